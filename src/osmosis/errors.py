@@ -1,0 +1,256 @@
+"""Every error osmosis raises on purpose, in one tree.
+
+Each class carries what all borders need: `code` (the word in JSON output and in HTTP bodies), `exit_code`
+(the process), `http_status` (the server) and `hint` (what to type next). The class that left the server is
+rebuilt in the client from its `code`, so no layer translates errors. This module imports nothing of ours
+and never decides how an error is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+
+class OsmosisError(Exception):
+    """A known problem: shown as one message, never as a traceback.
+
+    `message` says what happened and where, `hint` what to type next, `details` is data for `--json`.
+    """
+
+    code: ClassVar[str] = "PLATFORM_ERROR"
+    exit_code: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, message: str, *, hint: str | None = None, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details: dict[str, Any] = details
+
+    def __str__(self) -> str:
+        return self.message
+
+    def to_wire(self) -> dict[str, Any]:
+        """The HTTP error body: `error` and `message` carry the same text, details ride beside them."""
+        body: dict[str, Any] = {**self.details, "error": self.message, "message": self.message}
+        body["code"] = self.details.get("code", self.code)
+        if self.hint:
+            body["hint"] = self.hint
+        return body
+
+
+class ValidationError(OsmosisError):
+    """The input is wrong: a flag, a config, a dataset, a request body.
+
+    `issues` lists every problem found: `{"key", "message"}` and optionally `"where"` and `"key_correction"`.
+    """
+
+    code = "VALIDATION"
+    http_status = 400
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        issues: Iterable[dict[str, Any]] = (),
+        **details: Any,
+    ) -> None:
+        super().__init__(message, hint=hint, **details)
+        self.issues = list(issues)
+        if self.issues:
+            self.details["issues"] = self.issues
+
+
+class UsageError(ValidationError):
+    """The command line itself is wrong: unknown command or option, missing argument."""
+
+    exit_code = 2
+
+
+class AuthRequired(OsmosisError):
+    """No credential, or one the platform does not accept."""
+
+    code = "AUTH_REQUIRED"
+    http_status = 401
+
+
+class Forbidden(OsmosisError):
+    """The credential is good, the action is not allowed."""
+
+    code = "PLATFORM_ERROR"
+    http_status = 403
+
+
+class NotFound(OsmosisError):
+    """The named thing does not exist, or not for this person."""
+
+    code = "NOT_FOUND"
+    http_status = 404
+
+
+class Conflict(OsmosisError):
+    """The thing exists already, or is in a state that does not allow this."""
+
+    code = "CONFLICT"
+    http_status = 409
+
+
+class LeaseLost(Conflict):
+    """A job speaks for a run that another job has taken over; its writes are dropped."""
+
+    code = "LEASE_LOST"
+
+
+class UpgradeRequired(OsmosisError):
+    """Client and platform are too far apart."""
+
+    code = "UPGRADE_REQUIRED"
+    http_status = 426
+
+
+class RateLimited(OsmosisError):
+    """Too many requests; `details["retry_after"]` is in seconds when known."""
+
+    code = "RATE_LIMITED"
+    http_status = 429
+
+
+class PlatformError(OsmosisError):
+    """The platform answered with a failure it could not explain better."""
+
+
+class NetworkError(OsmosisError):
+    """No answer from the other side: refused, unresolvable, timed out."""
+
+    code = "NETWORK"
+    http_status = 502
+
+
+class InteractiveRequired(OsmosisError):
+    """A question would have to be asked, and nobody can be asked; names the flags that answer it."""
+
+    code = "INTERACTIVE_REQUIRED"
+    http_status = 400
+
+
+class WorkspaceRequired(OsmosisError):
+    """The command works inside a workspace, and this is none."""
+
+    code = "WORKSPACE_REQUIRED"
+    http_status = 400
+
+
+class KeyringUnavailable(OsmosisError):
+    """The chosen credential store does not work on this machine."""
+
+    code = "KEYRING_UNAVAILABLE"
+
+
+class CredentialsUnavailable(OsmosisError):
+    """The credential store exists but cannot be read or written."""
+
+    code = "CREDENTIALS_UNAVAILABLE"
+
+
+class CredentialsParseFailed(OsmosisError):
+    """The credential store is not what we wrote; it is kept aside, never overwritten."""
+
+    code = "CREDENTIALS_PARSE_FAILED"
+
+
+class EnvTokenPlatformRequired(OsmosisError):
+    """`OSMOSIS_TOKEN` is set without saying which platform it is for."""
+
+    code = "ENV_TOKEN_PLATFORM_REQUIRED"
+
+
+class EnvTokenPlatformMismatch(OsmosisError):
+    """`OSMOSIS_TOKEN` is for another platform than the one addressed."""
+
+    code = "ENV_TOKEN_PLATFORM_MISMATCH"
+
+
+class TokenRevokeFailed(OsmosisError):
+    """The local login is gone, but the platform could not be told."""
+
+    code = "TOKEN_REVOKE_FAILED"
+
+
+class InternalError(OsmosisError):
+    """A bug in osmosis: shown with the place of a report to paste."""
+
+    code = "INTERNAL"
+    exit_code = 3
+
+
+class LoadError(ValidationError):
+    """User code named by `module:attribute` or an entrypoint cannot be loaded; says where and why."""
+
+
+class DatasetError(ValidationError):
+    """A dataset file cannot be read or has bad rows; names file, line and column."""
+
+
+class ModelError(OsmosisError):
+    """An LLM call failed. `category` says whose fault it is and whether a repeat can help."""
+
+    code = "MODEL_ERROR"
+    http_status = 502
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        category: str,
+        status: int | None = None,
+        retry_after: float | None = None,
+        hint: str | None = None,
+        **details: Any,
+    ) -> None:
+        super().__init__(message, hint=hint, category=category, status=status, **details)
+        self.category = category
+        self.status = status
+        self.retry_after = retry_after
+
+
+def _tree(cls: type[OsmosisError]) -> Iterable[type[OsmosisError]]:
+    yield cls
+    for child in cls.__subclasses__():
+        yield from _tree(child)
+
+
+_BY_STATUS: dict[int, type[OsmosisError]] = {
+    400: ValidationError,
+    401: AuthRequired,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    422: ValidationError,
+    426: UpgradeRequired,
+    429: RateLimited,
+}
+_SHARED_CODES = {"PLATFORM_ERROR", "VALIDATION", "MODEL_ERROR"}
+
+
+def from_wire(status: int, body: dict[str, Any]) -> OsmosisError:
+    """The error that left the server, rebuilt from its HTTP status and body.
+
+    Works with any server of the contract: an unknown `code` is kept as `details["platform_code"]` and the
+    status decides the class.
+    """
+    details = dict(body)
+    message = str(details.pop("message", None) or details.pop("error", None) or f"HTTP {status}")
+    details.pop("error", None)
+    hint = details.pop("hint", None)
+    code = details.pop("code", None)
+    by_code = {c.code: c for c in _tree(OsmosisError) if c.code not in _SHARED_CODES}
+    cls = by_code.get(str(code)) or _BY_STATUS.get(status, PlatformError)
+    details["status_code"] = status
+    if code:
+        details["platform_code"] = code
+    if issubclass(cls, ValidationError):
+        issues = [i if isinstance(i, dict) else {"key": "", "message": str(i)} for i in details.pop("issues", [])]
+        return cls(message, hint=hint, issues=issues, **details)
+    return cls(message, hint=hint, **details)

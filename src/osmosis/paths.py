@@ -1,0 +1,37 @@
+"""Where osmosis keeps things on a machine: config, data and cache folders, each movable by environment.
+
+Only resolves paths from an environment that is passed in; creates nothing and reads no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import platformdirs
+
+APP = "osmosis"
+DEFAULT_PLATFORM_URL = "http://127.0.0.1:7575"
+
+
+def config_dir(environ: Mapping[str, str]) -> Path:
+    """Credentials and personal settings: `OSMOSIS_CONFIG_DIR`, else `$XDG_CONFIG_HOME/osmosis`."""
+    if moved := environ.get("OSMOSIS_CONFIG_DIR"):
+        return Path(moved).expanduser()
+    if xdg := environ.get("XDG_CONFIG_HOME"):
+        return Path(xdg) / APP
+    return Path("~/.config").expanduser() / APP
+
+
+def data_dir(environ: Mapping[str, str]) -> Path:
+    """What the embedded platform stores: `OSMOSIS_DATA_DIR`, else the user data directory."""
+    if moved := environ.get("OSMOSIS_DATA_DIR"):
+        return Path(moved).expanduser()
+    return platformdirs.user_data_path(APP)
+
+
+def cache_dir(environ: Mapping[str, str]) -> Path:
+    """What can be made again (environments, wheels, downloads): `OSMOSIS_CACHE_DIR`, else the user cache."""
+    if moved := environ.get("OSMOSIS_CACHE_DIR"):
+        return Path(moved).expanduser()
+    return platformdirs.user_cache_path(APP)

@@ -1,0 +1,71 @@
+"""Rows and datasets."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from .base import Record
+from .rollout import Message
+
+FORMATS = ("jsonl", "json", "csv", "parquet")
+MAX_BYTES = 5 * 1024**3
+MIN_ROWS = 4
+
+
+class Row(Record):
+    """One dataset row, as read."""
+
+    index: int
+    """Zero-based position in the file."""
+    data: dict[str, Any]
+    """Every column, required ones included: this whole dict is what score functions receive."""
+    line: int | None = None
+    """One-based line in the file, for messages."""
+
+    @property
+    def ground_truth(self) -> str | None:
+        value = self.data.get("ground_truth", self.data.get("label"))
+        return None if value is None else str(value)
+
+    @property
+    def metadata(self) -> dict[str, Any] | None:
+        value = self.data.get("metadata")
+        return value if isinstance(value, dict) else None
+
+    def messages(self) -> list[Message]:
+        """The opening messages: the optional system prompt, then the user prompt."""
+        opening: list[Message] = []
+        if self.data.get("system_prompt"):
+            opening.append({"role": "system", "content": str(self.data["system_prompt"])})
+        if self.data.get("user_prompt") is not None:
+            opening.append({"role": "user", "content": str(self.data["user_prompt"])})
+        return opening
+
+
+class DatasetStatus(str, Enum):
+    UPLOADING = "uploading"
+    PENDING = "pending"
+    PROCESSING = "processing"
+    UPLOADED = "uploaded"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+
+
+class Dataset(Record):
+    """A dataset on the platform."""
+
+    id: str
+    file_name: str
+    """The name by which configs refer to it: the file's stem."""
+    file_size: int
+    status: DatasetStatus
+    file_format: str
+    row_count: int | None = None
+    sha256: str | None = None
+    data_preview: list[dict[str, Any]] | None = None
+    error: str | None = None
+    creator_name: str | None = None
+    created_at: datetime
+    updated_at: datetime

@@ -1,0 +1,126 @@
+"""The resolved plan of an evaluation: everything that decides what a run does, and nothing secret.
+
+A new option of `osmosis eval` is a field here, never one more parameter through the layers. Flags, TOML and
+the platform all produce this record; the engine reads nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from .base import Record
+
+ModelKind = Literal["openai", "litellm", "offline", "replay"]
+
+
+class ModelSpec(Record):
+    """Which model answers, and how it is asked. Never holds a key: only the name of its variable."""
+
+    name: str
+    """As the endpoint or LiteLLM knows it; verbatim with a base URL."""
+    kind: ModelKind
+    base_url: str | None = None
+    """Of an OpenAI-compatible endpoint, up to and including `/v1`."""
+    api_key_env: str | None = None
+    """Environment variable that holds the key."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Sampling parameters sent with every call: temperature, top_p, max_tokens, seed, anything else."""
+    seed: int = 0
+    """Seed of the offline stand-in."""
+
+    @classmethod
+    def parse(
+        cls,
+        name: str,
+        *,
+        base_url: str | None = None,
+        api_key_env: str | None = None,
+        params: dict[str, Any] | None = None,
+    ) -> ModelSpec:
+        """From what a person writes: `offline/...` is the stand-in, a base URL takes the name verbatim,
+        anything else is LiteLLM's (`openai/` assumed when there is no provider)."""
+        params = dict(params or {})
+        if name.startswith("offline/"):
+            return cls(name=name, kind="offline", params=params)
+        if base_url:
+            return cls(name=name, kind="openai", base_url=base_url.rstrip("/"), api_key_env=api_key_env, params=params)
+        full = name if "/" in name else f"openai/{name}"
+        return cls(name=full, kind="litellm", api_key_env=api_key_env, params=params)
+
+
+class Selection(Record):
+    """Which rows of the dataset run. `rows` wins over everything; then offset, limit; then sample."""
+
+    limit: int | None = Field(default=None, ge=1)
+    offset: int = Field(default=0, ge=0)
+    rows: list[int] | None = None
+    """Explicit zero-based indices."""
+    sample: float | None = Field(default=None, gt=0, le=1)
+    """A random share, at least one row, drawn with `seed`."""
+    seed: int = 0
+
+
+class Timeouts(Record):
+    """Seconds; None = no limit."""
+
+    agent_s: float | None = Field(default=450.0, gt=0)
+    score_s: float | None = Field(default=150.0, gt=0)
+    model_s: float | None = Field(default=300.0, gt=0)
+    tool_s: float | None = Field(default=None, gt=0)
+    run_s: float | None = Field(default=None, gt=0)
+
+
+class Retry(Record):
+    """How often a model call is repeated, and how long in between. 429 is waited for, not counted."""
+
+    max_attempts: int = Field(default=6, ge=1)
+    base_delay_s: float = 0.5
+    max_delay_s: float = 30.0
+    rate_limit_budget_s: float = 600.0
+    """How long one call may wait for rate limits in all."""
+    breaker_after: int = Field(default=20, ge=1)
+    """Stop the run after this many equal infrastructure failures in a row with no success between."""
+
+
+class Budget(Record):
+    """Limits that pause a run; None = none."""
+
+    max_cost_usd: float | None = None
+    max_total_tokens: int | None = None
+
+
+class EvalPlan(Record):
+    """One evaluation, resolved."""
+
+    name: str
+    """Run name; names the journal's folder."""
+    agent: str
+    """`module:attribute`, `rollouts/<name>/main.py`, `mcp:<dir or URL>` or `server:<URL>`."""
+    model: ModelSpec
+    dataset: str
+    """Path as given."""
+    dataset_hash: str | None = None
+    """sha256 of the file."""
+    selection: Selection = Field(default_factory=Selection)
+    attempts: int = Field(default=1, ge=1)
+    """n: attempts per row."""
+    concurrency: int = Field(default=1, ge=1)
+    """Rollouts in flight."""
+    adaptive: bool = False
+    """`--concurrency auto`: `concurrency` is then the ceiling."""
+    score_fns: list[str] = Field(default_factory=list)
+    pass_threshold: float = 1.0
+    ks: list[int] | None = None
+    """Extra k for pass@k; 1, 3, 5, 10 are always tried."""
+    max_turns: int = Field(default=10, ge=1)
+    max_tokens_total: int | None = None
+    timeouts: Timeouts = Field(default_factory=Timeouts)
+    retry: Retry = Field(default_factory=Retry)
+    budget: Budget = Field(default_factory=Budget)
+    cache: bool = False
+    skip_bad_rows: bool = False
+    require_ground_truth: bool = False
+    provenance: dict[str, Any] = Field(default_factory=dict)
+    """Versions, git commit, dirty diff hash: for the reader, not for the engine."""

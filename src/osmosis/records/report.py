@@ -1,0 +1,110 @@
+"""What a run adds up to. Made by `engine.metrics` from rollouts; shown by the command line and by pages, which
+iterate over it and compute nothing.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from .base import Record
+from .rollout import Category, Phase, Usage
+
+
+class Interval(Record):
+    """A confidence interval."""
+
+    low: float
+    high: float
+    level: float = 0.95
+
+
+class PassAtK(Record):
+    k: int
+    value: float
+    """Unbiased estimator `1 - C(n-c, k) / C(n, k)`, mean over rows (Chen et al. 2021, arXiv:2107.03374)."""
+    interval: Interval | None = None
+    rows: int
+    """Rows with at least k attempts."""
+
+
+class FailureCount(Record):
+    phase: Phase
+    category: Category
+    count: int
+    example: str
+    """One message, so that the table says why."""
+    rows: list[int] = Field(default_factory=list)
+    """The first few row indices."""
+
+
+class Distribution(Record):
+    mean: float
+    median: float
+    p90: float
+    p99: float
+    min: float
+    max: float
+
+
+class ScoreReport(Record):
+    """The summary of one score function."""
+
+    name: str
+    mean: float | None
+    """Failures counted as 0.0 (seed 001)."""
+    mean_interval: Interval | None = None
+    """Clustered by row."""
+    mean_scored: float | None
+    """Over scored rollouts only."""
+    std: float | None
+    """Population standard deviation, failures as 0.0."""
+    min: float | None
+    max: float | None
+    median: float | None
+    passed: int
+    """Rollouts with a score at or above the threshold."""
+    scored: int
+    failed: int
+    """Rollouts without this score, whoever is to blame."""
+    pass_rate: float | None
+    """passed / (scored + failed)."""
+    pass_rate_interval: Interval | None = None
+    pass_at_k: list[PassAtK] = Field(default_factory=list)
+    pass_hat_k: list[PassAtK] = Field(default_factory=list)
+    """All k of k attempts pass."""
+    flake_rate: float | None = None
+    """Share of rows whose attempts disagree; None with one attempt per row."""
+
+
+class Report(Record):
+    """One run in numbers. `scores` is in the order in which score functions were given."""
+
+    rows: int
+    """Rows selected."""
+    attempts: int
+    """Attempts per row (n)."""
+    pass_threshold: float
+    total: int
+    """Rollouts that should exist: rows x attempts."""
+    completed: int
+    """Rollouts that do exist, whatever their outcome."""
+    succeeded: int
+    failed: int
+    skipped: int
+    coverage: float
+    """Share of `total` with a score."""
+    scores: list[ScoreReport] = Field(default_factory=list)
+    failures: list[FailureCount] = Field(default_factory=list)
+    usage: Usage = Field(default_factory=Usage)
+    judge_usage: Usage = Field(default_factory=Usage)
+    latency_ms: Distribution | None = None
+    tokens: Distribution | None = None
+    """Tokens per rollout."""
+    duration_ms: float = 0.0
+    """Wall time of the run, all its sessions added."""
+    dataset_rows: int | None = None
+    """Rows in the whole dataset, when known."""
+
+    @property
+    def primary(self) -> ScoreReport | None:
+        return self.scores[0] if self.scores else None

@@ -1,0 +1,162 @@
+"""What one attempt at one row left behind: the rollout. The engine writes it, resume reads it, the platform
+stores it, the page shows it, training learns from it. One shape everywhere.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from pydantic import Field
+
+from .base import Record, utc_now
+
+Message = dict[str, Any]
+"""One chat message in the OpenAI shape (`role`, `content`, `tool_calls`, `tool_call_id`, ...)."""
+
+
+class Phase(str, Enum):
+    """Where a rollout failed."""
+
+    SETUP = "setup"
+    """Environment, rollout server or model not usable."""
+    AGENT = "agent"
+    """While the agent or workflow ran."""
+    MODEL = "model"
+    """In a model call that the agent did not survive."""
+    SCORE = "score"
+    """In a score function, rubric or grader."""
+
+
+class Category(str, Enum):
+    """Why a rollout failed. Everything but `agent_error` and `score_error` is infrastructure."""
+
+    AGENT_ERROR = "agent_error"
+    SCORE_ERROR = "score_error"
+    INVALID_SCORE = "invalid_score"
+    TIMEOUT = "timeout"
+    RATE_LIMIT = "rate_limit"
+    AUTH = "auth"
+    MODEL_NOT_FOUND = "model_not_found"
+    BAD_REQUEST = "bad_request"
+    CONTEXT_LENGTH = "context_length"
+    SERVER_ERROR = "server_error"
+    CONNECTION = "connection"
+    BAD_RESPONSE = "bad_response"
+    SERVER_DIED = "server_died"
+    CANCELLED = "cancelled"
+    BUDGET = "budget"
+    UNKNOWN = "unknown"
+
+
+class Usage(Record):
+    """Tokens and money. Adds up: `Usage() + call.usage`."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    cost_usd: float | None = None
+    """None = unknown price, not free."""
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        known = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            cost_usd=sum(known) if known else None,
+        )
+
+
+class Failure(Record):
+    """Why there is no result. Data, never an exception that ends a run."""
+
+    phase: Phase
+    category: Category
+    message: str
+    """One paragraph; secrets redacted."""
+    traceback: str | None = None
+    """The last frames, redacted; None when there is no Python exception behind it."""
+    fix: str | None = None
+    """What to do next, when known."""
+
+
+class Score(Record):
+    """One score function's judgement of one rollout."""
+
+    name: str
+    """The function as given (`rewards:compute_reward`), or `reward` for the grader's own."""
+    value: float | None = None
+    """None when scoring failed: a failure is never a zero."""
+    reason: str | None = None
+    """A judge's explanation, when there is one."""
+    failure: Failure | None = None
+    usage: Usage | None = None
+    """What a judge consumed; apart from the agent's usage."""
+    duration_ms: float = 0.0
+
+
+class ModelCall(Record):
+    """One call of the model inside a rollout."""
+
+    started_ms: float
+    """Milliseconds after the rollout's start."""
+    duration_ms: float
+    usage: Usage = Field(default_factory=Usage)
+    finish_reason: str | None = None
+    model: str | None = None
+    retries: int = 0
+    cached: bool = False
+    error: str | None = None
+
+
+class RolloutStatus(str, Enum):
+    SUCCESS = "success"
+    """The agent finished; scores may still have failed, each says so itself."""
+    FAILED = "failed"
+    """`failure` says where and why."""
+    SKIPPED = "skipped"
+    """The rollout asked to be left out of every mean (`remove_sample`)."""
+
+
+class Rollout(Record):
+    """One attempt at one row. The key is (`row_index`, `attempt`)."""
+
+    rollout_id: str
+    row_index: int
+    """Zero-based index in the dataset file."""
+    attempt: int
+    """Zero-based; pass@k draws from the attempts of one row."""
+    status: RolloutStatus
+    messages: list[Message] = Field(default_factory=list)
+    """The whole conversation, tool calls and results included."""
+    scores: dict[str, Score] = Field(default_factory=dict)
+    failure: Failure | None = None
+    finish_reason: str | None = None
+    usage: Usage = Field(default_factory=Usage)
+    calls: list[ModelCall] = Field(default_factory=list)
+    num_tool_calls: int = 0
+    duration_ms: float = 0.0
+    """Time of the attempt itself, queueing excluded."""
+    started_at: datetime = Field(default_factory=utc_now)
+    model: str | None = None
+    """Which model answered, when several are compared."""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    """Numbers the agent reported."""
+    info: dict[str, Any] = Field(default_factory=dict)
+    """Anything JSON the agent wants to keep; not interpreted."""
+    hashes: dict[str, str] = Field(default_factory=dict)
+    """What the result depends on: `agent`, `row`, `sampling`, `score`; resume compares them."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return (self.row_index, self.attempt)
+
+    def value(self, name: str) -> float | None:
+        score = self.scores.get(name)
+        return score.value if score else None

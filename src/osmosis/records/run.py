@@ -1,0 +1,124 @@
+"""Runs: what a person submits, what the platform keeps, what a job is told and what it reports back."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+from typing import Any, Literal
+
+from pydantic import Field
+
+from .base import Record, utc_now
+from .config import EvalConfig, TrainingConfig
+from .report import Report
+from .rollout import Failure, Rollout
+
+RunKind = Literal["eval", "training"]
+
+
+class RunStatus(str, Enum):
+    PENDING = "pending"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def over(self) -> bool:
+        return self in (RunStatus.FINISHED, RunStatus.FAILED, RunStatus.STOPPED)
+
+
+class SyncStatus(str, Enum):
+    PENDING = "Pending"
+    SYNCING = "Syncing"
+    SUCCESS = "Success"
+    FAILED = "Failed"
+
+
+class Stage(str, Enum):
+    """What a job is doing; shown while a run is running."""
+
+    CHECKOUT = "checkout"
+    ENVIRONMENT = "environment"
+    START = "start"
+    PREFLIGHT = "preflight"
+    ROLLOUTS = "rollouts"
+    TRAINING = "training"
+    REPORT = "report"
+
+
+class LogLine(Record):
+    """One line of a run's log."""
+
+    timestamp: datetime = Field(default_factory=utc_now)
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    step: str = ""
+    """Stage, or the stream it came from (`rollout-server`, `uv`)."""
+    message: str
+    details: dict[str, Any] | None = None
+
+
+class Progress(Record):
+    """What a heartbeat says: the stage, how far, and the report so far."""
+
+    stage: Stage
+    completed: int = 0
+    total: int = 0
+    report: Report | None = None
+
+
+class JobSpec(Record):
+    """Everything a job needs to know, and no secret: written to `<job folder>/job.json` by the executor.
+
+    Secret values and the lease token arrive in the job's environment (`_OSMOSIS_JOB_TOKEN`).
+    """
+
+    run_id: str
+    run_name: str
+    kind: RunKind
+    platform_url: str
+    """Where the job reports to: `<platform_url>/api/jobs/<run_id>/...`."""
+    repository: str
+    """Path or URL git can fetch from."""
+    commit_sha: str
+    """The full commit that is checked out."""
+    config: EvalConfig | TrainingConfig
+    dataset_path: str
+    """Local path of the dataset file."""
+    dataset_rows: int | None = None
+    rows: list[int]
+    """The selected row indices, resolved by the platform (limit, or the seeded random 10 %)."""
+    secret_names: list[str] = Field(default_factory=list)
+    """Variables in the job's environment whose values are secret: redacted everywhere, given to the rollout."""
+    work_dir: str
+    """Persistent folder of the run: checkout, journal, logs. The same again when a job resumes the run."""
+    cache_dir: str
+    """Environments and wheels, shared by runs."""
+
+
+class JobResult(Record):
+    """How a job ended: its last message."""
+
+    status: RunStatus
+    report: Report | None = None
+    failure: Failure | None = None
+
+
+class RolloutBatch(Record):
+    """Finished rollouts, in one message; storing is idempotent by (row_index, attempt)."""
+
+    rollouts: list[Rollout]
+
+
+class HeartbeatReply(Record):
+    stop: bool = False
+    """The person asked to stop, or the platform shuts down: finish what is in flight, report `stopped`."""
+
+
+class MetricPoint(Record):
+    """One point of a curve."""
+
+    key: str
+    step: int
+    value: float
+    timestamp: datetime = Field(default_factory=utc_now)

@@ -1,0 +1,147 @@
+"""The remote-rollout protocol, generations 0.3 (callbacks) and 0.4 (polling): messages as they cross the wire.
+
+Generation 0.2 (`/v1/rollout/init`) is in `records.wire02`. Unknown keys are ignored; numbers are finite.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from .base import Record
+from .rollout import Message
+
+LEASE_HEADER = "X-Osmosis-Rollout-Lease"
+PORT_VARIABLE = "_OSMOSIS_ROLLOUT_PORT"
+INSTANCE_VARIABLE = "_OSMOSIS_ROLLOUT_INSTANCE_ID"
+ARTIFACT_VARIABLE = "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"
+
+RolloutState = Literal["queued", "running", "grading", "success", "failure", "cancelled", "unknown"]
+ErrorCategory = Literal["timeout", "validation_error", "http_error", "agent_error"]
+
+_SAFE_ID = re.compile(r"^(?!\.{1,2}$)[A-Za-z0-9._:@+=-]{1,256}$")
+
+
+def check_rollout_id(value: str) -> str:
+    """A rollout id is one path segment, so it can never leave a folder."""
+    if not _SAFE_ID.match(value):
+        raise ValueError("rollout_id must be one path segment of 1 to 256 letters, digits and . _ : @ + = -")
+    return value
+
+
+class RolloutInit(Record):
+    """`POST /rollout`. Callback URLs present: generation 0.3; absent: 0.4 (polling)."""
+
+    initial_messages: list[Message]
+    label: str | None = None
+    """The row's ground truth."""
+    metadata: dict[str, Any] | None = None
+    rollout_id: str | None = None
+    """One path segment; required when polling."""
+    chat_completions_url: str
+    """Prefix to which `/chat/completions` is appended; it identifies the rollout."""
+    controller_api_key: str | None = None
+    """Bearer of the callbacks."""
+    llm_api_key: str | None = None
+    """Bearer of the model endpoint; absent: the controller's."""
+    completion_callback_url: str | None = None
+    grader_callback_url: str | None = None
+    grade: bool = True
+    agent_timeout_sec: float | None = Field(default=None, gt=0)
+    grader_timeout_sec: float | None = Field(default=None, gt=0)
+    extra_fields: dict[str, Any] | None = None
+
+    @field_validator("rollout_id")
+    @classmethod
+    def _id(cls, value: str | None) -> str | None:
+        return None if value is None else check_rollout_id(value)
+
+    @field_validator("llm_api_key")
+    @classmethod
+    def _key(cls, value: str | None) -> str | None:
+        if value == "":
+            raise ValueError("llm_api_key must not be empty: leave it out instead")
+        return value
+
+
+class WireSample(Record):
+    """What a rollout produced, as graded."""
+
+    messages: list[Message] = Field(default_factory=list)
+    label: str | None = None
+    reward: float | None = None
+    """None when grading failed or the sample is to be left out."""
+    remove_sample: bool = False
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    extra_fields: dict[str, Any] = Field(default_factory=dict)
+
+
+class CompletionCallback(Record):
+    """0.3: the workflow ended."""
+
+    status: Literal["success", "failure", "cancelled"]
+    rollout_id: str
+    extra_fields: dict[str, Any] | None = None
+    err_message: str | None = None
+    err_category: str | None = None
+
+
+class GraderCallback(Record):
+    """0.3: the grader ended. Ours always says why it failed."""
+
+    status: Literal["success", "failure"]
+    rollout_id: str
+    sample: WireSample | None = None
+    err_message: str | None = None
+    err_category: str | None = None
+
+
+class RolloutAccepted(Record):
+    """0.4: 202 of `POST /rollout`."""
+
+    rollout_id: str
+    status: RolloutState = "queued"
+    polling_lease_token: str
+    result_wait_timeout_sec: float = 30.0
+    polling_lease_timeout_sec: float = 120.0
+
+
+class RolloutState04(Record):
+    """0.4: `GET /rollout/{id}/result`."""
+
+    rollout_id: str
+    status: RolloutState
+    sample: WireSample | None = None
+    err_message: str | None = None
+    err_category: str | None = None
+
+
+class CancelRequest(Record):
+    """`POST /rollout/cancel`: exactly one of the three."""
+
+    ids: list[str] | None = None
+    prefix: str | None = None
+    all: bool | None = None
+
+
+class ServerConcurrency(Record):
+    max_concurrent: int | None = None
+    queued: int = 0
+    running: int = 0
+
+
+class ServerLifecycle(Record):
+    accepting_rollouts: bool = True
+    active_rollouts: int = 0
+
+
+class ServerHealth(Record):
+    """`GET /health`. `process_id` and `lifecycle` present = generation 0.4 is spoken."""
+
+    status: str = "healthy"
+    concurrency: ServerConcurrency = Field(default_factory=ServerConcurrency)
+    instance_id: str | None = None
+    process_id: int | None = None
+    lifecycle: ServerLifecycle | None = None
