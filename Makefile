@@ -1,0 +1,53 @@
+# The commands a person runs are the commands CI runs. `make demo` and `make test` set up everything they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_DIR ?= .demo
+DEMO_FLAGS ?=
+
+.PHONY: demo test unit lint docs bench clean help
+
+help:  ## what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
+
+demo: $(VENV)/.installed  ## the main job, real: from an empty folder to a scored run
+	@$(BIN)/osmosis quickstart --yes --dir $(DEMO_DIR) $(DEMO_FLAGS)
+
+test: $(VENV)/.dev  ## every test: unit, then flows with real processes
+	@$(BIN)/python -m pytest tests $(ARGS)
+
+unit: $(VENV)/.dev  ## the fast part
+	@$(BIN)/python -m pytest tests/unit $(ARGS)
+
+lint: $(VENV)/.dev  ## style, types, direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+docs: $(VENV)/.dev  ## write the generated pages again
+	@$(BIN)/python -m docs.generate
+
+bench: $(VENV)/.dev  ## measure, paired with bare loops in the same run
+	@$(BIN)/python -m benchmarks
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit("osmosis needs Python 3.10 or newer; this is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2] if sys.version_info < (3, 10) else 0)'
+	@$(PYTHON) -m venv $(VENV)
+
+# uv installs in seconds; pip does where uv cannot reach the index that pip is configured for.
+$(VENV)/bin/uv: $(VENV)/bin/python
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8,<0.14'
+
+$(VENV)/.installed: $(VENV)/bin/uv pyproject.toml
+	@echo "installing osmosis into $(VENV)"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e . || $(BIN)/python -m pip install --quiet -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]' || $(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+clean:  ## remove what make made; the demo's platform is stopped first
+	@[ ! -d $(DEMO_DIR) ] || OSMOSIS_DATA_DIR=$(DEMO_DIR)/data $(BIN)/osmosis platform stop || true
+	@rm -rf $(VENV) $(DEMO_DIR) .mypy_cache .ruff_cache .pytest_cache
