@@ -13,9 +13,9 @@ from pydantic import ConfigDict, Field, StringConstraints, field_validator, mode
 
 from .base import Record, Strict
 
-ENV_NAME = re.compile(r"^[A-Z_][A-Z0-9_]*$")
-SECRET_NAME = re.compile(r"^[A-Z][A-Z0-9_]*$")
-COMMIT = re.compile(r"^[0-9a-fA-F]{7,40}$")
+ENV_NAME = re.compile(r"^[A-Z_][A-Z0-9_]*\Z")
+SECRET_NAME = re.compile(r"^[A-Z][A-Z0-9_]*\Z")
+COMMIT = re.compile(r"^[0-9a-fA-F]{7,40}\Z")
 RESERVED_ENV = "_OSMOSIS_"
 
 Name = Annotated[str, StringConstraints(min_length=1, strip_whitespace=False)]

@@ -21,7 +21,7 @@ ARTIFACT_VARIABLE = "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"
 RolloutState = Literal["queued", "running", "grading", "success", "failure", "cancelled", "unknown"]
 ErrorCategory = Literal["timeout", "validation_error", "http_error", "agent_error"]
 
-_SAFE_ID = re.compile(r"^(?!\.{1,2}$)[A-Za-z0-9._:@+=-]{1,256}$")
+_SAFE_ID = re.compile(r"^(?!\.{1,2}$)[A-Za-z0-9._:@+=-]{1,256}\Z")
 
 
 def check_rollout_id(value: str) -> str:
