@@ -1,1 +1,4 @@
-"""Placeholder until the package lands."""
+"""The folder a person works in: its layout, its TOML configs, its git state, its templates, its health.
+
+Facts are read first (`git`, `layout`), rules over them are pure (`preflight`), nothing here prints or asks.
+"""

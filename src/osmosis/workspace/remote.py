@@ -1,0 +1,124 @@
+"""Reading the URL of a git remote: https, ssh, git, scp form, file and plain path, with user, port, `.git` or not.
+
+Gives the identity the platform knows a repository by and a form that is safe to print. Never keeps, returns or
+quotes a credential.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from ..errors import ValidationError
+
+SCHEMES = ("https", "http", "ssh", "git", "file", "git+ssh", "ssh+git", "git+https", "git+http")
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+_SCP = re.compile(r"^(?:(?P<user>[^@/\s]+)@)?(?P<host>\[[^\]\s]+\]|[^:/\s@]+):(?P<path>(?!//).+)$")
+_DRIVE = re.compile(r"^[A-Za-z]:[\\/]")
+_USERINFO = re.compile(r"(://)[^/\s]*@")
+_SCP_PASSWORD = re.compile(r"^([^@/\s:]+):[^@/\s]*@")
+_QUERY = re.compile(r"[?#]\S*")
+HINT = "git remote set-url origin <url>, for example https://host/owner/repo.git"
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A remote as it may be shown: `display` has no credentials."""
+
+    scheme: str
+    host: str | None
+    """Lower-case, with the port when it is not the scheme's own; None for a path."""
+    path: str
+    """Path of the repository on the host, without slashes at the ends and without `.git`."""
+    identity: str | None
+    """`owner/repo`, lower-case; None when the path has fewer than two segments."""
+    display: str
+
+
+def scrub(text: str) -> str:
+    """Any text (a URL, git's own error output) without user names and passwords of URLs in it."""
+    return _USERINFO.sub(r"\1", text)
+
+
+def parse_remote(url: str) -> Remote:
+    """Take a remote's URL apart. Raises ValidationError (without the credentials) when it is none."""
+    if not url or url != url.strip() or any(ord(c) < 32 or ord(c) == 127 for c in url):
+        raise _refused(url, "is empty or has whitespace at its ends or control characters in it")
+    if scheme := _SCHEME.match(url):
+        return _from_url(url, scheme.group(1).lower())
+    if re.match(r"^[A-Za-z0-9+.-]+::", url):
+        raise _refused(url, "runs a helper program of git, which is not accepted")
+    if _DRIVE.match(url):
+        return _from_path(url.replace("\\", "/"))
+    if not url.startswith(("/", ".", "~")) and (scp := _SCP.match(url)):
+        return _from_scp(url, scp)
+    if ":" in url.split("/", 1)[0]:
+        raise _refused(url, "is neither a URL nor host:path")
+    return _from_path(url)
+
+
+def _from_url(url: str, scheme: str) -> Remote:
+    if scheme not in SCHEMES:
+        raise _refused(url, f"uses {scheme}://, which git hosts do not speak")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise _refused(url, "has a host or port that cannot be read") from None
+    path = _clean(url, parts.path)
+    if scheme == "file":
+        if host not in (None, "localhost"):
+            raise _refused(url, "names a host; file URLs are file:///path")
+        return Remote("file", None, path, _identity(path), f"file://{parts.path}")
+    if not host or re.search(r"\s", host):
+        raise _refused(url, "has no host")
+    if not path:
+        raise _refused(url, "has no repository path")
+    bare = scheme.replace("git+", "").replace("+git", "")
+    shown_host = f"[{host}]" if ":" in host else host
+    if port is not None and port != {"https": 443, "http": 80, "ssh": 22, "git": 9418}.get(bare):
+        shown_host = f"{shown_host}:{port}"
+    # The user of an ssh URL is part of the address (git@); over http it may be a token.
+    user = f"{parts.username}@" if bare == "ssh" and parts.username else ""
+    return Remote(bare, shown_host, path, _identity(path), f"{bare}://{user}{shown_host}{parts.path}")
+
+
+def _from_scp(url: str, scp: re.Match[str]) -> Remote:
+    raw = scp["path"]
+    path = _clean(url, raw)
+    if not path:
+        raise _refused(url, "has no repository path")
+    host = scp["host"].lower()
+    user = scp["user"].split(":", 1)[0] + "@" if scp["user"] else ""
+    return Remote("ssh", host, path, _identity(path), f"{user}{host}:{raw}")
+
+
+def _from_path(url: str) -> Remote:
+    path = _clean(url, url, encoded=False)
+    if not path:
+        raise _refused(url, "is no path of a repository")
+    return Remote("path", None, path, _identity(path), scrub(url))
+
+
+def _clean(url: str, path: str, *, encoded: bool = True) -> str:
+    if encoded:
+        if re.search(r"%(2f|5c|00|0a|0d)", path, re.IGNORECASE):
+            raise _refused(url, "has an encoded separator in its path")
+        path = unquote(path)
+        if any(ord(c) < 32 for c in path):
+            raise _refused(url, "has control characters in its path")
+    path = re.sub(r"/+", "/", path).strip("/")
+    return re.sub(r"(?:/\.git|\.git)$", "", path)
+
+
+def _identity(path: str) -> str | None:
+    segments = [s for s in path.split("/") if s not in ("", ".", "..", "~")]
+    if len(segments) < 2:
+        return None
+    return "/".join(segments[-2:]).lower()
+
+
+def _refused(url: str, why: str) -> ValidationError:
+    shown = _QUERY.sub("", scrub(_SCP_PASSWORD.sub(r"\1@", url)))
+    return ValidationError(f"the remote URL {shown!r} {why}", hint=HINT)
