@@ -1,0 +1,310 @@
+"""Generation 0.2 of the remote-rollout protocol, as it crosses the wire: what a trainer sends to `/v1/rollout/init`,
+what goes back to `/v1/chat/completions` and `/v1/rollout/completed`, and the tool schemas inside.
+
+Unknown keys are ignored, except where JSON Schema or sampling parameters need them. Nothing here talks to a network.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from enum import Enum
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, field_validator, model_serializer
+
+from .base import Record
+
+MessageDict = dict[str, Any]
+"""One chat message in the OpenAI shape."""
+SamplingParamsDict = dict[str, Any]
+"""Sampling parameters of a model call (`temperature`, `top_p`, `max_tokens`, ...)."""
+
+DEFAULT_MAX_METADATA_SIZE_BYTES = 1024 * 1024
+"""How large a request's `metadata` may be as JSON, unless changed."""
+
+_limit_lock = threading.Lock()
+_metadata_limit = DEFAULT_MAX_METADATA_SIZE_BYTES
+
+
+def get_max_metadata_size_bytes() -> int:
+    """The limit on `RolloutRequest.metadata` in bytes of JSON."""
+    with _limit_lock:
+        return _metadata_limit
+
+
+def set_max_metadata_size_bytes(size_bytes: int) -> None:
+    """Changes the limit for this process; `ValueError` unless positive."""
+    global _metadata_limit
+    if size_bytes <= 0:
+        raise ValueError(f"the metadata limit must be positive, got {size_bytes}")
+    with _limit_lock:
+        _metadata_limit = size_bytes
+
+
+def _human_size(size: int) -> str:
+    for unit, factor in (("MiB", 1024 * 1024), ("KiB", 1024)):
+        if size >= factor:
+            return f"{size / factor:.4g} {unit}"
+    return f"{size} bytes"
+
+
+def _check_id(value: str) -> str:
+    if not value.strip():
+        raise ValueError("rollout_id must not be blank")
+    return value
+
+
+class _JsonSchema(Record):
+    """A piece of JSON Schema: the keywords named as fields, all others kept as they are."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @model_serializer(mode="wrap")
+    def _schema(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # `default: null` and `const: null` mean something in JSON Schema; an unset field of ours does not.
+        dumped = handler(self)
+        extra = self.__pydantic_extra__ or {}
+        kept = {key: value for key, value in dumped.items() if value is not None or key in extra}
+        return {**kept, **{key: value for key, value in extra.items() if key not in kept}}
+
+
+class OpenAIFunctionPropertySchema(_JsonSchema):
+    """One parameter of a tool: any JSON Schema (`items`, `properties`, `default`, `anyOf`, `$ref`, ...)."""
+
+    type: str | list[str] | None = None
+    """JSON type; may be left out where `anyOf` or `$ref` says it."""
+    description: str | None = None
+    enum: list[Any] | None = None
+
+
+class OpenAIFunctionParametersSchema(_JsonSchema):
+    """The parameters object of a tool, `additionalProperties` and `$defs` included."""
+
+    type: str = "object"
+    properties: dict[str, OpenAIFunctionPropertySchema] = Field(default_factory=dict)
+    required: list[str] = Field(default_factory=list)
+
+    @field_validator("properties", mode="before")
+    @classmethod
+    def _boolean_schemas(cls, value: Any) -> Any:
+        # JSON Schema allows true (anything) and false (nothing) in place of an object.
+        if not isinstance(value, dict):
+            return value
+        return {name: {} if sub is True else {"not": {}} if sub is False else sub for name, sub in value.items()}
+
+
+class OpenAIFunctionSchema(Record):
+    """A function a model may call."""
+
+    name: str
+    description: str = ""
+    parameters: OpenAIFunctionParametersSchema = Field(default_factory=OpenAIFunctionParametersSchema)
+    strict: bool = False
+
+
+class OpenAIFunctionToolSchema(Record):
+    """A tool in the OpenAI shape: `{"type": "function", "function": {...}}`."""
+
+    type: str = "function"
+    function: OpenAIFunctionSchema
+
+    def to_dict(self) -> dict[str, Any]:
+        """The tool as a chat-completions request carries it."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+class OpenAIFunctionParsedSchema(Record):
+    """A call as a model wrote it: the arguments are still text."""
+
+    name: str
+    arguments: str
+
+
+class OpenAIFunctionCallSchema(Record):
+    """A call with its arguments decoded."""
+
+    name: str
+    arguments: dict[str, Any]
+
+    @staticmethod
+    def from_openai_function_parsed_schema(
+        parsed: OpenAIFunctionParsedSchema,
+    ) -> tuple[OpenAIFunctionCallSchema, bool]:
+        """The decoded call, and whether decoding failed (then the arguments are empty)."""
+        try:
+            arguments = json.loads(parsed.arguments)
+        except json.JSONDecodeError:
+            arguments = None
+        failed = not isinstance(arguments, dict)
+        return OpenAIFunctionCallSchema(name=parsed.name, arguments={} if failed else arguments), failed
+
+
+class OpenAIFunctionToolCall(Record):
+    """One tool call of an assistant message, decoded."""
+
+    id: str
+    type: str = "function"
+    function: OpenAIFunctionCallSchema
+
+
+class ToolResponse(Record):
+    """What a tool gave back: text, images, videos."""
+
+    text: str | None = None
+    image: list[Any] | None = None
+    video: list[Any] | None = None
+
+    @field_validator("image", "video", mode="before")
+    @classmethod
+    def _lists(cls, value: Any) -> Any:
+        if value is not None and not isinstance(value, list):
+            raise ValueError("must be a list, even for one")
+        return value
+
+    def is_empty(self) -> bool:
+        """Nothing in it at all."""
+        return not self.text and not self.image and not self.video
+
+    def is_text_only(self) -> bool:
+        """Text, and neither image nor video."""
+        return bool(self.text) and not self.image and not self.video
+
+
+class LoopStatus(str, Enum):
+    """How an agent loop ended (0.2's `RolloutStatus`)."""
+
+    COMPLETED = "COMPLETED"
+    ERROR = "ERROR"
+
+
+class RolloutMetrics(Record):
+    """Counters of one rollout; latencies in milliseconds."""
+
+    total_latency_ms: float = 0.0
+    llm_latency_ms: float = 0.0
+    tool_latency_ms: float = 0.0
+    num_llm_calls: int = 0
+    num_tool_calls: int = 0
+    prompt_tokens: int = 0
+    response_tokens: int = 0
+    max_context_tokens: int = 0
+    """The largest prompt plus reply of any single call."""
+
+
+class RolloutRequest(Record):
+    """`POST /v1/rollout/init`: one rollout to run."""
+
+    rollout_id: str = Field(min_length=1, max_length=256)
+    server_url: str
+    """Where the trainer listens; kept verbatim."""
+    messages: list[MessageDict]
+    completion_params: SamplingParamsDict
+    """Sampling parameters to use for every model call."""
+    tool_server_url: str | None = None
+    max_turns: int = Field(default=10, ge=1)
+    max_tokens_total: int = Field(default=8192, ge=1)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """The row's columns and whatever the trainer adds."""
+    api_key: str | None = None
+    """Bearer for calls to `server_url`."""
+    idempotency_key: str | None = None
+    """Absent: `rollout_id` is the key."""
+
+    @field_validator("rollout_id")
+    @classmethod
+    def _id(cls, value: str) -> str:
+        return _check_id(value)
+
+    @field_validator("server_url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        try:
+            parts = urlsplit(value)
+        except ValueError as exc:
+            raise ValueError(f"server_url is not a URL: {exc}") from exc
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("server_url must be an http or https URL with a host")
+        return value
+
+    @field_validator("metadata")
+    @classmethod
+    def _metadata(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            size = len(json.dumps(value, ensure_ascii=False).encode())
+        except (TypeError, ValueError) as exc:
+            raise ValueError(f"metadata must be JSON-serialisable: {exc}") from exc
+        limit = get_max_metadata_size_bytes()
+        if size > limit:
+            raise ValueError(f"metadata is {_human_size(size)}, the limit is {_human_size(limit)}")
+        return value
+
+
+class InitResponse(Record):
+    """202 of `/v1/rollout/init`: the tools the policy may call."""
+
+    rollout_id: str
+    tools: list[OpenAIFunctionToolSchema] = Field(default_factory=list)
+
+
+class RolloutResponse(Record):
+    """`POST {server_url}/v1/rollout/completed`: the terminal result."""
+
+    rollout_id: str
+    status: LoopStatus
+    final_messages: list[MessageDict] = Field(default_factory=list)
+    finish_reason: str | None = None
+    error_message: str | None = None
+    reward: float | None = None
+    metrics: RolloutMetrics | None = None
+    extra_fields: dict[str, Any] = Field(default_factory=dict)
+
+
+class CompletionsRequest(Record):
+    """`POST {server_url}/v1/chat/completions`. Sampling parameters beyond the named ones travel as well."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = "default"
+    messages: list[MessageDict]
+    rollout_id: str = Field(min_length=1, max_length=256)
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 512
+    stop: list[str] | None = None
+    logprobs: bool = True
+
+    @field_validator("rollout_id")
+    @classmethod
+    def _id(cls, value: str) -> str:
+        return _check_id(value)
+
+
+class CompletionUsage(Record):
+    """Tokens of one call."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+
+
+class CompletionsChoice(Record):
+    index: int = 0
+    message: MessageDict
+    finish_reason: str | None = "stop"
+
+
+class CompletionsResponse(Record):
+    """The trainer's answer to a model call; token ids and logprobs when the policy has them."""
+
+    id: str
+    object: str = "chat.completion"
+    created: int
+    """Unix seconds."""
+    model: str = "default"
+    choices: list[CompletionsChoice]
+    usage: CompletionUsage | None = None
+    token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    prompt_token_ids: list[int] | None = None
