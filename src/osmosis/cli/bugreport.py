@@ -1,0 +1,80 @@
+"""What happens when osmosis itself is wrong: a report that can be pasted into an issue, without secrets.
+
+The report holds versions, the command line and the traceback; values of variables and options whose names smell
+of secrets are replaced everywhere, and the home folder becomes `~`. Nothing is sent anywhere.
+"""
+
+from __future__ import annotations
+
+import platform as machine
+import re
+import tempfile
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from .. import paths
+from .._version import __version__
+from ..errors import InternalError
+
+_SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
+_URL_USER = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+
+
+def report_bug(bug: BaseException, words: Sequence[str], environ: Mapping[str, str]) -> InternalError:
+    """Write the report; returns the error to show, which names the file."""
+    text = bug_text(bug, words, environ)
+    path = _write(text, environ)
+    kind = type(bug).__name__
+    message = f"this is a bug in osmosis: {kind}: {redacted(str(bug), words, environ)[:500]}"
+    details = {"report": str(path), "exception": kind}
+    if environ.get("OSMOSIS_DEBUG") == "1":
+        details["traceback"] = text
+        message += "\n" + text
+    return InternalError(message, hint=f"paste {path} into an issue; it holds no secret we know of", **details)
+
+
+def bug_text(bug: BaseException, words: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The report itself."""
+    trace = "".join(traceback.format_exception(type(bug), bug, bug.__traceback__))
+    report = [
+        f"osmosis-ai {__version__}",
+        f"Python {machine.python_version()} on {machine.platform()}",
+        f"command: osmosis {' '.join(words)}",
+        "",
+        trace,
+    ]
+    return redacted("\n".join(report), words, environ)
+
+
+def redacted(text: str, words: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The text without secret values, credentials in URLs and the home folder."""
+    from ..engine.redact import Redactor
+
+    text = Redactor([v for v in _secrets(words, environ) if len(v) >= 4]).text(text)
+    text = _URL_USER.sub("***", text)
+    home = environ.get("HOME")
+    return text.replace(home, "~") if home and len(home) > 1 else text
+
+
+def _secrets(words: Sequence[str], environ: Mapping[str, str]) -> Iterable[str]:
+    for name, value in environ.items():
+        if _SECRET_NAME.search(name) and not name.endswith(("_ENV", "_FILE", "_URL")):
+            yield value
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name.startswith("--") and _SECRET_NAME.search(name) and not name.endswith(("-env", "-file")):
+            yield value if equals else following
+
+
+def _write(text: str, environ: Mapping[str, str]) -> Path:
+    name = f"osmosis-bug-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}.txt"
+    for folder in (paths.cache_dir(environ) / "reports", Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+            return folder / name
+        except OSError:
+            continue
+    return Path(name)

@@ -1,0 +1,203 @@
+"""The `osmosis` command: one table of commands, loaded when invoked; the border where errors become exit codes.
+
+How to add a command: write `cli/<noun>.py` with a function (one command) or a `typer.Typer()` named `app` (a
+group), and name it in `COMMANDS` with one line of help. The function's parameters are typer's; its docstring is
+the help text and holds an example, indented by four spaces under a line `Example:`. The body starts with
+`ctx = current()` (see `context`), calls down, and returns a `ListResult`, `DetailResult` or `OperationResult`
+(see `output`); known problems are raised as `OsmosisError`. It prints nothing itself, except remarks through
+`ctx.output.say`, and asks questions only through `prompts`. Never import a heavy library at module level.
+Global options (`--json --plain --platform --workspace --env-file --offline`) are taken off the line before
+the command sees it, so no command declares them. Neither does any code import `click`: newer typer brings
+its own copy, so only what `typer` itself exports is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .._version import __version__
+from ..errors import OsmosisError, UsageError
+from .context import AppContext, GlobalOptions, hoist, using
+from .output import Mode, Output, Result
+
+
+@dataclass(frozen=True)
+class Command:
+    """Where a command lives; `attr` is a function, or a `typer.Typer` for a group."""
+
+    module: str
+    attr: str
+    help: str
+    section: str = ""
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """Commands of several modules under one word."""
+
+    help: str
+    commands: Mapping[str, Command | Group]
+    section: str = ""
+    hidden: bool = False
+    about: str = ""
+    """Printed under the help line, as it stands."""
+    fallback: Command | None = None
+    """Runs when the first word is an option: `osmosis eval -m ...`."""
+    guesses: Mapping[str, str] = field(default_factory=dict)
+    """What people type when they guess wrong -> what they mean."""
+
+
+def _at(module: str, attr: str, help: str, section: str = "", hidden: bool = False) -> Command:
+    return Command(f"osmosis.cli.{module}", attr, help, section, hidden)
+
+
+_EVAL = Group(
+    "Evaluate an agent: on the platform (submit) or here (run, or with -m)",
+    {
+        "submit": _at("eval", "submit", "Submit a config under configs/eval/ to the platform"),
+        "list": _at("eval", "list_runs", "List evaluation runs"),
+        "info": _at("eval", "info", "Show one run: status, figures, failures"),
+        "wait": _at("eval", "wait", "Follow a run until it is over"),
+        "logs": _at("eval", "logs", "Show the log of a run"),
+        "stop": _at("eval", "stop", "Stop a pending or running run"),
+        "retry": _at("eval", "retry", "Run the failed and skipped rollouts of a run again"),
+        "download": _at("eval", "download", "Fetch metrics and conversations of a run"),
+        "upload": _at("eval_upload", "upload", "Send a local run to the platform"),
+        "run": _at("eval_run", "run", "Run a config of this workspace on this machine"),
+        "resume": _at("eval_resume", "resume", "Go on with an interrupted local run"),
+        "compare": _at("eval_compare", "compare", "Compare runs row by row"),
+        "report": _at("eval_report", "report", "Report on a local run: figures, failures, HTML"),
+        "rubric": _at("rubric", "rubric", "Judge recorded conversations with a rubric"),
+    },
+    section="Run",
+    about="Local, without a workspace:\n"
+    "  osmosis eval -m agent:agent -d data.jsonl --eval-fn rewards:fn --model gpt-5-mini",
+    fallback=_at("eval_local", "local_eval", "Evaluate an agent on this machine"),
+    guesses={"start": "submit", "status": "info", "show": "info", "cancel": "stop", "ls": "list", "rm": "stop"},
+)
+
+COMMANDS: Mapping[str, Command | Group] = {
+    "quickstart": _at("quickstart", "quickstart", "From nothing to a scored run, step by step", "Start"),
+    "platform": _at("platform", "app", "Start, stop and look at the platform on this machine", "Start"),
+    "login": _at("auth", "login", "Log in to a platform", "Start"),
+    "logout": _at("auth", "logout", "Log out", "Start"),
+    "whoami": _at("auth", "whoami", "Show who is logged in, where", "Start"),
+    "auth": _at("auth", "app", "Login, logout, whoami", "Start"),
+    "init": _at("init", "init", "Make a workspace folder", "Workspace"),
+    "status": _at("status", "status", "Show where you are and what to do next", "Workspace"),
+    "doctor": _at("doctor", "doctor", "Check everything that could be wrong", "Workspace"),
+    "rollout": _at("rollout", "app", "Make and list rollouts", "Workspace"),
+    "template": _at("template", "app", "Templates of rollouts: list, show, update, check", "Workspace"),
+    "config": _at("config", "app", "Check, show and change configs", "Workspace"),
+    "sync": _at("sync", "app", "What the platform has of this repository", "Workspace"),
+    "workspace": _at("workspace", "app", "Workspaces on the platform: list, create, switch", "Workspace"),
+    "dataset": _at("dataset", "app", "Upload, list, preview and validate datasets", "Workspace"),
+    "secret": _at("secret", "app", "Set, list and check secrets", "Workspace"),
+    "serve": _at("serve", "serve", "Serve an agent over HTTP", "Run"),
+    "validate": _at("validate", "validate", "Check an agent without running it", "Run"),
+    "test": _at("agent_test", "test", "Run an agent on rows, one attempt each, no score", "Run"),
+    "eval": _EVAL,
+    "eval-rubric": _at("rubric", "eval_rubric", "Judge conversations with a rubric file", "Run"),
+    "preview": _at("rubric", "preview", "Show a rubric or conversation file", "Run"),
+    "train": _at("train", "app", "Submit and follow training runs", "Run"),
+    "model": _at("model", "app", "Base models and trained adapters", "Run"),
+    "completion": _at("completion", "completion", "Print the shell completion script", "Help"),
+    "schema": _at("schema", "schema", "Print the JSON Schema of a command's output", "Help"),
+    "__complete": _at("completion", "answer", "Answer the shell", hidden=True),
+}
+
+ROOT = Group(
+    "Evaluate and train LLM agents.",
+    COMMANDS,
+    guesses={
+        "run": "eval submit",
+        "submit": "eval submit",
+        "start": "platform start",
+        "stop": "platform stop",
+        "up": "platform start",
+        "logs": "eval logs",
+        "upload": "dataset upload",
+        "new": "rollout new",
+        "create": "init",
+        "push": "sync",
+        "check": "doctor",
+        "signin": "login",
+        "signup": "login",
+        "me": "whoami",
+        "eval-run": "eval run",
+        "secrets": "secret",
+        "datasets": "dataset",
+        "link": "init",
+        "deploy": "model deploy",
+        "help": "--help",
+        "version": "--version",
+        "upgrade": "doctor",
+    },
+)
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> int:
+    """Run one command line and return the exit code: 0 done, 1 known error, 2 usage, 3 a bug, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    surroundings = dict(os.environ if environ is None else environ)
+    output = Output(_mode_of(words), environ=surroundings)
+    ctx = AppContext(surroundings, cwd or Path.cwd(), GlobalOptions(mode=output.mode), output)
+    try:
+        options, rest = hoist(words)
+        ctx.options = options
+        if rest[:1] in (["--version"], ["-V"]):
+            output.stdout.write(f"osmosis-ai {__version__}\n")
+            return 0
+        return _run(ctx, rest)
+    except OsmosisError as error:
+        return output.error(error, ctx.command)
+    except KeyboardInterrupt:
+        output.say("interrupted", style="yellow")
+        return 130
+    except BrokenPipeError:
+        # The reader went away (`| head`): that is its decision, and Python must not complain on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as bug:  # noqa: BLE001 - the border of the process: a bug becomes a report
+        from .bugreport import report_bug
+
+        return output.error(report_bug(bug, words, surroundings), ctx.command)
+
+
+def _mode_of(words: Sequence[str]) -> Mode:
+    """The output mode, known before the line is parsed so that even its errors have the right form."""
+    asked = words[: words.index("--")] if "--" in words else words
+    return Mode.JSON if "--json" in asked else Mode.PLAIN if "--plain" in asked else Mode.RICH
+
+
+def _run(ctx: AppContext, words: Sequence[str]) -> int:
+    from .resolve import invoke, resolve
+
+    with using(ctx):
+        found = resolve(ROOT, words)
+        ctx.command = " ".join(found.path)
+        if found.help_of is not None:
+            if ctx.mode is Mode.JSON and not found.asked_for_help:
+                raise UsageError("missing command", hint=f"osmosis {ctx.command} --help".replace("  ", " "))
+            from .helptext import group_help
+
+            ctx.output.stdout.write(group_help(found.help_of, found.path))
+            return 0
+        if not ctx.command.startswith("__"):
+            from .environment import load_environment
+
+            load_environment(ctx)
+        result = invoke(found, ctx)
+        if isinstance(result, Result):
+            return ctx.output.show(result)
+        return result if isinstance(result, int) and not isinstance(result, bool) else 0

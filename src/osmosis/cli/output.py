@@ -1,0 +1,325 @@
+"""What a command returns, and the one place where it is shown: for people (rich), `--plain` or `--json`.
+
+A command body returns a `ListResult`, `DetailResult` or `OperationResult`; it never prints a result itself.
+Envelopes, error codes and streams are those of contract B: results on stdout, errors, warnings and progress
+on stderr. Text that came from people or models is never interpreted as markup, and its control characters
+are shown instead of sent to the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TextIO
+
+from .._version import __version__
+from ..errors import OsmosisError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SCHEMA_VERSION = 1
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Mode(str, Enum):
+    """Who reads the output."""
+
+    RICH = "rich"
+    PLAIN = "plain"
+    JSON = "json"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a list: `key` into a row (dots go deeper), `title` for people."""
+
+    key: str
+    title: str
+    justify: str = "left"
+    """`left` or `right` (numbers)."""
+    show: Callable[[Any], str] | None = None
+    """How people see the value; `--plain` and `--json` always carry the value itself."""
+    style: str = ""
+    wide: bool = False
+    """Left out when the terminal is narrow."""
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """What to type or open next: `command` or `url`."""
+
+    action: str
+    command: str | None = None
+    url: str | None = None
+
+    def to_dict(self) -> dict[str, str]:
+        pairs = {"action": self.action, "command": self.command, "label": self.url and self.action, "url": self.url}
+        return {key: value for key, value in pairs.items() if value}
+
+
+@dataclass
+class Result:
+    """The base: what every kind of result carries."""
+
+    extra: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    """Further keys of the envelope (`git`, `workspace`, ...)."""
+    next_steps: list[NextStep] = field(default_factory=list, kw_only=True)
+    exit_code: int = field(default=0, kw_only=True)
+    """For results that are shown and still mean failure (`--fail-under`, partial downloads)."""
+    human: Callable[[Console], None] | None = field(default=None, kw_only=True)
+    """Draws the result for people instead of the default drawing. Use `Text`, never markup."""
+
+    def envelope(self) -> dict[str, Any]:
+        raise TypeError("a command returns a ListResult, DetailResult or OperationResult")
+
+    def _tail(self) -> dict[str, Any]:
+        steps = {"next_steps_structured": [s.to_dict() for s in self.next_steps]} if self.next_steps else {}
+        return {**self.extra, **steps}
+
+
+@dataclass
+class ListResult(Result):
+    """Rows of one kind. `items` are JSON-safe dicts; `columns` says which of their keys people see."""
+
+    items: list[dict[str, Any]]
+    columns: Sequence[Column]
+    title: str = ""
+    empty: str = "nothing here yet"
+    """What people read when there is no row."""
+    total_count: int | None = None
+    has_more: bool = False
+    next_offset: int | None = None
+
+    def envelope(self) -> dict[str, Any]:
+        total = len(self.items) if self.total_count is None else self.total_count
+        page = {"total_count": total, "has_more": self.has_more, "next_offset": self.next_offset}
+        return {"schema_version": SCHEMA_VERSION, "items": self.items, **page, **self._tail()}
+
+
+@dataclass
+class DetailResult(Result):
+    """One thing. `data` is a JSON-safe dict; people see its scalars, or what `human` draws."""
+
+    data: dict[str, Any]
+    title: str = ""
+
+    def envelope(self) -> dict[str, Any]:
+        return {"schema_version": SCHEMA_VERSION, "data": self.data, **self._tail()}
+
+
+@dataclass
+class OperationResult(Result):
+    """Something was done. `operation` is `noun.verb`, `message` one sentence for people."""
+
+    operation: str
+    message: str
+    resource: dict[str, Any] = field(default_factory=dict)
+    status: str = "success"
+    """`success`, or `cancelled` when the person declined."""
+
+    def envelope(self) -> dict[str, Any]:
+        head = {"schema_version": SCHEMA_VERSION, "status": self.status, "operation": self.operation}
+        return {**head, "resource": self.resource, "message": self.message, **self._tail()}
+
+
+def clean(text: Any) -> str:
+    """Any value as text that cannot steer a terminal: control characters become visible escapes."""
+    if text is None:
+        return ""
+    if isinstance(text, bool):
+        return "yes" if text else "no"
+    raw = text if isinstance(text, str) else to_json(text) if isinstance(text, (dict, list)) else str(text)
+    return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", raw.replace("\r\n", "\n"))
+
+
+def to_json(value: Any) -> str:
+    """Compact JSON without non-finite numbers (they become null)."""
+    return json.dumps(_finite(value), ensure_ascii=False, separators=(", ", ": "), default=_default)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_finite(v) for v in value]
+    return value
+
+
+def _default(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return _finite(value.model_dump(mode="json"))
+    if isinstance(value, Enum):
+        return value.value
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def pick(row: Mapping[str, Any], key: str) -> Any:
+    """`row["a"]["b"]` for `a.b`; None where the path ends early."""
+    value: Any = row
+    for part in key.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(part)
+    return value
+
+
+class Output:
+    """The streams of one command, in one mode. Everything the command line writes passes here."""
+
+    def __init__(
+        self,
+        mode: Mode,
+        *,
+        environ: Mapping[str, str],
+        stdout: TextIO | None = None,
+        stderr: TextIO | None = None,
+    ) -> None:
+        self.mode = mode
+        self.environ = environ
+        self.stdout = stdout or sys.stdout
+        self.stderr = stderr or sys.stderr
+        self._warned: set[str] = set()
+
+    # -- results ---------------------------------------------------------------------------------------------
+    def show(self, result: Result) -> int:
+        """Render a result; returns the exit code of the process."""
+        if self.mode is Mode.JSON:
+            self._line(self.stdout, to_json(result.envelope()))
+        elif self.mode is Mode.PLAIN:
+            for cells in _plain(result):
+                self._line(self.stdout, "\t".join(_cell(c) for c in cells))
+        else:
+            from .render import draw
+
+            draw(self.console(), result)
+        return result.exit_code
+
+    def stream(self, row: dict[str, Any], text: str) -> None:
+        """One line of something that goes on (`logs -f`): JSON line or text."""
+        self._line(self.stdout, to_json(row) if self.mode is Mode.JSON else clean(text))
+
+    # -- beside the result -----------------------------------------------------------------------------------
+    def say(self, text: str = "", *, style: str = "") -> None:
+        """A remark for people while a command works: stderr, nothing under `--json` or `--plain`."""
+        if self.mode is Mode.RICH:
+            from rich.text import Text
+
+            self.console(stderr=True).print(Text(clean(text), style=style))
+
+    def warn(self, code: str, message: str) -> None:
+        """A warning, once per text: for people a line on stderr, under `--json` an envelope."""
+        if message in self._warned:
+            return
+        self._warned.add(message)
+        if self.mode is Mode.JSON:
+            body = {"schema_version": SCHEMA_VERSION, "cli_version": __version__}
+            self._line(self.stderr, to_json({**body, "warning": {"code": code, "message": message}}))
+        elif self.mode is Mode.PLAIN:
+            self._line(self.stderr, f"Warning: {clean(message)}")
+        else:
+            self.say(f"warning: {message}", style="yellow")
+
+    def error(self, error: OsmosisError, command: str = "") -> int:
+        """Show a known error on stderr; returns its exit code."""
+        if self.mode is Mode.JSON:
+            details = {**error.details, **({"hint": error.hint} if error.hint else {})}
+            body: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "command": command, "cli_version": __version__}
+            code = str(error.details.get("cli_code") or error.code)
+            body["error"] = {"code": code, "message": error.message, "details": details}
+            self._line(self.stderr, to_json(body))
+            return error.exit_code
+        lines = [f"Error: {clean(error.message)}", *(f"  {line}" for line in issue_lines(error))]
+        hint = f"  try: {clean(error.hint)}" if error.hint else ""
+        if self.mode is Mode.PLAIN:
+            for line in [*lines, *([hint] if hint else [])]:
+                self._line(self.stderr, line)
+            return error.exit_code
+        from rich.text import Text
+
+        console = self.console(stderr=True)
+        console.print(Text(lines[0][:6], style="bold red") + Text(lines[0][6:]))
+        for line in lines[1:]:
+            console.print(Text(line))
+        if hint:
+            console.print(Text("  try: ", style="bold") + Text(clean(error.hint)))
+        return error.exit_code
+
+    # -- plumbing --------------------------------------------------------------------------------------------
+    def console(self, *, stderr: bool = False) -> Console:
+        """A rich console that draws no markup, no emoji, no guesses; colours only on a terminal."""
+        from rich.console import Console
+
+        stream = self.stderr if stderr else self.stdout
+        terminal = _is_terminal(stream) and self.environ.get("TERM") != "dumb"
+        width = None if terminal else int(self.environ.get("COLUMNS") or 0) or 160
+        return Console(
+            file=stream,
+            force_terminal=terminal,
+            no_color=not terminal or bool(self.environ.get("NO_COLOR")),
+            width=width,
+            markup=False,
+            highlight=False,
+            emoji=False,
+            soft_wrap=not terminal,
+        )
+
+    @property
+    def live(self) -> bool:
+        """May progress be drawn: for people, on a terminal, not in CI."""
+        return self.mode is Mode.RICH and _is_terminal(self.stderr) and not self.environ.get("CI")
+
+    def _line(self, stream: TextIO, text: str) -> None:
+        try:
+            stream.write(text + "\n")
+        except UnicodeEncodeError:
+            encoding = stream.encoding or "ascii"
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.flush()
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def issue_lines(error: OsmosisError) -> list[str]:
+    """The single problems of a validation error, one line each, with did-you-mean."""
+    lines = []
+    for issue in getattr(error, "issues", []):
+        where = issue.get("where") or issue.get("key") or ""
+        tail = f" (did you mean {clean(issue['key_correction'])}?)" if issue.get("key_correction") else ""
+        lines.append(f"{clean(where)}: {clean(issue.get('message'))}{tail}" if where else clean(issue.get("message")))
+    return lines
+
+
+def _cell(value: Any) -> str:
+    return clean(value).replace("\t", " ").replace("\n", " ")
+
+
+def _plain(result: Result) -> Iterable[list[Any]]:
+    if isinstance(result, ListResult):
+        for row in result.items:
+            yield [pick(row, column.key) for column in result.columns]
+    elif isinstance(result, DetailResult):
+        yield from _flat(result.data)
+    elif isinstance(result, OperationResult):
+        yield [result.message]
+        yield from _flat(result.resource)
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[list[Any]]:
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield [f"{prefix}{key}", value]

@@ -1,0 +1,76 @@
+"""Questions to the person. Asked only when there is somebody to ask; otherwise an error that names the flags.
+
+Every answer a question can give has a flag, so nothing prompts under `--json`, `--plain`, in CI or in a pipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import InteractiveRequired
+from .context import AppContext
+
+
+def confirm(ctx: AppContext, question: str, *, yes: bool, flag: str = "--yes", default: bool = True) -> bool:
+    """True when the person agrees. `yes` is the value of the flag that answers beforehand."""
+    if yes:
+        return True
+    _need_person(ctx, question, [flag])
+    import questionary
+
+    return bool(_ask(questionary.confirm(question, default=default)))
+
+
+def ask(
+    ctx: AppContext,
+    question: str,
+    *,
+    flag: str,
+    default: str = "",
+    validate: Callable[[str], bool | str] | None = None,
+) -> str:
+    """A line of text. `validate` returns True or what is wrong."""
+    _need_person(ctx, question, [flag])
+    import questionary
+
+    return str(_ask(questionary.text(question, default=default, validate=validate)))
+
+
+def choose(
+    ctx: AppContext,
+    question: str,
+    choices: Sequence[tuple[str, str]],
+    *,
+    flag: str,
+    default: str | None = None,
+) -> str:
+    """One of `choices` (value, what the person reads)."""
+    _need_person(ctx, question, [flag])
+    import questionary
+
+    options = [questionary.Choice(title=title, value=value) for value, title in choices]
+    return str(_ask(questionary.select(question, choices=options, default=default)))
+
+
+def hidden(ctx: AppContext, question: str, *, flags: Sequence[str]) -> str:
+    """A secret value, not echoed."""
+    _need_person(ctx, question, flags)
+    import questionary
+
+    return str(_ask(questionary.password(question)))
+
+
+def _need_person(ctx: AppContext, question: str, flags: Sequence[str]) -> None:
+    if not ctx.interactive:
+        named = " or ".join(flags)
+        raise InteractiveRequired(
+            f"nobody can be asked here: {question}", hint=f"give {named}", prompt=question, flags=list(flags)
+        )
+
+
+def _ask(question: Any) -> Any:
+    answer = question.unsafe_ask()  # raises KeyboardInterrupt instead of returning None
+    if answer is None:
+        raise KeyboardInterrupt
+    return answer

@@ -1,0 +1,196 @@
+"""From words to a command: walk the table, load the one module that is meant, hand the rest to typer.
+
+A wrong word gets the nearest right one. Uses only what `typer` exports, because older versions stand on `click`
+and newer ones bring their own copy of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from .context import AppContext
+    from .main import Command, Group
+
+HELP = ("-h", "--help", "help")
+SYNONYMS = {
+    "ls": "list",
+    "show": "info",
+    "get": "info",
+    "describe": "info",
+    "status": "info",
+    "rm": "delete",
+    "remove": "delete",
+    "del": "delete",
+    "add": "create",
+    "new": "create",
+    "push": "upload",
+    "pull": "download",
+    "cancel": "stop",
+    "kill": "stop",
+    "tail": "logs",
+    "log": "logs",
+    "use": "switch",
+    "start": "submit",
+    "run": "submit",
+    "lint": "check",
+    "validate": "check",
+}
+
+
+@dataclass
+class Found:
+    """What a command line means so far."""
+
+    path: list[str] = field(default_factory=list)
+    command: Command | None = None
+    args: list[str] = field(default_factory=list)
+    help_of: Group | None = None
+    """The group whose help is wanted."""
+    asked_for_help: bool = False
+
+
+def resolve(root: Group, words: Sequence[str]) -> Found:
+    """Follow the table as far as it goes. Raises `UsageError` for a word that is no command."""
+    from .main import Command
+
+    found, group, rest = Found(), root, list(words)
+    while True:
+        if not rest or rest[0] in HELP:
+            found.help_of, found.asked_for_help = group, bool(rest)
+            if rest[:1] == ["help"] and rest[1:]:
+                rest = [*rest[1:], "--help"]
+                continue
+            return found
+        word = rest[0]
+        if word.startswith("-"):
+            if group.fallback is None:
+                raise UsageError(f"no such option: {word}", hint=_help_line(found.path))
+            found.command, found.args = group.fallback, rest
+            return found
+        entry = group.commands.get(word)
+        if entry is None:
+            raise unknown_command(word, found.path, _visible(group), group.guesses)
+        found.path.append(word)
+        rest = rest[1:]
+        if isinstance(entry, Command):
+            found.command, found.args = entry, rest
+            return found
+        group = entry
+
+
+def _visible(group: Group) -> list[str]:
+    return [name for name, entry in group.commands.items() if not entry.hidden]
+
+
+def unknown_command(word: str, path: Sequence[str], known: Sequence[str], guesses: Mapping[str, str]) -> UsageError:
+    """The error for a word that is no command, with the nearest one that is."""
+    meant = guesses.get(word) or nearest(word, known)
+    where = " ".join(["osmosis", *path])
+    message = f"no such command: {where} {word}" + (f"; did you mean {meant}?" if meant else "")
+    return UsageError(message, hint=f"{where} {meant}" if meant else _help_line(path), known=list(known))
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is most like `word`, by spelling or by meaning."""
+    import difflib
+
+    names = list(known)
+    if SYNONYMS.get(word) in names:
+        return SYNONYMS[word]
+    close = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
+    starts = [name for name in names if len(word) > 1 and name.startswith(word.lower())]
+    return (close or starts or [None])[0]
+
+
+def _help_line(path: Sequence[str]) -> str:
+    return " ".join(["osmosis", *path, "--help"])
+
+
+def load(entry: Command, name: str) -> Any:
+    """The command object behind a table entry, with our help style on it and everything below it."""
+    import importlib
+
+    import typer
+
+    target = getattr(importlib.import_module(entry.module), entry.attr)
+    if isinstance(target, typer.Typer):
+        target.rich_markup_mode = None
+        target._add_completion = False
+        command = typer.main.get_group(target)
+    else:
+        app = typer.Typer(rich_markup_mode=None, add_completion=False)
+        app.command(name=name, help=inspect.getdoc(target))(target)
+        command = typer.main.get_command(app)
+    _style(command)
+    return command
+
+
+def _style(command: Any) -> None:
+    """Keep the indented examples of help texts as they are written, and accept `-h` everywhere."""
+    command.rich_markup_mode = None
+    command.context_settings.setdefault("help_option_names", ["-h", "--help"])
+    command.context_settings.setdefault("max_content_width", 110)
+    if command.help:
+        blocks = inspect.cleandoc(command.help).split("\n\n")
+        command.help = "\n\n".join(f"\b\n{b}" if "\n " in b or b.startswith(" ") else b for b in blocks)
+    for child in getattr(command, "commands", {}).values():
+        _style(child)
+
+
+def invoke(found: Found, ctx: AppContext) -> Any:
+    """Parse the arguments, run the command, return what it returns (an int for `--help`)."""
+    import typer
+
+    assert found.command is not None
+    command = load(found.command, found.path[-1])
+    ctx.command = " ".join(found.path + _sub_path(command, found.args))
+    args = list(found.args)
+    if hasattr(command, "commands") and not args and not command.invoke_without_command:
+        args = ["--help"]
+    usage_error, click_exception = typer.BadParameter.__mro__[1:3]
+    try:
+        with command.make_context(" ".join(["osmosis", *found.path]), args) as parsed:
+            return command.invoke(parsed)
+    except typer.Exit as done:
+        return done.exit_code
+    except (typer.Abort, EOFError):
+        raise KeyboardInterrupt from None
+    except click_exception as wrong:
+        if not isinstance(wrong, usage_error):
+            raise UsageError(_lower(wrong.format_message())) from wrong
+        raise _usage(wrong, found) from wrong
+
+
+def _sub_path(command: Any, args: Sequence[str]) -> list[str]:
+    path = []
+    for word in args:
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            break
+        path.append(word)
+    return path
+
+
+def _usage(wrong: Any, found: Found) -> UsageError:
+    at = wrong.ctx.command_path if getattr(wrong, "ctx", None) else " ".join(["osmosis", *found.path])
+    message = wrong.format_message()
+    if message.startswith("No such command") and wrong.ctx is not None:
+        word = message.split("'")[1] if "'" in message else ""
+        known = [name for name, child in wrong.ctx.command.commands.items() if not child.hidden]
+        return unknown_command(word, at.split()[1:], known, {})
+    possible = getattr(wrong, "possibilities", None)
+    if message.startswith("No such option") and getattr(wrong, "option_name", None):
+        message = f"no such option: {wrong.option_name}"
+        if possible:
+            message += f"; did you mean {' or '.join(sorted(possible))}?"
+    return UsageError(_lower(message).rstrip("."), hint=f"{at} --help")
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
