@@ -1,0 +1,75 @@
+"""Runs a coroutine under a time limit, cooperatively, and never waits for one that will not stop.
+
+At the deadline the task is cancelled and given a short grace; after that it is left behind and the caller goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 5.0
+
+
+class DeadlineExceeded(Exception):
+    """The time limit passed, `seconds` of it."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"time limit of {seconds:g} s exceeded")
+        self.seconds = seconds
+
+
+class SelfCancelled(Exception):
+    """The coroutine was cancelled from inside, by nobody who waits for it."""
+
+
+async def run_with_deadline(
+    work: Coroutine[Any, Any, T], seconds: float | None, *, grace_s: float = GRACE_S, name: str | None = None
+) -> T:
+    """The result of `work`; `DeadlineExceeded` after `seconds` (None = no limit).
+
+    Code that blocks the loop past its limit counts as late, although it ran to its end. Cancelling the caller
+    cancels `work`.
+    """
+    started = time.monotonic()
+    task: asyncio.Task[T] = asyncio.get_running_loop().create_task(work, name=name)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        await _stop(task, grace_s)
+        raise
+    if not done:
+        await _stop(task, grace_s)
+        raise DeadlineExceeded(seconds or 0.0)
+    if seconds is not None and time.monotonic() - started > seconds + 0.25:
+        if not task.cancelled():
+            task.exception()
+        raise DeadlineExceeded(seconds)
+    if task.cancelled():
+        raise SelfCancelled("the code cancelled itself")
+    return task.result()
+
+
+async def _stop(task: asyncio.Task[Any], grace_s: float) -> None:
+    task.cancel()
+    try:
+        await asyncio.wait({task}, timeout=grace_s)
+    finally:
+        if not task.done():
+            logger.warning("%s did not stop within %g s of being cancelled; left behind", task.get_name(), grace_s)
+            task.add_done_callback(_retrieve)
+        elif not task.cancelled():
+            task.exception()
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    # An abandoned task's exception is nobody's news any more; without this asyncio reports it as never retrieved.
+    if not task.cancelled():
+        task.exception()

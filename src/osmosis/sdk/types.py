@@ -1,0 +1,123 @@
+"""What workflows and graders are configured with and what they leave behind: configs and the rollout sample.
+
+A sample refuses NaN and infinity the moment they are assigned, so a broken reward is noticed where it is made.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ..records.rollout import Message
+from ..records.wire import WireSample
+
+logger = logging.getLogger(__name__)
+
+_DROPPED = object()
+
+
+class ConcurrencyConfig(BaseModel):
+    """How many rollouts of one backend run at once."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    max_concurrent: int | None = Field(default=None, ge=1)
+    """None = no limit."""
+
+
+class AgentWorkflowConfig(BaseModel):
+    """Base of a workflow's own configuration: subclass it and add typed fields."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True, arbitrary_types_allowed=True)
+
+    name: str = Field(min_length=1)
+    description: str | None = None
+    concurrency: ConcurrencyConfig = Field(default_factory=ConcurrencyConfig)
+
+
+class GraderConfig(BaseModel):
+    """Base of a grader's own configuration."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True, arbitrary_types_allowed=True)
+
+    name: str = Field(min_length=1)
+    description: str | None = None
+    concurrency: ConcurrencyConfig = Field(default_factory=ConcurrencyConfig)
+
+
+class RolloutSample(BaseModel):
+    """What one rollout produced: the conversation, and what the grader made of it."""
+
+    model_config = ConfigDict(
+        extra="forbid", allow_inf_nan=False, validate_assignment=True, use_attribute_docstrings=True
+    )
+
+    messages: list[Message] = Field(default_factory=list)
+    """The conversation, as the policy is trained on it."""
+    trajectory_messages: list[Message] | None = None
+    """The conversation as it is kept for people; a copy of `messages` unless given. None keeps nothing."""
+    label: str | None = None
+    """The row's ground truth."""
+    reward: float | None = None
+    """Finite; None until a grader sets it."""
+    remove_sample: bool = False
+    """Leave this rollout out of every mean and of training."""
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    """Numbers worth plotting."""
+    extra_fields: dict[str, Any] = Field(default_factory=dict)
+    """Anything JSON."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_a_copy(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "trajectory_messages" not in data and data.get("messages") is not None:
+            data = {**data, "trajectory_messages": copy.deepcopy(data["messages"])}
+        return data
+
+    def to_wire(self) -> WireSample:
+        """As it is sent: NumPy scalars become numbers; what JSON cannot hold is left out, with a warning."""
+        return WireSample(
+            messages=[m for m in (json_safe(m, "messages") for m in self.messages) if isinstance(m, dict)],
+            label=self.label,
+            reward=None if self.remove_sample else self.reward,
+            remove_sample=self.remove_sample,
+            metrics=json_safe(self.metrics, "metrics"),
+            extra_fields=json_safe(self.extra_fields, "extra_fields"),
+        )
+
+
+def json_safe(value: Any, where: str) -> Any:
+    """A JSON-encodable copy of `value`: array scalars converted, the unencodable dropped with a warning."""
+    safe = _convert(value, where)
+    return None if safe is _DROPPED else safe
+
+
+def _convert(value: Any, where: str) -> Any:
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        logger.warning("%s: %r is not a finite number; left out", where, value)
+        return _DROPPED
+    if isinstance(value, dict):
+        pairs = ((str(key), _convert(sub, f"{where}.{key}")) for key, sub in value.items())
+        return {key: sub for key, sub in pairs if sub is not _DROPPED}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        converted = (_convert(sub, f"{where}[{i}]") for i, sub in enumerate(value))
+        return [sub for sub in converted if sub is not _DROPPED]
+    if isinstance(value, BaseModel):
+        return _convert(value.model_dump(), where)
+    # NumPy and torch: scalars have item(), arrays tolist(); neither library is needed to know that.
+    for method in ("tolist", "item"):
+        unwrap = getattr(value, method, None)
+        if callable(unwrap):
+            plain = unwrap()
+            if plain is not value:
+                return _convert(plain, where)
+    logger.warning("%s: a %s cannot be JSON; left out", where, type(value).__name__)
+    return _DROPPED
