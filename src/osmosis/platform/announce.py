@@ -1,0 +1,52 @@
+"""A server that says where it is: `<data dir>/platform.json` exists exactly while the platform answers.
+
+`start_token` is the start time of the process as the system counts it, so that a reader can tell this process from
+a later one with the same id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+
+import uvicorn
+
+from osmosis._version import __version__
+from osmosis.records.base import utc_now
+
+from .executors.processes import start_token
+from .services.startup import write_private
+from .settings import PlatformSettings
+
+ANNOUNCEMENT = "platform.json"
+
+
+class AnnouncingServer(uvicorn.Server):
+    """uvicorn's server, plus the announcement."""
+
+    def __init__(self, config: uvicorn.Config, settings: PlatformSettings) -> None:
+        super().__init__(config)
+        self._settings = settings
+        self._file = settings.data_dir / ANNOUNCEMENT
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            write_private(self._file, json.dumps(self._announcement(), indent=2) + "\n")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._file.unlink(missing_ok=True)
+        await super().shutdown(sockets=sockets)
+
+    def _announcement(self) -> dict[str, object]:
+        settings = self._settings
+        return {
+            "pid": os.getpid(),
+            "host": settings.host,
+            "port": settings.port,
+            "url": settings.url,
+            "version": __version__,
+            "started_at": utc_now().isoformat(),
+            "start_token": start_token(os.getpid()),
+        }

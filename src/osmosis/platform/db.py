@@ -1,0 +1,92 @@
+"""The database: one sync engine, short sessions, migrations at start.
+
+SQLite (WAL, `BEGIN IMMEDIATE` for writers, so a busy database waits instead of failing half-way) or Postgres by
+URL; the code above sees no difference. Hands out sessions that commit or roll back as a whole; keeps none open
+and does no network or process work inside one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.orm import Session, sessionmaker
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+BUSY_TIMEOUT_MS = 30_000
+MIGRATION_LOCK = 0x6F736D6F
+
+
+def open_engine(url: str) -> sa.Engine:
+    """An engine for the URL; SQLite connections are set up for many threads and processes."""
+    if not url.startswith("sqlite"):
+        return sa.create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=30)
+    engine = sa.create_engine(url, pool_size=10, max_overflow=50)
+
+    @event.listens_for(engine, "connect")
+    def _pragmas(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # BEGIN is ours, see below
+        for pragma in (
+            f"busy_timeout={BUSY_TIMEOUT_MS}",
+            "journal_mode=WAL",
+            "synchronous=NORMAL",
+            "foreign_keys=ON",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        reading = connection.get_execution_options().get("reading", False)
+        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+class Database:
+    """Sessions over one engine: `with db.write() as session` and `with db.read() as session`."""
+
+    def __init__(self, url: str) -> None:
+        if url.startswith("sqlite:///"):
+            Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        self.engine = open_engine(url)
+        self._write = sessionmaker(self.engine, expire_on_commit=False)
+        self._read = sessionmaker(self.engine.execution_options(reading=True), expire_on_commit=False)
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """One transaction: committed at the end of the block, rolled back when it raises."""
+        with self._write.begin() as session:
+            yield session
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A consistent view that blocks no writer. Changes made in it are dropped."""
+        with self._read() as session:
+            try:
+                yield session
+            finally:
+                session.rollback()
+
+    def migrate(self) -> None:
+        """Bring the tables to this version. Safe when several processes start at once."""
+        from alembic import command
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        with self.engine.begin() as connection:
+            if not self.is_sqlite:
+                connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def close(self) -> None:
+        self.engine.dispose()

@@ -1,0 +1,1 @@
+"""What protects: token hashes, encrypted secrets, signed object URLs, who is asking."""

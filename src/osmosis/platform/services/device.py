@@ -1,0 +1,89 @@
+"""The device flow: a client shows a code, a person approves it in a browser, the client's poll gets a token.
+
+Codes live 15 minutes and work once. Approving needs a person who is logged in; this module trusts its caller there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.records.base import utc_now
+
+from .. import tables
+from ..security.tokens import hash_token, new_token, new_user_code
+from .users import IssuedToken, issue_token
+
+LIFETIME_S = 900
+INTERVAL_S = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLogin:
+    """What the client is told at the start."""
+
+    device_code: str
+    user_code: str
+    expires_in: int = LIFETIME_S
+    interval: int = INTERVAL_S
+
+
+def start(session: Session, device_name: str) -> DeviceLogin:
+    """A new login; expired ones are swept away here."""
+    now = utc_now()
+    session.execute(sa.delete(tables.DeviceCode).where(tables.DeviceCode.expires_at < now - timedelta(days=1)))
+    login = DeviceLogin(new_token("osd_"), new_user_code())
+    session.add(
+        tables.DeviceCode(
+            device_hash=hash_token(login.device_code),
+            user_code=login.user_code,
+            device_name=device_name[:200] or "unnamed device",
+            expires_at=now + timedelta(seconds=LIFETIME_S),
+        )
+    )
+    return login
+
+
+def find(session: Session, user_code: str) -> tables.DeviceCode:
+    """The login a person is asked to approve. NotFound when unknown or too old."""
+    wanted = user_code.strip().upper()
+    row = session.scalars(sa.select(tables.DeviceCode).where(tables.DeviceCode.user_code == wanted)).first()
+    if row is None or row.expires_at <= utc_now():
+        raise NotFound(f"no login is waiting with code {wanted!r}", hint="start again: osmosis login")
+    return row
+
+
+def decide(session: Session, user_code: str, user: tables.User, *, approve: bool) -> tables.DeviceCode:
+    """The person's answer. Conflict when it was answered before."""
+    row = find(session, user_code)
+    if row.status != "pending":
+        raise Conflict(f"this login was already {row.status}", hint="start again: osmosis login")
+    row.status = "approved" if approve else "denied"
+    row.user_id = user.id if approve else None
+    return row
+
+
+def poll(session: Session, device_code: str) -> IssuedToken | str:
+    """The token once approved, else one of `authorization_pending`, `slow_down`, `expired_token`, `access_denied`."""
+    query = sa.select(tables.DeviceCode).where(tables.DeviceCode.device_hash == hash_token(device_code))
+    row = session.scalars(query.with_for_update()).first()
+    if row is None:
+        raise ValidationError("unknown device code", hint="start again: osmosis login", error_code="expired_token")
+    now = utc_now()
+    if row.expires_at <= now or row.status == "used":
+        return "expired_token"
+    if row.status == "denied":
+        return "access_denied"
+    if row.status == "pending":
+        early = row.last_polled_at is not None and now - row.last_polled_at < timedelta(seconds=INTERVAL_S / 2)
+        row.last_polled_at = now
+        return "slow_down" if early else "authorization_pending"
+    user = session.get(tables.User, row.user_id)
+    if user is None:
+        return "access_denied"
+    row.status = "used"
+    return issue_token(session, user, row.device_name, kind="device")

@@ -1,0 +1,108 @@
+"""Workspaces: create, list, find the one a request means.
+
+A workspace is found by its name or by the identity (`owner/repo`) of its repository, and only by its members.
+"""
+
+from __future__ import annotations
+
+import re
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.errors import Conflict, Forbidden, NotFound, ValidationError
+
+from .. import tables
+
+NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
+IDENTITY = re.compile(r"^[A-Za-z0-9._~-]+/[A-Za-z0-9._-]+$")
+
+
+def create(session: Session, user: tables.User, name: str) -> tables.Workspace:
+    """A new workspace owned by this person. Conflict when the name is taken."""
+    if not NAME.match(name):
+        raise ValidationError(
+            f"{name!r} is not a workspace name",
+            hint="use lower-case letters, digits, - _ and ., at most 63, starting with a letter or digit",
+            field="name",
+        )
+    if session.scalars(sa.select(tables.Workspace).where(tables.Workspace.name == name)).first():
+        raise Conflict(f"a workspace named {name!r} exists already", hint="choose another name", field="name")
+    workspace = tables.Workspace(name=name)
+    session.add(workspace)
+    session.flush()
+    session.add(tables.Member(workspace_id=workspace.id, user_id=user.id, role="owner"))
+    session.flush()
+    return workspace
+
+
+def of_user(session: Session, user: tables.User) -> list[tuple[tables.Workspace, str, tables.Repository | None]]:
+    """`(workspace, role, repository)` of every workspace the person belongs to, by name."""
+    query = (
+        sa.select(tables.Workspace, tables.Member.role, tables.Repository)
+        .join(tables.Member, tables.Member.workspace_id == tables.Workspace.id)
+        .outerjoin(tables.Repository, tables.Repository.workspace_id == tables.Workspace.id)
+        .where(tables.Member.user_id == user.id)
+        .order_by(tables.Workspace.name)
+    )
+    return [(workspace, role, repository) for workspace, role, repository in session.execute(query)]
+
+
+def role_of(session: Session, user_id: str, workspace_id: str) -> str | None:
+    """The person's role, None when not a member."""
+    member = session.get(tables.Member, (workspace_id, user_id))
+    return member.role if member else None
+
+
+def by_name(session: Session, user: tables.User, name: str) -> tuple[tables.Workspace, str]:
+    """NotFound unless it exists and the person belongs to it."""
+    found = session.scalars(sa.select(tables.Workspace).where(tables.Workspace.name == name)).first()
+    role = role_of(session, user.id, found.id) if found else None
+    if found is None or role is None:
+        raise NotFound(f"no workspace named {name!r}", hint="list yours: osmosis workspace list")
+    return found, role
+
+
+def resolve(
+    session: Session, user: tables.User, *, identity: str | None, name: str | None
+) -> tuple[tables.Workspace, str]:
+    """The workspace a request is about and the person's role in it. Errors carry the scope codes clients know."""
+    if identity and name:
+        raise ValidationError(
+            "the request names a repository and a workspace; send one of them",
+            code="WORKSPACE_SCOPE_HEADER_CONFLICT",
+        )
+    if name:
+        try:
+            return by_name(session, user, name)
+        except NotFound as error:
+            raise Forbidden(error.message, hint=error.hint, code="WORKSPACE_SCOPE_HEADER_ACCESS_DENIED") from None
+    if not identity:
+        raise ValidationError(
+            "the request does not say which workspace it is about",
+            hint="run it inside a connected workspace, or add --workspace NAME",
+            code="GIT_SCOPE_REQUIRED",
+        )
+    if not IDENTITY.match(identity):
+        raise ValidationError(f"{identity!r} is not of the form owner/repo", code="GIT_SCOPE_INVALID")
+    return _by_identity(session, user, identity.lower())
+
+
+def _by_identity(session: Session, user: tables.User, identity: str) -> tuple[tables.Workspace, str]:
+    query = (
+        sa.select(tables.Workspace)
+        .join(tables.Repository, tables.Repository.workspace_id == tables.Workspace.id)
+        .where(tables.Repository.full_name == identity)
+        .order_by(tables.Repository.created_at.desc())
+    )
+    found = list(session.scalars(query))
+    if not found:
+        raise Forbidden(
+            f"no workspace of this platform is connected to {identity}",
+            hint="connect it: osmosis workspace connect, or add --workspace NAME",
+            code="GIT_REPOSITORY_NOT_CONNECTED",
+        )
+    for workspace in found:
+        if (role := role_of(session, user.id, workspace.id)) is not None:
+            return workspace, role
+    raise Forbidden(f"you are not a member of a workspace connected to {identity}", code="GIT_REPOSITORY_ACCESS_DENIED")

@@ -1,0 +1,105 @@
+"""What one platform process is told: where it keeps data, where it listens, how it runs jobs.
+
+Built once by `python -m osmosis.platform` (or by a test) and passed down; nothing below reads the process
+environment. Creates no file and opens no connection.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from osmosis.paths import data_dir as default_data_dir
+
+DEFAULT_PORT = 7575
+
+
+def local_job_command() -> tuple[str, ...]:
+    """What an executor starts; the job folder is appended."""
+    return (sys.executable, "-m", "osmosis.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformSettings:
+    """Everything a platform process needs to know. Times are in seconds."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    public_url: str = ""
+    """How clients and browsers reach it; empty = `http://<host>:<port>`."""
+    database_url: str = ""
+    """SQLAlchemy URL; empty = SQLite in `data_dir`."""
+    worker: bool = True
+    """Run the worker inside this process."""
+    max_jobs: int = 1
+    """Jobs this worker runs at once."""
+    lease_s: float = 60.0
+    """A run whose job says nothing for this long is taken over."""
+    poll_s: float = 0.5
+    """How often the worker looks for work when it has none."""
+    stop_grace_s: float = 20.0
+    """How long a stopped job may take to finish what is in flight before its processes are killed."""
+    max_starts: int = 3
+    """How often one run is started before it is declared failed."""
+    job_command: tuple[str, ...] = field(default_factory=local_job_command)
+    """The job process; the job folder is appended. Tests pass a fake."""
+    owner_name: str = "local"
+    """Handle of the first user, who starts the platform; also the owner part of internal repositories."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """Environment of the process, from which a job's is picked."""
+
+    @property
+    def url(self) -> str:
+        """Base URL without a trailing slash."""
+        if self.public_url:
+            return self.public_url.rstrip("/")
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def job_url(self) -> str:
+        """Where jobs on this machine report to: never through a proxy in front of us."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def database(self) -> str:
+        return self.database_url or f"sqlite:///{self.data_dir / 'platform.db'}"
+
+    @property
+    def objects_dir(self) -> Path:
+        """Uploaded files."""
+        return self.data_dir / "objects"
+
+    @property
+    def repositories_dir(self) -> Path:
+        """Bare repositories of the git host."""
+        return self.data_dir / "repositories"
+
+    @property
+    def runs_dir(self) -> Path:
+        """One persistent folder per run."""
+        return self.data_dir / "runs"
+
+    @property
+    def cache_dir(self) -> Path:
+        """Environments and wheels of jobs, shared by runs."""
+        return self.data_dir / "cache"
+
+    @property
+    def log_file(self) -> Path:
+        return self.data_dir / "logs" / "platform.log"
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str], **given: object) -> PlatformSettings:
+        """Settings of a process: what was given on the command line over `OSMOSIS_*` variables."""
+        values: dict[str, object] = {"data_dir": default_data_dir(environ), "environ": dict(environ)}
+        if url := environ.get("OSMOSIS_DATABASE_URL"):
+            values["database_url"] = url
+        if url := environ.get("OSMOSIS_PUBLIC_URL"):
+            values["public_url"] = url
+        values.update({key: value for key, value in given.items() if value is not None})
+        return cls(**values)  # type: ignore[arg-type]

@@ -1,0 +1,36 @@
+"""Rollouts of runs: a few columns to list and count by, and the whole record as JSON."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from osmosis.records.base import utc_now
+
+from .base import Base
+
+
+class Rollout(Base):
+    """One attempt at one row of a run. The unique key makes every rollout count once."""
+
+    __tablename__ = "rollouts"
+    __table_args__ = (sa.UniqueConstraint("run_id", "row_index", "attempt"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[str] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    rollout_id: Mapped[str]
+    row_index: Mapped[int]
+    attempt: Mapped[int]
+    status: Mapped[str]
+    """records.rollout.RolloutStatus."""
+    reward: Mapped[float | None]
+    """The first score; None when there is none or it failed."""
+    tokens: Mapped[int] = mapped_column(default=0)
+    duration_ms: Mapped[float] = mapped_column(default=0.0)
+    failure_category: Mapped[str | None]
+    body: Mapped[dict[str, Any]] = mapped_column(deferred=True)
+    """records.rollout.Rollout; loaded only when asked for."""
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
