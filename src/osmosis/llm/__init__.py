@@ -1,1 +1,84 @@
-"""Placeholder until the package lands."""
+"""Asking language models: one protocol, one file per kind of model.
+
+`open_model` turns a plan's `ModelSpec` into a `Model`; `probe` finds out with one tiny call whether it answers
+at all. Vendor libraries stay behind this package, each in the one file that needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from osmosis.errors import ModelError
+from osmosis.records.plan import ModelSpec, Retry
+from osmosis.records.rollout import Category
+
+from .model import ChatRequest, Completion, Model, Signals
+
+__all__ = ["ChatRequest", "Completion", "Model", "Signals", "open_model", "probe"]
+
+
+def open_model(
+    spec: ModelSpec,
+    *,
+    api_key: str | None = None,
+    retry: Retry | None = None,
+    timeout_s: float | None = None,
+    cache_dir: Path | None = None,
+    signals: Signals | None = None,
+) -> Model:
+    """The model of this spec. `timeout_s` limits one call; `cache_dir` keeps answers; nothing is asked yet."""
+    model = _open(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals)
+    if cache_dir is not None:
+        from .cache import CachedModel
+
+        return CachedModel(model, cache_dir)
+    return model
+
+
+def _open(
+    spec: ModelSpec, *, api_key: str | None, retry: Retry | None, timeout_s: float | None, signals: Signals | None
+) -> Model:
+    if spec.kind == "offline":
+        from .offline import OfflineModel
+
+        return OfflineModel(spec)
+    if spec.kind == "replay":
+        from .replay import ReplayModel
+
+        return ReplayModel(spec)
+    if spec.kind == "openai":
+        from .openai_compatible import OpenAICompatibleModel
+
+        return OpenAICompatibleModel(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals)
+    from .litellm_model import LiteLLMModel
+
+    return LiteLLMModel(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals)
+
+
+PROBE = ChatRequest(messages=[{"role": "user", "content": "Say OK."}])
+_USABLE = (Category.RATE_LIMIT.value, Category.CONTEXT_LENGTH.value)
+_MAY_PASS = (Category.SERVER_ERROR.value, Category.TIMEOUT.value, Category.BAD_RESPONSE.value)
+_LENGTH_PARAMETERS = ("max_tokens", "max_completion_tokens")
+
+
+async def probe(model: Model) -> None:
+    """One tiny call, with the plan's own parameters; raises `ModelError` when the model cannot be used.
+
+    A wrong key, name or parameter fails at once. A recording is not probed: it answers only what it holds.
+    """
+    if model.spec.kind == "replay":
+        return
+    request = replace(PROBE)
+    for name in _LENGTH_PARAMETERS:
+        if name in model.spec.params:
+            request.params = {name: min(16, int(model.spec.params[name]))}
+    inner = getattr(model, "inner", model)
+    try:
+        await getattr(inner, "once", inner.complete)(request)
+    except ModelError as error:
+        if error.category in _USABLE:
+            return  # the model is there and knows us; the run itself waits for rate limits
+        if error.category not in _MAY_PASS:
+            raise
+        await inner.complete(request)

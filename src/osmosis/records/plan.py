@@ -29,6 +29,8 @@ class ModelSpec(Record):
     """Sampling parameters sent with every call: temperature, top_p, max_tokens, seed, anything else."""
     seed: int = 0
     """Seed of the offline stand-in."""
+    price: tuple[float, float] | None = None
+    """US dollars per million prompt and completion tokens, when no price table knows the model."""
 
     @classmethod
     def parse(

@@ -104,6 +104,8 @@ class Report(Record):
     """Wall time of the run, all its sessions added."""
     dataset_rows: int | None = None
     """Rows in the whole dataset, when known."""
+    stopped: str | None = None
+    """Why the run ended before `total`: a budget, a time limit, repeating failures, a person. None = it did not."""
 
     @property
     def primary(self) -> ScoreReport | None:

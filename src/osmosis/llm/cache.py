@@ -1,0 +1,80 @@
+"""Answers kept on disk, by the whole request and the attempt number.
+
+The attempt is part of the key, so that five attempts at one row are five answers and pass@k stays honest; so is
+how often this rollout asked the same thing before. Failures are never kept. Off unless asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from osmosis.records.rollout import Usage
+
+from .model import ChatRequest, Completion, Model
+
+_FIELDS = ("message", "finish_reason", "model", "token_ids", "logprobs", "prompt_token_ids", "raw_id")
+_REMEMBERED = 100_000
+
+
+class CachedModel:
+    """Asks `inner` once per distinct question; one small file per answer under `folder`."""
+
+    def __init__(self, inner: Model, folder: Path) -> None:
+        self.spec = inner.spec
+        self.inner = inner
+        self.folder = folder
+        self.hits = 0
+        self._asked: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        path = self._path(request)
+        known = _read(path)
+        if known is not None:
+            self.hits += 1
+            return known
+        completion = await self.inner.complete(request)
+        _write(path, completion)
+        return completion
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    def _path(self, request: ChatRequest) -> Path:
+        spec = self.spec
+        question = [
+            [spec.kind, spec.name, spec.base_url, spec.seed, {**spec.params, **request.params}],
+            request.messages,
+            request.tools,
+            request.attempt,
+        ]
+        digest = hashlib.sha256(orjson.dumps(question, option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()
+        key = (request.rollout_id, digest)
+        nth = self._asked.get(key, 0)
+        self._asked[key] = nth + 1
+        if len(self._asked) > _REMEMBERED:
+            self._asked.popitem(last=False)
+        return self.folder / digest[:2] / f"{digest}-{nth}.json"
+
+
+def _read(path: Path) -> Completion | None:
+    try:
+        stored: dict[str, Any] = orjson.loads(path.read_bytes())
+        fields: dict[str, Any] = {name: stored.get(name) for name in _FIELDS}
+        return Completion(**fields, usage=Usage(**stored["usage"]), cached=True)
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+
+
+def _write(path: Path, completion: Completion) -> None:
+    stored = {name: getattr(completion, name) for name in _FIELDS}
+    stored["usage"] = completion.usage.to_dict()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_bytes(orjson.dumps(stored))
+    part.replace(path)

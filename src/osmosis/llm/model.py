@@ -1,0 +1,69 @@
+"""The one way to ask a language model: `Model.complete(ChatRequest) -> Completion`.
+
+Every kind of model (an endpoint, a provider, the offline stand-in, a recording) is one class behind this
+protocol. These two are plain dataclasses, not records: one of each is made per call, and nothing stores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from osmosis.records.plan import ModelSpec
+from osmosis.records.rollout import Message, Usage
+
+
+@dataclass(slots=True)
+class ChatRequest:
+    """One question to a model."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None = None
+    params: dict[str, Any] = field(default_factory=dict)
+    """Sampling parameters of this call; they override the model's own."""
+    rollout_id: str = ""
+    """Who asks. With `row_index` and `attempt` it seeds the stand-in and keys the cache."""
+    row_index: int = 0
+    attempt: int = 0
+    on_wait: Callable[[float], None] | None = None
+    """Called with the seconds before each wait for a rate limit, so that a deadline can be moved."""
+
+
+@dataclass(slots=True)
+class Completion:
+    """One answer of a model."""
+
+    message: Message
+    finish_reason: str | None
+    usage: Usage
+    model: str | None = None
+    """The model that answered, as the endpoint names it."""
+    token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    prompt_token_ids: list[int] | None = None
+    retries: int = 0
+    """Repeats that this answer took, waits for rate limits included."""
+    cached: bool = False
+    raw_id: str | None = None
+
+
+class Signals(Protocol):
+    """Who wants to know how calls go: the adaptive limiter of the engine."""
+
+    def answered(self, seconds: float) -> None: ...
+
+    def rate_limited(self, seconds: float) -> None: ...
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Answers chat requests. Safe to use from many rollouts of one event loop at once."""
+
+    spec: ModelSpec
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        """The answer; raises `errors.ModelError` whose `category` is a `records.rollout.Category` value."""
+        ...
+
+    async def close(self) -> None: ...

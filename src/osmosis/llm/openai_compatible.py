@@ -1,0 +1,175 @@
+"""A model behind an OpenAI-compatible `/chat/completions`: vLLM, SGLang, Ollama, OpenAI, a trainer's endpoint.
+
+One aiohttp session serves every rollout of a run. Replies stay plain dicts: nothing is validated beyond what an
+agent needs, and no parameter is dropped or renamed on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from osmosis.errors import ModelError
+from osmosis.records.plan import ModelSpec, Retry
+from osmosis.records.rollout import Category, Usage
+
+from .failures import http_error, model_error
+from .model import ChatRequest, Completion, Signals
+from .pricing import Price, price_of
+from .retry import RetryingModel
+
+CONNECT_TIMEOUT_S = 10.0
+_OWN_KEYS = ("model", "messages")
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+
+
+class OpenAICompatibleModel(RetryingModel):
+    """`spec.base_url` + `/chat/completions`, with the model's name verbatim and a bearer when there is a key."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        api_key: str | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        signals: Signals | None = None,
+    ) -> None:
+        super().__init__(spec, retry=retry, signals=signals)
+        self._url = URL((spec.base_url or "").rstrip("/") + "/chat/completions")
+        self._local = self._url.host in _LOOPBACK
+        self._headers = {"content-type": "application/json"}
+        if api_key:
+            self._headers["authorization"] = f"Bearer {api_key}"
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        self._session: aiohttp.ClientSession | None = None
+        self._price: Price | None = price_of(spec, local=self._local)
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60, ttl_dns_cache=300),
+                headers=self._headers,
+                timeout=self._timeout,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=not self._local,  # proxies; looking them up for every loopback call would cost
+                json_serialize=lambda value: orjson.dumps(value).decode(),
+            )
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def body(self, request: ChatRequest) -> dict[str, Any]:
+        """The request as it is sent."""
+        body: dict[str, Any] = {"model": self.spec.name, "messages": request.messages}
+        body.update(self.spec.params)
+        if request.params:
+            body.update((k, v) for k, v in request.params.items() if k not in _OWN_KEYS)
+        if request.tools:
+            body["tools"] = request.tools
+        return body
+
+    async def once(self, request: ChatRequest) -> Completion:
+        try:
+            payload = orjson.dumps(self.body(request), option=orjson.OPT_SERIALIZE_NUMPY)
+        except TypeError as error:
+            raise model_error(Category.BAD_REQUEST, f"the request is not JSON: {error}") from error
+        try:
+            async with self._open().post(self._url, data=payload) as reply:
+                raw = await reply.read()
+                if reply.status != 200:
+                    raise http_error(
+                        reply.status, raw, model=self.spec.name, retry_after=reply.headers.get("retry-after")
+                    )
+        except asyncio.TimeoutError as error:
+            raise model_error(Category.TIMEOUT, f"{self.spec.name} did not answer within the time limit") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise model_error(
+                Category.CONNECTION, f"no answer from {self._url.origin()}: {type(error).__name__}: {error}"
+            ) from error
+        return self._read(raw)
+
+    def _read(self, raw: bytes) -> Completion:
+        return read_completion(raw, model=self.spec.name, price=self._price)
+
+
+def read_completion(raw: bytes, *, model: str, price: Price | None = None) -> Completion:
+    """The completion in a reply's body; raises `ModelError` (`bad_response`) when there is none."""
+    try:
+        data = orjson.loads(raw)
+        choice = data["choices"][0]
+        message = choice["message"]
+        if not isinstance(message, dict):
+            raise TypeError("the message is no object")
+    except (orjson.JSONDecodeError, KeyError, IndexError, TypeError) as error:
+        raise _malformed(model, raw, error) from error
+    message = clean_message(message)
+    if not isinstance(message.get("content"), (str, list, type(None))):
+        raise _malformed(model, raw, TypeError("content is neither text nor parts"))
+    if not isinstance(message.get("tool_calls", []), list):
+        raise _malformed(model, raw, TypeError("tool_calls is no list"))
+    try:
+        usage = read_usage(data.get("usage"), price)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise _malformed(model, raw, error) from error
+    return Completion(
+        message=message,
+        finish_reason=choice.get("finish_reason"),
+        usage=usage,
+        model=data.get("model"),
+        token_ids=choice.get("token_ids") or data.get("token_ids"),
+        logprobs=_logprobs(choice.get("logprobs") or data.get("logprobs")),
+        prompt_token_ids=choice.get("prompt_token_ids") or data.get("prompt_token_ids"),
+        raw_id=data.get("id"),
+    )
+
+
+def clean_message(message: dict[str, Any]) -> dict[str, Any]:
+    """Without the empty fields some servers add and refuse when they come back."""
+    cleaned = {k: v for k, v in message.items() if v is not None or k == "content"}
+    cleaned.setdefault("role", "assistant")
+    cleaned.setdefault("content", None)
+    if not cleaned.get("tool_calls", True):
+        del cleaned["tool_calls"]
+    return cleaned
+
+
+def read_usage(raw: Any, price: Price | None) -> Usage:
+    """Tokens and money of one call; the provider's own cost wins over the price table."""
+    if not raw:
+        return Usage()
+    prompt, completion = int(raw.get("prompt_tokens") or 0), int(raw.get("completion_tokens") or 0)
+    details = raw.get("prompt_tokens_details")
+    cached = int((details.get("cached_tokens") if details else None) or 0)
+    cost = raw.get("cost")
+    if cost is None and price is not None:
+        cost = price.of(prompt, completion, cached)
+    return Usage.model_construct(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached,
+        cost_usd=None if cost is None else float(cost),
+    )
+
+
+def _logprobs(raw: Any) -> list[float] | None:
+    if isinstance(raw, list):
+        return raw
+    if isinstance(raw, dict) and isinstance(raw.get("content"), list):
+        return [entry["logprob"] for entry in raw["content"] if isinstance(entry, dict) and "logprob" in entry]
+    return None
+
+
+def _malformed(model: str, raw: bytes, error: Exception) -> ModelError:
+    shown = raw[:200].decode("utf-8", "replace")
+    return model_error(
+        Category.BAD_RESPONSE,
+        f"{model} answered something that is no chat completion ({type(error).__name__}: {error}): {shown}",
+    )

@@ -1,0 +1,89 @@
+"""A model that answers from a run's journal: the agent runs again, the answers are the recorded ones.
+
+Answers the n-th call of a row's attempt with the n-th recorded assistant message, and only while the agent asks
+what it asked then: a conversation that has gone another way is a `bad_request`, never a made-up answer.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from osmosis.errors import ModelError, NotFound
+from osmosis.records.plan import ModelSpec
+from osmosis.records.rollout import Category, Message, Usage
+
+from .model import ChatRequest, Completion
+
+_COMPARED = ("role", "content", "tool_calls", "tool_call_id")
+
+
+class ReplayModel:
+    """Answers from `spec.name`, the path of a journal's `rollouts.jsonl` or of its folder."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        path = Path(spec.name)
+        self.path = path / "rollouts.jsonl" if path.is_dir() else path
+        self._offsets = _index(self.path)
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        key = (request.row_index, request.attempt)
+        offset = self._offsets.get(key)
+        if offset is None:
+            raise self._refusal(f"row {key[0]} attempt {key[1]} is not in {self.path}")
+        rollout = _line(self.path, offset)
+        recorded: list[Message] = rollout.get("messages") or []
+        position = len(request.messages)
+        if position >= len(recorded) or recorded[position].get("role") != "assistant":
+            raise self._refusal(f"row {key[0]} attempt {key[1]}: the recording has no answer after {position} messages")
+        for i, (asked, was) in enumerate(zip(request.messages, recorded, strict=False)):
+            if any(asked.get(name) != was.get(name) for name in _COMPARED):
+                raise self._refusal(f"row {key[0]} attempt {key[1]}: message {i} differs from the recording")
+        answers = sum(1 for m in recorded[:position] if m.get("role") == "assistant")
+        calls: list[dict[str, Any]] = rollout.get("calls") or []
+        call = calls[answers] if answers < len(calls) else {}
+        message = recorded[position]
+        return Completion(
+            message=message,
+            finish_reason=call.get("finish_reason") or ("tool_calls" if message.get("tool_calls") else "stop"),
+            usage=Usage(**{**(call.get("usage") or {}), "cost_usd": 0.0}),
+            model=call.get("model") or rollout.get("model"),
+            cached=True,
+        )
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+    def _refusal(self, message: str) -> ModelError:
+        return ModelError(
+            f"cannot replay: {message}",
+            category=Category.BAD_REQUEST.value,
+            hint="replay answers only what was asked; run without --replay to ask a model",
+        )
+
+
+def _index(path: Path) -> dict[tuple[int, int], int]:
+    offsets: dict[tuple[int, int], int] = {}
+    try:
+        with path.open("rb") as lines:
+            offset = 0
+            for line in lines:
+                try:
+                    head = orjson.loads(line)
+                    offsets[(head["row_index"], head["attempt"])] = offset
+                except (orjson.JSONDecodeError, KeyError, TypeError):
+                    pass  # a torn line is no recording
+                offset += len(line)
+    except OSError as error:
+        raise NotFound(f"no journal to replay at {path}: {error.strerror}", hint="give the name of a run") from error
+    return offsets
+
+
+def _line(path: Path, offset: int) -> dict[str, Any]:
+    with path.open("rb") as lines:
+        lines.seek(offset)
+        rollout: dict[str, Any] = orjson.loads(lines.readline())
+    return rollout

@@ -1,0 +1,94 @@
+"""Repeating a model call that may succeed next time.
+
+Rate limits are waited for, with the endpoint's `Retry-After` when it gives one, and close the gate for every
+other call of the same model, so that a hundred lanes do not each find out for themselves; they cost time, not
+attempts. Other passing failures are repeated with exponential delays and full jitter, up to a cap.
+Wrong keys, names and requests are never repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+from osmosis.errors import ModelError
+from osmosis.records.plan import ModelSpec, Retry
+from osmosis.records.rollout import Category
+
+from .failures import RETRYABLE
+from .model import ChatRequest, Completion, Signals
+
+
+class RetryingModel:
+    """The part that endpoint and provider models share: subclasses make one call in `once`."""
+
+    def __init__(self, spec: ModelSpec, *, retry: Retry | None = None, signals: Signals | None = None) -> None:
+        self.spec = spec
+        self.retry = retry or Retry()
+        self.signals = signals
+        self._closed_until = 0.0
+
+    async def once(self, request: ChatRequest) -> Completion:
+        """One call, no repeats."""
+        raise ModelError(f"{type(self).__name__} makes no calls", category=Category.UNKNOWN.value)
+
+    async def close(self) -> None:
+        """Nothing to release here."""
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        repeats = 0
+        failures = 0
+        waited = 0.0
+        while True:
+            now = time.monotonic()
+            if self._closed_until > now:
+                pause = self._closed_until - now + random.uniform(0.0, 0.25)
+                waited += pause
+                await self._wait(pause, request)
+                continue
+            try:
+                completion = await self.once(request)
+            except ModelError as error:
+                if error.category not in RETRYABLE:
+                    raise
+                repeats += 1
+                if error.category == Category.RATE_LIMIT.value:
+                    self._close_gate(error, repeats)
+                    if waited >= self.retry.rate_limit_budget_s:
+                        raise _gave_up(error, f"after waiting {waited:.0f} s for rate limits") from error
+                    continue
+                failures += 1
+                if failures >= self.retry.max_attempts:
+                    raise _gave_up(error, f"after {failures} attempts") from error
+                await asyncio.sleep(self._delay(failures))
+                continue
+            completion.retries = repeats
+            if self.signals is not None:
+                self.signals.answered(time.monotonic() - now)
+            return completion
+
+    def _delay(self, failures: int) -> float:
+        ceiling = min(self.retry.max_delay_s, self.retry.base_delay_s * 2 ** (failures - 1))
+        return random.uniform(ceiling / 2, ceiling)
+
+    def _close_gate(self, error: ModelError, repeats: int) -> None:
+        delay = error.retry_after if error.retry_after is not None else self._delay(repeats)
+        self._closed_until = max(self._closed_until, time.monotonic() + max(delay, 0.01))
+        if self.signals is not None:
+            self.signals.rate_limited(delay)
+
+    async def _wait(self, seconds: float, request: ChatRequest) -> None:
+        if request.on_wait is not None:
+            request.on_wait(seconds)
+        await asyncio.sleep(seconds)
+
+
+def _gave_up(error: ModelError, when: str) -> ModelError:
+    return ModelError(
+        f"{error.message} ({when})",
+        category=error.category,
+        status=error.status,
+        retry_after=error.retry_after,
+        hint=error.hint,
+    )
