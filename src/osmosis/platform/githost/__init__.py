@@ -1,0 +1,6 @@
+"""The platform's own git host: `/git/<owner>/<repository>.git` over smart HTTP.
+
+Git itself speaks the protocol (`git http-backend`); this package checks who asks and for what, streams bytes
+both ways, and starts Git Sync after a push. It never maps a request path to a file: the repository comes from
+the database, and only the two pack services exist.
+"""

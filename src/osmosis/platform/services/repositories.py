@@ -1,0 +1,255 @@
+"""The repository of a workspace: hosted here (internal) or elsewhere (external), and its bare folder on disk.
+
+Functions with a session only touch rows; `prepare_bare` starts git and is called with no session open. A URL with
+a credential in it is refused, so that none is ever stored or shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.records.run import RunStatus
+
+from .. import tables
+from ..settings import PlatformSettings
+from .gitcmd import run_git, sealed
+
+DEFAULT_BRANCH = "main"
+HIDDEN_REFS = "refs/osmosis"
+SNAPSHOT_REFS = "refs/osmosis/snapshots"
+SYNCED_REFS = "refs/osmosis/synced"
+MAX_PUSH_BYTES = 4 * 1024**3
+_SCP = re.compile(r"^(?:[^@/\s]+@)?(?P<host>\[[^\]]+\]|[^:/\s]+):(?P<path>[^\s]+)$")
+_SCHEMES = ("https", "http", "ssh", "git", "file", "git+ssh", "ssh+git")
+_IDENTITY = re.compile(r"^[a-z0-9_][a-z0-9._-]*/[a-z0-9_][a-z0-9._-]*$")
+# Non-fast-forward pushes are allowed, as in any personal repository; what was synced once is kept reachable by
+# a ref under SYNCED_REFS that no push can move, so a run's commit never disappears.
+_BARE_SETTINGS = {
+    "http.receivepack": "true",
+    "http.uploadpack": "true",
+    "core.logAllRefUpdates": "true",
+    "gc.auto": "0",
+    "receive.autogc": "false",
+    "receive.denyDeleteCurrent": "refuse",
+    "receive.maxInputSize": str(MAX_PUSH_BYTES),
+    "receive.hideRefs": SYNCED_REFS,
+    "uploadpack.hideRefs": HIDDEN_REFS,
+    "uploadpack.allowAnySHA1InWant": "true",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A git URL, understood."""
+
+    url: str
+    """Without credentials."""
+    identity: str
+    """`owner/repo`, lower-case: the last two path segments."""
+    local: bool
+    """A path or `file://` URL on the platform's own machine."""
+
+
+def parse_remote(url: str) -> Remote:
+    """Understand a git URL in any usual form (https, ssh, scp-like, file, path). ValidationError otherwise."""
+    text = url.strip()
+    if not text or text.startswith("-") or re.search(r"[\s\x00-\x1f\x7f]", text):
+        raise _bad_url("is not a git URL")
+    scheme, separator, _ = text.partition("://")
+    if separator:
+        return _from_url(text, scheme.lower())
+    if text.startswith(("/", "~", ".")):
+        if not text.startswith("/"):
+            raise _bad_url("must be an absolute path or a URL")
+        return Remote(text, _identity(text), local=True)
+    if match := _SCP.match(text):
+        if match["host"].endswith("ext") and match["path"].startswith(":"):
+            raise _bad_url("uses a transport that runs commands")
+        return Remote(text, _identity(match["path"]), local=False)
+    raise _bad_url("is not a git URL")
+
+
+def _from_url(text: str, scheme: str) -> Remote:
+    if scheme not in _SCHEMES:
+        raise _bad_url(f"uses the scheme {scheme}, which is not fetched from")
+    parts = urlsplit(text)
+    if parts.password or (scheme in ("http", "https") and parts.username):
+        raise ValidationError(
+            "the repository URL carries a credential",
+            hint="give the URL without it, and keep the credential in a git credential helper or an ssh agent",
+            issues=[{"key": "repository_url", "message": "must not contain a user name or password"}],
+        )
+    if scheme != "file" and not parts.hostname:
+        raise _bad_url("names no host")
+    return Remote(text, _identity(unquote(parts.path)), local=scheme == "file")
+
+
+def _identity(path: str) -> str:
+    segments = [segment for segment in path.split("/") if segment]
+    if segments and segments[-1].lower().endswith(".git"):
+        segments[-1] = segments[-1][:-4]
+    if len(segments) == 1 and path.startswith("/"):
+        segments = ["local", *segments]
+    identity = "/".join(segments[-2:]).lower()
+    if not _IDENTITY.match(identity):
+        raise _bad_url("does not end in <owner>/<repository>")
+    return identity
+
+
+def _bad_url(what: str) -> ValidationError:
+    return ValidationError(
+        f"the repository URL {what}",
+        hint="use for example https://github.com/owner/repo.git or git@host:owner/repo.git",
+        issues=[{"key": "repository_url", "message": what}],
+    )
+
+
+def internal_name(owner: str, workspace: str) -> str:
+    """`owner/workspace`, as git clients address it: lower-case, anything else than letters, digits, . _ - replaced."""
+    return "/".join(re.sub(r"[^a-z0-9._-]+", "-", part.lower()).strip("-.") or "local" for part in (owner, workspace))
+
+
+def address(settings: PlatformSettings, repository: tables.Repository) -> str:
+    """What people put into `git remote`; of a hosted one always at the platform's present URL."""
+    if repository.kind == "internal":
+        return f"{settings.url}/git/{repository.full_name}.git"
+    return repository.url
+
+
+def of_workspace(session: Session, workspace_id: str) -> tables.Repository | None:
+    """The repository connected to a workspace, if any."""
+    return session.scalar(sa.select(tables.Repository).where(tables.Repository.workspace_id == workspace_id))
+
+
+def require(session: Session, workspace_id: str) -> tables.Repository:
+    """The repository connected to a workspace; NotFound with what to type when there is none."""
+    repository = of_workspace(session, workspace_id)
+    if repository is None:
+        raise NotFound(
+            "no repository is connected to this workspace",
+            hint="run `osmosis init --here` in the repository, or connect one on the workspace's page",
+        )
+    return repository
+
+
+def find_internal(session: Session, full_name: str) -> tables.Repository | None:
+    """The repository that the git host serves under this name."""
+    query = sa.select(tables.Repository).where(
+        tables.Repository.full_name == full_name, tables.Repository.kind == "internal"
+    )
+    return session.scalar(query)
+
+
+def add_internal(
+    session: Session, settings: PlatformSettings, workspace: tables.Workspace, owner: str
+) -> tables.Repository:
+    """A row for a repository hosted here, `<owner>/<workspace>`. Call `prepare_bare` after the commit.
+
+    Conflict when the name is taken by another workspace (two names that differ only in characters git hosts
+    do not allow).
+    """
+    full_name = internal_name(owner, workspace.name)
+    if find_internal(session, full_name) is not None:
+        raise Conflict(f"the repository {full_name} belongs to another workspace", hint="choose another name")
+    repository = tables.Repository(
+        id=tables.new_id(),
+        workspace_id=workspace.id,
+        kind="internal",
+        full_name=full_name,
+        url=f"{settings.url}/git/{full_name}.git",
+        path="",
+        default_branch=DEFAULT_BRANCH,
+    )
+    repository.path = str(settings.repositories_dir / f"{repository.id}.git")
+    session.add(repository)
+    session.flush()
+    return repository
+
+
+def connect_external(
+    session: Session, settings: PlatformSettings, workspace: tables.Workspace, url: str
+) -> tables.Repository:
+    """Make a repository elsewhere the workspace's one; the same URL again is a no-op.
+
+    ValidationError for a URL that cannot be fetched from; Conflict while runs of the former repository are not over.
+    Local paths are accepted only by a platform that listens on loopback.
+    """
+    remote = parse_remote(url)
+    if remote.local and not is_loopback(settings):
+        raise _bad_url("is a path on the platform's machine, and this platform serves a network")
+    former = of_workspace(session, workspace.id)
+    if former is not None:
+        if former.kind == "external" and former.url == remote.url:
+            former.status = "active"
+            return former
+        _refuse_while_running(session, former)
+        session.delete(former)
+        session.flush()
+    repository = tables.Repository(
+        id=tables.new_id(),
+        workspace_id=workspace.id,
+        kind="external",
+        full_name=remote.identity,
+        url=remote.url,
+        path="",
+        default_branch=DEFAULT_BRANCH,
+    )
+    repository.path = str(settings.data_dir / "mirrors" / f"{repository.id}.git")
+    session.add(repository)
+    session.flush()
+    return repository
+
+
+def _refuse_while_running(session: Session, repository: tables.Repository) -> None:
+    open_runs = session.scalar(
+        sa.select(sa.func.count())
+        .select_from(tables.Run)
+        .where(
+            tables.Run.repository_id == repository.id,
+            tables.Run.status.in_([RunStatus.PENDING.value, RunStatus.RUNNING.value]),
+        )
+    )
+    if open_runs:
+        raise Conflict(
+            f"{open_runs} run(s) of {repository.full_name} are not over", hint="wait for them or stop them first"
+        )
+
+
+def is_loopback(settings: PlatformSettings) -> bool:
+    return settings.host in ("localhost", "::1") or settings.host.startswith("127.")
+
+
+def prepare_bare(repository: tables.Repository, settings: PlatformSettings) -> Path:
+    """Make the bare folder of a repository if it is not there; safe to call at any time, by several at once.
+
+    Starts git: never call it inside a session. GitFailed when git cannot.
+    """
+    path = Path(repository.path)
+    if (path / "HEAD").is_file():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    made = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        run_git(
+            ["init", "--quiet", "--bare", "--template=", f"--initial-branch={repository.default_branch}", str(made)],
+            environ=sealed(settings.environ),
+        )
+        environ = sealed(settings.environ)
+        for key, value in _BARE_SETTINGS.items():
+            run_git(["config", key, value], environ=environ, git_dir=made)
+        with contextlib.suppress(OSError):
+            os.rename(made, path)  # fails when another process was first: its folder is as good
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return path
