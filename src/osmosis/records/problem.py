@@ -18,6 +18,8 @@ class Problem(Record):
     """`file:line: key`, a path, a ref or a command."""
     fix: str = ""
     """What to type or change next."""
+    near: str | None = None
+    """The name that was probably meant, when a name is unknown."""
     severity: Severity = "error"
     """Only errors stop a submit."""
 
