@@ -1,0 +1,213 @@
+"""The agent of generation 0.2: subclass `RolloutAgentLoop`, offer tools, drive the conversation, return a result.
+
+The context counts calls and writes the trace; it never decides when a loop is over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+import os
+import re
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from ..records.base import utc_now
+from ..records.rollout import Message
+from ..records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
+
+logger = logging.getLogger(__name__)
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._@+=-]")
+
+
+@dataclass(frozen=True)
+class CompletionsResult:
+    """One answer of the policy."""
+
+    message: Message
+    token_ids: list[int]
+    """Empty when the policy does not tell."""
+    logprobs: list[float]
+    usage: dict[str, int]
+    """`prompt_tokens`, `completion_tokens`, `total_tokens`."""
+    finish_reason: str
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The tool calls asked for; `[]` when there are none."""
+        return self.message.get("tool_calls") or []
+
+    @property
+    def has_tool_calls(self) -> bool:
+        return bool(self.tool_calls)
+
+    @property
+    def content(self) -> str | None:
+        """The text of the answer, as the message has it."""
+        return self.message.get("content")
+
+
+@runtime_checkable
+class LLMClientProtocol(Protocol):
+    """Whatever answers `ctx.chat`: the trainer's client, a provider's, a stand-in."""
+
+    async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult: ...
+
+    def get_metrics(self) -> RolloutMetrics: ...
+
+
+@dataclass
+class RolloutResult:
+    """How a loop ended."""
+
+    status: str
+    """`COMPLETED` or `ERROR`."""
+    final_messages: list[Message]
+    finish_reason: str
+    error_message: str | None = None
+    metrics: RolloutMetrics | None = None
+    reward: float | None = None
+
+
+@dataclass
+class RolloutContext:
+    """What `RolloutAgentLoop.run` receives: the request, the tools that were offered, the model."""
+
+    request: RolloutRequest
+    tools: list[OpenAIFunctionToolSchema]
+    llm: LLMClientProtocol
+    _start_time: float = 0.0
+    _tool_latency_ms: float = 0.0
+    _num_tool_calls: int = 0
+    _debug_dir: str | os.PathLike[str] | None = None
+    _trace: _Trace | None = field(default=None, init=False, repr=False, compare=False)
+
+    async def chat(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
+        """One model call; `kwargs` are sampling parameters."""
+        return await self.llm.chat_completions(messages, **kwargs)
+
+    def complete(
+        self, final_messages: list[Message], finish_reason: str = "stop", reward: float | None = None
+    ) -> RolloutResult:
+        """The result of a loop that ended as it should."""
+        return RolloutResult(
+            status=LoopStatus.COMPLETED.value,
+            final_messages=final_messages,
+            finish_reason=finish_reason,
+            metrics=self._metrics(),
+            reward=reward,
+        )
+
+    def error(self, error_message: str, final_messages: list[Message] | None = None) -> RolloutResult:
+        """The result of a loop that gives up."""
+        return RolloutResult(
+            status=LoopStatus.ERROR.value,
+            final_messages=final_messages if final_messages is not None else [],
+            finish_reason="error",
+            error_message=error_message,
+            metrics=self._metrics(),
+        )
+
+    def record_tool_call(self, latency_ms: float = 0.0) -> None:
+        """Counts one tool call in the metrics."""
+        self._num_tool_calls += 1
+        self._tool_latency_ms += latency_ms
+
+    @property
+    def debug_enabled(self) -> bool:
+        """Whether `log_event` writes anywhere."""
+        return bool(self._debug_dir)
+
+    def log_event(self, event_type: str, **data: Any) -> None:
+        """Adds one line to this rollout's trace; nothing when traces are off. The request's key is blanked out."""
+        if not self._debug_dir:
+            return
+        if self._trace is None:
+            secrets = (self.request.api_key,) if self.request.api_key else ()
+            self._trace = _Trace(trace_path(self._debug_dir, self.request.rollout_id), secrets)
+        line = {
+            "event": event_type,
+            "rollout_id": self.request.rollout_id,
+            "timestamp": utc_now().isoformat(),
+            **data,
+        }
+        self._trace.write(line)
+
+    def _metrics(self) -> RolloutMetrics:
+        known = self.llm.get_metrics()
+        elapsed = (time.monotonic() - self._start_time) * 1000 if self._start_time > 0 else 0.0
+        return known.model_copy(
+            update={
+                "total_latency_ms": elapsed,
+                "tool_latency_ms": self._tool_latency_ms,
+                "num_tool_calls": self._num_tool_calls,
+            }
+        )
+
+
+def trace_path(folder: str | os.PathLike[str], rollout_id: str) -> Path:
+    """`<folder>/<rollout_id>.jsonl`; an id that is no plain file name is spelled safely and marked with its hash."""
+    safe = _UNSAFE.sub("_", rollout_id)
+    if safe != rollout_id or safe.startswith(".") or len(safe) > 200:
+        mark = hashlib.sha256(rollout_id.encode()).hexdigest()[:12]
+        safe = f"{safe.lstrip('.')[:180]}-{mark}"
+    return Path(folder) / f"{safe}.jsonl"
+
+
+class _Trace:
+    """Appends JSON lines; a full disk is a warning, not a failed rollout."""
+
+    def __init__(self, path: Path, secrets: tuple[str, ...]) -> None:
+        self._path = path
+        self._secrets = secrets
+
+    def write(self, line: dict[str, Any]) -> None:
+        text = json.dumps(line, default=str, ensure_ascii=False)
+        for secret in self._secrets:
+            text = text.replace(json.dumps(secret)[1:-1], "***")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Opened per line: thousands of rollouts in flight would otherwise hold thousands of descriptors.
+            with self._path.open("a", encoding="utf-8") as handle:
+                handle.write(text + "\n")
+        except OSError as exc:
+            logger.warning("cannot write the trace %s: %s", self._path, exc)
+
+
+class RolloutAgentLoop(ABC):
+    """Base class of an agent loop. One instance serves all rollouts, so keep nothing of a rollout on `self`.
+
+    Set `name` on every subclass that can be used; a subclass that is still abstract needs none.
+    """
+
+    name: str
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if _still_abstract(cls):
+            return
+        name = getattr(cls, "name", None)
+        if not isinstance(name, str) or not name.strip():
+            raise TypeError(f"{cls.__name__} must define a 'name' class attribute: a non-empty string, got {name!r}")
+
+    @abstractmethod
+    def get_tools(self, request: RolloutRequest) -> list[OpenAIFunctionToolSchema]:
+        """The tools this rollout may use; `[]` for none. Called once per rollout, before `run`."""
+
+    @abstractmethod
+    async def run(self, ctx: RolloutContext) -> RolloutResult:
+        """Drives the conversation; returns `ctx.complete(...)` or `ctx.error(...)`."""
+
+
+def _still_abstract(cls: type) -> bool:
+    # ABC fills __abstractmethods__ only after __init_subclass__ has run.
+    if ABC in cls.__bases__:
+        return True
+    names = {name for base in cls.__mro__ for name in vars(base)}
+    return any(getattr(inspect.getattr_static(cls, name, None), "__isabstractmethod__", False) for name in names)

@@ -1,0 +1,52 @@
+"""Small readers for chat messages that may be incomplete or malformed: they answer, they never raise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ..records.rollout import Message
+
+
+def parse_tool_calls(message: Message) -> list[dict[str, Any]]:
+    """The message's tool calls; `[]` when there are none or they are not a list."""
+    calls = message.get("tool_calls")
+    return calls if isinstance(calls, list) else []
+
+
+def normalize_stop(stop: Any) -> list[str] | None:
+    """Stop sequences as a list: None stays None, a string becomes a list of one, anything else None."""
+    if isinstance(stop, str):
+        return [stop]
+    if isinstance(stop, list):
+        return [str(one) for one in stop]
+    return None
+
+
+def get_message_content(message: Message) -> str:
+    """The content when it is a string, else `""`."""
+    content = message.get("content")
+    return content if isinstance(content, str) else ""
+
+
+def get_message_role(message: Message) -> str:
+    """The role when it is a string, else `"unknown"`."""
+    role = message.get("role")
+    return role if isinstance(role, str) else "unknown"
+
+
+def is_assistant_message(message: Message) -> bool:
+    return get_message_role(message) == "assistant"
+
+
+def is_tool_message(message: Message) -> bool:
+    return get_message_role(message) == "tool"
+
+
+def is_user_message(message: Message) -> bool:
+    return get_message_role(message) == "user"
+
+
+def count_messages_by_role(messages: list[Message]) -> dict[str, int]:
+    """How many messages each role has."""
+    return dict(Counter(get_message_role(message) for message in messages))

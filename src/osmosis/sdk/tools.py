@@ -1,0 +1,318 @@
+"""Tools of an agent: typed functions become tools, the model's calls become results, in parallel.
+
+One failing tool is one error result that the model can read; it never ends the rollout. The generation 0.2
+helpers live here too, under their own names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Generic, Literal, ParamSpec, TypeVar, get_type_hints, overload
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.json_schema import GenerateJsonSchema
+
+from ..records.rollout import Message
+from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
+from .agent_loop import RolloutContext
+from .deadline import DeadlineExceeded, run_with_deadline
+from .exceptions import ToolArgumentError, ToolExecutionError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+_ARG_LINE = re.compile(r"^(\s+)(\*{0,2}\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
+_SECTIONS = ("args:", "arguments:", "parameters:", "returns:", "raises:", "yields:", "examples:", "example:", "note:")
+
+
+# -- functions as tools ------------------------------------------------------------------------------------------
+
+
+class _PlainSchema(GenerateJsonSchema):
+    """Without generated titles: they repeat the name and cost prompt tokens."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+class FunctionTool(Generic[P, R]):
+    """A function with its JSON Schema. Calling it calls the function; `invoke` takes what a model wrote."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.function = function
+        self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
+        if not _NAME.match(self.name):
+            raise TypeError(f"{self.name!r} cannot name a tool: use 1 to 64 letters, digits, _ and -")
+        summary, self._arguments_doc = _split_doc(inspect.getdoc(function) or "")
+        self.description = description if description is not None else summary
+        self.timeout_s = timeout_s
+        self._model, self._parameter_names = self._arguments_model()
+        self.schema = OpenAIFunctionToolSchema(
+            function=OpenAIFunctionSchema(
+                name=self.name, description=self.description, parameters=self._parameters_schema()
+            )
+        )
+        self.__doc__ = function.__doc__
+        self.__name__ = self.name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    async def invoke(self, arguments: Mapping[str, Any]) -> Any:
+        """Checks `arguments` against the schema and calls the function (a plain one in a thread).
+
+        `ToolArgumentError` names each argument that does not fit; what the function raises passes through.
+        """
+        try:
+            checked = self._model.model_validate(dict(arguments))
+        except ValidationError as exc:
+            wrong = "; ".join(
+                f"{'.'.join(str(part) for part in issue['loc']) or 'arguments'}: {issue['msg']}"
+                for issue in exc.errors()
+            )
+            raise ToolArgumentError(f"wrong arguments for {self.name}: {wrong}", tool_name=self.name) from exc
+        given = {self._parameter_names[field]: getattr(checked, field) for field in checked.model_fields_set}
+        if is_async(self.function):
+            return await self.function(**given)  # type: ignore[call-arg,misc]
+        return await asyncio.to_thread(self.function, **given)  # type: ignore[call-arg]
+
+    def _arguments_model(self) -> tuple[type[BaseModel], dict[str, str]]:
+        hints = get_type_hints(self.function, include_extras=True)
+        fields: dict[str, Any] = {}
+        names: dict[str, str] = {}
+        extra: Literal["allow", "forbid"] = "forbid"
+        for position, parameter in enumerate(inspect.signature(self.function).parameters.values()):
+            if parameter.kind is parameter.VAR_KEYWORD:
+                extra = "allow"
+                continue
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+                raise TypeError(f"tool {self.name}: parameter {parameter.name!r} cannot be passed by name")
+            # The field's own name is neutral, because a parameter may be called `json`, `copy` or `_x`.
+            field = f"p{position}"
+            names[field] = parameter.name
+            annotation = hints.get(parameter.name, Any)
+            described = self._arguments_doc.get(parameter.name)
+            required = parameter.default is parameter.empty
+            options: dict[str, Any] = {"alias": parameter.name}
+            if described and not _described(annotation):
+                options["description"] = described
+            fields[field] = (
+                Annotated[annotation, Field(**options)],
+                ... if required else parameter.default,
+            )
+        model = create_model(f"{self.name}_arguments", __config__=ConfigDict(extra=extra), **fields)
+        return model, names
+
+    def _parameters_schema(self) -> OpenAIFunctionParametersSchema:
+        schema = self._model.model_json_schema(by_alias=True, schema_generator=_PlainSchema)
+        schema.pop("title", None)
+        return OpenAIFunctionParametersSchema.model_validate(schema)
+
+
+@overload
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+@overload
+def tool(
+    *, name: str | None = None, description: str | None = None, timeout_s: float | None = None
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+def tool(
+    function: Callable[P, R] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Makes a typed function a tool: `@tool` or `@tool(name=..., description=..., timeout_s=...)`.
+
+    The schema comes from the annotations and defaults, the descriptions from the docstring (its `Args:` section
+    describes the parameters). `TypeError` for parameters that cannot be passed by name.
+    """
+
+    def wrap(wrapped: Callable[P, R]) -> FunctionTool[P, R]:
+        return FunctionTool(wrapped, name=name, description=description, timeout_s=timeout_s)
+
+    return wrap if function is None else wrap(function)
+
+
+def tool_schemas(tools: Iterable[FunctionTool[..., Any]]) -> list[OpenAIFunctionToolSchema]:
+    """The schemas of `tools`, as `get_tools` returns them."""
+    return [one.schema for one in tools]
+
+
+async def run_tool_calls(
+    tool_calls: Sequence[Mapping[str, Any]],
+    tools: Iterable[FunctionTool[..., Any]],
+    *,
+    timeout_s: float | None = None,
+    ctx: RolloutContext | None = None,
+) -> list[Message]:
+    """Runs an assistant message's tool calls in parallel; one `tool` message each, in the order of the calls.
+
+    `timeout_s` bounds each call (a tool's own limit wins). Whatever goes wrong becomes that call's error result.
+    `ctx` counts the calls in its metrics.
+    """
+    known = {one.name: one for one in tools}
+
+    async def one(call: Mapping[str, Any]) -> Message:
+        call_id, name, arguments = get_tool_call_info(call)
+        found = known.get(name)
+        if found is None:
+            offered = ", ".join(sorted(known)) or "none"
+            raise ToolExecutionError(f"there is no tool {name!r}; the tools are: {offered}")
+        result = await _limited(found.invoke(arguments), found.timeout_s or timeout_s, name)
+        return create_tool_result(call_id, serialize_tool_result(result))
+
+    async def counted(call: Mapping[str, Any]) -> Message:
+        started = time.monotonic()
+        try:
+            return await one(call)
+        finally:
+            if ctx is not None:
+                ctx.record_tool_call(latency_ms=(time.monotonic() - started) * 1000)
+
+    return await execute_tool_calls(tool_calls, counted)
+
+
+# -- generation 0.2 helpers --------------------------------------------------------------------------------------
+
+
+def create_tool_result(tool_call_id: str, content: str) -> Message:
+    """The message that answers a tool call."""
+    return {"role": "tool", "content": content, "tool_call_id": tool_call_id}
+
+
+def create_tool_error_result(tool_call_id: str, error_message: str) -> Message:
+    """The message that tells the model a call failed."""
+    return create_tool_result(tool_call_id, f"Error: {error_message}")
+
+
+def serialize_tool_result(result: Any) -> str:
+    """A result as text: strings as they are, numbers plain, everything else JSON (`TypeError` when it cannot be)."""
+    if isinstance(result, str):
+        return result
+    if isinstance(result, bool):
+        return json.dumps(result)
+    if isinstance(result, (int, float)):
+        return str(result)
+    if isinstance(result, BaseModel):
+        return result.model_dump_json()
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return json.dumps(dataclasses.asdict(result), ensure_ascii=False)
+    return json.dumps(result, ensure_ascii=False)
+
+
+def parse_tool_arguments(arguments: str | dict[str, Any]) -> dict[str, Any]:
+    """A call's arguments as a dict; `ToolArgumentError` when they are no JSON object. Blank text is `{}`."""
+    if isinstance(arguments, dict):
+        return arguments
+    if not isinstance(arguments, str):
+        raise ToolArgumentError(f"the arguments are {type(arguments).__name__}, not a JSON object")
+    if not arguments.strip():
+        return {}
+    try:
+        parsed = json.loads(arguments)
+    except json.JSONDecodeError as exc:
+        raise ToolArgumentError(f"the arguments are not JSON: {exc}") from exc
+    if not isinstance(parsed, dict):
+        raise ToolArgumentError(f"the arguments are a JSON {type(parsed).__name__}, not an object")
+    return parsed
+
+
+def get_tool_call_info(tool_call: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """(id, name, arguments) of a tool call; `ToolArgumentError` carries the id and name of the call it is about."""
+    call_id = tool_call.get("id") or "unknown"
+    function = tool_call.get("function") or {}
+    name = function.get("name") or ""
+    try:
+        return call_id, name, parse_tool_arguments(function.get("arguments") or {})
+    except ToolArgumentError as exc:
+        raise ToolArgumentError(exc.message, tool_call_id=call_id, tool_name=name) from exc
+
+
+async def execute_tool_calls(
+    tool_calls: Sequence[Mapping[str, Any]],
+    executor: Callable[[Any], Awaitable[Message]],
+    *,
+    timeout_s: float | None = None,
+) -> list[Message]:
+    """Runs `executor` on every call at once; the results in the order of the calls.
+
+    A call whose executor raises, or takes longer than `timeout_s`, yields an error result; the others keep theirs.
+    """
+
+    async def guarded(call: Mapping[str, Any]) -> Message:
+        function = call.get("function") or {}
+        try:
+            return await _limited(executor(call), timeout_s, function.get("name") or "")
+        except Exception as exc:  # noqa: BLE001 - one tool: the model reads the error and goes on
+            text = exc.message if isinstance(exc, ToolExecutionError) else f"{type(exc).__name__}: {exc}"
+            return create_tool_error_result(call.get("id") or "unknown", text)
+
+    return list(await asyncio.gather(*(guarded(call) for call in tool_calls)))
+
+
+async def _limited(work: Awaitable[Any], timeout_s: float | None, name: str) -> Any:
+    if timeout_s is None:
+        return await work
+
+    async def whole() -> Any:
+        return await work
+
+    try:
+        return await run_with_deadline(whole(), timeout_s, grace_s=1.0, name=name or "tool")
+    except DeadlineExceeded as exc:
+        raise ToolExecutionError(f"{name or 'the tool'} did not finish within {timeout_s:g} s", tool_name=name) from exc
+
+
+# -- reading functions -------------------------------------------------------------------------------------------
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling gives a coroutine: `async def`, or an object whose `__call__` is."""
+    target = inspect.unwrap(function)
+    while hasattr(target, "func") and not inspect.isfunction(target):
+        target = target.func
+    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
+        inspect.getattr_static(type(target), "__call__", None)
+    )
+
+
+def _described(annotation: Any) -> bool:
+    return any(getattr(extra, "description", None) for extra in getattr(annotation, "__metadata__", ()))
+
+
+def _split_doc(doc: str) -> tuple[str, dict[str, str]]:
+    """A docstring as (what comes before the sections, parameter descriptions of its `Args:` section)."""
+    summary: list[str] = []
+    arguments: dict[str, str] = {}
+    section, indent, current = "", 0, ""
+    for line in doc.splitlines():
+        head = line.strip().lower()
+        if head in _SECTIONS and not line.startswith(" "):
+            section, indent = head, 0
+            continue
+        if not section:
+            summary.append(line)
+        elif section in ("args:", "arguments:", "parameters:") and line.strip():
+            match = _ARG_LINE.match(line)
+            if match and (not indent or len(match[1]) == indent):
+                indent, current = len(match[1]), match[2].lstrip("*")
+                arguments[current] = match[3].strip()
+            elif current:
+                arguments[current] = f"{arguments[current]} {line.strip()}".strip()
+    return "\n".join(summary).strip(), arguments
