@@ -46,6 +46,12 @@ class PlatformSettings:
     """How often one run is started before it is declared failed."""
     job_command: tuple[str, ...] = field(default_factory=local_job_command)
     """The job process; the job folder is appended. Tests pass a fake."""
+    part_bytes: int = 32 * 1024 * 1024
+    """Uploads above twice this size are sent in parts of it."""
+    inline_bytes: int = 64 * 1024 * 1024
+    """Datasets up to this size are checked within the request; larger ones afterwards, in the background."""
+    url_lifetime_s: int = 900
+    """How long a signed object URL works."""
     owner_name: str = "local"
     """Handle of the first user, who starts the platform; also the owner part of internal repositories."""
     environ: Mapping[str, str] = field(default_factory=dict)

@@ -1,9 +1,8 @@
-"""Rollouts of runs: a few columns to list and count by, and the whole record as JSON."""
+"""Rollouts of runs: a few columns to list and count by, and the whole record as JSON text."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -31,6 +30,8 @@ class Rollout(Base):
     tokens: Mapped[int] = mapped_column(default=0)
     duration_ms: Mapped[float] = mapped_column(default=0.0)
     failure_category: Mapped[str | None]
-    body: Mapped[dict[str, Any]] = mapped_column(deferred=True)
-    """records.rollout.Rollout; loaded only when asked for."""
+    size: Mapped[int] = mapped_column(default=0)
+    """Bytes of `body` as UTF-8: what a download of it weighs."""
+    body: Mapped[str] = mapped_column(sa.Text, deferred=True)
+    """records.rollout.Rollout as JSON text; loaded only when asked for."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)

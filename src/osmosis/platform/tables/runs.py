@@ -41,8 +41,10 @@ class Run(Base):
     dataset_rows: Mapped[int | None]
     branch: Mapped[str | None]
     commit_sha: Mapped[str]
-    rows: Mapped[list[Any]]
-    """The selected row indices."""
+    rows: Mapped[list[Any]] = mapped_column(deferred=True)
+    """The selected row indices; loaded only when asked for."""
+    sampled_rows: Mapped[int] = mapped_column(default=0)
+    """How many they are."""
     sample_seed: Mapped[int | None] = mapped_column(sa.BigInteger)
     """Seed of the random 10 %; None when `limit` was given."""
     secret_scopes: Mapped[dict[str, Any]]
@@ -65,7 +67,7 @@ class Run(Base):
     """Jobs started for this run since it was submitted or retried."""
     handle: Mapped[dict[str, Any] | None]
     """What the executor needs to find its job again (local: pid and start time)."""
-    stop_requested: Mapped[bool] = mapped_column(default=False)
+    stop_requested_at: Mapped[datetime | None]
 
     created_at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
