@@ -1,0 +1,105 @@
+"""Which environment variables reach which process of a job.
+
+uv and git get the machine's part only: no secret, no `[env]`, nothing of the job's own Python. The rollout gets
+that, its `[env]` and its secrets. The lease token stays in the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+KEEP = frozenset(
+    {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "LANG",
+        "TZ",
+        "TMPDIR",
+        "TEMP",
+        "TMP",
+        "SYSTEMROOT",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "GIT_SSL_CAINFO",
+        "SSH_AUTH_SOCK",
+        "XDG_CACHE_HOME",
+        "LD_LIBRARY_PATH",
+        "CUDA_VISIBLE_DEVICES",
+    }
+)
+KEEP_PREFIXES = ("LC_", "UV_", "PIP_", "NIX_")
+# These would point uv at another interpreter, project or target than the one the job names.
+UV_STEERING = frozenset(
+    {
+        "UV_PYTHON",
+        "UV_PROJECT",
+        "UV_PROJECT_ENVIRONMENT",
+        "UV_WORKING_DIRECTORY",
+        "UV_SYSTEM_PYTHON",
+        "UV_BREAK_SYSTEM_PACKAGES",
+        "UV_CONSTRAINT",
+        "UV_OVERRIDE",
+        "UV_EXCLUDE",
+        "UV_TARGET",
+        "UV_PREFIX",
+        "UV_RUN_RECURSION_DEPTH",
+        "UV_ENV_FILE",
+        "UV_FROZEN",
+        "UV_LOCKED",
+        "UV_NO_SYNC",
+    }
+)
+
+
+def machine_environ(environ: Mapping[str, str], *, without: Iterable[str] = ()) -> dict[str, str]:
+    """The machine's part of `environ`: paths, locale, certificates, proxies, package index settings."""
+    dropped = set(without)
+    kept = {}
+    for name, value in environ.items():
+        if name in dropped or name in UV_STEERING:
+            continue
+        if name in KEEP or name.startswith(KEEP_PREFIXES) or name.lower().endswith("_proxy"):
+            kept[name] = value
+    return kept
+
+
+def uv_environ(environ: Mapping[str, str], *, without: Iterable[str] = ()) -> dict[str, str]:
+    """For uv: the machine's part; Python is never downloaded, output is plain."""
+    # A download of Python hangs on machines that reach only a package index.
+    return {**machine_environ(environ, without=without), "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
+
+
+def git_environ(environ: Mapping[str, str], *, without: Iterable[str] = ()) -> dict[str, str]:
+    """For git: the machine's part; never asks a question."""
+    return {
+        **machine_environ(environ, without=without),
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "true",
+        "GIT_SSH_COMMAND": "ssh -o BatchMode=yes -o ConnectTimeout=20",
+        "LC_ALL": "C",
+    }
+
+
+def rollout_environ(
+    environ: Mapping[str, str],
+    *,
+    env: Mapping[str, str],
+    secret_names: Iterable[str],
+    bin_dir: str | None = None,
+) -> dict[str, str]:
+    """For the rollout server: the machine's part without index settings, then `[env]`, then the secrets.
+
+    `bin_dir` is the environment's `bin`, put first on PATH.
+    """
+    names = list(secret_names)
+    machine = machine_environ(environ, without=names)
+    made = {name: value for name, value in machine.items() if not name.startswith(("UV_", "PIP_"))}
+    if bin_dir:
+        made["PATH"] = f"{bin_dir}:{made['PATH']}" if made.get("PATH") else bin_dir
+    made.update(env)
+    made.update({name: environ[name] for name in names if name in environ})
+    return made

@@ -1,0 +1,226 @@
+"""The rollout's own virtual environment, made by `uv` from what the rollout declares, cached by content.
+
+osmosis itself is never resolved from an index here: the wheel of the running installation is offered to uv and
+pinned, unless the rollout asks for another generation. An environment is built in a temporary folder under a lock
+and renamed when it is complete; secrets and `[env]` are not in uv's environment. It runs nothing of the rollout
+except a build backend, when the rollout is an installable project.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from .command import Finished, run_command
+from .environ import uv_environ
+from .interpreter import Interpreter, choose_interpreter
+from .locks import file_lock
+from .log import JobLog
+from .project import Generation, RolloutProject
+from .uv_errors import explain, no_network
+from .wheel import DISTRIBUTION, Wheel
+
+STEP = "uv"
+INSTALL_TIMEOUT_S = 1200.0
+MARKER = ".osmosis-environment.json"
+LAYOUT = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A finished environment. `packages` is what is installed: name -> version."""
+
+    folder: Path
+    packages: Mapping[str, str]
+    python_version: str
+    project: Path | None = None
+    """Where the rollout project itself is installed, for PYTHONPATH; None when it is not installable."""
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @property
+    def osmosis_version(self) -> str | None:
+        """Which osmosis-ai the environment has."""
+        return self.packages.get(DISTRIBUTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """Makes environments: where uv is, where they are cached, what uv may see."""
+
+    uv: str
+    cache_dir: Path
+    wheel: Wheel
+    environ: Mapping[str, str]
+    log: JobLog
+    started: Callable[[int], None] | None = None
+    """Told each process group that is started, so that a killed job's successor can end it."""
+    timeout_s: float = INSTALL_TIMEOUT_S
+
+    async def environment(self, project: RolloutProject, *, commit_sha: str, install_to: Path) -> Environment:
+        """The environment of `project`: a cached one, or built now. Raises `JobFailed`.
+
+        An installable project is installed itself, without dependencies, into `install_to`: its code changes with
+        every commit, its dependencies rarely do.
+        """
+        environ = uv_environ(self.environ)
+        interpreter = await choose_interpreter(
+            project.requires_python, where=project.where, uv=self.uv, environ=environ, cwd=project.folder
+        )
+        key = environment_key(project, self.wheel, interpreter, commit_sha)
+        folder = self.cache_dir / "environments" / key
+        lock = folder.parent / ".locks" / key
+        waiting = self.log.stream(STEP)
+        async with file_lock(lock, waiting=lambda: waiting("another job is making the same environment: waiting")):
+            made = _finished(folder)
+            if made:
+                self.log.write(STEP, f"using the environment {key}, made before (Python {made.python_version})")
+            else:
+                made = await self._make(project, interpreter, folder, environ)
+        if not project.installable:
+            return made
+        await self._install_project(project, made, install_to, environ)
+        return Environment(made.folder, made.packages, made.python_version, install_to)
+
+    async def _make(
+        self, project: RolloutProject, interpreter: Interpreter, folder: Path, environ: Mapping[str, str]
+    ) -> Environment:
+        self.log.write(
+            STEP, f"making the environment {folder.name} from {project.where} (Python {interpreter.version})"
+        )
+        making = folder.parent / f".making-{folder.name}"
+        # Both may be what a killed job left; nobody else is at work on them, that is what the lock is for.
+        await asyncio.to_thread(_remove, making, folder)
+        making.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            venv = ("venv", "--quiet", "--relocatable", "--no-project", "--python", str(interpreter.path), str(making))
+            await self._uv(project, environ, *venv)
+            await self._uv(project, environ, *await self._install_arguments(project, making, environ))
+            frozen = await self._uv(project, environ, "pip", "freeze", "--python", str(making), quiet=True)
+            mark = {"python": interpreter.version, "packages": _packages(frozen.stdout.splitlines(), self.wheel)}
+            (making / MARKER).write_text(json.dumps(mark, indent=1), encoding="utf-8")
+            making.rename(folder)
+        finally:
+            await asyncio.to_thread(_remove, making)
+        made = _finished(folder)
+        assert made is not None
+        self.log.write(STEP, f"the environment has {len(made.packages)} packages")
+        return made
+
+    async def _install_arguments(
+        self, project: RolloutProject, making: Path, environ: Mapping[str, str]
+    ) -> tuple[str, ...]:
+        arguments = ["pip", "install", "--python", str(making)]
+        ours = project.generation(self.wheel.base_version) != "theirs"
+        if project.requirements_file is not None:
+            arguments += ["--requirements", str(project.requirements_file)]
+        if project.lock is not None:
+            locked = making / "locked.txt"
+            locked.write_text(await self._locked(project, environ, keep_osmosis=not ours), encoding="utf-8")
+            arguments += ["--constraints", str(locked)]
+        if ours:
+            pin = making / "pinned.txt"
+            pin.write_text(f"{DISTRIBUTION}=={self.wheel.version}\n", encoding="utf-8")
+            arguments += ["--find-links", str(self.wheel.folder), "--constraints", str(pin)]
+            arguments += [f"{DISTRIBUTION}=={self.wheel.version}"]
+            if project.own_sources:
+                arguments += ["--no-sources-package", DISTRIBUTION]
+        return tuple(arguments)
+
+    async def _locked(self, project: RolloutProject, environ: Mapping[str, str], *, keep_osmosis: bool) -> str:
+        """uv.lock as constraints: what it pins is honoured, what pyproject.toml added since is still installed."""
+        leave_out = ["--no-emit-project", "--no-emit-workspace", "--no-emit-local"]
+        if not keep_osmosis:
+            leave_out += ["--no-emit-package", DISTRIBUTION]
+        exported = await self._uv(
+            project, environ, "export", "--frozen", "--no-header", "--no-annotate", "--no-dev", *leave_out, quiet=True
+        )
+        return exported.stdout + "\n"
+
+    async def _install_project(
+        self, project: RolloutProject, made: Environment, install_to: Path, environ: Mapping[str, str]
+    ) -> None:
+        self.log.write(STEP, f"installing {project.label} itself")
+        await asyncio.to_thread(_remove, install_to)
+        target = ("--python", str(made.folder), "--target", str(install_to))
+        await self._uv(project, environ, "pip", "install", "--no-deps", *target, str(project.folder))
+
+    async def _uv(
+        self, project: RolloutProject, environ: Mapping[str, str], *arguments: str, quiet: bool = False
+    ) -> Finished:
+        """Runs uv in the rollout's folder, whose `[tool.uv]` it then honours; once more offline without a network."""
+
+        async def run(*extra: str) -> Finished:
+            return await run_command(
+                (self.uv, *arguments, *extra),
+                cwd=project.folder,
+                environ=environ,
+                timeout_s=self.timeout_s,
+                log=None if quiet else self.log.stream(STEP),
+                started=self.started,
+            )
+
+        done = await run()
+        if not done.ok and done.code is not None and no_network(done.output):
+            self.log.write(STEP, "the package index does not answer: trying with what uv has cached", "warning")
+            offline = await run("--offline")
+            done = offline if offline.ok else done
+        if not done.ok:
+            raise explain(done, project, arguments, timeout_s=self.timeout_s)
+        return done
+
+
+def environment_key(project: RolloutProject, wheel: Wheel, interpreter: Interpreter, commit_sha: str) -> str:
+    """What an environment depends on, as 20 hex digits: two rollouts that agree in it share one."""
+    generation: Generation = project.generation(wheel.base_version)
+    digest = hashlib.sha256(LAYOUT.encode())
+    parts = [generation, wheel.version if generation != "theirs" else "", str(interpreter.path), interpreter.version]
+    declared = (project.folder / "pyproject.toml", project.folder / "uv.toml")
+    for file in (project.requirements_file, *declared, project.lock):
+        parts.append(file.read_text(encoding="utf-8", errors="replace") if file and file.is_file() else "")
+    if project.local_sources:
+        parts += [str(project.folder), commit_sha]
+    for part in parts:
+        digest.update(f"{len(part)}:{part}".encode())
+    return digest.hexdigest()[:20]
+
+
+def _finished(folder: Path) -> Environment | None:
+    """The environment in `folder` when it is complete and its interpreter is still there."""
+    try:
+        mark = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    made = Environment(folder, mark["packages"], mark["python"])
+    if not made.python.exists():
+        return None
+    with suppress(OSError):
+        os.utime(folder / MARKER)
+    return made
+
+
+def _packages(lines: Iterable[str], wheel: Wheel) -> dict[str, str]:
+    found = {}
+    for line in lines:
+        name, separator, version = line.partition("==")
+        if separator:
+            found[name.strip().lower()] = version.strip()
+        elif " @ " in line:
+            name, _, url = line.partition(" @ ")
+            found[name.strip().lower()] = wheel.version if wheel.path.as_uri() in url else url.strip()
+    return found
+
+
+def _remove(*folders: Path) -> None:
+    for folder in folders:
+        if folder.exists():
+            shutil.rmtree(folder)

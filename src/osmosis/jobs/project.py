@@ -1,0 +1,164 @@
+"""What a rollout folder says about itself: its dependencies, its Python, whether it can be installed.
+
+Reads files only; nothing of the rollout is run. Whether the osmosis it asks for is ours is decided here, because
+the distribution of the same name on the package index is another product generation.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+
+from .failures import setup_failed
+from .wheel import DISTRIBUTION
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Generation = Literal["ours", "theirs", "unasked"]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutProject:
+    """The facts of `rollouts/<name>/`."""
+
+    folder: Path
+    label: str
+    """The folder as people know it: `rollouts/<name>`."""
+    requirements_file: Path | None
+    """`pyproject.toml` or `requirements.txt`: what uv is given with `-r`; None = no dependency is declared."""
+    dependencies: list[Requirement] = field(default_factory=list)
+    requires_python: SpecifierSet = field(default_factory=SpecifierSet)
+    installable: bool = False
+    """It has a build system, so `pip install .` would work."""
+    lock: Path | None = None
+    local_sources: bool = False
+    """What is installed depends on other files of the checkout: path sources, includes, dynamic dependencies."""
+    own_sources: bool = False
+    """`[tool.uv.sources]` says where osmosis-ai comes from; on the platform it never does."""
+
+    @property
+    def where(self) -> str:
+        name = self.requirements_file.name if self.requirements_file else "pyproject.toml"
+        return f"{self.label}/{name}"
+
+    def generation(self, base_version: str) -> Generation:
+        """Which osmosis the rollout asks for: one that `base_version` satisfies, another one, or none."""
+        asked = [r for r in self.dependencies if canonicalize_name(r.name) == DISTRIBUTION and _applies(r)]
+        if not asked:
+            return "unasked"
+        if any(r.url for r in asked):
+            return "theirs"
+        return "ours" if all(r.specifier.contains(base_version, prereleases=True) for r in asked) else "theirs"
+
+
+def read_project(folder: Path, label: str) -> RolloutProject:
+    """The project in `folder`. Raises `JobFailed` for a pyproject.toml that cannot be understood."""
+    pyproject = folder / "pyproject.toml"
+    requirements = folder / "requirements.txt"
+    lock = folder / "uv.lock"
+    if not pyproject.is_file():
+        found = requirements if requirements.is_file() else None
+        return RolloutProject(
+            folder,
+            label,
+            found,
+            _parse_lines(found) if found else [],
+            local_sources=bool(found and _refers_to_files(found)),
+        )
+    table = _load(pyproject, label)
+    project = _table(table, "project")
+    installable = bool(_table(table, "build-system"))
+    sources = _table(_table(_table(table, "tool"), "uv"), "sources")
+    dynamic = "dependencies" in (project.get("dynamic") or ())
+    declares = bool(project.get("dependencies")) or (installable and (dynamic or not project))
+    source_file = pyproject if declares or not requirements.is_file() else requirements
+    return RolloutProject(
+        folder=folder,
+        label=label,
+        requirements_file=source_file,
+        dependencies=_parse(project.get("dependencies") or (), label)
+        if source_file is pyproject
+        else _parse_lines(requirements),
+        requires_python=_python(project.get("requires-python"), label),
+        installable=installable,
+        lock=lock if lock.is_file() and source_file is pyproject else None,
+        local_sources=any(_is_local(source) for source in sources.values())
+        or (dynamic and installable)
+        or (source_file == requirements and _refers_to_files(requirements)),
+        own_sources=any(canonicalize_name(name) == DISTRIBUTION for name in sources),
+    )
+
+
+def _load(pyproject: Path, label: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(pyproject.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise setup_failed(
+            f"{label}/pyproject.toml is not valid TOML: {problem}",
+            fix="correct the file, commit, push and submit again",
+        ) from None
+
+
+def _parse(lines: Iterable[Any], label: str) -> list[Requirement]:
+    made = []
+    for line in lines:
+        try:
+            made.append(Requirement(str(line)))
+        except InvalidRequirement as problem:
+            raise setup_failed(
+                f"{label}/pyproject.toml: [project].dependencies: {str(line)!r} is not a requirement: {problem}",
+                fix='write it as "name>=1.0,<2"',
+            ) from None
+    return made
+
+
+def _parse_lines(requirements: Path) -> list[Requirement]:
+    """What can be understood of a requirements.txt; options, includes and paths are left to uv."""
+    made = []
+    for line in requirements.read_text(encoding="utf-8", errors="replace").splitlines():
+        text = line.split(" #")[0].strip().rstrip("\\").strip()
+        try:
+            made.append(Requirement(text))
+        except InvalidRequirement:
+            continue
+    return made
+
+
+def _refers_to_files(requirements: Path) -> bool:
+    """Whether a requirements.txt includes other files or installs folders."""
+    lines = (line.strip() for line in requirements.read_text(encoding="utf-8", errors="replace").splitlines())
+    return any(line.startswith(("-r", "-c", "-e", "--req", "--con", "--edit", ".", "/")) for line in lines)
+
+
+def _python(value: Any, label: str) -> SpecifierSet:
+    try:
+        return SpecifierSet(str(value or ""))
+    except InvalidSpecifier:
+        raise setup_failed(
+            f"{label}/pyproject.toml: [project].requires-python: {value!r} is not a version range",
+            fix='write it as ">=3.10"',
+        ) from None
+
+
+def _table(parent: dict[str, Any], key: str) -> dict[str, Any]:
+    value = parent.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _is_local(source: Any) -> bool:
+    choices = source if isinstance(source, list) else [source]
+    return any(isinstance(choice, dict) and (choice.get("path") or choice.get("workspace")) for choice in choices)
+
+
+def _applies(requirement: Requirement) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate()

@@ -1,0 +1,165 @@
+"""A wheel of the running osmosis installation, made without a build backend.
+
+A rollout's own environment must get exactly the osmosis the job runs, whether that is an editable checkout or an
+installed wheel, and never one of the same name from a package index. So the installed packages are zipped as they
+are; the version gets their content hash as its local part, and that exact version is what environments pin.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from osmosis.errors import InternalError
+
+DISTRIBUTION = "osmosis-ai"
+PACKAGES = ("osmosis", "osmosis_ai")
+TEMPLATES = "osmosis/_templates"
+SKIPPED_DIRS = {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """The built wheel: its file, the exact version environments pin, and the folder offered as find-links."""
+
+    path: Path
+    version: str
+    content_hash: str
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
+    @property
+    def base_version(self) -> str:
+        """The public version, without the content hash: what requirements are compared with."""
+        return self.version.partition("+")[0]
+
+
+def build_wheel(cache_dir: Path) -> Wheel:
+    """The wheel of this installation in `cache_dir/wheels/<hash>/`, built only when it is not there yet.
+
+    Safe to call from several processes at once: each writes a temporary file and renames it.
+    """
+    dist = _distribution()
+    files = {name: path.read_bytes() for name, path in _package_files(dist)}
+    base = dist.version.partition("+")[0]
+    described = _dist_info(dist)
+    content_hash = _content_hash(base, files, described)
+    version = f"{base}+{content_hash}"
+    path = cache_dir / "wheels" / content_hash / f"{DISTRIBUTION.replace('-', '_')}-{version}-py3-none-any.whl"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        info = f"{DISTRIBUTION.replace('-', '_')}-{version}.dist-info"
+        described["METADATA"] = _with_version(described["METADATA"], version)
+        files.update({f"{info}/{name}": body for name, body in described.items()})
+        _write(path, files, info)
+    return Wheel(path=path, version=version, content_hash=content_hash)
+
+
+def _distribution() -> metadata.Distribution:
+    try:
+        return metadata.distribution(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        raise InternalError(
+            f"the distribution {DISTRIBUTION} is not installed in the Python that runs this job",
+            hint="install it first: `pip install -e .` in a checkout, or `pip install osmosis-ai`",
+        ) from None
+
+
+def _package_files(dist: metadata.Distribution) -> Iterator[tuple[str, Path]]:
+    """Each file of the packages with its name inside the wheel; compiled files are left out."""
+    shipped_templates = False
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise InternalError(f"the package {package} cannot be found in the Python that runs this job")
+        root = Path(next(iter(spec.submodule_search_locations)))
+        for name, path in _tree(root, package):
+            shipped_templates = shipped_templates or name.startswith(f"{TEMPLATES}/")
+            yield name, path
+    if not shipped_templates and (project := _editable_project(dist)) is not None:
+        yield from _tree(project / "templates", TEMPLATES)
+
+
+def _tree(root: Path, prefix: str) -> Iterator[tuple[str, Path]]:
+    for folder, dirs, names in os.walk(root):
+        dirs[:] = sorted(d for d in dirs if d not in SKIPPED_DIRS)
+        for name in sorted(names):
+            path = Path(folder) / name
+            if not name.endswith((".pyc", ".pyo")) and path.is_file():
+                yield f"{prefix}/{path.relative_to(root).as_posix()}", path
+
+
+def _editable_project(dist: metadata.Distribution) -> Path | None:
+    """The checkout behind an editable installation: its templates lie beside `src`, not inside the package."""
+    origin = json.loads(dist.read_text("direct_url.json") or "{}")
+    if not origin.get("dir_info", {}).get("editable"):
+        return None
+    return Path(unquote(urlsplit(origin["url"]).path))
+
+
+def _dist_info(dist: metadata.Distribution) -> dict[str, bytes]:
+    """What stands in `.dist-info` besides RECORD; METADATA still with the installed version."""
+    described = {
+        "METADATA": (dist.read_text("METADATA") or "").encode(),
+        "WHEEL": b"Wheel-Version: 1.0\nGenerator: osmosis\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    if points := dist.read_text("entry_points.txt"):
+        described["entry_points.txt"] = points.encode()
+    for file in dist.files or ():
+        parts = file.parts
+        located = Path(str(file.locate()))
+        if len(parts) > 2 and parts[0].endswith(".dist-info") and parts[1] == "licenses" and located.is_file():
+            described["/".join(parts[1:])] = located.read_bytes()
+    return described
+
+
+def _content_hash(version: str, files: dict[str, bytes], described: dict[str, bytes]) -> str:
+    digest = hashlib.sha256(version.encode())
+    for name, body in sorted({**files, **described}.items()):
+        digest.update(f"\0{name}\0{hashlib.sha256(body).hexdigest()}".encode())
+    short = digest.hexdigest()[:12]
+    # A local version of digits only would be read as a number and lose its leading zeros.
+    return f"c{short[1:]}" if short.isdigit() else short
+
+
+def _with_version(text: bytes, version: str) -> bytes:
+    head, separator, body = text.decode().partition("\n\n")
+    lines = [f"Version: {version}" if line.startswith("Version:") else line for line in head.splitlines()]
+    return ("\n".join(lines) + (separator or "\n") + body).encode()
+
+
+def _write(path: Path, files: dict[str, bytes], info: str) -> None:
+    record = [f"{name},sha256={_digest(body)},{len(body)}" for name, body in sorted(files.items())]
+    record.append(f"{info}/RECORD,,")
+    files = {**files, f"{info}/RECORD": ("\n".join(record) + "\n").encode()}
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".building-", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            # RECORD comes last, as the format asks for.
+            for name, body in sorted(files.items(), key=lambda pair: (pair[0].endswith("/RECORD"), pair[0])):
+                member = zipfile.ZipInfo(name, EPOCH)
+                member.external_attr = 0o644 << 16
+                member.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(member, body)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _digest(body: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(body).digest()).rstrip(b"=").decode()

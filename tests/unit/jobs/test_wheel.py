@@ -1,0 +1,105 @@
+"""The wheel of the running installation: a valid wheel, the right content, one per content, safe to race."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import uv
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+import osmosis
+from osmosis.jobs.wheel import Wheel, build_wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
+    return build_wheel(tmp_path_factory.mktemp("cache"))
+
+
+def test_name_and_version_are_valid_and_local(wheel: Wheel) -> None:
+    name, version, _, tags = parse_wheel_filename(wheel.path.name)
+    assert (name, [str(tag) for tag in tags]) == ("osmosis-ai", ["py3-none-any"])
+    assert str(version) == wheel.version
+    assert Version(wheel.version).public == wheel.base_version == metadata.version("osmosis-ai").split("+")[0]
+    assert Version(wheel.version).local == wheel.content_hash
+
+
+def test_record_names_every_file_with_its_hash_and_size(wheel: Wheel) -> None:
+    with zipfile.ZipFile(wheel.path) as archive:
+        record_name = next(name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
+        rows = {row[0]: row[1:] for row in csv.reader(io.StringIO(archive.read(record_name).decode()))}
+        assert sorted(rows) == sorted(archive.namelist())
+        for name in archive.namelist():
+            if name == record_name:
+                assert rows[name] == ["", ""]
+                continue
+            body = archive.read(name)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(body).digest()).rstrip(b"=").decode()
+            assert rows[name] == [f"sha256={digest}", str(len(body))]
+
+
+def test_content_is_the_running_code_with_templates_and_without_compiled_files(wheel: Wheel) -> None:
+    with zipfile.ZipFile(wheel.path) as archive:
+        names = archive.namelist()
+        package = Path(osmosis.__file__).parent
+        assert archive.read("osmosis/errors.py") == (package / "errors.py").read_bytes()
+    assert "osmosis_ai/__init__.py" in names
+    assert any(name.startswith("osmosis/_templates/") for name in names)
+    assert not [name for name in names if name.endswith(".pyc") or "__pycache__" in name]
+
+
+def test_metadata_keeps_dependencies_and_entry_points(wheel: Wheel) -> None:
+    with zipfile.ZipFile(wheel.path) as archive:
+        info = f"osmosis_ai-{wheel.version}.dist-info"
+        text = archive.read(f"{info}/METADATA").decode()
+        assert f"\nVersion: {wheel.version}\n" in text
+        assert "Requires-Dist: pydantic" in text
+        assert "osmosis = osmosis.cli:main" in archive.read(f"{info}/entry_points.txt").decode()
+
+
+def test_uv_installs_it_and_python_imports_it(wheel: Wheel, tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    run = {"check": True, "capture_output": True, "text": True, "env": {**os.environ, "UV_OFFLINE": "1"}}
+    subprocess.run([uv.find_uv_bin(), "venv", "--python", sys.executable, str(venv)], **run)
+    subprocess.run(
+        [uv.find_uv_bin(), "pip", "install", "--no-deps", "--no-index", "--python", str(venv)]
+        + ["--find-links", str(wheel.folder), f"osmosis-ai=={wheel.version}"],
+        **run,
+    )
+    code = "import osmosis, osmosis_ai, importlib.metadata as m; print(osmosis.__file__, m.version('osmosis-ai'))"
+    out = subprocess.run([str(venv / "bin" / "python"), "-I", "-c", code], **run).stdout.split()
+    assert out[0].startswith(str(venv))
+    assert out[1] == wheel.version
+    assert (venv / "bin" / "osmosis").exists()
+
+
+def test_built_once_and_again_only_when_lost(wheel: Wheel) -> None:
+    cache = wheel.folder.parent.parent
+    before = wheel.path.stat().st_mtime_ns
+    assert build_wheel(cache) == wheel
+    assert wheel.path.stat().st_mtime_ns == before
+    body = wheel.path.read_bytes()
+    wheel.path.unlink()
+    assert build_wheel(cache) == wheel
+    assert wheel.path.read_bytes() == body
+
+
+def test_many_at_once_leave_one_whole_wheel(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = set(pool.map(lambda _: build_wheel(tmp_path), range(4)))
+    assert len(made) == 1
+    only = made.pop()
+    assert [p.name for p in only.folder.iterdir()] == [only.path.name]
+    assert zipfile.ZipFile(only.path).testzip() is None
