@@ -85,7 +85,7 @@ def load_config(path: Path, root: Path, kind: ConfigKind) -> tuple[EvalConfig | 
 def locate(path: Path, workspace: Workspace, kind: ConfigKind) -> ConfigFile:
     """The file, after the rules about where a config lies. Raises ValidationError or NotFound."""
     home = workspace.root / "configs" / kind
-    real = path if path.is_absolute() else _nearest(path, workspace)
+    real = workspace.root / path  # an absolute path stays as it is
     shown = workspace.relative(real)
     if real.suffix != ".toml":
         raise ValidationError(f"{shown} is not a .toml file", hint=f"configs of this kind are configs/{kind}/*.toml")
@@ -107,11 +107,6 @@ def locate(path: Path, workspace: Workspace, kind: ConfigKind) -> ConfigFile:
             hint = f"there are: {', '.join(names)}" if names else "osmosis rollout new NAME writes one"
         raise NotFound(f"there is no {shown}", hint=hint)
     return ConfigFile(kind, real, shown)
-
-
-def _nearest(path: Path, workspace: Workspace) -> Path:
-    here = Path.cwd() / path
-    return here if here.exists() else workspace.root / path
 
 
 def read(file: ConfigFile) -> list[Problem]:

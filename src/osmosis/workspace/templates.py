@@ -1,0 +1,220 @@
+"""Templates of workspaces and rollouts: listed and rendered with copier, from the wheel or the source tree.
+
+A template is rendered to a scratch folder first, so that every file in the way is known before one is written.
+What was rendered, from which version and with which answers is kept in `.template.toml`, which
+`template_update` reads. Nothing existing is overwritten unless the caller says so.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from ..errors import Conflict, NotFound, OsmosisError
+from ..records.config_check import CONFIGS
+from .config import PROVIDER_KEYS
+from .layout import check_rollout_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover - the same parser under its older name
+    import tomli as tomllib
+
+RECORD_NAME = ".template.toml"
+WORKSPACE = "workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateInfo:
+    """A rollout template as `template list` shows it."""
+
+    name: str
+    summary: str
+    model: str
+    """Default model of its eval config."""
+    extra: str = ""
+    """Extra of `osmosis-ai` that its rollouts install."""
+
+
+@dataclass(slots=True)
+class TemplateRecord:
+    """What a workspace or rollout was made from: the content of its `.template.toml`."""
+
+    template: str
+    version: str
+    answers: dict[str, Any] = field(default_factory=dict)
+
+
+def templates_dir() -> Path:
+    """The folder with all templates: inside the installed package, else beside `src` of the source tree."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "_templates", package.parent.parent / "templates"):
+        if (folder / "VERSION").is_file():
+            return folder
+    raise OsmosisError(
+        "the templates are missing from this installation", hint="pip install --force-reinstall osmosis-ai"
+    )
+
+
+def current_version(folder: Path | None = None) -> str:
+    """Version of the templates in the folder (default: the ones installed)."""
+    return ((folder or templates_dir()) / "VERSION").read_text("utf-8").strip()
+
+
+def list_templates(folder: Path | None = None) -> list[TemplateInfo]:
+    """The rollout templates, in the order they are meant to be read."""
+    table = tomllib.loads(((folder or templates_dir()) / "rollout" / "templates.toml").read_text("utf-8"))
+    return [
+        TemplateInfo(name, entry["summary"], entry.get("model", "offline/calculator"), entry.get("extra", ""))
+        for name, entry in table.items()
+    ]
+
+
+def find_template(name: str, folder: Path | None = None) -> TemplateInfo:
+    """One template. Raises NotFound with the nearest name."""
+    known = {t.name: t for t in list_templates(folder)}
+    if name in known:
+        return known[name]
+    near = get_close_matches(name, known, 1, 0.4)
+    hint = f"did you mean {near[0]}?" if near else f"one of: {', '.join(known)}"
+    raise NotFound(f"there is no template {name!r}", hint=f"{hint} (osmosis template list)")
+
+
+def template_files(name: str) -> list[str]:
+    """The files a rollout of this template starts with, for a rollout called `<name>`."""
+    with tempfile.TemporaryDirectory(prefix="osmosis-template-") as scratch:
+        made = render_raw(rollout_record(name, "example", {}), Path(scratch))
+    return [p.replace("example", "<name>") for p in made]
+
+
+def render_workspace(dest: Path, answers: Mapping[str, Any], *, force: bool = False) -> list[str]:
+    """Write a new workspace into `dest` (made when absent); the files written. Raises Conflict naming each file
+    in the way."""
+    record = TemplateRecord(WORKSPACE, current_version(), {"name": str(answers.get("name") or dest.name)})
+    with tempfile.TemporaryDirectory(prefix="osmosis-template-") as scratch:
+        made = render_raw(record, Path(scratch))
+        for relative, text in schema_files().items():
+            (Path(scratch) / relative).write_text(text, "utf-8")
+            made.append(relative)
+        return _place(Path(scratch), made, dest, force=force)
+
+
+def render_rollout(
+    name: str,
+    template: str,
+    dest: Path,
+    answers: Mapping[str, Any] | None = None,
+    force: bool = False,
+) -> list[str]:
+    """Write a rollout with its configs and data into the workspace `dest`; the files written.
+
+    `answers`: `model`, `base_url`, `api_key_env`. Raises Conflict naming every existing file that would change.
+    """
+    check_rollout_name(name)
+    record = rollout_record(template, name, answers or {})
+    with tempfile.TemporaryDirectory(prefix="osmosis-template-") as scratch:
+        made = render_raw(record, Path(scratch))
+        return _place(Path(scratch), made, dest, force=force)
+
+
+def rollout_record(template: str, name: str, answers: Mapping[str, Any]) -> TemplateRecord:
+    """All answers of a rollout: the given ones, else the template's defaults."""
+    info = find_template(template)
+    model = str(answers.get("model") or info.model)
+    base_url, key = str(answers.get("base_url") or ""), str(answers.get("api_key_env") or "")
+    full = {"name": name, "model": model, "base_url": base_url, "api_key_env": key}
+    return TemplateRecord(template, current_version(), full)
+
+
+def render_raw(record: TemplateRecord, dest: Path, folder: Path | None = None) -> list[str]:
+    """Render a template, with its record, into an empty folder; relative paths with `/`, sorted."""
+    import copier
+
+    source = (folder or templates_dir()) / (WORKSPACE if record.template == WORKSPACE else "rollout")
+    data = {**record.answers, "template": record.template, "secret": _secret(record.answers)}
+    copier.run_copy(str(source), dest, data=data, defaults=True, overwrite=True, quiet=True)
+    where = dest if record.template == WORKSPACE else dest / "rollouts" / str(record.answers["name"])
+    (where / RECORD_NAME).write_text(record_text(record), "utf-8")
+    return sorted(p.relative_to(dest).as_posix() for p in dest.rglob("*") if p.is_file())
+
+
+def _secret(answers: Mapping[str, Any]) -> str:
+    """The secret an eval config has to name for this model; empty when it needs none."""
+    if answers.get("base_url"):
+        return str(answers.get("api_key_env") or "")
+    return PROVIDER_KEYS.get(str(answers.get("model", "")).partition("/")[0], "")
+
+
+def record_text(record: TemplateRecord) -> str:
+    """A `.template.toml`."""
+    rows = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in record.answers.items()]
+    return (
+        "# What this was made from; `osmosis template update` reads it. Keep it in git.\n"
+        f'template = "{record.template}"\nversion = "{record.version}"\n\n[answers]\n' + "\n".join(rows) + "\n"
+    )
+
+
+def read_record(path: Path) -> TemplateRecord | None:
+    """The record of a workspace or rollout folder; None when it has none, or none that can be read."""
+    try:
+        table = tomllib.loads((path / RECORD_NAME).read_text("utf-8"))
+        return TemplateRecord(str(table["template"]), str(table["version"]), dict(table.get("answers") or {}))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def schema_files() -> dict[str, str]:
+    """The JSON Schemas that editors read through the `#:schema` line of a config: path -> text."""
+    return {f"configs/{kind}.schema.json": schema_text(kind) for kind in CONFIGS}
+
+
+def schema_text(kind: str) -> str:
+    """JSON Schema of one kind of config."""
+    schema = CONFIGS[kind].model_json_schema()
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _place(scratch: Path, made: list[str], dest: Path, *, force: bool) -> list[str]:
+    in_the_way = [p for p in made if _differs(scratch / p, dest / p)]
+    blocked = sorted({b for p in made for b in _blocked(dest, p)})
+    if blocked:
+        raise Conflict(
+            f"{', '.join(blocked)}: a file or link is where a folder has to be",
+            hint=f"move {blocked[0]} away first",
+            paths=blocked,
+        )
+    if in_the_way and not force:
+        count = f"{len(in_the_way)} existing files" if len(in_the_way) > 1 else "1 existing file"
+        raise Conflict(
+            f"{count} would be overwritten: {', '.join(in_the_way)}",
+            hint="choose another name, or repeat with --force to replace them",
+            paths=in_the_way,
+        )
+    for relative in made:
+        target = dest / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(scratch / relative, target)
+    return made
+
+
+def _differs(new: Path, old: Path) -> bool:
+    if old.is_symlink() or old.is_dir():
+        return True
+    return old.exists() and old.read_bytes() != new.read_bytes()
+
+
+def _blocked(dest: Path, relative: str) -> list[str]:
+    found = []
+    for parent in list(Path(relative).parents)[:-1]:
+        spot = dest / parent
+        if spot.is_symlink() or (spot.exists() and not spot.is_dir()):
+            found.append(parent.as_posix())
+    return found
