@@ -105,7 +105,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
         return SYNONYMS[word]
     close = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
     starts = [name for name in names if len(word) > 1 and name.startswith(word.lower())]
-    return (close or starts or [None])[0]
+    return next(iter(close or starts), None)
 
 
 def _help_line(path: Sequence[str]) -> str:
@@ -122,7 +122,7 @@ def load(entry: Command, name: str) -> Any:
     if isinstance(target, typer.Typer):
         target.rich_markup_mode = None
         target._add_completion = False
-        command = typer.main.get_group(target)
+        command: Any = typer.main.get_group(target)
     else:
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
         app.command(name=name, help=inspect.getdoc(target))(target)
@@ -153,7 +153,8 @@ def invoke(found: Found, ctx: AppContext) -> Any:
     args = list(found.args)
     if hasattr(command, "commands") and not args and not command.invoke_without_command:
         args = ["--help"]
-    usage_error, click_exception = typer.BadParameter.__mro__[1:3]
+    bases: Any = typer.BadParameter.__mro__
+    usage_error, click_exception = bases[1], bases[2]
     try:
         with command.make_context(" ".join(["osmosis", *found.path]), args) as parsed:
             return command.invoke(parsed)

@@ -1,0 +1,60 @@
+"""From a context to a platform client: which platform, who one is there, for which workspace one speaks.
+
+Which workspace: `--workspace`, else the checkout's `origin`, else the active one of `workspace switch`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..client import PlatformClient
+from ..client.credentials import CredentialStore, Login
+from ..errors import AuthRequired, OsmosisError
+
+if TYPE_CHECKING:
+    from .context import AppContext
+
+
+def login_of(ctx: AppContext) -> Login | None:
+    """The login at the platform addressed, None when there is none."""
+    return CredentialStore(ctx.environ).find(ctx.platform_url)
+
+
+def open_client(ctx: AppContext, *, auth: bool = True, scoped: bool = True) -> PlatformClient:
+    """A client; with `auth` only when logged in, with `scoped` speaking for a workspace when one is known."""
+    url = ctx.platform_url
+    store = CredentialStore(ctx.environ)
+    login = store.find(url) if auth else None
+    if auth:
+        login = usable(login, url)
+    identity = workspace = None
+    if scoped:
+        workspace = ctx.options.workspace
+        identity = None if workspace else checkout_identity(ctx)
+        if not workspace and not identity:
+            workspace = store.active_workspace(url)
+    token = login.token if login else None
+    return PlatformClient(url, token, identity=identity, workspace=workspace, warn=ctx.output.warn)
+
+
+def usable(login: Login | None, url: str) -> Login:
+    """The login when it can still be used, else what to type."""
+    if login is None:
+        raise AuthRequired(f"not logged in at {url}", hint="osmosis login", platform_url=url)
+    if login.expired:
+        raise AuthRequired(f"the login at {url} expired on {login.expires_at}", hint="osmosis login", platform_url=url)
+    return login
+
+
+def checkout_identity(ctx: AppContext) -> str | None:
+    """`owner/repo` of the workspace folder's `origin`, None outside a workspace folder or without a remote."""
+    from ..workspace.layout import find_workspace
+
+    try:
+        root = find_workspace(ctx.cwd).root
+        from ..workspace.git import git_at, parse_remote, run_git
+
+        text = run_git(git_at(root), "remote", "get-url", "origin")
+        return parse_remote(text.strip()).identity
+    except OsmosisError:
+        return None

@@ -1,0 +1,140 @@
+"""One HTTP conversation with a platform: headers, errors, pages. Knows no noun and asks no question.
+
+Every error body becomes the error class that left the server; a connection that fails is a `NetworkError` that
+says how to start the platform. API calls are not repeated on their own: the platform may have acted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .._version import __version__
+from ..errors import AuthRequired, NetworkError, PlatformError, from_wire
+from .lean_httpx import httpx
+from .settings import is_loopback
+
+Warn = Callable[[str, str], None]
+_VERSION_CODES = {"upgrade_available": "UPGRADE_AVAILABLE", "deprecated": "DEPRECATED"}
+
+
+class Http:
+    """A session with one platform."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        *,
+        identity: str | None = None,
+        workspace: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+        warn: Warn | None = None,
+    ) -> None:
+        self.url = url
+        self.identity = identity
+        self.workspace = workspace
+        self._warn = warn
+        headers = {"User-Agent": f"osmosis-cli/{__version__}", "X-Osmosis-CLI-Version": __version__}
+        headers["Content-Type"] = "application/json"
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        # The platform on this machine is never behind a proxy, and proxies must not see its tokens.
+        trust_env = not is_loopback(url)
+        self._client = httpx.Client(
+            base_url=url,
+            headers=headers,
+            timeout=30.0,
+            transport=transport,
+            trust_env=trust_env,
+            follow_redirects=False,
+        )
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        params: dict[str, Any] | None = None,
+        scoped: bool = True,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """One call under `/api/cli/`. Returns the JSON object, `{}` for an empty body."""
+        headers = self.scope() if scoped else {}
+        params = {key: value for key, value in (params or {}).items() if value is not None}
+        try:
+            response = self._client.request(
+                method,
+                f"/api/cli/{path}",
+                json=json,
+                params=params,
+                headers=headers,
+                timeout=httpx.USE_CLIENT_DEFAULT if timeout is None else timeout,
+            )
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        self._notice(response)
+        body = _body(response)
+        if response.is_success:
+            if body is None:
+                raise PlatformError(f"{self.url} answered {method} {path} with something that is no JSON object")
+            return body
+        raise self._refused(response, body)
+
+    def scope(self) -> dict[str, str]:
+        """The header that says for which workspace one speaks: its name, else the repository; never both."""
+        if self.workspace:
+            return {"X-Osmosis-Workspace": self.workspace}
+        return {"X-Osmosis-Git": self.identity} if self.identity else {}
+
+    def pages(self, path: str, key: str, *, limit: int = 50, params: dict[str, Any] | None = None) -> Iterator[Any]:
+        """Every row of a list, page after page."""
+        offset: int | None = 0
+        while offset is not None:
+            page = self.call("GET", path, params={**(params or {}), "limit": limit, "offset": offset})
+            rows = page.get(key) or []
+            yield from rows
+            offset = page.get("next_offset") if rows else None
+
+    def healthy(self) -> bool:
+        """Does a platform answer here."""
+        try:
+            return self._client.get("/health", timeout=3.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _unreachable(self, error: httpx.HTTPError) -> NetworkError:
+        why = "did not answer in time" if isinstance(error, httpx.TimeoutException) else f"cannot be reached: {error}"
+        hint = "osmosis platform start" if is_loopback(self.url) else "check the address: --platform URL"
+        return NetworkError(f"the platform at {self.url} {why}", hint=hint, platform_url=self.url)
+
+    def _refused(self, response: httpx.Response, body: dict[str, Any] | None) -> Exception:
+        if body is None:
+            text = response.text.strip()[:300]
+            body = {"message": f"the platform answered HTTP {response.status_code}" + (f": {text}" if text else "")}
+        error = from_wire(response.status_code, body)
+        if isinstance(error, AuthRequired) and not error.hint:
+            error.hint = "osmosis login, or unset OSMOSIS_TOKEN when it is set"
+        if retry_after := response.headers.get("Retry-After"):
+            error.details.setdefault("retry_after", retry_after)
+        return error
+
+    def _notice(self, response: httpx.Response) -> None:
+        code = _VERSION_CODES.get(response.headers.get("X-Osmosis-Version-Status", ""))
+        if code and self._warn:
+            message = response.headers.get("X-Osmosis-Version-Message") or f"the platform says: {code.lower()}"
+            self._warn(code, message)
+
+
+def _body(response: httpx.Response) -> dict[str, Any] | None:
+    if response.status_code == 204 or not response.content:
+        return {}
+    try:
+        body = response.json()
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None

@@ -1,0 +1,93 @@
+"""A platform as the command line sees it: one small class per noun, each method one call of contract B.
+
+Answers are the platform's own JSON objects. Deciding, asking and drawing are the command line's work.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from .accounts import Accounts, Sync, Workspaces
+from .datasets import Datasets
+from .http import Http, Warn
+from .lean_httpx import httpx
+from .models import Models
+from .runs import Runs
+from .secrets import Secrets
+
+
+class PlatformClient:
+    """Calls to one platform. Close it, or use it as a context manager.
+
+    `identity` (`owner/repo`) or `workspace` says for which workspace one speaks. `transport` replaces the
+    network in tests. `warn(code, message)` receives what the platform says about versions.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        *,
+        identity: str | None = None,
+        workspace: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+        warn: Warn | None = None,
+    ) -> None:
+        self.url = url
+        self.http = Http(url, token, identity=identity, workspace=workspace, transport=transport, warn=warn)
+
+    @property
+    def scope(self) -> dict[str, str]:
+        """Which workspace is spoken for: `{"workspace": name}`, `{"identity": owner/repo}` or `{}`."""
+        if self.http.workspace:
+            return {"workspace": self.http.workspace}
+        return {"identity": self.http.identity} if self.http.identity else {}
+
+    @cached_property
+    def accounts(self) -> Accounts:
+        return Accounts(self.http)
+
+    @cached_property
+    def workspaces(self) -> Workspaces:
+        return Workspaces(self.http)
+
+    @cached_property
+    def sync(self) -> Sync:
+        return Sync(self.http)
+
+    @cached_property
+    def datasets(self) -> Datasets:
+        return Datasets(self.http)
+
+    @cached_property
+    def secrets(self) -> Secrets:
+        return Secrets(self.http)
+
+    @cached_property
+    def models(self) -> Models:
+        return Models(self.http)
+
+    @cached_property
+    def evals(self) -> Runs:
+        return Runs(self.http, "eval-runs", "eval_run")
+
+    @cached_property
+    def trainings(self) -> Runs:
+        return Runs(self.http, "training-runs", "training_run")
+
+    def runs(self, kind: str) -> Runs:
+        """`eval` or `training`."""
+        return self.evals if kind == "eval" else self.trainings
+
+    def healthy(self) -> bool:
+        """Does the platform answer."""
+        return self.http.healthy()
+
+    def close(self) -> None:
+        self.http.close()
+
+    def __enter__(self) -> PlatformClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,81 @@
+"""Which platform is meant, as a normalised URL that is safe to send a token to.
+
+Plain http is refused beyond loopback unless the person allows it; nothing is contacted here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from .. import paths
+from ..errors import ValidationError
+
+ALLOW_INSECURE = "OSMOSIS_ALLOW_INSECURE_PLATFORM_URL"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def platform_url(environ: Mapping[str, str], option: str | None = None) -> str:
+    """`option`, else `OSMOSIS_PLATFORM_URL`, else the platform of this machine (its own note says where)."""
+    chosen = option or environ.get("OSMOSIS_PLATFORM_URL")
+    url = normalise(chosen) if chosen else local_url(environ)
+    if url.startswith("http://") and not is_loopback(url) and environ.get(ALLOW_INSECURE) != "1":
+        raise ValidationError(
+            f"{url} is plain http beyond this machine: a token would travel readable",
+            hint=f"use https, or set {ALLOW_INSECURE}=1 when you trust that network",
+        )
+    return url
+
+
+def local_url(environ: Mapping[str, str]) -> str:
+    """Where the embedded platform of this machine listens, or last did; else its default address."""
+    try:
+        note = json.loads((paths.data_dir(environ) / "platform.json").read_text())
+        return normalise(str(note["url"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return paths.DEFAULT_PLATFORM_URL
+
+
+def normalise(value: str) -> str:
+    """Scheme added (http on loopback, else https), default port and trailing slashes dropped, host lower-case."""
+    text = value.strip()
+    try:
+        if "://" not in text:
+            loopback = is_loopback("http://" + text)
+            text = ("http://" if loopback else "https://") + text
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise _bad(value, str(error)) from error
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise _bad(value, f"{parts.scheme}:// is not http:// or https://")
+    if not host or any(c.isspace() or ord(c) < 32 for c in text):
+        raise _bad(value, "there is no host in it")
+    if parts.username or parts.password:
+        raise _bad(parts.hostname or "", "credentials do not belong in it")
+    if parts.query or parts.fragment:
+        raise _bad(value, "a query or fragment does not belong in it")
+    shown = f"[{host}]" if ":" in host else host
+    if port is not None and port != _DEFAULT_PORTS[parts.scheme]:
+        shown += f":{port}"
+    return f"{parts.scheme}://{shown}{parts.path.rstrip('/')}"
+
+
+def is_loopback(url: str) -> bool:
+    """Does this URL stay on this machine."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _bad(value: str, why: str) -> ValidationError:
+    return ValidationError(f"not a platform URL: {value}: {why}", hint="for example --platform http://127.0.0.1:7575")
