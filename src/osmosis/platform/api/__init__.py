@@ -7,6 +7,6 @@ from fastapi import APIRouter
 
 def routers() -> list[APIRouter]:
     """Every router of the API, in order of match."""
-    from . import auth
+    from . import auth, sync
 
-    return [auth.router]
+    return [auth.router, sync.router]

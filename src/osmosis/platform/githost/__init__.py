@@ -4,3 +4,14 @@ Git itself speaks the protocol (`git http-backend`); this package checks who ask
 both ways, and starts Git Sync after a push. It never maps a request path to a file: the repository comes from
 the database, and only the two pack services exist.
 """
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+
+def mount(app: FastAPI) -> None:
+    """Add the git host's routes to the platform."""
+    from .routes import router
+
+    app.include_router(router)

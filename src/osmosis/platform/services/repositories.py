@@ -230,19 +230,18 @@ def is_loopback(settings: PlatformSettings) -> bool:
     return settings.host in ("localhost", "::1") or settings.host.startswith("127.")
 
 
-def prepare_bare(repository: tables.Repository, settings: PlatformSettings) -> Path:
+def prepare_bare(path: Path, default_branch: str, settings: PlatformSettings) -> Path:
     """Make the bare folder of a repository if it is not there; safe to call at any time, by several at once.
 
     Starts git: never call it inside a session. GitFailed when git cannot.
     """
-    path = Path(repository.path)
     if (path / "HEAD").is_file():
         return path
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     made = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         run_git(
-            ["init", "--quiet", "--bare", "--template=", f"--initial-branch={repository.default_branch}", str(made)],
+            ["init", "--quiet", "--bare", "--template=", f"--initial-branch={default_branch}", str(made)],
             environ=sealed(settings.environ),
         )
         environ = sealed(settings.environ)

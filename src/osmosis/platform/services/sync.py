@@ -1,0 +1,221 @@
+"""Git Sync: what the platform knows of a repository's commits, and the one answer to "which code will run".
+
+A sync reads the branches, looks into every commit it has not seen, and leaves one event per branch that moved
+(Pending, Syncing, Success, Failed). A git failure is an event with its text, never an exception. Git runs with
+no session open; user code is never imported.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.errors import OsmosisError, ValidationError
+from osmosis.records.base import utc_now
+from osmosis.records.run import SyncStatus
+
+from .. import tables
+from ..db import Database
+from ..settings import PlatformSettings
+from . import mirror
+from .discovery import Found, Tree, discover
+from .gitcmd import sealed, strip_credentials
+from .mirror import Head, Place
+
+log = logging.getLogger(__name__)
+
+MAX_BRANCHES = 200
+"""Branches looked into per sync, the newest commits first; an older one can be pinned by commit."""
+_OPEN = (SyncStatus.PENDING.value, SyncStatus.SYNCING.value)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeRef:
+    """The code a run will use."""
+
+    commit_sha: str
+    """All 40 digits."""
+    branch: str | None
+    """None when a commit was pinned."""
+
+
+def request(session: Session, repository: tables.Repository) -> tables.SyncEvent:
+    """A Pending event; `run` carries it out."""
+    event = tables.SyncEvent(
+        id=tables.new_id(),
+        repository_id=repository.id,
+        status=SyncStatus.PENDING.value,
+        branch=repository.default_branch,
+        commit_sha=repository.last_synced_commit or "",
+    )
+    session.add(event)
+    session.flush()
+    return event
+
+
+def run(db: Database, settings: PlatformSettings, event_id: str) -> None:
+    """Carry out a requested sync; returns when its event says Success or Failed. Blocks while git works."""
+    with db.write() as session:
+        event = session.get(tables.SyncEvent, event_id)
+        if event is None or event.status not in _OPEN:
+            return
+        repository = session.get(tables.Repository, event.repository_id)
+        if repository is None:
+            return
+        place = Place.of(repository)
+        event.status = SyncStatus.SYNCING.value
+    with mirror.locked(place):
+        with db.write() as session:
+            _close_abandoned(session, place.id, keep=event_id)
+        try:
+            named = mirror.fetch(place, settings)
+            _look(db, settings, place, named, event_id=event_id)
+        except OsmosisError as error:
+            _fail(db, event_id, error.message)
+        except Exception as error:
+            # The border of a background job: the event must say how it ended.
+            log.exception("sync of repository %s failed", place.id)
+            _fail(db, event_id, f"the platform failed at this sync: {type(error).__name__}")
+
+
+def after_push(db: Database, settings: PlatformSettings, repository_id: str) -> None:
+    """Sync a hosted repository if a branch moved; without a move nothing is written."""
+    with db.read() as session:
+        repository = session.get(tables.Repository, repository_id)
+        if repository is None:
+            return
+        place = Place.of(repository)
+    with mirror.locked(place):
+        try:
+            _look(db, settings, place, None, event_id=None)
+        except OsmosisError as error:
+            with db.write() as session:
+                repository = session.get_one(tables.Repository, repository_id)
+                event_id = request(session, repository).id
+            _fail(db, event_id, error.message)
+
+
+def _look(db: Database, settings: PlatformSettings, place: Place, named: str | None, *, event_id: str | None) -> None:
+    """Compare branches with what is known, look into new commits, write it all in one transaction."""
+    found = mirror.heads(place, settings.environ)
+    default = mirror.settle_default_branch(place, named, found, settings.environ)
+    with db.read() as session:
+        known = known_branches(session, place.id)
+    moved = [head for head in found if known.get(head.branch) != head.commit]
+    moved.sort(key=lambda head: head.branch != default)  # stable: the default branch first, then the newest
+    moved = moved[:MAX_BRANCHES]
+    if not moved and event_id is None:
+        return
+    if not found:
+        raise ValidationError("the repository has no branch yet: push one, then sync again")
+    held = {commit: _contents(db, settings, place, commit) for commit in {head.commit for head in moved}}
+    mirror.keep(place, held, settings.environ)
+    shown = moved or [head for head in found if head.branch == default] or found[:1]
+    _store(db, place, default, shown, held, event_id=event_id, tip=_tip(found, default))
+
+
+def _tip(found: list[Head], branch: str) -> Head | None:
+    return next((head for head in found if head.branch == branch), None)
+
+
+def _contents(db: Database, settings: PlatformSettings, place: Place, commit: str) -> list[Found] | None:
+    """What a commit holds; None when that is stored already."""
+    with db.read() as session:
+        if session.scalar(_of_commit(place.id, commit).limit(1)) is not None:
+            return None
+    return discover(Tree(place.path, commit, sealed(settings.environ)))
+
+
+def _store(
+    db: Database,
+    place: Place,
+    default: str,
+    shown: list[Head],
+    held: dict[str, list[Found] | None],
+    *,
+    event_id: str | None,
+    tip: Head | None,
+) -> None:
+    with db.write() as session:
+        repository = session.get(tables.Repository, place.id)
+        if repository is None:
+            return
+        for head in shown:
+            for found in held.pop(head.commit, None) or ():
+                session.add(_row(place.id, head, found))
+        session.flush()
+        for head in shown:
+            event = session.get(tables.SyncEvent, event_id) if event_id else None
+            event_id = None  # the requested event tells of the first branch, further branches get their own
+            event = event or request(session, repository)
+            event.branch, event.commit_sha = head.branch, head.commit
+            event.author, event.message = head.author, head.message
+            event.rollouts_found = _count(session, place.id, head.commit)
+            event.status, event.error, event.finished_at = SyncStatus.SUCCESS.value, None, utc_now()
+        repository.default_branch = default
+        repository.last_synced_at = utc_now()
+        repository.last_synced_commit = tip.commit if tip else None
+
+
+def _row(repository_id: str, head: Head, found: Found) -> tables.SyncedRollout:
+    return tables.SyncedRollout(
+        repository_id=repository_id,
+        branch=head.branch,
+        commit_sha=head.commit,
+        name=found.name,
+        path=found.path,
+        kind=found.kind,
+        description=found.description,
+    )
+
+
+def _fail(db: Database, event_id: str, text: str) -> None:
+    with db.write() as session:
+        event = session.get(tables.SyncEvent, event_id)
+        if event is not None:
+            event.status, event.error = SyncStatus.FAILED.value, strip_credentials(text)
+            event.finished_at = utc_now()
+
+
+def _close_abandoned(session: Session, repository_id: str, *, keep: str) -> None:
+    """Under the lock no other sync of this repository works: one that says it does was cut off."""
+    session.execute(
+        sa.update(tables.SyncEvent)
+        .where(
+            tables.SyncEvent.repository_id == repository_id,
+            tables.SyncEvent.status == SyncStatus.SYNCING.value,
+            tables.SyncEvent.id != keep,
+            tables.SyncEvent.created_at
+            < sa.select(tables.SyncEvent.created_at).where(tables.SyncEvent.id == keep).scalar_subquery(),
+        )
+        .values(status=SyncStatus.FAILED.value, error="the platform stopped during this sync", finished_at=utc_now())
+    )
+
+
+def known_branches(session: Session, repository_id: str) -> dict[str, str]:
+    """Branch -> commit of its latest successful sync."""
+    rank = sa.func.row_number().over(partition_by=tables.SyncEvent.branch, order_by=tables.SyncEvent.finished_at.desc())
+    latest = (
+        sa.select(tables.SyncEvent.branch, tables.SyncEvent.commit_sha, rank.label("rank"))
+        .where(
+            tables.SyncEvent.repository_id == repository_id,
+            tables.SyncEvent.status == SyncStatus.SUCCESS.value,
+        )
+        .subquery()
+    )
+    return dict(session.execute(sa.select(latest.c.branch, latest.c.commit_sha).where(latest.c.rank == 1)).tuples())
+
+
+def _of_commit(repository_id: str, commit: str) -> sa.Select[Any]:
+    return sa.select(tables.SyncedRollout).where(
+        tables.SyncedRollout.repository_id == repository_id, tables.SyncedRollout.commit_sha == commit
+    )
+
+
+def _count(session: Session, repository_id: str, commit: str) -> int:
+    query = _of_commit(repository_id, commit).where(tables.SyncedRollout.kind == "rollout")
+    return session.scalar(sa.select(sa.func.count()).select_from(query.subquery())) or 0
