@@ -68,11 +68,12 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A consistent view that blocks no writer. Changes made in it are dropped."""
+        """A consistent view that blocks no writer. Changes made in it are dropped; loaded rows stay readable."""
         with self._read() as session:
             try:
                 yield session
             finally:
+                session.expunge_all()  # a rollback would expire them
                 session.rollback()
 
     def migrate(self) -> None:
