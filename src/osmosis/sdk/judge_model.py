@@ -1,0 +1,201 @@
+"""From `model_info` to a model that can be asked: provider, key, limits, parameters.
+
+Providers without an entry here still work: their key variable is `<PROVIDER>_API_KEY`. A judge at an `api_base`
+of its own needs no key. Nothing is asked here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from ..errors import OsmosisError
+from ..records.plan import ModelSpec
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_REQUEST_TIMEOUT_SECONDS = 30.0
+
+DEFAULT_API_KEY_ENV: dict[str, str] = {
+    "openai": "OPENAI_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+    "xai": "XAI_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+    "google": "GEMINI_API_KEY",
+    "openrouter": "OPENROUTER_API_KEY",
+    "cerebras": "CEREBRAS_API_KEY",
+    "azure": "AZURE_API_KEY",
+    "bedrock": "AWS_ACCESS_KEY_ID",
+    "vertex_ai": "GOOGLE_APPLICATION_CREDENTIALS",
+}
+"""Which variable holds a provider's key, where the name does not follow from the provider's."""
+
+_KEYLESS = frozenset({"offline", "ollama", "ollama_chat", "lm_studio", "llamafile", "vllm", "hosted_vllm"})
+_PLAIN_ENDPOINTS = frozenset({"openai", "hosted_vllm", "vllm", "openai_like", "custom_openai", "lm_studio", "local"})
+_NOT_A_KEY = frozenset({"bedrock", "vertex_ai"})
+_TIMEOUTS = {"xai": 45.0, "gemini": 45.0, "google": 45.0, "cerebras": 60.0, "openrouter": 60.0}
+_LITELLM_NAMES = {"google": "gemini"}
+
+
+class ModelInfo(TypedDict, total=False):
+    """Who judges, and how."""
+
+    provider: str
+    """As LiteLLM names it, or `offline` for the stand-in."""
+    model: str
+    api_key: str
+    api_key_env: str
+    api_base: str
+    """An OpenAI-compatible endpoint of one's own, up to and including `/v1`; takes the model name verbatim."""
+    score_min: float
+    score_max: float
+    system_prompt: str
+    original_input: str
+    timeout: float
+    """Seconds for one attempt."""
+    reasoning_effort: str
+
+
+class MissingAPIKeyError(OsmosisError, RuntimeError):
+    """No key for the judge; the text says which variable to set."""
+
+    code = "VALIDATION"
+
+
+class ProviderRequestError(OsmosisError, RuntimeError):
+    """The judge could not be asked, or gave no usable verdict."""
+
+    code = "MODEL_ERROR"
+
+    def __init__(self, provider: str, model: str, detail: str) -> None:
+        self.provider = provider
+        self.model = model
+        self.detail = detail.strip() or "no further detail was given"
+        super().__init__(f"{provider}/{model}: {self.detail}", provider=provider, model=model)
+
+
+class ModelNotFoundError(ProviderRequestError):
+    """The provider does not know this model."""
+
+
+@dataclass(frozen=True)
+class JudgeModel:
+    """A resolved `model_info`."""
+
+    provider: str
+    model: str
+    spec: ModelSpec
+    api_key: str | None = field(default=None, repr=False)
+    timeout_s: float = DEFAULT_REQUEST_TIMEOUT_SECONDS
+
+
+def key_variable(provider: str) -> str:
+    """The variable that holds a provider's key: from the table, else `<PROVIDER>_API_KEY`."""
+    known = DEFAULT_API_KEY_ENV.get(provider)
+    return known or f"{re.sub(r'[^A-Z0-9]', '_', provider.upper())}_API_KEY"
+
+
+def resolve_judge(
+    model_info: Mapping[str, Any], *, timeout: float | None = None, environ: Mapping[str, str] | None = None
+) -> JudgeModel:
+    """Checks `model_info` and finds its key; `TypeError` or `MissingAPIKeyError` say what is missing."""
+    provider = _text(model_info, "provider").lower()
+    model = _text(model_info, "model")
+    unknown = sorted(set(model_info) - set(ModelInfo.__annotations__))
+    if unknown:
+        logger.warning("model_info: unknown keys are not used: %s", ", ".join(unknown))
+    base = model_info.get("api_base")
+    if base is not None and (not isinstance(base, str) or not base.strip()):
+        raise TypeError(f"model_info['api_base'] must be a non-empty string, got {base!r}")
+    key = resolve_api_key(model_info, provider, environ=environ)
+    seconds = timeout or model_info.get("timeout") or default_timeout(provider, model)
+    return JudgeModel(
+        provider=provider,
+        model=model,
+        spec=_spec(provider, model, base, model_info.get("reasoning_effort")),
+        api_key=None if provider in _NOT_A_KEY and not model_info.get("api_key") else key,
+        timeout_s=float(seconds),
+    )
+
+
+def resolve_api_key(
+    model_info: Mapping[str, Any], provider: str, *, environ: Mapping[str, str] | None = None
+) -> str | None:
+    """`api_key`, else the variable `api_key_env` names, else the provider's own; None where none is needed.
+
+    `MissingAPIKeyError` names the variable and how to set it.
+    """
+    # Rewards call this wherever they run; the documented source of keys is the process's environment.
+    known = os.environ if environ is None else environ
+    given = model_info.get("api_key")
+    if isinstance(given, str) and given.strip():
+        return given.strip()
+    named = model_info.get("api_key_env")
+    if named is not None and (not isinstance(named, str) or not named.strip()):
+        raise TypeError(f"model_info['api_key_env'] must be the name of a variable, got {named!r}")
+    variable = named.strip() if named else key_variable(provider)
+    value = known.get(variable, "").strip()
+    if value:
+        return value
+    if not named and (provider in _KEYLESS or model_info.get("api_base")):
+        return None
+    raise MissingAPIKeyError(
+        f"Environment variable '{variable}' is not set. The judge {provider!r} needs a key: export {variable}=\"...\"",
+        hint=f'export {variable}="..."; or name another variable with api_key_env, or give api_key or api_base',
+        variable=variable,
+    )
+
+
+def ensure_api_key_available(model_info: Mapping[str, Any]) -> None:
+    """`MissingAPIKeyError` now instead of at the first call."""
+    resolve_api_key(model_info, _text(model_info, "provider").lower())
+
+
+def default_timeout(provider: str, model: str) -> float:
+    """Seconds for one attempt: thinking models and slow routes get more."""
+    if provider == "xai" and model.lower().startswith("grok-4"):
+        return 60.0
+    if provider == "openai" and model.lower().startswith("gpt-5"):
+        return 45.0
+    return _TIMEOUTS.get(provider, DEFAULT_REQUEST_TIMEOUT_SECONDS)
+
+
+def provider_of(model: str) -> tuple[str, str]:
+    """(provider, model) of a 0.3-style name: `provider/model`, or a name whose family tells. Else ("", name)."""
+    prefix, slash, rest = model.partition("/")
+    if slash and prefix and rest:
+        return prefix.lower(), rest
+    lowered = model.lower()
+    families = {"gpt-": "openai", "o1": "openai", "o3": "openai", "o4": "openai"}
+    families |= {"claude": "anthropic", "gemini": "gemini", "grok": "xai"}
+    return next((provider for start, provider in families.items() if lowered.startswith(start)), ""), model
+
+
+def _spec(provider: str, model: str, base: str | None, effort: Any) -> ModelSpec:
+    params: dict[str, Any] = {}
+    if not model.lower().startswith("gpt-5"):
+        params["temperature"] = 0
+    if effort:
+        params["reasoning_effort"] = effort
+    if provider == "offline":
+        name = model if model.startswith("offline/") else f"offline/{model}"
+        return ModelSpec(name=name, kind="offline", params=params)
+    if base and provider in _PLAIN_ENDPOINTS:
+        return ModelSpec(name=model, kind="openai", base_url=base.strip().rstrip("/"), params=params)
+    if effort:
+        params["drop_params"] = True
+    route = f"{_LITELLM_NAMES.get(provider, provider)}/{model}" if provider else model
+    if provider == "openai" and model.lower().startswith("gpt-5"):
+        route = f"openai/responses/{model}"
+    return ModelSpec(name=route, kind="litellm", base_url=base.strip() if base else None, params=params)
+
+
+def _text(info: Mapping[str, Any], key: str) -> str:
+    value = info.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise TypeError(f"model_info[{key!r}] must be a non-empty string, got {value!r}")
+    return value.strip()

@@ -1,0 +1,137 @@
+"""`@osmosis_rubric`: marks a function as a rubric and holds it to the documented signature.
+
+A judge configuration embedded in `extra_info` is checked before the function runs; a function that brings its
+own configuration is left alone. The decorator never asks a judge itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from .judge_model import ModelInfo, resolve_judge
+from .signatures import Signature, check_result, spell
+from .tools import is_async
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_NAME = "osmosis_rubric"
+_FORM = "(solution_str: str, ground_truth: str | None, extra_info: dict) -> float"
+_EMBEDDED = ("provider", "model", "rubric")
+_NUMBERS = ("score_min", "score_max", "timeout")
+_TEXTS = ("system_prompt", "api_key", "api_key_env", "api_base", "original_input", "reasoning_effort")
+
+
+def osmosis_rubric(function: F) -> F:
+    """Checks that `function` is `(solution_str: str, ground_truth: str | None, extra_info: dict) -> float`.
+
+    None of the three has a default; further parameters with defaults and `**kwargs` are fine, so is `async def`.
+    At call time: the keyword `data_source` is dropped; when `extra_info` holds any of provider, model, rubric, the
+    whole configuration is checked (types, bounds, key), `model_info_overrides` is merged in and the result is
+    offered as `extra_info["model_info"]`; the result must be a finite float. Rejections are `TypeError`, bounds
+    `ValueError`, a missing key `MissingAPIKeyError`.
+    """
+    signature = Signature(function, _NAME)
+    solution, truth, info = signature.first_three(_FORM)
+    found = signature.annotation(solution)
+    if not (inspect.isclass(found) and issubclass(found, str)):
+        signature.refuse("parameter 'solution_str'", f"is annotated {spell(found)}", "str")
+    found = signature.annotation(truth)
+    if not _text_or_none(found):
+        signature.refuse("parameter 'ground_truth'", f"is annotated {spell(found)}", "str or str | None")
+    found = signature.annotation(info)
+    if found is not dict:
+        signature.refuse("parameter 'extra_info'", f"is annotated {spell(found)}", "dict")
+    for parameter in (solution, truth, info):
+        if parameter.default is not parameter.empty:
+            signature.refuse(f"parameter {parameter.name!r}", f"has the default {parameter.default!r}", "none")
+    signature.check_returns()
+    return _wrapped(function, signature.name)
+
+
+def _wrapped(function: F, name: str) -> F:
+    bind = inspect.signature(function).bind
+
+    def prepared(args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        kwargs.pop("data_source", None)
+        try:
+            bound = bind(*args, **kwargs)
+        except TypeError as exc:
+            raise TypeError(f"@{_NAME}: {name}: {exc}; call it as {_FORM}") from None
+        _check_call(name, bound.arguments)
+        return bound
+
+    if is_async(function):
+
+        @functools.wraps(function)
+        async def asynchronous(*args: Any, **kwargs: Any) -> float:
+            bound = prepared(args, kwargs)
+            return check_result(await function(*bound.args, **bound.kwargs), name, _NAME)
+
+        asynchronous.__osmosis_kind__ = "rubric"  # type: ignore[attr-defined]
+        return asynchronous  # type: ignore[return-value]
+
+    @functools.wraps(function)
+    def plain(*args: Any, **kwargs: Any) -> float:
+        bound = prepared(args, kwargs)
+        return check_result(function(*bound.args, **bound.kwargs), name, _NAME)
+
+    plain.__osmosis_kind__ = "rubric"  # type: ignore[attr-defined]
+    return plain  # type: ignore[return-value]
+
+
+def _check_call(name: str, arguments: dict[str, Any]) -> None:
+    solution, truth, info = (arguments[key] for key in ("solution_str", "ground_truth", "extra_info"))
+    if not isinstance(solution, str):
+        _refuse(name, "solution_str", solution, "str")
+    if truth is not None and not isinstance(truth, str):
+        _refuse(name, "ground_truth", truth, "str or None")
+    if not isinstance(info, Mapping):
+        _refuse(name, "extra_info", info, "dict")
+    if any(key in info for key in _EMBEDDED):
+        arguments["extra_info"] = merged_configuration(dict(info), name)
+
+
+def merged_configuration(info: dict[str, Any], name: str) -> dict[str, Any]:
+    """`info` checked, with `model_info_overrides` merged in and `model_info` ready for `evaluate_rubric`."""
+    overrides = info.get("model_info_overrides") or {}
+    if not isinstance(overrides, Mapping):
+        _refuse(name, "extra_info['model_info_overrides']", overrides, "dict")
+    given = info.get("model_info")
+    base = dict(given) if isinstance(given, Mapping) else {}
+    known = {key: info[key] for key in ModelInfo.__annotations__ if info.get(key) is not None}
+    model_info = {**base, **known, **overrides}
+    rubric = info.get("rubric")
+    if not isinstance(rubric, str) or not rubric.strip():
+        _refuse(name, "extra_info['rubric']", rubric, "a non-empty str")
+    for key in _TEXTS:
+        if model_info.get(key) is not None and not isinstance(model_info[key], str):
+            _refuse(name, f"extra_info[{key!r}]", model_info[key], "str")
+    for key in _NUMBERS:
+        value = model_info.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            _refuse(name, f"extra_info[{key!r}]", value, "a number")
+    low, high = model_info.get("score_min", 0.0), model_info.get("score_max", 1.0)
+    if not low < high:
+        raise ValueError(f"@{_NAME}: {name}: score_max must be greater than score_min, got {low} to {high}")
+    try:
+        resolve_judge(model_info)
+    except TypeError as exc:
+        raise TypeError(f"@{_NAME}: {name}: extra_info: {exc}") from None
+    return {**info, **overrides, "model_info": model_info}
+
+
+def _text_or_none(annotation: Any) -> bool:
+    if get_origin(annotation) in (Union, types.UnionType):
+        parts = get_args(annotation)
+        texts = [part for part in parts if part is not type(None)]
+        return len(parts) == 2 and len(texts) == 1 and inspect.isclass(texts[0]) and issubclass(texts[0], str)
+    return inspect.isclass(annotation) and issubclass(annotation, str)
+
+
+def _refuse(name: str, what: str, found: Any, expected: str) -> None:
+    shown = f"{type(found).__name__} ({str(found)[:60]!r})" if found is not None else "None"
+    raise TypeError(f"@{_NAME}: {name}: {what} is {shown}; expected {expected}")
