@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from .base import Record
-from .rollout import Message
+from .rollout import Failure, Message
 
 LEASE_HEADER = "X-Osmosis-Rollout-Lease"
 PORT_VARIABLE = "_OSMOSIS_ROLLOUT_PORT"
@@ -86,6 +86,8 @@ class CompletionCallback(Record):
     extra_fields: dict[str, Any] | None = None
     err_message: str | None = None
     err_category: str | None = None
+    failure: Failure | None = None
+    """The same with phase, finer category and traceback; ours, other servers leave it out."""
 
 
 class GraderCallback(Record):
@@ -96,6 +98,8 @@ class GraderCallback(Record):
     sample: WireSample | None = None
     err_message: str | None = None
     err_category: str | None = None
+    failure: Failure | None = None
+    """The same with phase, finer category and traceback; ours, other servers leave it out."""
 
 
 class RolloutAccepted(Record):
@@ -116,6 +120,8 @@ class RolloutState04(Record):
     sample: WireSample | None = None
     err_message: str | None = None
     err_category: str | None = None
+    failure: Failure | None = None
+    """The same with phase, finer category and traceback; ours, other servers leave it out."""
 
 
 class CancelRequest(Record):

@@ -1,0 +1,61 @@
+"""The bearer of a rollout server. It is checked before a request's body is read, in constant time, so an unknown
+caller learns nothing, not even whether the body was well-formed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+import secrets
+from typing import Any
+
+API_KEY_PREFIX = "osm_rollout_"
+_BEARER = re.compile(rb"^\s*bearer\s+(\S+)\s*$", re.IGNORECASE)
+
+
+def generate_api_key() -> str:
+    return API_KEY_PREFIX + secrets.token_urlsafe(32)
+
+
+def token_of(header: bytes | None) -> bytes | None:
+    """The token of an Authorization header: `Bearer X` in any case, or a bare `X`; None for other schemes."""
+    if not header:
+        return None
+    if found := _BEARER.match(header):
+        return found.group(1)
+    bare = header.strip()
+    return bare if bare and not re.search(rb"\s", bare) else None
+
+
+def validate_api_key(provided: str | None, expected: str) -> bool:
+    """Whether the Authorization header value `provided` carries `expected`."""
+    token = token_of(provided.encode("utf-8", "surrogateescape")) if provided else None
+    return token is not None and hmac.compare_digest(token, expected.encode())
+
+
+class BearerGuard:
+    """ASGI middleware: 401 for every path but the open ones unless the key is given."""
+
+    def __init__(self, app: Any, *, api_key: str, open_paths: frozenset[str] = frozenset({"/health"})) -> None:
+        self.app = app
+        self._key = api_key.encode()
+        self._open = open_paths
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] in self._open:
+            await self.app(scope, receive, send)
+            return
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+        token = token_of(header)
+        if token is not None and hmac.compare_digest(token, self._key):
+            await self.app(scope, receive, send)
+            return
+        body = json.dumps({"detail": "Invalid or missing API key"}).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"www-authenticate", b"Bearer"),
+        ]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,244 @@
+"""Drives a rollout server as a `RolloutFn`: one task in, one `Rollout` out, whatever happens on the other side.
+The generation is found out from `/health`; the model is served through a train gate, which also knows usage and the
+true cause of model failures. A dead server ends all waiting at once, a silent one is bounded. Nothing is scored here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from osmosis.errors import NetworkError
+from osmosis.records.base import utc_now
+from osmosis.records.plan import EvalPlan
+from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score
+
+from .delivery import open_session
+from .drivers import Driver, Driver02, Driver03, Driver04, Ended, Generation, RolloutLost, Wire, generation_of
+from .gate import RolloutGate
+from .traingate import TrainGate
+
+if TYPE_CHECKING:
+    from osmosis.engine.task import RolloutFn, Task
+
+REQUEST_TIMEOUT_S = 30.0
+GRACE_S = 60.0
+UNLIMITED_S = 3600.0
+WATCH_EVERY_S = 1.0
+DEAD_AFTER = 3
+"""Refused connections in a row, one per watch, until a server counts as dead."""
+
+
+@asynccontextmanager
+async def served(
+    server_url: str,
+    gate: TrainGate,
+    plan: EvalPlan,
+    *,
+    api_key: str | None = None,
+    generation: Generation | None = None,
+    died: Callable[[], Awaitable[Any]] | None = None,
+) -> AsyncIterator[RolloutFn]:
+    """A `RolloutFn` over the rollout server at `server_url`; `gate` must be started.
+
+    `generation` overrules what `/health` says. `died` (for example `RolloutServerProcess.wait_died`) returns when
+    the server's process has ended; without it, a server that refuses connections for some seconds counts as dead.
+    `NetworkError` when there is no healthy server to begin with.
+    """
+    async with open_session() as session:
+        wire = Wire(session, server_url, api_key, REQUEST_TIMEOUT_S)
+        spoken = generation or await _detect(wire)
+        driver: Driver
+        if spoken == "0.2":
+            driver = Driver02(wire, plan, gate.base_url)
+        else:
+            driver = Driver04(wire, plan) if spoken == "0.4" else Driver03(wire, plan)
+        server = _Served(driver, gate, plan, server_url)
+        watcher = asyncio.create_task(server.watch_process(died) if died else server.watch_health(wire))
+        try:
+            yield server.rollout
+        finally:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+            await server.settle()
+
+
+async def _detect(wire: Wire) -> Generation:
+    try:
+        status, body, _ = await wire.ask("GET", "/health")
+        if status != 200:
+            raise NetworkError(
+                f"{wire.url}/health answered {status}", hint="check that this is the URL of a rollout server"
+            )
+        return generation_of(body)
+    except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as exc:
+        raise NetworkError(
+            f"no rollout server answers at {wire.url}: {exc or type(exc).__name__}",
+            hint="start it, or check host and port",
+        ) from exc
+    except RolloutLost as exc:
+        raise NetworkError(f"{wire.url}: {exc}", hint="check that this is the URL of a rollout server") from exc
+
+
+class _Served:
+    """The rollouts of one server."""
+
+    def __init__(self, driver: Driver, gate: TrainGate, plan: EvalPlan, url: str) -> None:
+        self._driver = driver
+        self._gate = gate
+        self._plan = plan
+        self._url = url
+        self._death: RolloutLost | None = None
+        self._runs: set[asyncio.Task[Ended]] = set()
+        self._cancels: set[asyncio.Task[None]] = set()
+
+    async def rollout(self, task: Task) -> Rollout:
+        """One attempt at one row; raises only for the caller's own cancellation."""
+        started_at, started = utc_now(), time.perf_counter()
+        gate = self._gate.open_rollout(task.rollout_id, row_index=task.row.index, attempt=task.attempt)
+        try:
+            try:
+                ended = await self._bounded(gate, task)
+            except RolloutLost as exc:
+                self._cancel(gate.rollout_id)
+                ended = Ended(exc.failure)
+            except asyncio.CancelledError:
+                self._cancel(gate.rollout_id)
+                raise
+            rollout = _rollout(task, gate, ended)
+            rollout.started_at = started_at
+            rollout.duration_ms = (time.perf_counter() - started) * 1000
+            return rollout
+        finally:
+            self._gate.close_rollout(gate)
+
+    async def _bounded(self, gate: RolloutGate, task: Task) -> Ended:
+        if self._death is not None:
+            raise self._death
+        limit = self._limit()
+        run = asyncio.create_task(self._driver.run(gate, task.row))
+        self._runs.add(run)
+        try:
+            done, _ = await asyncio.wait([run], timeout=limit)
+            if done and not run.cancelled():
+                return run.result()
+            if self._death is not None:
+                raise self._death
+            raise RolloutLost(
+                Category.TIMEOUT,
+                f"the rollout server gave no result within {limit:g} s",
+                phase=Phase.AGENT,
+                fix="look at the rollout server's log for a call that blocks or never returns",
+            )
+        finally:
+            self._runs.discard(run)
+            if not run.done():
+                run.cancel()
+
+    def _limit(self) -> float:
+        limits = self._plan.timeouts
+        if limits.agent_s is None or limits.score_s is None:
+            return UNLIMITED_S
+        return limits.agent_s + limits.score_s + GRACE_S
+
+    def _cancel(self, rollout_id: str) -> None:
+        """Tells the server that nobody waits any more; in the background, and never an error."""
+        if self._death is None:
+            task = asyncio.create_task(self._say_cancel(rollout_id))
+            self._cancels.add(task)
+            task.add_done_callback(self._cancels.discard)
+
+    async def _say_cancel(self, rollout_id: str) -> None:
+        try:
+            await asyncio.wait_for(self._driver.cancel(rollout_id), 5.0)
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+            pass
+
+    async def settle(self) -> None:
+        """Lets cancellations get through, briefly."""
+        if self._cancels:
+            await asyncio.wait(self._cancels, timeout=2.0)
+        for task in [*self._cancels, *self._runs]:
+            task.cancel()
+
+    async def watch_process(self, died: Callable[[], Awaitable[Any]]) -> None:
+        code = await died()
+        said = f" with exit code {code}" if isinstance(code, int) else ""
+        self._die(f"the rollout server ended{said} while rollouts were running")
+
+    async def watch_health(self, wire: Wire) -> None:
+        refusals = 0
+        while refusals < DEAD_AFTER:
+            await asyncio.sleep(WATCH_EVERY_S)
+            try:
+                await wire.ask("GET", "/health")
+                refusals = 0
+            except aiohttp.ClientConnectorError:
+                refusals += 1
+            except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+                refusals = 0  # slow or busy is not dead
+        self._die(f"the rollout server at {self._url} does not accept connections any more")
+
+    def _die(self, message: str) -> None:
+        self._death = RolloutLost(
+            Category.SERVER_DIED, message, fix="the end of the rollout server's log says why it ended"
+        )
+        for run in list(self._runs):
+            run.cancel()
+
+
+def _rollout(task: Task, gate: RolloutGate, ended: Ended) -> Rollout:
+    sample, failure = ended.sample, ended.failure
+    scores: dict[str, Score] = {}
+    status = RolloutStatus.SUCCESS
+    if failure is not None and failure.phase is Phase.SCORE:
+        scores["reward"] = Score(name="reward", failure=failure)
+        failure = None
+    elif failure is not None:
+        status = RolloutStatus.FAILED
+        failure = _true_cause(failure, gate)
+    elif sample is not None and sample.remove_sample:
+        status = RolloutStatus.SKIPPED
+    elif sample is not None and sample.reward is not None:
+        scores["reward"] = Score(name="reward", value=sample.reward)
+    messages = sample.messages if sample is not None and sample.messages else gate.messages
+    measured = {**(ended.metrics or {}), **(sample.metrics if sample is not None else {})}
+    return Rollout(
+        rollout_id=task.rollout_id,
+        row_index=task.row.index,
+        attempt=task.attempt,
+        status=status,
+        messages=messages or task.row.messages(),
+        scores=scores,
+        failure=failure,
+        finish_reason=ended.finish_reason or gate.finish_reason,
+        usage=gate.usage,
+        calls=list(gate.calls),
+        num_tool_calls=sum(len(message.get("tool_calls") or ()) for message in messages),
+        model=next((call.model for call in reversed(gate.calls) if call.model), None),
+        metrics={key: float(value) for key, value in measured.items() if _is_number(value)},
+        info=dict(sample.extra_fields) if sample is not None else {},
+    )
+
+
+def _true_cause(failure: Failure, gate: RolloutGate) -> Failure:
+    """The gate saw the model fail: its category beats what the agent made of the error."""
+    error = gate.model_error
+    if error is None or failure.category in (Category.SERVER_DIED, Category.CANCELLED):
+        return failure
+    return Failure(
+        phase=Phase.MODEL,
+        category=Category(error.category),
+        message=error.message,
+        traceback=failure.traceback,
+        fix=error.hint or failure.fix,
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,203 @@
+"""Delivers results to the trainer that asked for them: 2xx is success, 429, 408 and 5xx are tried again with jitter
+and `Retry-After`, other answers are final. What cannot be delivered is kept, tried on slowly, written to the spool
+and sent again at the next start. Posts of one rollout keep their order; a repeated post is byte for byte the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from osmosis.llm.failures import parse_retry_after
+
+from .spool import Post, Spool
+
+log = logging.getLogger("osmosis.serve")
+
+
+@dataclass(frozen=True)
+class DeliveryPolicy:
+    """How often, how long in between (seconds)."""
+
+    quick_tries: int = 5
+    """Tries with a short delay; then the post is spooled and tried on slowly."""
+    base_delay_s: float = 0.5
+    max_delay_s: float = 8.0
+    slow_delay_s: float = 30.0
+    connect_timeout_s: float = 10.0
+    reply_timeout_s: float = 30.0
+    parallel: int = 128
+    """Posts on the wire at the same time."""
+
+
+class Refused(Exception):
+    """The receiver answered that it will never take this."""
+
+
+def open_session() -> aiohttp.ClientSession:
+    """The one connection pool of a server; must be opened inside its event loop."""
+    connector = aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=30.0, ttl_dns_cache=60)
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
+
+
+class Delivery:
+    """Takes responsibility for posts. `start` redelivers what earlier processes left, `close` spools the rest."""
+
+    def __init__(
+        self,
+        session: Callable[[], aiohttp.ClientSession],
+        *,
+        spool: Spool | None = None,
+        policy: DeliveryPolicy | None = None,
+    ) -> None:
+        self._session = session
+        self._spool = spool
+        self.policy = policy or DeliveryPolicy()
+        self._queues: dict[str, tuple[deque[Post], asyncio.Task[None]]] = {}
+        self._files: dict[Post, Path] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slow: set[asyncio.Task[None]] = set()
+        self._wire = asyncio.Semaphore(self.policy.parallel)
+        self.delivered = 0
+        self.refused = 0
+
+    @property
+    def waiting(self) -> int:
+        """Rollouts with a result that is not acknowledged yet."""
+        return len(self._queues)
+
+    def start(self) -> None:
+        if self._spool is None:
+            return
+        for path, post in self._spool.adopt():
+            log.info("redelivering the result of rollout %s from an earlier process", post.rollout_id)
+            self._files[post] = path
+            self._slow.add(self._send(post))
+
+    def send(self, post: Post) -> None:
+        """Sends in the background, after everything sent before for the same rollout."""
+        self._send(post)
+
+    def _send(self, post: Post) -> asyncio.Task[None]:
+        known = self._queues.get(post.rollout_id)
+        if known is not None:
+            known[0].append(post)
+            return known[1]
+        queue = deque([post])
+        task = asyncio.get_running_loop().create_task(self._work(post.rollout_id, queue))
+        self._queues[post.rollout_id] = (queue, task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._slow.discard)
+        return task
+
+    async def close(self, timeout: float) -> None:
+        """Goes on delivering for `timeout` seconds, then spools what is left; loses nothing while there is a spool."""
+        quick = self._tasks - self._slow
+        if quick:
+            await asyncio.wait(quick, timeout=timeout)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left = [post for queue, _ in self._queues.values() for post in queue]
+        for post in left:
+            self._keep(post)
+        if left and self._spool is None:
+            log.error("%d results were not delivered and there is no spool folder: they are lost", len(left))
+        elif left:
+            log.warning("%d results are spooled in %s and sent again at the next start", len(left), self._spool_root)
+        if self._spool is not None:
+            self._spool.close()
+
+    @property
+    def _spool_root(self) -> str:
+        return str(self._spool.root) if self._spool else ""
+
+    async def _work(self, rollout_id: str, queue: deque[Post]) -> None:
+        while queue:
+            post = queue[0]
+            try:
+                await self._deliver(post)
+                self.delivered += 1
+                self._forget(post)
+            except Refused as exc:
+                self.refused += 1
+                log.error("the result of rollout %s was refused: %s", rollout_id, exc)
+                self._put_aside(post)
+            queue.popleft()
+        self._queues.pop(rollout_id, None)
+
+    async def _deliver(self, post: Post) -> None:
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                asked, why = await self._once(post)
+                if asked is None:
+                    return
+            except aiohttp.InvalidURL as exc:
+                raise Refused(f"{post.url} is not a URL") from exc
+            except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as exc:
+                asked, why = 0.0, f"{type(exc).__name__}: {exc}"
+            delay = self._delay(tries, asked)
+            if tries == self.policy.quick_tries:
+                log.warning("rollout %s: result not taken after %d tries (%s); kept", post.rollout_id, tries, why)
+                self._keep(post)
+                if (task := asyncio.current_task()) is not None:
+                    self._slow.add(task)
+            await asyncio.sleep(delay)
+
+    async def _once(self, post: Post) -> tuple[float | None, str]:
+        """One try: (None, "") when taken, else the delay the receiver asked for (0 = it said nothing) and why."""
+        policy = self.policy
+        headers = {"Content-Type": "application/json", "Idempotency-Key": post.rollout_id}
+        if post.bearer:
+            headers["Authorization"] = f"Bearer {post.bearer}"
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=policy.connect_timeout_s, sock_read=policy.reply_timeout_s
+        )
+        async with (
+            self._wire,
+            self._session().post(
+                post.url, data=post.body.encode(), headers=headers, timeout=timeout, allow_redirects=False
+            ) as reply,
+        ):
+            if 200 <= reply.status < 300:
+                await reply.read()
+                return None, ""
+            said = (await reply.content.read(300)).decode(errors="replace")
+            if reply.status in (408, 425, 429) or reply.status >= 500:
+                return parse_retry_after(reply.headers.get("Retry-After")) or 0.0, f"HTTP {reply.status}"
+            raise Refused(f"HTTP {reply.status} {said}".strip())
+
+    def _delay(self, tries: int, asked: float) -> float:
+        policy = self.policy
+        if tries >= policy.quick_tries:
+            base = policy.slow_delay_s
+        else:
+            base = min(policy.base_delay_s * 2 ** (tries - 1), policy.max_delay_s)
+        return max(min(asked, 120.0), base * random.uniform(0.5, 1.0))
+
+    def _keep(self, post: Post) -> None:
+        if self._spool is None or post in self._files:
+            return
+        try:
+            self._files[post] = self._spool.add(post)
+        except OSError as exc:
+            log.error("cannot spool the result of rollout %s: %s", post.rollout_id, exc)
+
+    def _forget(self, post: Post) -> None:
+        if (path := self._files.pop(post, None)) is not None:
+            path.unlink(missing_ok=True)
+
+    def _put_aside(self, post: Post) -> None:
+        self._keep(post)
+        if self._spool is not None and (path := self._files.pop(post, None)) is not None:
+            self._spool.refuse(path)

@@ -1,0 +1,304 @@
+"""How one rollout is started on a rollout server and its end awaited, once per generation of the protocol. A driver
+raises `RolloutLost` with phase and category when the server gave no result; a result of any kind is returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import aiohttp
+import orjson
+from pydantic import ValidationError as BadShape
+
+from osmosis.llm.failures import parse_retry_after
+from osmosis.records.base import Record
+from osmosis.records.dataset import Row
+from osmosis.records.plan import EvalPlan
+from osmosis.records.rollout import Category, Failure, Phase
+from osmosis.records.wire import LEASE_HEADER, RolloutAccepted, RolloutInit, RolloutState04, ServerHealth, WireSample
+from osmosis.records.wire02 import LoopStatus, RolloutRequest
+
+from .gate import RolloutGate
+
+Generation = Literal["0.2", "0.3", "0.4"]
+
+MAX_RETRY_AFTER_S = 60.0
+_WIRE_WORDS = {
+    "timeout": Category.TIMEOUT,
+    "validation_error": Category.BAD_REQUEST,
+    "http_error": Category.SERVER_ERROR,
+    "agent_error": Category.AGENT_ERROR,
+}
+
+
+class RolloutLost(Exception):
+    """The server refused the rollout, died or fell silent."""
+
+    def __init__(self, category: Category, message: str, *, phase: Phase = Phase.SETUP, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.failure = Failure(phase=phase, category=category, message=message, fix=fix)
+
+
+@dataclass
+class Ended:
+    """What the server said in the end."""
+
+    failure: Failure | None = None
+    sample: WireSample | None = None
+    finish_reason: str | None = None
+    metrics: dict[str, float] | None = None
+
+
+class Driver(Protocol):
+    """Starts a rollout and returns its end; `cancel` is best effort."""
+
+    async def run(self, gate: RolloutGate, row: Row) -> Ended: ...
+
+    async def cancel(self, rollout_id: str) -> None: ...
+
+
+class Wire:
+    """Requests to one rollout server over one connection pool."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, api_key: str | None, timeout_s: float) -> None:
+        self.url = url.rstrip("/")
+        self._session = session
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._timeout_s = timeout_s
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Record | dict[str, Any] | None = None,
+        *,
+        wait_s: float = 0.0,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, bytes, float | None]:
+        """Status, body and `Retry-After` of one exchange; `wait_s` is added to the time limit of a long poll."""
+        data: str | bytes | None = None
+        if body is not None:
+            data = body.model_dump_json(exclude_none=True) if isinstance(body, Record) else orjson.dumps(body)
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s + wait_s)
+        async with self._session.request(
+            method, self.url + path, data=data, headers={**self._headers, **(headers or {})}, timeout=timeout
+        ) as reply:
+            return reply.status, await reply.read(), parse_retry_after(reply.headers.get("Retry-After"))
+
+    async def submit(self, path: str, body: Record) -> bytes:
+        """POST until accepted: waits through 429 and 503, tries transport errors twice; `RolloutLost` otherwise."""
+        transport_errors = 0
+        while True:
+            try:
+                status, answer, asked = await self.ask("POST", path, body)
+            except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as exc:
+                transport_errors += 1
+                if transport_errors > 2:
+                    raise RolloutLost(*unreachable(self.url, exc)) from exc
+                await asyncio.sleep(0.25)
+                continue
+            if 200 <= status < 300:
+                return answer
+            if status in (429, 503):
+                await asyncio.sleep(min(max(asked if asked is not None else 1.0, 0.05), MAX_RETRY_AFTER_S))
+                continue
+            if status == 409 and transport_errors:
+                raise RolloutLost(Category.CONNECTION, "the server accepted the rollout, but its answer was lost")
+            raise refused(path, status, answer)
+
+    async def cancel(self, rollout_id: str) -> None:
+        await self.ask("POST", "/rollout/cancel", {"ids": [rollout_id]})
+
+
+class Driver03:
+    """Callbacks: the gate hears the end."""
+
+    def __init__(self, wire: Wire, plan: EvalPlan) -> None:
+        self._wire = wire
+        self._plan = plan
+
+    async def run(self, gate: RolloutGate, row: Row) -> Ended:
+        init = rollout_init(gate, row, self._plan)
+        init.controller_api_key = gate.callback_key
+        init.completion_callback_url = gate.completion_callback_url
+        init.grader_callback_url = gate.grader_callback_url
+        await self._wire.submit("/rollout", init)
+        await gate.result()
+        completion, grader = gate.completion, gate.grader
+        if completion is not None and completion.status != "success":
+            sample = grader.sample if grader else None
+            failure = completion.failure or worded(completion.err_category, completion.err_message, completion.status)
+            return Ended(failure, sample)
+        if grader is None or grader.status == "success":
+            return Ended(None, grader.sample if grader else None)
+        if grader.failure is not None:
+            return Ended(grader.failure, grader.sample)
+        failure = worded(grader.err_category, grader.err_message, "failure")
+        if completion is not None:  # the agent's own success came first, so this is the grader's failure
+            failure.phase = Phase.SCORE
+            if failure.category is Category.AGENT_ERROR:
+                failure.category = Category.SCORE_ERROR
+        return Ended(failure, grader.sample)
+
+    async def cancel(self, rollout_id: str) -> None:
+        await self._wire.cancel(rollout_id)
+
+
+class Driver04:
+    """Polling: results are read under the lease."""
+
+    def __init__(self, wire: Wire, plan: EvalPlan) -> None:
+        self._wire = wire
+        self._plan = plan
+
+    async def run(self, gate: RolloutGate, row: Row) -> Ended:
+        answer = await self._wire.submit("/rollout", rollout_init(gate, row, self._plan))
+        try:
+            accepted = RolloutAccepted.model_validate_json(answer)
+        except BadShape as exc:
+            raise RolloutLost(
+                Category.BAD_RESPONSE, "the server's answer to POST /rollout is not one of generation 0.4"
+            ) from exc
+        while True:
+            state = await self._read(accepted)
+            if state.status == "success":
+                return Ended(None, state.sample)
+            if state.status in ("failure", "cancelled"):
+                failure = state.failure or worded(state.err_category, state.err_message, state.status)
+                return Ended(failure, state.sample)
+
+    async def cancel(self, rollout_id: str) -> None:
+        await self._wire.cancel(rollout_id)
+
+    async def _read(self, accepted: RolloutAccepted) -> RolloutState04:
+        """One state; errors are tried again while the lease lasts."""
+        loop = asyncio.get_running_loop()
+        lease_ends = loop.time() + accepted.polling_lease_timeout_sec
+        path = f"/rollout/{accepted.rollout_id}/result"
+        tries = 0
+        while True:
+            tries += 1
+            lost: RolloutLost
+            try:
+                status, body, _ = await self._wire.ask(
+                    "GET",
+                    path,
+                    wait_s=accepted.result_wait_timeout_sec,
+                    headers={LEASE_HEADER: accepted.polling_lease_token},
+                )
+                if status == 200:
+                    return RolloutState04.model_validate_json(body)
+                lost = refused(path, status, body)
+                if status < 500 and status != 429:
+                    raise lost
+            except BadShape as exc:
+                raise RolloutLost(Category.BAD_RESPONSE, f"GET {path} did not answer with a rollout state") from exc
+            except aiohttp.ClientConnectorError as exc:
+                lost = RolloutLost(*unreachable(self._wire.url, exc))
+                if tries > 2:
+                    raise lost from exc
+            except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as exc:
+                lost = RolloutLost(*unreachable(self._wire.url, exc))
+            delay = min(0.25 * 2 ** min(tries - 1, 5), 8.0)
+            if loop.time() + delay > lease_ends:
+                raise lost
+            await asyncio.sleep(delay)
+
+
+class Driver02:
+    """Init, then the completed callback; tools are known from the answer to init."""
+
+    def __init__(self, wire: Wire, plan: EvalPlan, gate_url: str) -> None:
+        self._wire = wire
+        self._plan = plan
+        self._gate_url = gate_url
+
+    async def run(self, gate: RolloutGate, row: Row) -> Ended:
+        gate.expect_tools()
+        request = RolloutRequest(
+            rollout_id=gate.rollout_id,
+            server_url=self._gate_url,
+            messages=row.messages(),
+            completion_params=dict(self._plan.model.params),
+            max_turns=self._plan.max_turns,
+            max_tokens_total=self._plan.max_tokens_total or 1_000_000_000,
+            metadata={**row.data, "ground_truth": row.ground_truth, "row_index": row.index},
+            api_key=gate.bearer,
+        )
+        answer = await self._wire.submit("/v1/rollout/init", request)
+        try:
+            tools = orjson.loads(answer).get("tools")
+        except (orjson.JSONDecodeError, AttributeError) as exc:
+            raise RolloutLost(Category.BAD_RESPONSE, "the answer to /v1/rollout/init is not an object") from exc
+        gate.know_tools(tools)
+        await gate.result()
+        response = gate.response
+        assert response is not None
+        failure = None
+        if response.status is LoopStatus.ERROR:
+            failure = worded("agent_error", response.error_message, "failure")
+        metrics = response.metrics.model_dump() if response.metrics else {}
+        sample = WireSample(
+            messages=response.final_messages, reward=response.reward, extra_fields=response.extra_fields
+        )
+        return Ended(failure, sample, finish_reason=response.finish_reason, metrics=metrics)
+
+    async def cancel(self, rollout_id: str) -> None:
+        """This generation has no way to say so; the server's own limits end the rollout."""
+
+
+def generation_of(health: bytes) -> Generation:
+    """Which generation a `/health` answer belongs to; servers that speak 0.3 and 0.4 are polled."""
+    try:
+        body = orjson.loads(health)
+        if isinstance(body, dict) and "agent_loop" in body and "lifecycle" not in body:
+            return "0.2"
+        parsed = ServerHealth.model_validate(body)
+    except (orjson.JSONDecodeError, BadShape) as exc:
+        raise RolloutLost(Category.BAD_RESPONSE, "GET /health did not answer with a server's health") from exc
+    return "0.4" if parsed.process_id is not None or parsed.lifecycle is not None else "0.3"
+
+
+def rollout_init(gate: RolloutGate, row: Row, plan: EvalPlan) -> RolloutInit:
+    """What every `POST /rollout` says; columns beyond prompt and answer travel as metadata."""
+    metadata = row.metadata
+    if metadata is None:
+        known = {"system_prompt", "user_prompt", "ground_truth", "label", "metadata"}
+        metadata = {key: value for key, value in row.data.items() if key not in known} or None
+    return RolloutInit(
+        initial_messages=row.messages(),
+        label=row.ground_truth,
+        metadata=metadata,
+        rollout_id=gate.rollout_id,
+        chat_completions_url=gate.chat_completions_url,
+        llm_api_key=gate.bearer,
+        agent_timeout_sec=plan.timeouts.agent_s,
+        grader_timeout_sec=plan.timeouts.score_s,
+    )
+
+
+def worded(category: str | None, message: str | None, status: str) -> Failure:
+    """The failure behind the two keys that every server sends."""
+    known = Category.CANCELLED if status == "cancelled" else _WIRE_WORDS.get(category or "", Category.AGENT_ERROR)
+    return Failure(phase=Phase.AGENT, category=known, message=message or f"the rollout server said only {status!r}")
+
+
+def unreachable(url: str, exc: BaseException) -> tuple[Category, str]:
+    if isinstance(exc, aiohttp.ClientConnectorError):
+        return Category.SERVER_DIED, f"the rollout server at {url} does not accept connections any more"
+    if isinstance(exc, asyncio.TimeoutError):
+        return Category.TIMEOUT, f"the rollout server at {url} did not answer in time"
+    return Category.CONNECTION, f"the connection to the rollout server at {url} broke: {exc or type(exc).__name__}"
+
+
+def refused(path: str, status: int, body: bytes) -> RolloutLost:
+    said = body[:500].decode("utf-8", "replace").strip()
+    category = {401: Category.AUTH, 403: Category.AUTH, 429: Category.RATE_LIMIT}.get(status, Category.BAD_REQUEST)
+    if status >= 500:
+        category = Category.SERVER_ERROR
+    fix = "give the rollout server's API key" if status == 401 else None
+    return RolloutLost(category, f"the rollout server answered {path} with {status}: {said}", fix=fix)

@@ -1,0 +1,62 @@
+"""Bodies in, bodies out: what the routes of every generation share. Bodies are read bounded and validated straight
+from bytes, after authentication; answers are bytes made by the records themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import orjson
+from fastapi import Request, Response
+from pydantic import ValidationError as BadShape
+
+from osmosis.records.base import Record
+
+Shape = TypeVar("Shape", bound=Record)
+
+
+class HttpProblem(Exception):
+    """An answer that is not a success: status, `detail`, headers."""
+
+    def __init__(self, status: int, detail: object, *, headers: dict[str, str] | None = None) -> None:
+        super().__init__(str(detail))
+        self.status = status
+        self.detail = detail
+        self.headers = headers or {}
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body, at most `limit` bytes (413 beyond)."""
+    said = request.headers.get("content-length", "0")
+    if said.isdigit() and int(said) > limit:
+        raise HttpProblem(413, f"the body is larger than {limit} bytes")
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise HttpProblem(413, f"the body is larger than {limit} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def parse(shape: type[Shape], body: bytes) -> Shape:
+    """The body as a record; 422 with the list of what is wrong otherwise."""
+    try:
+        return shape.model_validate_json(body)
+    except BadShape as exc:
+        raise HttpProblem(422, exc.errors(include_url=False, include_context=False, include_input=False)) from exc
+
+
+def reply(record: Record, status: int = 200) -> Response:
+    return Response(record.model_dump_json(exclude_none=True), status_code=status, media_type="application/json")
+
+
+def reply_json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(body), status_code=status, media_type="application/json", headers=headers)
+
+
+async def answer_problem(_: Request, exc: Exception) -> Response:
+    """FastAPI exception handler for `HttpProblem`."""
+    assert isinstance(exc, HttpProblem)
+    return reply_json({"detail": exc.detail}, exc.status, exc.headers)

@@ -1,0 +1,287 @@
+"""`POST /rollout`, its status, result and cancellation: generations 0.3 and 0.4 of the protocol, on one desk.
+A request with callback URLs is called back; one without is polled under a lease that each read renews.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter, Request, Response
+
+from osmosis.records.base import Record
+from osmosis.records.wire import (
+    LEASE_HEADER,
+    CancelRequest,
+    CompletionCallback,
+    GraderCallback,
+    RolloutAccepted,
+    RolloutInit,
+    RolloutState04,
+    ServerHealth,
+    ServerLifecycle,
+    check_rollout_id,
+)
+
+from .desk import Draining, Entry, QueueFull
+from .http import HttpProblem, parse, read_body, reply, reply_json
+from .outcome import Outcome, from_execution
+from .runtime import ServerRuntime
+from .spool import Post
+
+if TYPE_CHECKING:
+    from .server import Backend
+
+SWEEP_EVERY_S = 0.5
+RETURNS_WITHIN_S = 1.0
+"""A reader that polls comes back this soon after each answer; shutting down waits for it."""
+
+
+@dataclass(eq=False, slots=True)
+class Kept:
+    """A rollout as its requester knows it."""
+
+    entry: Entry
+    init: RolloutInit | None
+    """Dropped once the rollout is over."""
+    lease: str | None
+    """None: called back, not polled."""
+    lease_until: float = 0.0
+    readers: int = 0
+    last_read: float = -1e9
+    """When its state was last handed out."""
+    read: bool = False
+    """The final result was handed out at least once."""
+    completion_told: bool = False
+    """The completion callback is on its way: it is said once."""
+
+
+class RolloutDesk:
+    """The rollouts of `POST /rollout`: leases, callbacks, results kept for late readers."""
+
+    def __init__(self, backend: Backend, runtime: ServerRuntime, *, instance_id: str | None = None) -> None:
+        self.backend = backend
+        self.runtime = runtime
+        self.instance_id = instance_id
+        self.limits = runtime.limits
+        self._kept: dict[str, Kept] = {}
+        runtime.unread = self._unread
+        runtime.background.append(self.sweep)
+
+    def accept(self, init: RolloutInit) -> RolloutAccepted | None:
+        """Takes a rollout in; the answer of a polled one, None for one that is called back."""
+        polled = init.completion_callback_url is None and init.grader_callback_url is None
+        if init.rollout_id is None:
+            if polled:
+                raise HttpProblem(422, "rollout_id is required when no callback URLs are given")
+            init = init.model_copy(update={"rollout_id": secrets.token_hex(16)})
+        rollout_id = str(init.rollout_id)
+        known = self._kept.get(rollout_id)
+        if known is not None:
+            if known.lease is None and not polled and (known.init is None or known.init == init):
+                return None  # the same request again: it is already ours
+            raise HttpProblem(409, f"rollout {rollout_id} exists already")
+        if not polled and init.grader_callback_url is None:
+            init = init.model_copy(update={"grade": False})
+        kept = Kept(entry=self._entry(rollout_id, init), init=init, lease=secrets.token_urlsafe(24) if polled else None)
+        kept.entry.on_end = lambda _: self._ended(kept)
+        if not polled:
+            kept.entry.on_grading = lambda _: self._call_completion(kept, init, None)
+        try:
+            self.runtime.desk.accept(kept.entry)
+        except QueueFull:
+            raise HttpProblem(429, "the queue is full", headers={"Retry-After": "5"}) from None
+        except Draining:
+            raise HttpProblem(503, "the server is shutting down", headers={"Retry-After": "30"}) from None
+        self._kept[rollout_id] = kept
+        kept.lease_until = asyncio.get_running_loop().time() + self.limits.lease_s
+        if kept.lease is None:
+            return None
+        return RolloutAccepted(
+            rollout_id=rollout_id,
+            polling_lease_token=kept.lease,
+            result_wait_timeout_sec=self.limits.result_wait_s,
+            polling_lease_timeout_sec=self.limits.lease_s,
+        )
+
+    async def result(self, rollout_id: str, lease: str | None, gone: Callable[[], Awaitable[None]]) -> RolloutState04:
+        """Waits for a change of state, or for the result, or until the reader is `gone`; renews the lease."""
+        kept = self._kept.get(rollout_id)
+        if kept is None:
+            raise HttpProblem(404, f"no rollout {rollout_id} here")
+        if kept.lease is None or not hmac.compare_digest(kept.lease.encode(), (lease or "").encode()):
+            raise HttpProblem(403, f"the {LEASE_HEADER} header does not hold the lease of rollout {rollout_id}")
+        loop = asyncio.get_running_loop()
+        if kept.entry.outcome is None:
+            kept.readers += 1
+            watch = loop.create_task(_wake_when(gone, kept.entry))
+            try:
+                await kept.entry.changed(self.limits.result_wait_s)
+            finally:
+                watch.cancel()
+                kept.readers -= 1
+                kept.last_read = loop.time()
+        kept.lease_until = loop.time() + self.limits.lease_s
+        kept.read = kept.read or kept.entry.outcome is not None
+        return self.state(rollout_id)
+
+    def state(self, rollout_id: str) -> RolloutState04:
+        kept = self._kept.get(rollout_id)
+        if kept is None:
+            return RolloutState04(rollout_id=rollout_id, status="unknown")
+        entry = kept.entry
+        if entry.outcome is None:
+            return RolloutState04(rollout_id=rollout_id, status=entry.status)
+        return RolloutState04(
+            rollout_id=rollout_id, status=entry.status, sample=entry.outcome.sample, **entry.outcome.errors
+        )
+
+    def cancel(self, request: CancelRequest) -> dict[str, str]:
+        given = [name for name in ("ids", "prefix", "all") if getattr(request, name) is not None]
+        if len(given) != 1:
+            raise HttpProblem(422, "give exactly one of ids, prefix and all")
+        if request.ids is not None:
+            ids = request.ids
+        elif request.prefix is not None:
+            ids = [rollout_id for rollout_id in self.runtime.desk.live_ids() if rollout_id.startswith(request.prefix)]
+        else:
+            ids = self.runtime.desk.live_ids() if request.all else []
+        return self.runtime.desk.cancel(ids)
+
+    def health(self) -> ServerHealth:
+        desk = self.runtime.desk
+        return ServerHealth(
+            concurrency=desk.concurrency(),
+            instance_id=self.instance_id,
+            process_id=os.getpid(),
+            lifecycle=ServerLifecycle(accepting_rollouts=desk.accepting, active_rollouts=desk.active),
+        )
+
+    async def sweep(self) -> None:
+        """Cancels rollouts whose lease ended, forgets results that were kept long enough; runs until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            now = loop.time()
+            for rollout_id, kept in list(self._kept.items()):
+                finished = kept.entry.finished_at
+                if finished is not None:
+                    if now - finished > self.limits.keep_s:
+                        del self._kept[rollout_id]
+                elif kept.lease is not None and kept.readers == 0 and now > kept.lease_until:
+                    self.runtime.desk.cancel([rollout_id], "nobody read the result within the lease")
+
+    def _entry(self, rollout_id: str, init: RolloutInit) -> Entry:
+        if init.agent_timeout_sec is not None:
+            grader = init.grader_timeout_sec if init.grade else 0.0
+            known = init.agent_timeout_sec + (grader if grader is not None else self.limits.rollout_timeout_s)
+            limit = known + self.limits.timeout_grace_s
+        else:
+            limit = self.limits.rollout_timeout_s
+
+        async def execute(entry: Entry) -> Outcome:
+            return from_execution(await self.backend.execute(init, on_state=entry.switch))
+
+        return Entry(rollout_id, execute, limit)
+
+    def _ended(self, kept: Kept) -> None:
+        init, outcome = kept.init, kept.entry.outcome
+        kept.init = None
+        assert init is not None
+        assert outcome is not None
+        if kept.lease is not None:
+            return
+        self._call_completion(kept, init, outcome)
+        if init.grader_callback_url is not None:
+            done = outcome.status == "success"
+            self._post(
+                init,
+                init.grader_callback_url,
+                GraderCallback(
+                    status="success" if done else "failure",
+                    rollout_id=str(init.rollout_id),
+                    sample=outcome.sample,
+                    **outcome.errors,
+                ),
+            )
+        kept.entry.outcome = Outcome(outcome.status)  # delivered elsewhere: only the ending is kept
+
+    def _call_completion(self, kept: Kept, init: RolloutInit, outcome: Outcome | None) -> None:
+        """The workflow ended: said once, when grading starts or at the end, whichever comes first."""
+        url = init.completion_callback_url
+        if url is None or kept.completion_told:
+            return
+        kept.completion_told = True
+        finished = outcome is None or outcome.agent_finished
+        errors = {} if outcome is None or finished else outcome.errors
+        status = "success" if outcome is None or finished else outcome.status
+        self._post(
+            init,
+            url,
+            CompletionCallback(
+                status=status, rollout_id=str(init.rollout_id), extra_fields=init.extra_fields, **errors
+            ),
+        )
+
+    def _post(self, init: RolloutInit, url: str, message: Record) -> None:
+        self.runtime.delivery.send(
+            Post(str(init.rollout_id), url, message.model_dump_json(exclude_none=True), init.controller_api_key)
+        )
+
+    def _unread(self) -> int:
+        since = asyncio.get_running_loop().time() - RETURNS_WITHIN_S
+        return sum(1 for kept in self._kept.values() if not kept.read and (kept.readers or kept.last_read > since))
+
+
+def rollout_router(desk: RolloutDesk) -> APIRouter:
+    router = APIRouter()
+    limit = desk.limits.max_body_bytes
+
+    @router.post("/rollout", status_code=202)
+    async def start(request: Request) -> Response:
+        accepted = desk.accept(parse(RolloutInit, await read_body(request, limit)))
+        return reply_json({}, 202) if accepted is None else reply(accepted, 202)
+
+    @router.get("/rollout/{rollout_id}/result")
+    async def result(rollout_id: str, request: Request) -> Response:
+        return reply(await desk.result(rollout_id, request.headers.get(LEASE_HEADER), _gone(request)))
+
+    @router.get("/rollout/{rollout_id}/status")
+    async def status(rollout_id: str) -> Response:
+        return reply_json({"rollout_id": rollout_id, "status": desk.state(_checked(rollout_id)).status})
+
+    @router.post("/rollout/cancel")
+    async def cancel(request: Request) -> Response:
+        asked = parse(CancelRequest, await read_body(request, limit))
+        return reply_json({"dispositions": desk.cancel(asked)})
+
+    @router.get("/health")
+    async def health() -> Response:
+        return reply(desk.health())
+
+    return router
+
+
+async def _wake_when(gone: Callable[[], Awaitable[None]], entry: Entry) -> None:
+    await gone()
+    entry.wake()
+
+
+def _gone(request: Request) -> Callable[[], Awaitable[None]]:
+    async def wait() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    return wait
+
+
+def _checked(rollout_id: str) -> str:
+    try:
+        return check_rollout_id(rollout_id)
+    except ValueError as exc:
+        raise HttpProblem(422, str(exc)) from exc

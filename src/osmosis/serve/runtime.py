@@ -1,0 +1,83 @@
+"""What a rollout server owns while it lives: the desk, the connection pool, the delivery of results and the signal
+handling, opened and closed in one place for both generations. Closing drains first, so no accepted rollout vanishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from .delivery import Delivery, DeliveryPolicy, open_session
+from .desk import Desk
+from .limits import ServeLimits
+from .shutdown import SignalDrain
+from .spool import Spool
+
+log = logging.getLogger("osmosis.serve")
+
+
+class ServerRuntime:
+    """The living parts of one rollout server."""
+
+    def __init__(
+        self,
+        max_concurrent: int | None,
+        limits: ServeLimits,
+        *,
+        spool_dir: Path | None = None,
+        delivery_policy: DeliveryPolicy | None = None,
+    ) -> None:
+        self.limits = limits
+        self.desk = Desk(max_concurrent, limits)
+        self._session: aiohttp.ClientSession | None = None
+        self.delivery = Delivery(self.session, spool=Spool(spool_dir) if spool_dir else None, policy=delivery_policy)
+        self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """Started with the server, cancelled with it."""
+        self._drained: asyncio.Task[None] | None = None
+        self.unread: Callable[[], int] = lambda: 0
+        """How many polled results nobody has read yet; draining waits for them a little."""
+
+    def session(self) -> aiohttp.ClientSession:
+        """The shared connection pool; only inside `opened`."""
+        if self._session is None:
+            raise RuntimeError("the rollout server is not running")
+        return self._session
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        self._session = open_session()
+        signals = SignalDrain(self.drain)
+        tasks = [asyncio.get_running_loop().create_task(work()) for work in self.background]
+        try:
+            self.delivery.start()
+            signals.install()
+            yield
+        finally:
+            signals.remove()
+            await self.drain()
+            for task in tasks:
+                task.cancel()
+            await self.delivery.close(self.limits.delivery_drain_s)
+            await self._session.close()
+            self._session = None
+
+    async def drain(self) -> None:
+        """Ends every rollout with a result, within the limits; idempotent."""
+        if self._drained is None:
+            self._drained = asyncio.get_running_loop().create_task(self._drain())
+        await asyncio.shield(self._drained)
+
+    async def _drain(self) -> None:
+        if self.desk.active:
+            log.info("shutting down: %d rollouts to finish", self.desk.active)
+        await self.desk.drain(self.limits.drain_s)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.limits.delivery_drain_s
+        while self.unread() and loop.time() < until:  # noqa: ASYNC110 - readers come and go on their own time
+            await asyncio.sleep(0.02)

@@ -1,0 +1,103 @@
+"""The rollout server of generations 0.3 and 0.4 over a backend: `POST /rollout` with callbacks, or without them and
+then polled under a lease. Every accepted rollout ends in exactly one result, which is called back until it is taken
+or kept until it is read. Model traffic does not pass through here: the rollout calls the URL it was given.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from fastapi import FastAPI
+
+from osmosis.paths import data_dir
+from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE, RolloutInit, RolloutState
+
+from .auth import BearerGuard
+from .delivery import DeliveryPolicy
+from .http import HttpProblem, answer_problem
+from .limits import ServeLimits
+from .rollout_routes import RolloutDesk, rollout_router
+from .runtime import ServerRuntime
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
+
+
+class Backend(Protocol):
+    """What the server runs rollouts on; `osmosis.sdk.LocalBackend` is one."""
+
+    @property
+    def max_concurrent(self) -> int | None: ...
+
+    async def execute(self, init: RolloutInit, *, on_state: Callable[[RolloutState], None] | None = None) -> Any: ...
+
+
+def create_rollout_server(
+    backend: Backend,
+    lifespan: Lifespan | None = None,
+    configure_logging: bool = True,
+    *,
+    api_key: str | None = None,
+    limits: ServeLimits | None = None,
+    delivery_policy: DeliveryPolicy | None = None,
+    spool_dir: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> FastAPI:
+    """A FastAPI app that runs rollouts on `backend`.
+
+    `lifespan` is entered around the server's own life. With `api_key` every endpoint but `/health` wants it as a
+    bearer. Undeliverable results are spooled in `spool_dir` (default: beneath the artifact root or the user data
+    directory). `environ` (default: the process's) gives the instance id that `/health` echoes.
+    """
+    environ = os.environ if environ is None else environ
+    if configure_logging:
+        _configure_logging()
+    runtime = ServerRuntime(
+        backend.max_concurrent,
+        limits or ServeLimits(),
+        spool_dir=spool_dir or default_spool(environ),
+        delivery_policy=delivery_policy,
+    )
+    app = assemble("Osmosis rollout server", runtime, lifespan, api_key=api_key)
+    desk = RolloutDesk(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE))
+    app.include_router(rollout_router(desk))
+    app.state.rollouts = desk
+    return app
+
+
+def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, api_key: str | None) -> FastAPI:
+    """The app around a runtime: life, authentication, errors; routes come from the generation."""
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[Any]:
+        if lifespan is None:
+            async with runtime.opened():
+                yield
+        else:
+            async with lifespan(app) as state, runtime.opened():
+                yield state
+
+    app = FastAPI(title=title, version="1", lifespan=life)
+    app.add_exception_handler(HttpProblem, answer_problem)
+    if api_key:
+        app.add_middleware(BearerGuard, api_key=api_key)
+    app.state.runtime = runtime
+    return app
+
+
+def default_spool(environ: Mapping[str, str]) -> Path:
+    root = environ.get(ARTIFACT_VARIABLE)
+    return (Path(root) if root else data_dir(environ)) / "undelivered"
+
+
+def _configure_logging() -> None:
+    logger = logging.getLogger("osmosis")
+    if not logger.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)

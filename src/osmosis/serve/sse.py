@@ -1,0 +1,94 @@
+"""A finished completion in the wire form of chat completions: one object, or a stream of deltas. The stream is cut
+from the finished answer, so an error of the model still has an HTTP status; what is streamed adds up to the object.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from osmosis.llm.model import Completion
+
+CHUNK_CHARS = 200
+
+
+def completion_body(done: Completion, *, completion_id: str, model: str) -> dict[str, Any]:
+    """A `chat.completion` object; token ids and log-probabilities ride along when the model gave them."""
+    choice: dict[str, Any] = {
+        "index": 0,
+        "message": done.message,
+        "finish_reason": done.finish_reason or "stop",
+        "logprobs": None,
+    }
+    body: dict[str, Any] = {
+        "id": completion_id,
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": done.model or model,
+        "choices": [choice],
+        "usage": usage_body(done),
+    }
+    body.update(token_extras(done))
+    return body
+
+
+def token_extras(done: Completion) -> dict[str, Any]:
+    """`token_ids`, `logprobs`, `prompt_token_ids`: the keys generation 0.2 and trainers read."""
+    extras = {"token_ids": done.token_ids, "logprobs": done.logprobs, "prompt_token_ids": done.prompt_token_ids}
+    return {key: value for key, value in extras.items() if value is not None}
+
+
+def usage_body(done: Completion) -> dict[str, Any]:
+    usage = done.usage
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def completion_events(done: Completion, *, completion_id: str, model: str, with_usage: bool) -> Iterator[bytes]:
+    """The same completion as server-sent events: role, content, tool calls, finish reason, usage, `[DONE]`."""
+    head = {
+        "id": completion_id,
+        "object": "chat.completion.chunk",
+        "created": int(time.time()),
+        "model": done.model or model,
+    }
+
+    def event(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        return b"data: " + orjson.dumps({**head, "choices": [choice], **more}) + b"\n\n"
+
+    message = done.message
+    yield event({"role": message.get("role", "assistant"), "content": ""})
+    for key in ("reasoning_content", "content", "refusal"):
+        text = message.get(key)
+        if isinstance(text, str):
+            for start in range(0, len(text), CHUNK_CHARS):
+                yield event({key: text[start : start + CHUNK_CHARS]})
+    for index, call in enumerate(message.get("tool_calls") or []):
+        yield from (event({"tool_calls": [delta]}) for delta in _call_deltas(index, call))
+    yield event({}, done.finish_reason or "stop", **token_extras(done))
+    if with_usage:
+        yield b"data: " + orjson.dumps({**head, "choices": [], "usage": usage_body(done)}) + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
+def _call_deltas(index: int, call: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    function = call.get("function") or {}
+    arguments = function.get("arguments") or ""
+    if not isinstance(arguments, str):
+        arguments = orjson.dumps(arguments).decode()
+    yield {
+        "index": index,
+        "id": call.get("id") or f"call_{index}",
+        "type": call.get("type") or "function",
+        "function": {"name": function.get("name") or "", "arguments": ""},
+    }
+    for start in range(0, len(arguments), CHUNK_CHARS):
+        yield {"index": index, "function": {"arguments": arguments[start : start + CHUNK_CHARS]}}

@@ -1,0 +1,264 @@
+"""The train gate: the model endpoint that rollouts call and that takes their callbacks. Each rollout has its own URL
+prefix and its own bearer; generation 0.2 names the rollout in the body instead. Every parameter is forwarded to the
+model or refused, never dropped; the gate decides nothing about scores and keeps nothing after a rollout is closed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+import orjson
+from aiohttp import web
+from pydantic import ValidationError as BadShape
+
+from osmosis.errors import ModelError
+from osmosis.llm.model import ChatRequest, Model
+from osmosis.records.base import Record
+from osmosis.records.rollout import Category, ModelCall
+from osmosis.records.wire import CompletionCallback, GraderCallback, check_rollout_id
+from osmosis.records.wire02 import RolloutResponse
+
+from .auth import token_of
+from .gate import RolloutGate
+from .sse import completion_body, completion_events
+
+log = logging.getLogger("osmosis.serve")
+
+MAX_BODY = 64 * 1024 * 1024
+TOOLS_WAIT_S = 30.0
+CLOSED_KEPT = 1024
+_NOT_PARAMS = {"messages", "tools", "model", "stream", "stream_options", "rollout_id", "n", "user", "store", "metadata"}
+_STATUS = {
+    Category.AUTH.value: 401,
+    Category.MODEL_NOT_FOUND.value: 404,
+    Category.BAD_REQUEST.value: 400,
+    Category.CONTEXT_LENGTH.value: 400,
+}
+_REPEATED_ALREADY = 424
+"""The model behind the gate failed after its own retries: a status that no client library tries again."""
+
+Shape = TypeVar("Shape", bound=Record)
+
+
+class GateObserver(Protocol):
+    """Hears every model call of every rollout."""
+
+    def model_call(self, gate: RolloutGate, call: ModelCall) -> None: ...
+
+
+class TrainGate:
+    """An HTTP server on loopback over one model.
+
+    `start` returns the base URL; `open_rollout` makes the per-rollout endpoint; `close_rollout` forgets it.
+    """
+
+    def __init__(
+        self, model: Model, *, host: str = "127.0.0.1", port: int = 0, observer: GateObserver | None = None
+    ) -> None:
+        self.model = model
+        self.base_url = ""
+        self._host = host
+        self._port = port
+        self._observer = observer
+        self._gates: dict[str, RolloutGate] = {}
+        self._closed: OrderedDict[str, RolloutGate] = OrderedDict()
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> str:
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[_answer_problems])
+        app.router.add_get("/health", self._health)
+        app.router.add_post("/v1/rollouts/{rollout_id}/chat/completions", self._chat)
+        app.router.add_post("/v1/rollouts/{rollout_id}/completion", self._completion)
+        app.router.add_post("/v1/rollouts/{rollout_id}/grader", self._grader)
+        app.router.add_post("/v1/chat/completions", self._chat02)
+        app.router.add_post("/v1/rollout/completed", self._completed02)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, handler_cancellation=True)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, self._port, backlog=1024)
+        await site.start()
+        address = self._runner.addresses[0]
+        shown = f"[{address[0]}]" if ":" in address[0] else address[0]
+        self.base_url = f"http://{shown}:{address[1]}"
+        return self.base_url
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    def open_rollout(self, rollout_id: str, *, row_index: int = 0, attempt: int = 0) -> RolloutGate:
+        """The endpoint of one rollout; `ValueError` for an unsafe id or one that is open already."""
+        check_rollout_id(rollout_id)
+        if rollout_id in self._gates:
+            raise ValueError(f"rollout {rollout_id} is open already")
+        gate = RolloutGate(rollout_id, self.base_url, row_index=row_index, attempt=attempt)
+        gate.know_tools(None)
+        self._gates[rollout_id] = gate
+        return gate
+
+    def close_rollout(self, gate: RolloutGate) -> None:
+        """Later model calls of this rollout are answered 404; a repeated callback is still acknowledged for a while."""
+        if self._gates.get(gate.rollout_id) is gate:
+            del self._gates[gate.rollout_id]
+        gate.close()
+        self._closed[gate.rollout_id] = gate
+        while len(self._closed) > CLOSED_KEPT:
+            self._closed.popitem(last=False)
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return _json({"status": "healthy", "service": "traingate", "open_rollouts": len(self._gates)})
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        gate = self._gate(request.match_info["rollout_id"], request, "bearer")
+        return await self._answer(gate, request, await _object(request))
+
+    async def _chat02(self, request: web.Request) -> web.StreamResponse:
+        body = await _object(request)
+        gate = self._gate(str(body.get("rollout_id", "")), request, "bearer")
+        body.pop("logprobs", None)  # always on in this generation, also against models that refuse it
+        if "tools" not in body:
+            await gate.tools_known(TOOLS_WAIT_S)
+            body["tools"] = gate.tools
+        return await self._answer(gate, request, body)
+
+    async def _completion(self, request: web.Request) -> web.Response:
+        gate = self._gate(request.match_info["rollout_id"], request, "callback_key", closed=True)
+        message = _shape(CompletionCallback, await request.read())
+        gate.take_completion(message, final=False)
+        return _json(self._ack(gate))
+
+    async def _grader(self, request: web.Request) -> web.Response:
+        gate = self._gate(request.match_info["rollout_id"], request, "callback_key", closed=True)
+        gate.take_grader(_shape(GraderCallback, await request.read()))
+        return _json(self._ack(gate))
+
+    async def _completed02(self, request: web.Request) -> web.Response:
+        message = _shape(RolloutResponse, await request.read())
+        gate = self._gate(message.rollout_id, request, "bearer", closed=True)
+        gate.take_response(message)
+        return _json({"status": "ok"})
+
+    def _ack(self, gate: RolloutGate) -> dict[str, Any]:
+        """The acknowledgement carries what the gate knows and the rollout does not: usage and cost of each call."""
+        calls = [
+            {
+                "prompt_tokens": call.usage.prompt_tokens,
+                "completion_tokens": call.usage.completion_tokens,
+                "cached_tokens": call.usage.cached_tokens,
+                "cost_usd": call.usage.cost_usd,
+                "model_name": call.model,
+            }
+            for call in gate.calls
+            if call.error is None
+        ]
+        name = self.model.spec.name
+        samples = {gate.rollout_id: {"model_name": name, "llm_call_metrics": calls}}
+        return {"status": "ok", "trajectory": {"model_name": name, "samples": samples}}
+
+    def _gate(self, rollout_id: str, request: web.Request, key: str, *, closed: bool = False) -> RolloutGate:
+        gate = self._gates.get(rollout_id) or (self._closed.get(rollout_id) if closed else None)
+        if gate is None:
+            raise _Problem(404, f"no open rollout {rollout_id!r} here", "not_found")
+        token = token_of(request.headers.get("Authorization", "").encode("utf-8", "surrogateescape"))
+        if token is None or not hmac.compare_digest(token, getattr(gate, key).encode()):
+            raise _Problem(401, "the bearer is missing or belongs to another rollout", "auth")
+        return gate
+
+    async def _answer(self, gate: RolloutGate, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        asked = self._chat_request(gate, body)
+        started = time.perf_counter()
+        try:
+            done = await self.model.complete(asked)
+        except ModelError as exc:
+            self._observe(gate, gate.record_failure(started, asked.messages, exc))
+            status = _STATUS.get(exc.category, _REPEATED_ALREADY)
+            raise _Problem(status, exc.message, exc.category) from exc
+        self._observe(gate, gate.record(started, asked.messages, done))
+        completion_id = done.raw_id or f"chatcmpl-{uuid.uuid4().hex}"
+        model = self.model.spec.name
+        if not body.get("stream"):
+            return _json(completion_body(done, completion_id=completion_id, model=model))
+        options = body.get("stream_options")
+        with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+        await response.prepare(request)
+        events = completion_events(done, completion_id=completion_id, model=model, with_usage=with_usage)
+        await response.write(b"".join(events))
+        await response.write_eof()
+        return response
+
+    def _chat_request(self, gate: RolloutGate, body: dict[str, Any]) -> ChatRequest:
+        messages = body.get("messages")
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise _Problem(400, "messages must be a list of objects", Category.BAD_REQUEST.value)
+        if body.get("n") not in (None, 1):
+            raise _Problem(400, "n must be 1: a rollout is one conversation", Category.BAD_REQUEST.value)
+        tools = body.get("tools") or None
+        if tools is not None and not isinstance(tools, list):
+            raise _Problem(400, "tools must be a list", Category.BAD_REQUEST.value)
+        params = {key: value for key, value in body.items() if key not in _NOT_PARAMS and value is not None}
+        return ChatRequest(
+            messages=messages,
+            tools=tools,
+            params=params,
+            rollout_id=gate.rollout_id,
+            row_index=gate.row_index,
+            attempt=gate.attempt,
+        )
+
+    def _observe(self, gate: RolloutGate, call: ModelCall) -> None:
+        if self._observer is not None:
+            self._observer.model_call(gate, call)
+
+
+class _Problem(Exception):
+    """An error in the shape that OpenAI clients show: `{"error": {"message", "type", "code"}}`."""
+
+    def __init__(self, status: int, message: str, code: str) -> None:
+        super().__init__(message)
+        self.status = status
+        kind = "model_error" if status == _REPEATED_ALREADY else "invalid_request_error"
+        self.body = {"error": {"message": message, "type": kind, "code": code}}
+
+
+@web.middleware
+async def _answer_problems(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except _Problem as exc:
+        # Client libraries would repeat what the gate has repeated already.
+        return web.Response(
+            body=orjson.dumps(exc.body),
+            status=exc.status,
+            content_type="application/json",
+            headers={"x-should-retry": "false"},
+        )
+
+
+def _json(body: object) -> web.Response:
+    return web.Response(body=orjson.dumps(body), content_type="application/json")
+
+
+async def _object(request: web.Request) -> dict[str, Any]:
+    try:
+        body = orjson.loads(await request.read())
+    except orjson.JSONDecodeError as exc:
+        raise _Problem(400, f"the body is not JSON: {exc}", Category.BAD_REQUEST.value) from exc
+    if not isinstance(body, dict):
+        raise _Problem(400, "the body must be an object", Category.BAD_REQUEST.value)
+    return body
+
+
+def _shape(shape: type[Shape], body: bytes) -> Shape:
+    try:
+        return shape.model_validate_json(body)
+    except BadShape as exc:
+        raise _Problem(422, str(exc), Category.BAD_REQUEST.value) from exc

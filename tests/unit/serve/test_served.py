@@ -1,0 +1,178 @@
+"""The served driver against the real server, both generations of `POST /rollout`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from osmosis.errors import NetworkError
+from osmosis.records.plan import Timeouts
+from osmosis.records.rollout import Category, Phase, Rollout, RolloutStatus
+from osmosis.serve.client import served
+from osmosis.serve.limits import ServeLimits
+from osmosis.testing.server import running_app
+from osmosis.testing.waiting import until
+
+from .support import (
+    BrokenGrader,
+    Crashes,
+    Exact,
+    Hangs,
+    OneCall,
+    ScriptedModel,
+    backend,
+    fail,
+    open_gate,
+    plan,
+    say,
+    server,
+    task,
+)
+
+BOTH = pytest.mark.parametrize("generation", ["0.3", "0.4"])
+
+
+async def one(
+    tmp_path: Path,
+    generation: str,
+    workflow: type,
+    *,
+    model: ScriptedModel | None = None,
+    grader: type = Exact,
+    api_key: str | None = None,
+    **planned: object,
+) -> Rollout:
+    app = server(backend(workflow, grader, root=tmp_path), tmp_path, api_key=api_key)
+    async with (
+        running_app(app) as url,
+        open_gate(model or ScriptedModel()) as gate,
+        served(url, gate, plan(**planned), generation=generation, api_key=api_key) as rollout_fn,
+    ):
+        return await rollout_fn(task())
+
+
+@BOTH
+async def test_a_rollout_comes_back_whole(tmp_path: Path, generation: str) -> None:
+    model = ScriptedModel()
+    rollout = await one(tmp_path, generation, OneCall, model=model)
+    assert rollout.status is RolloutStatus.SUCCESS
+    assert rollout.value("reward") == 1.0
+    assert [message["role"] for message in rollout.messages] == ["system", "user", "assistant"]
+    assert rollout.usage.total_tokens == 10
+    assert len(rollout.calls) == 1
+    assert rollout.calls[0].model == "scripted/model"
+    assert rollout.metrics["turns"] == 1.0
+    assert rollout.info["note"] == "done"
+    assert model.requests[0].params == {"temperature": 0.5}
+    assert model.requests[0].rollout_id == "test-0-0"
+
+
+@BOTH
+async def test_a_crash_is_data_with_phase_category_and_traceback(tmp_path: Path, generation: str) -> None:
+    rollout = await one(tmp_path, generation, Crashes)
+    assert rollout.status is RolloutStatus.FAILED
+    assert rollout.failure is not None
+    assert (rollout.failure.phase, rollout.failure.category) == (Phase.AGENT, Category.AGENT_ERROR)
+    assert "burned down" in rollout.failure.message
+    assert "Crashes" in (rollout.failure.traceback or "") or "run" in (rollout.failure.traceback or "")
+
+
+@BOTH
+async def test_a_broken_grader_fails_the_score_not_the_rollout(tmp_path: Path, generation: str) -> None:
+    rollout = await one(tmp_path, generation, OneCall, grader=BrokenGrader)
+    assert rollout.status is RolloutStatus.SUCCESS
+    failure = rollout.scores["reward"].failure
+    assert failure is not None
+    assert failure.phase is Phase.SCORE
+    assert "torn" in failure.message
+    assert rollout.messages[-1]["content"] == "42"
+
+
+@BOTH
+async def test_the_models_own_failure_is_named(tmp_path: Path, generation: str) -> None:
+    rollout = await one(tmp_path, generation, OneCall, model=ScriptedModel(fail("rate_limit")))
+    assert rollout.failure is not None
+    assert (rollout.failure.phase, rollout.failure.category) == (Phase.MODEL, Category.RATE_LIMIT)
+    assert rollout.calls[0].error is not None
+
+
+@BOTH
+async def test_a_hanging_agent_ends_at_its_own_limit(tmp_path: Path, generation: str) -> None:
+    rollout = await one(tmp_path, generation, Hangs, timeouts=Timeouts(agent_s=0.2, score_s=5))
+    assert rollout.failure is not None
+    assert rollout.failure.category is Category.TIMEOUT
+
+
+@BOTH
+async def test_the_servers_key_is_used_and_wanted(tmp_path: Path, generation: str) -> None:
+    rollout = await one(tmp_path, generation, OneCall, api_key="k-1")
+    assert rollout.status is RolloutStatus.SUCCESS
+
+    app = server(backend(OneCall, root=tmp_path), tmp_path, api_key="k-1")
+    async with (
+        running_app(app) as url,
+        open_gate(ScriptedModel()) as gate,
+        served(url, gate, plan(), generation=generation, api_key="other") as rollout_fn,
+    ):
+        refused = await rollout_fn(task())
+    assert refused.failure is not None
+    assert (refused.failure.phase, refused.failure.category) == (Phase.SETUP, Category.AUTH)
+
+
+async def test_our_server_is_polled_by_default_and_more_rollouts_than_slots_all_end(tmp_path: Path) -> None:
+    app = server(backend(OneCall, root=tmp_path, limit=2), tmp_path)
+    async with (
+        running_app(app) as url,
+        open_gate(ScriptedModel(lambda request: say("42" if request.row_index % 2 else "41"))) as gate,
+        served(url, gate, plan()) as rollout_fn,
+    ):
+        rollouts = await asyncio.gather(*(rollout_fn(task(index)) for index in range(20)))
+    assert [rollout.value("reward") for rollout in rollouts] == [0.0, 1.0] * 10
+    assert all(rollout.row_index == index for index, rollout in enumerate(rollouts))
+
+
+async def test_cancelling_the_caller_cancels_on_the_server(tmp_path: Path) -> None:
+    app = server(backend(Hangs, root=tmp_path), tmp_path)
+    async with running_app(app) as url, open_gate(ScriptedModel()) as gate:
+        async with served(url, gate, plan()) as rollout_fn:
+            running = asyncio.create_task(rollout_fn(task()))
+            await until(lambda: app.state.runtime.desk.active == 1)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        assert app.state.runtime.desk.active == 0
+        assert app.state.rollouts.state("test-0-0").status == "cancelled"
+
+
+@BOTH
+async def test_a_dead_server_ends_waiting_at_once(tmp_path: Path, generation: str) -> None:
+    gone = asyncio.Event()
+
+    async def died() -> int:
+        await gone.wait()
+        return 137
+
+    app = server(backend(Hangs, root=tmp_path), tmp_path, limits=ServeLimits(drain_s=0.1, delivery_drain_s=0.1))
+    async with (
+        running_app(app) as url,
+        open_gate(ScriptedModel()) as gate,
+        served(url, gate, plan(), generation=generation, died=died) as rollout_fn,
+    ):
+        waiting = [asyncio.create_task(rollout_fn(task(index))) for index in range(3)]
+        await until(lambda: app.state.runtime.desk.active == 3)
+        gone.set()
+        rollouts = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        after = await rollout_fn(task(9))
+    for rollout in [*rollouts, after]:
+        assert rollout.failure is not None
+        assert (rollout.failure.phase, rollout.failure.category) == (Phase.SETUP, Category.SERVER_DIED)
+        assert "137" in rollout.failure.message
+
+
+async def test_no_server_is_one_clear_error() -> None:
+    async with open_gate(ScriptedModel()) as gate:
+        with pytest.raises(NetworkError, match="no rollout server answers"):
+            async with served("http://127.0.0.1:9", gate, plan()):
+                raise AssertionError
