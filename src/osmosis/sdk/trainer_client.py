@@ -1,0 +1,214 @@
+"""The model of an agent loop that a trainer drives: asks `/v1/chat/completions`, reports `/v1/rollout/completed`.
+
+Whatever the trainer answers becomes a result or one of our errors; 429, 408, 5xx and broken connections are
+repeated with jitter and `Retry-After`. It keeps no result: a server that must not lose one spools it itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from typing import Any
+
+import aiohttp
+from pydantic import ValidationError
+
+from ..llm.failures import parse_retry_after
+from ..records.rollout import Message
+from ..records.wire02 import CompletionsRequest, LoopStatus, RolloutMetrics, RolloutResponse
+from .agent_loop import CompletionsResult
+from .exceptions import (
+    OsmosisRolloutError,
+    OsmosisServerError,
+    OsmosisTimeoutError,
+    OsmosisTransportError,
+    OsmosisValidationError,
+)
+from .messages import normalize_stop
+from .settings import RolloutSettings, get_settings
+
+CONNECT_TIMEOUT_S = 10.0
+_MAX_RETRY_AFTER_S = 60.0
+
+
+class OsmosisLLMClient:
+    """`async with OsmosisLLMClient(server_url, rollout_id, api_key=...) as llm:`
+
+    Times are seconds; what is left out comes from `settings`, then from `OSMOSIS_ROLLOUT_CLIENT_*`. A `session`
+    that is passed in is shared and left open; without one the client opens its own.
+    """
+
+    def __init__(
+        self,
+        server_url: str,
+        rollout_id: str,
+        api_key: str | None = None,
+        timeout_seconds: float | None = None,
+        max_retries: int | None = None,
+        complete_rollout_retries: int | None = None,
+        settings: RolloutSettings | None = None,
+        *,
+        session: aiohttp.ClientSession | None = None,
+    ) -> None:
+        known = (settings or get_settings()).client
+        self.server_url = server_url.rstrip("/")
+        self.rollout_id = rollout_id
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._timeout_s = known.timeout_seconds if timeout_seconds is None else timeout_seconds
+        self._retries = known.max_retries if max_retries is None else max_retries
+        self._complete_retries = (
+            known.complete_rollout_retries if complete_rollout_retries is None else complete_rollout_retries
+        )
+        self._settings = known
+        self._shared = session
+        self._own: aiohttp.ClientSession | None = None
+        self._metrics = RolloutMetrics()
+
+    async def __aenter__(self) -> OsmosisLLMClient:
+        self._session()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the client's own connections; a shared session stays open."""
+        if self._own is not None:
+            await self._own.close()
+            self._own = None
+
+    async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
+        """One model call with the whole history; `kwargs` are sampling parameters, all of which travel.
+
+        `OsmosisValidationError` for a refusal, `OsmosisServerError`, `OsmosisTimeoutError` or
+        `OsmosisTransportError` once the repeats are used up.
+        """
+        kwargs["stop"] = normalize_stop(kwargs.get("stop"))
+        for name in ("temperature", "top_p", "max_tokens", "logprobs", "model"):
+            if kwargs.get(name, 0) is None:
+                del kwargs[name]
+        # Tools reach the trainer in the init response; a second copy here would contradict it one day.
+        kwargs.pop("tools", None)
+        try:
+            request = CompletionsRequest(messages=messages, rollout_id=self.rollout_id, **kwargs)
+        except ValidationError as exc:
+            raise OsmosisValidationError(f"the model call is not valid: {exc}", 400) from exc
+        started = time.monotonic()
+        text = await self._deliver(
+            "/v1/chat/completions", request.model_dump(mode="json", exclude_none=True), self._retries
+        )
+        result = read_result(text)
+        self._count(result, (time.monotonic() - started) * 1000)
+        return result
+
+    async def complete_rollout(
+        self,
+        status: str,
+        final_messages: list[Message],
+        finish_reason: str = "stop",
+        error_message: str | None = None,
+        metrics: RolloutMetrics | None = None,
+        reward: float | None = None,
+        extra_fields: dict[str, Any] | None = None,
+    ) -> None:
+        """Reports the terminal result; any 2xx is success. `ValueError` for a status that is none."""
+        response = RolloutResponse(
+            rollout_id=self.rollout_id,
+            status=LoopStatus(status),
+            final_messages=final_messages,
+            finish_reason=finish_reason,
+            error_message=error_message,
+            metrics=metrics,
+            reward=reward,
+            extra_fields=extra_fields or {},
+        )
+        body = response.model_dump(mode="json", exclude_none=True)
+        await self._deliver("/v1/rollout/completed", body, self._complete_retries)
+
+    def get_metrics(self) -> RolloutMetrics:
+        """The counters so far; a copy."""
+        return self._metrics.model_copy()
+
+    def _count(self, result: CompletionsResult, latency_ms: float) -> None:
+        known = self._metrics
+        prompt = result.usage.get("prompt_tokens", 0)
+        answer = result.usage.get("completion_tokens", 0)
+        self._metrics = known.model_copy(
+            update={
+                "llm_latency_ms": known.llm_latency_ms + latency_ms,
+                "num_llm_calls": known.num_llm_calls + 1,
+                "prompt_tokens": known.prompt_tokens + prompt,
+                "response_tokens": known.response_tokens + answer,
+                "max_context_tokens": max(known.max_context_tokens, prompt + answer),
+            }
+        )
+
+    async def _deliver(self, path: str, body: dict[str, Any], repeats: int) -> str:
+        """POSTs until it is accepted or the repeats are used up; the response text."""
+        for attempt in range(repeats + 1):
+            wait: float | None = None
+            problem: OsmosisRolloutError
+            try:
+                status, text, header = await self._send(f"{self.server_url}{path}", body)
+            except asyncio.TimeoutError:
+                problem = OsmosisTimeoutError(f"{path} did not answer within {self._timeout_s:g} s")
+            except (aiohttp.ClientError, OSError) as exc:
+                problem = OsmosisTransportError(f"{path} cannot be reached: {exc or type(exc).__name__}")
+            else:
+                if 200 <= status < 300:
+                    return text
+                problem, wait = _refusal(path, status, text, header)
+                if isinstance(problem, OsmosisValidationError) and status not in (408, 429):
+                    raise problem
+            if attempt == repeats:
+                problem.message = f"{problem.message} ({attempt + 1} attempts)"
+                raise problem
+            await asyncio.sleep(self._delay(attempt) if wait is None else min(wait, _MAX_RETRY_AFTER_S))
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _send(self, url: str, body: dict[str, Any]) -> tuple[int, str, str | None]:
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        async with self._session().post(url, json=body, headers=self._headers, timeout=timeout) as reply:
+            return reply.status, await reply.text(), reply.headers.get("Retry-After")
+
+    def _delay(self, attempt: int) -> float:
+        ceiling = min(self._settings.retry_base_delay * 2**attempt, self._settings.retry_max_delay)
+        return random.uniform(ceiling / 2, ceiling)
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._shared is not None:
+            return self._shared
+        if self._own is None:
+            connector = aiohttp.TCPConnector(limit=self._settings.max_connections)
+            self._own = aiohttp.ClientSession(connector=connector)
+        return self._own
+
+
+def _refusal(path: str, status: int, text: str, header: str | None) -> tuple[OsmosisRolloutError, float | None]:
+    detail = f"{path} answered {status}: {text[:300]}"
+    if status >= 500:
+        return OsmosisServerError(detail, status), parse_retry_after(header)
+    return OsmosisValidationError(detail, status), parse_retry_after(header)
+
+
+def read_result(text: str) -> CompletionsResult:
+    """A completions response as a `CompletionsResult`; `OsmosisServerError` when it is not one."""
+    try:
+        body = json.loads(text)
+        choice = body["choices"][0]
+        message = dict(choice["message"])
+        usage = {key: int(value) for key, value in (body.get("usage") or {}).items() if isinstance(value, (int, float))}
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
+        raise OsmosisServerError(f"the trainer's answer is no completion: {text[:200]!r}", 200) from exc
+    message.setdefault("role", "assistant")
+    return CompletionsResult(
+        message=message,
+        token_ids=body.get("token_ids") or [],
+        logprobs=body.get("logprobs") or [],
+        usage=usage,
+        finish_reason=choice.get("finish_reason") or "stop",
+    )
