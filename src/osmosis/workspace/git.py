@@ -186,7 +186,7 @@ def _explained(arguments: tuple[str, ...], error: Exception) -> GitError:
     said = scrub(str(getattr(error, "stderr", "") or "")).strip()
     said = re.sub(r"^stderr:\s*'?|'$", "", said).strip()
     lower = said.lower()
-    name = next((a for a in arguments if not a.startswith("-")), "")
+    name = next((a for a in arguments if re.match(r"^[a-z][a-z-]*$", a)), "")
     if "not a git repository" in lower:
         return GitError("this is not a git repository", hint="git init, or osmosis init", no_repository=True)
     if "dubious ownership" in lower:

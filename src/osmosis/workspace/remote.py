@@ -70,7 +70,7 @@ def _from_url(url: str, scheme: str) -> Remote:
     if scheme == "file":
         if host not in (None, "localhost"):
             raise _refused(url, "names a host; file URLs are file:///path")
-        return Remote("file", None, path, _identity(path), f"file://{parts.path}")
+        return Remote("file", None, path, _identity(path, local=True), f"file://{parts.path}")
     if not host or re.search(r"\s", host):
         raise _refused(url, "has no host")
     if not path:
@@ -98,7 +98,7 @@ def _from_path(url: str) -> Remote:
     path = _clean(url, url, encoded=False)
     if not path:
         raise _refused(url, "is no path of a repository")
-    return Remote("path", None, path, _identity(path), scrub(url))
+    return Remote("path", None, path, _identity(path, local=url.startswith("/")), scrub(url))
 
 
 def _clean(url: str, path: str, *, encoded: bool = True) -> str:
@@ -112,10 +112,11 @@ def _clean(url: str, path: str, *, encoded: bool = True) -> str:
     return re.sub(r"(?:/\.git|\.git)$", "", path)
 
 
-def _identity(path: str) -> str | None:
+def _identity(path: str, *, local: bool = False) -> str | None:
     segments = [s for s in path.split("/") if s not in ("", ".", "..", "~")]
     if len(segments) < 2:
-        return None
+        # A repository right below the root of a disk has no owner; the platform calls it so too.
+        return f"local/{segments[0]}".lower() if segments and local else None
     return "/".join(segments[-2:]).lower()
 
 

@@ -94,15 +94,20 @@ def template_files(name: str) -> list[str]:
     return [p.replace("example", "<name>") for p in made]
 
 
-def render_workspace(dest: Path, answers: Mapping[str, Any], *, force: bool = False) -> list[str]:
-    """Write a new workspace into `dest` (made when absent); the files written. Raises Conflict naming each file
-    in the way."""
+def render_workspace(dest: Path, answers: Mapping[str, Any], *, force: bool = False, keep: bool = False) -> list[str]:
+    """Write a new workspace into `dest` (made when absent); the files written.
+
+    Files that exist with other content: with `keep` they stay, with `force` they are replaced, else Conflict
+    names each of them.
+    """
     record = TemplateRecord(WORKSPACE, current_version(), {"name": str(answers.get("name") or dest.name)})
     with tempfile.TemporaryDirectory(prefix="osmosis-template-") as scratch:
         made = render_raw(record, Path(scratch))
         for relative, text in schema_files().items():
             (Path(scratch) / relative).write_text(text, "utf-8")
             made.append(relative)
+        if keep:
+            made = [p for p in made if not (dest / p).exists()]
         return _place(Path(scratch), made, dest, force=force)
 
 

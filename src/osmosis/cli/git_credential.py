@@ -1,0 +1,39 @@
+"""The credential helper that `osmosis init` sets for a platform's git host: answers git with the stored login.
+
+`python -m osmosis.cli.git_credential get` is run by git, which writes `protocol=` and `host=` lines to it. It
+stores and erases nothing, and answers only for platforms one is logged in at.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+from ..client.credentials import CredentialStore
+from ..client.settings import normalise
+from ..errors import OsmosisError
+
+
+def answer(action: str, stdin: TextIO, stdout: TextIO, stderr: TextIO, environ: Mapping[str, str]) -> int:
+    """One request of git. An unknown host gets no answer, which lets git report the failure."""
+    asked = dict(line.rstrip("\n").partition("=")[::2] for line in stdin if "=" in line)
+    if action != "get":
+        return 0
+    try:
+        url = normalise(f"{asked.get('protocol', 'https')}://{asked.get('host', '')}")
+        login = CredentialStore(environ).find(url)
+    except OsmosisError as error:
+        stderr.write(f"osmosis: {error.message}\n")
+        return 0
+    if login is None or login.expired:
+        state = "the login has expired" if login else "not logged in"
+        stderr.write(f"osmosis: {state} at {url}: osmosis login --platform {url}\n")
+        return 0
+    stdout.write(f"username={login.user.get('handle') or 'osmosis'}\npassword={login.token}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(answer(sys.argv[1] if len(sys.argv) > 1 else "", sys.stdin, sys.stdout, sys.stderr, os.environ))

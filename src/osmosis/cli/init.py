@@ -1,0 +1,200 @@
+"""`osmosis init`: a workspace folder, its first commit, and its place on a platform.
+
+The local part is all or nothing (`workspace.create`); the platform part can be repeated with `--here` until it
+holds. Nothing on the platform is touched before the local part stands.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import AuthRequired, Conflict, NetworkError, OsmosisError, ValidationError
+from .context import AppContext, current
+from .output import NextStep, OperationResult
+
+if TYPE_CHECKING:
+    from ..client import PlatformClient
+    from ..workspace.create import Created
+
+_HELPER_VARIABLES = ("OSMOSIS_CONFIG_DIR", "XDG_CONFIG_HOME")
+
+
+def init(
+    name: Annotated[str | None, typer.Argument(help="Name of the workspace and its folder.")] = None,
+    here: Annotated[bool, typer.Option("--here", help="Use the current folder; existing files are kept.")] = False,
+    template: Annotated[str | None, typer.Option(help="Start with a rollout of this template.")] = None,
+    platform: Annotated[
+        bool | None,
+        typer.Option(
+            "--platform/--no-platform",
+            help="Connect it to a platform. Default: when one answers and you are logged in.",
+        ),
+    ] = None,
+    git: Annotated[bool, typer.Option("--git/--no-git", help="Make it a git repository with a first commit.")] = True,
+    force: Annotated[bool, typer.Option("--force", "-f", help="With --here: replace existing files.")] = False,
+) -> OperationResult:
+    """Make a workspace: folders, configs, a git repository, and its place on the platform.
+
+    Example:
+
+        osmosis init demo
+        osmosis init demo --template multiply --no-platform
+        osmosis init --here
+    """
+    ctx = current()
+    if platform and not git:
+        raise ValidationError("--platform needs git: the platform gets the code by push", hint="leave --no-git out")
+    name, dest = _place(ctx, name, here)
+    client = _client(ctx, platform) if git else None
+    from ..workspace.create import check_destination, check_workspace_name, create_workspace
+
+    check_workspace_name(name)
+    check_destination(dest, here=here)
+    if client is not None:
+        _check_name_on_platform(ctx, client, name, dest)
+    made = create_workspace(dest, name, here=here, template=template, git=git, force=force)
+    if client is None:
+        return _result(ctx, made, None, template)
+    try:
+        connected = _connect(ctx, client, made)
+    except OsmosisError as error:
+        cd = "" if here else f"cd {_shown(ctx, dest)} && "
+        raise type(error)(
+            f"the workspace is in {dest}, but it is not connected to the platform: {error.message}",
+            **{
+                **error.details,
+                "hint": f"{error.hint + '; then: ' if error.hint else ''}{cd}osmosis init --here --platform",
+            },
+        ) from error
+    finally:
+        client.close()
+    return _result(ctx, made, connected, template)
+
+
+def _place(ctx: AppContext, name: str | None, here: bool) -> tuple[str, Path]:
+    if here:
+        dest = ctx.cwd.resolve()
+        return name or dest.name.lower(), dest
+    if name is None:
+        from .prompts import ask
+
+        name = ask(ctx, "Name of the workspace", flag="NAME or --here", default="my-workspace")
+    return Path(name).name if name else "", ctx.path(name)
+
+
+def _client(ctx: AppContext, wanted: bool | None) -> PlatformClient | None:
+    """A client that is logged in at a platform that answers. None when not asked for and there is none."""
+    if wanted is False:
+        return None
+    try:
+        client = ctx.client(auth=True, scoped=False)
+    except AuthRequired as error:
+        if wanted:
+            raise
+        ctx.output.say(f"{error.message}: the workspace stays on this machine")
+        return None
+    if client.healthy():
+        return client
+    client.close()
+    if wanted:
+        raise NetworkError(f"the platform at {client.url} does not answer", hint="osmosis platform start")
+    ctx.output.say(f"the platform at {client.url} does not answer: the workspace stays on this machine")
+    return None
+
+
+def _check_name_on_platform(ctx: AppContext, client: PlatformClient, name: str, dest: Path) -> None:
+    """A workspace of that name exists: only a folder that belongs to it, or one never pushed, may go on."""
+    row = client.workspaces.find(name)
+    if row is None:
+        return
+    repository = row.get("connected_repo") or {}
+    if not repository:
+        return
+    if _own_origin(dest) == repository.get("repo_full_name"):
+        return
+    if _own_origin(dest) is None and _never_pushed(ctx, name):
+        return
+    raise Conflict(
+        f"the platform has a workspace named {name} already, with another repository",
+        hint=f"git clone {repository.get('url')}, or choose another name",
+        workspace=name,
+    )
+
+
+def _own_origin(dest: Path) -> str | None:
+    from ..workspace.git import read_source
+
+    source = read_source(dest) if dest.is_dir() and (dest / ".git").exists() else None
+    return source.identity if source else None
+
+
+def _never_pushed(ctx: AppContext, name: str) -> bool:
+    from ..client import PlatformClient
+    from .connect import login_of
+
+    login = login_of(ctx)
+    with PlatformClient(ctx.platform_url, login.token if login else None, workspace=name) as scoped:
+        try:
+            state = scoped.sync.state()
+        except OsmosisError:
+            return False
+    return not state.get("last_synced_commit_sha") and not state.get("branches")
+
+
+def _connect(ctx: AppContext, client: PlatformClient, made: Created) -> dict[str, Any]:
+    """Platform workspace, repository, origin, credential helper, first push. May be repeated."""
+    from ..workspace.git import read_source
+    from ..workspace.gitwrite import push, set_credential_helper, set_remote
+
+    source = read_source(made.root)
+    assert source is not None
+    row = client.workspaces.find(made.name) or client.workspaces.create(made.name)
+    repository = row.get("connected_repo") or {}
+    if source.remote_url and source.identity and source.identity != repository.get("repo_full_name"):
+        row = client.workspaces.connect(made.name, source.remote_url)
+        return {"workspace": made.name, "repository": source.identity, "url": source.remote_url, "pushed": False}
+    url = str(repository.get("url") or "")
+    if not url:
+        raise ValidationError(f"the platform gave no repository URL for {made.name}", hint="osmosis workspace list")
+    set_remote(made.root, url)
+    if url.startswith(("http://", "https://")):
+        environ = {key: ctx.environ[key] for key in _HELPER_VARIABLES if ctx.environ.get(key)}
+        set_credential_helper(made.root, url, [sys.executable, "-m", "osmosis.cli.git_credential"], environ)
+    if source.branch and source.commit:
+        push(made.root, source.branch)
+    return {"workspace": made.name, "repository": repository.get("repo_full_name"), "url": url, "pushed": True}
+
+
+def _shown(ctx: AppContext, path: Path) -> str:
+    try:
+        return str(path.relative_to(ctx.cwd.resolve()))
+    except ValueError:
+        return str(path)
+
+
+def _result(ctx: AppContext, made: Created, connected: dict[str, Any] | None, template: str | None) -> OperationResult:
+    place = _shown(ctx, made.root)
+    message = f"workspace {made.name} is in {place}" if place != "." else f"this folder is the workspace {made.name}"
+    if connected:
+        verb = "pushed to" if connected["pushed"] else "connected with"
+        message += f", {verb} {connected['url']}"
+    resource: dict[str, Any] = {
+        "name": made.name,
+        "path": str(made.root),
+        "files": made.files,
+        "git": made.git,
+        "commit": made.commit,
+        "platform": connected and {"platform_url": ctx.platform_url, **connected},
+    }
+    steps = [] if place == "." else [NextStep("enter the workspace", command=f"cd {place}")]
+    if template is None:
+        steps.append(NextStep("make a rollout", command="osmosis rollout new multiply --template multiply"))
+    else:
+        steps.append(NextStep("try it here", command=f"osmosis test {template} --limit 3"))
+    if connected is None and made.git:
+        steps.append(NextStep("connect it to a platform", command="osmosis init --here --platform"))
+    return OperationResult("workspace.init", message, resource, next_steps=steps)

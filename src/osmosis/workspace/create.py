@@ -1,0 +1,110 @@
+"""Making a workspace folder: rendered, a git repository with its first commit, all or nothing.
+
+What a failure leaves behind is what was there before. Platforms are not spoken to here; `cli.init` connects the
+finished folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import Conflict, ValidationError
+from .gitwrite import commit_paths, init_repository
+from .layout import check_rollout_name
+from .templates import find_template, render_rollout, render_workspace
+
+WORKSPACE_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
+
+
+@dataclass(slots=True)
+class Created:
+    """What `create_workspace` did."""
+
+    root: Path
+    name: str
+    files: list[str] = field(default_factory=list)
+    """Files written, relative to the root."""
+    git: bool = False
+    """The folder is a repository."""
+    commit: str | None = None
+    """The commit made; None without git, or when there was nothing new to commit."""
+
+
+def check_workspace_name(name: str) -> None:
+    """Raises ValidationError unless a platform accepts the name and it can be a folder."""
+    if WORKSPACE_NAME.match(name):
+        return
+    better = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:63]
+    raise ValidationError(
+        f"workspace name {name!r}: use small letters, digits, - _ and ., at most 63, starting with a letter or digit",
+        hint=f"osmosis init {better}" if better else "osmosis init my-workspace",
+    )
+
+
+def check_destination(dest: Path, *, here: bool) -> None:
+    """Raises Conflict when `dest` is not a place for a new workspace."""
+    if here or not dest.exists():
+        return
+    if not dest.is_dir():
+        raise Conflict(f"{dest} is a file", hint="choose another name")
+    if any(dest.iterdir()):
+        kind = "is a workspace already" if (dest / "rollouts").is_dir() else "exists and is not empty"
+        raise Conflict(f"{dest} {kind}", hint=f"cd {dest.name} && osmosis init --here, or choose another name")
+
+
+def create_workspace(
+    dest: Path, name: str, *, here: bool = False, template: str | None = None, git: bool = True, force: bool = False
+) -> Created:
+    """Render a workspace into `dest`, with a first rollout when a template is named, and commit it.
+
+    With `here` the folder may hold files; existing ones are kept unless `force`. Raises before anything is
+    written when a name, the destination or a file is in the way.
+    """
+    check_workspace_name(name)
+    check_destination(dest, here=here)
+    if template is not None:
+        find_template(template)
+        check_rollout_name(template)
+    made = Created(dest, name)
+    with _undone_on_error(dest, made):
+        dest.mkdir(parents=True, exist_ok=True)
+        made.files += render_workspace(dest, {"name": name}, force=force, keep=here and not force)
+        if template is not None:
+            made.files += render_rollout(template, template, dest, {}, force)
+        if git:
+            init_repository(dest)
+            made.git = True
+            if made.files:
+                made.commit = commit_paths(dest, "Start the workspace", made.files)
+        else:
+            made.git = (dest / ".git").exists()
+    return made
+
+
+@contextlib.contextmanager
+def _undone_on_error(dest: Path, made: Created) -> Iterator[None]:
+    existed, had_git = dest.exists(), (dest / ".git").exists()
+    before = {p for p in dest.rglob("*") if ".git" not in p.parts} if existed else set()
+    try:
+        yield
+    except BaseException:
+        if not existed:
+            shutil.rmtree(dest, ignore_errors=True)
+        else:
+            if not had_git:
+                shutil.rmtree(dest / ".git", ignore_errors=True)
+            _remove_new(dest, before)
+        raise
+
+
+def _remove_new(dest: Path, before: set[Path]) -> None:
+    for path in sorted((p for p in dest.rglob("*") if ".git" not in p.parts), reverse=True):
+        if path in before:
+            continue
+        with contextlib.suppress(OSError):
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -1,0 +1,319 @@
+"""What would stop a run from being what the person means: pure rules over git facts and what the platform has.
+
+Every rule gives a `Problem` with the command that fixes it. Nothing here runs git, asks the platform or prints;
+`gather` in this module is the one function that reads facts, and it only calls `git`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..records.config import Experiment
+from ..records.problem import Problem
+from ..records.source import PinnedCommit, RolloutFiles, Source, SyncState
+
+# Which findings a person may overrule with --allow-dirty: the platform then runs what is synced.
+OVERRULED = (
+    "dirty-rollout",
+    "untracked-rollout",
+    "unpushed",
+    "not-synced",
+    "branch-differs",
+    "detached",
+    "no-upstream",
+)
+# Which do not matter when the working tree itself is sent as a snapshot.
+BY_SNAPSHOT = (*OVERRULED, "not-in-git", "no-such-rollout-synced", "behind")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What git says about a submit, read once."""
+
+    source: Source | None
+    """None: not a git repository."""
+    files: RolloutFiles | None = None
+    pin: PinnedCommit | None = None
+    """Of `commit_sha`, when the config pins one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    experiment: Experiment
+    source: Source
+    facts: Facts
+    sync: SyncState | None
+    folder: str
+    """`rollouts/<name>`."""
+
+
+def gather(root: Path, experiment: Experiment) -> Facts:
+    """Read the facts for `check_submit`. Raises GitError when git itself fails."""
+    from .git import commit_of_pin, read_source, rollout_files
+
+    source = read_source(root)
+    if source is None:
+        return Facts(None)
+    files = rollout_files(root, experiment.rollout)
+    if not experiment.commit_sha:
+        return Facts(source, files)
+    return Facts(source, files, commit_of_pin(root, experiment.commit_sha, experiment.rollout, experiment.entrypoint))
+
+
+def sync_state(body: Mapping[str, Any] | None) -> SyncState | None:
+    """The platform's answer about a repository as a record; None when the platform was not asked."""
+    if body is None:
+        return None
+    events = [dict(e) for e in body.get("events") or [] if isinstance(e, Mapping)]
+    newest = events[0] if events else {}
+    default = body.get("default_branch")
+    listed = body.get("branches") or {}
+    if not isinstance(listed, Mapping):
+        listed = {b.get("name"): b.get("commit_sha") for b in listed if isinstance(b, Mapping)}
+    repository = body.get("repository") or body.get("repo_full_name")
+    if isinstance(repository, Mapping):
+        default = default or repository.get("default_branch")
+        repository = repository.get("full_name") or repository.get("repo_full_name")
+    commit = body.get("last_synced_commit_sha") or body.get("last_synced_commit") or body.get("commit_sha")
+    rollouts = [r.get("name", "") if isinstance(r, Mapping) else str(r) for r in body.get("rollouts") or []]
+    return SyncState(
+        connected=bool(body.get("connected", repository is not None)),
+        repository=repository,
+        default_branch=default,
+        commit_sha=commit,
+        branches={str(k): str(v) for k, v in listed.items() if k and v},
+        status=body.get("status") or newest.get("status"),
+        error=body.get("error") or newest.get("error"),
+        rollouts=rollouts,
+        events=events,
+    )
+
+
+def check_submit(
+    experiment: Experiment,
+    facts: Facts,
+    sync: SyncState | None,
+    *,
+    allow_dirty: bool = False,
+    snapshot: bool = False,
+) -> list[Problem]:
+    """Everything between this working tree and the run the person means, errors first.
+
+    `sync` None: the platform was not asked, so only git is judged. `allow_dirty` turns what can be overruled
+    into warnings; with `snapshot` the working tree itself is sent, so those do not apply.
+    """
+    if facts.source is None:
+        fix = "osmosis init --here, or: git init && git add -A && git commit -m 'first commit'"
+        return [Problem(code="no-repository", what="this workspace is not in a git repository", fix=fix)]
+    case = _Case(experiment, facts.source, facts, sync, f"rollouts/{experiment.rollout}")
+    problems = [*_repository(case), *_contents(case)]
+    if not any(p.severity == "error" for p in problems):
+        if experiment.commit_sha:
+            problems += _pinned(case)
+        elif experiment.branch:
+            problems += _branch(case)
+        else:
+            problems += [*_working_tree(case), *_against_platform(case)]
+    if snapshot and not experiment.commit_sha and not experiment.branch:
+        problems = [p for p in problems if p.code not in BY_SNAPSHOT]
+    if allow_dirty:
+        problems = [_overruled(p, case) for p in problems]
+    return sorted(problems, key=lambda p: ("error", "warning", "info").index(p.severity))
+
+
+def _overruled(problem: Problem, case: _Case) -> Problem:
+    if problem.severity != "error" or problem.code not in OVERRULED:
+        return problem
+    commit = case.sync.synced(case.experiment.branch) if case.sync else None
+    runs = f"the platform runs {commit[:10]} instead" if commit else "the platform runs what it has synced"
+    return problem.model_copy(update={"severity": "warning", "what": f"{problem.what}; {runs}"})
+
+
+def _repository(case: _Case) -> Iterator[Problem]:
+    source = case.source
+    if source.commit is None:
+        fix = "git add -A && git commit -m 'first commit' && git push -u origin HEAD"
+        yield Problem(code="no-commit", what="the repository has no commit yet", fix=fix)
+    if source.prefix:
+        yield Problem(
+            code="nested-workspace",
+            what=f"the workspace is the folder {source.prefix.rstrip('/')} of a bigger repository",
+            where=source.prefix,
+            fix="make the workspace a repository of its own: rollouts/ and configs/ must be at its top",
+        )
+    if source.remote_url is None:
+        fix = "osmosis init --here --platform, or: git remote add origin <url>"
+        yield Problem(code="no-remote", what="the repository has no remote named origin", fix=fix)
+    elif source.identity is None:
+        what = f"the remote {source.remote_url} does not end in owner/repository"
+        yield Problem(code="bad-remote", what=what, where="origin", fix="git remote set-url origin <url>")
+    elif case.sync is not None and not case.sync.connected:
+        what = f"the platform does not know the repository {source.identity}"
+        yield Problem(code="unknown-remote", what=what, where="origin", fix="osmosis init --here --platform")
+
+
+def _contents(case: _Case) -> Iterator[Problem]:
+    files = case.facts.files
+    if files is None:
+        return
+    pinned = case.experiment.commit_sha or case.experiment.branch
+    if files.tracked == 0 and not files.submodules and not pinned:
+        fix = f"git add {case.folder} && git commit -m 'add {case.experiment.rollout}' && git push"
+        what = f"git has no file under {case.folder}/ (new, or ignored)"
+        yield Problem(code="not-in-git", what=what, where=case.folder, fix=fix)
+    for path in files.submodules:
+        yield Problem(
+            code="submodule",
+            what="a submodule under the rollout: the platform does not fetch submodules",
+            where=path,
+            fix=f"copy the code in, or depend on it in {case.folder}/pyproject.toml",
+        )
+    if files.lfs:
+        yield Problem(
+            code="lfs",
+            what=f"{_some(files.lfs)} stored with Git LFS: the run gets the pointer, not the content",
+            where=case.folder,
+            fix="upload data as a dataset, or: git lfs untrack, then commit the file itself",
+            severity="warning",
+        )
+    for fact in files.large:
+        yield Problem(
+            code="large-file",
+            what=f"the file has {fact.size / 1_000_000:.0f} MB and is checked out for every run",
+            where=fact.path,
+            fix=f"git rm --cached {fact.path}, and upload it as a dataset or fetch it in the rollout",
+            severity="warning",
+        )
+
+
+def _pinned(case: _Case) -> Iterator[Problem]:
+    sha, pin = case.experiment.commit_sha or "", case.facts.pin
+    where = "experiment.commit_sha"
+    if pin is None:
+        return
+    if pin.ambiguous:
+        yield Problem(
+            code="pin-ambiguous", what=f"several commits start with {sha}", where=where, fix="write more digits"
+        )
+    elif pin.found is None:
+        if case.sync is None or not case.sync.knows(sha):
+            what = f"no commit {sha} here, and the platform has synced none"
+            yield Problem(code="pin-unknown", what=what, where=where, fix="git fetch origin, or correct commit_sha")
+    else:
+        if pin.has_entrypoint is False:
+            file = f"{case.folder}/{case.experiment.entrypoint}"
+            what = f"commit {sha} has no {file}"
+            yield Problem(code="pin-without-rollout", what=what, where=where, fix=f"git log -- {file}")
+        if pin.on_remote is False and not (case.sync and case.sync.knows(pin.found)):
+            what = f"commit {sha} exists only on this machine"
+            yield Problem(code="pin-unpushed", what=what, where=where, fix="push a branch that contains it: git push")
+    if case.source.dirty or case.source.untracked or pin.found != case.source.commit:
+        what = f"the run uses commit {sha}, not this working tree"
+        yield Problem(code="pinned", what=what, where=where, fix="remove commit_sha to run HEAD", severity="info")
+
+
+def _branch(case: _Case) -> Iterator[Problem]:
+    branch = case.experiment.branch or ""
+    if case.sync is None:
+        return
+    commit = case.sync.synced(branch)
+    where = "experiment.branch"
+    if commit is None:
+        known = ", ".join(sorted(case.sync.branches)) or case.sync.default_branch or "none"
+        what = f"the platform has not synced a branch {branch} (it has: {known})"
+        yield Problem(code="branch-not-synced", what=what, where=where, fix=f"git push origin {branch}")
+    elif case.source.branch == branch and commit != case.source.commit:
+        what = f"the platform has {commit[:10]} of {branch}, HEAD is {str(case.source.commit)[:10]}"
+        yield Problem(code="not-synced", what=what, where=where, fix=f"git push origin {branch}")
+    if case.source.branch == branch:
+        yield from _uncommitted(case)
+
+
+def _working_tree(case: _Case) -> Iterator[Problem]:
+    source, default = case.source, _default_branch(case)
+    if source.detached:
+        fix = f'git switch {default or "main"}, or pin it: commit_sha = "{str(source.commit)[:12]}"'
+        what = "HEAD is detached: no branch is checked out"
+        yield Problem(code="detached", what=what, where="HEAD", fix=fix)
+    yield from _uncommitted(case)
+    if source.detached:
+        return
+    if default and source.branch != default and not _is_synced(case):
+        yield Problem(
+            code="branch-differs",
+            what=f"you are on {source.branch}, the platform runs {default}",
+            where="HEAD",
+            fix=f'set branch = "{source.branch}" in [experiment] and push it, or: git switch {default}',
+        )
+        return
+    if source.ahead:
+        count = "1 commit is" if source.ahead == 1 else f"{source.ahead} commits are"
+        what = f"{count} not pushed to {source.upstream}"
+        yield Problem(code="unpushed", what=what, where=str(source.branch), fix="git push")
+    elif source.upstream is None and not _is_synced(case):
+        what = f"branch {source.branch} was never pushed"
+        fix = f"git push -u origin {source.branch}"
+        yield Problem(code="no-upstream", what=what, where=str(source.branch), fix=fix)
+    if source.behind:
+        count = "1 commit" if source.behind == 1 else f"{source.behind} commits"
+        what = f"{source.upstream} has {count} that this folder does not have; the platform runs them"
+        yield Problem(code="behind", what=what, where=str(source.branch), fix="git pull", severity="warning")
+
+
+def _uncommitted(case: _Case) -> Iterator[Problem]:
+    dirty = [p for p in case.source.dirty if p.startswith(f"{case.folder}/")]
+    new = [p for p in case.source.untracked if p.startswith(f"{case.folder}/")]
+    name = case.experiment.rollout
+    if dirty:
+        what = f"{_some(dirty)} changed and not committed"
+        fix = f"git commit -am 'change {name}' && git push, or submit with --snapshot"
+        yield Problem(code="dirty-rollout", what=what, where=case.folder, fix=fix)
+    if new:
+        what = f"{_some(new)} not in git"
+        fix = f"git add {case.folder} && git commit -m 'add to {name}' && git push, or list them in .gitignore"
+        yield Problem(code="untracked-rollout", what=what, where=case.folder, fix=fix)
+
+
+def _against_platform(case: _Case) -> Iterator[Problem]:
+    sync, source = case.sync, case.source
+    if sync is None or source.detached or source.ahead or source.branch != _default_branch(case):
+        return
+    synced = sync.synced(source.branch)
+    if synced == source.commit or (source.behind and synced):
+        if synced and sync.rollouts and case.experiment.rollout not in sync.rollouts and not source.behind:
+            found = ", ".join(sync.rollouts)
+            what = f"the platform found no rollout {case.experiment.rollout} in {synced[:10]} (it found: {found})"
+            fix = f"git log -1 -- {case.folder}, then push it"
+            yield Problem(code="no-such-rollout-synced", what=what, where=case.folder, fix=fix)
+        return
+    if source.upstream is None:
+        return  # said by _working_tree: never pushed
+    have = f"it has {synced[:10]}" if synced else "it has none yet"
+    if sync.status in ("Pending", "Syncing"):
+        what, fix = f"the platform is still syncing ({have})", "osmosis sync --wait, or submit with --wait-sync"
+    elif sync.status == "Failed":
+        what = f"the last sync failed: {sync.error or 'no reason given'} ({have})"
+        fix = "osmosis sync status, then osmosis sync --wait"
+    else:
+        what = f"the platform has not synced {str(source.commit)[:10]} ({have})"
+        fix = "osmosis sync --wait, or submit with --wait-sync"
+    yield Problem(code="not-synced", what=what, where=str(source.branch), fix=fix)
+
+
+def _default_branch(case: _Case) -> str | None:
+    return (case.sync.default_branch if case.sync else None) or case.source.default_branch
+
+
+def _is_synced(case: _Case) -> bool:
+    """HEAD is exactly what the platform would run."""
+    return bool(case.sync and case.source.commit and case.sync.synced(None) == case.source.commit)
+
+
+def _some(paths: list[str]) -> str:
+    names = ", ".join(p.rsplit("/", 1)[-1] for p in paths[:3])
+    if len(paths) == 1:
+        return f"{names} is"
+    return f"{names} and {len(paths) - 3} more are" if len(paths) > 3 else f"{names} are"
