@@ -121,6 +121,10 @@ class RolloutServerProcess:
     def last_words(self, lines: int = 15) -> str:
         return "\n".join(list(self.tail)[-lines:])
 
+    def _said(self) -> str:
+        last = next((line.strip() for line in reversed(self.tail) if line.strip()), "")
+        return f": {last[:300]}" if last else ""
+
     async def _wait_healthy(self) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self.health_timeout_s
@@ -129,7 +133,7 @@ class RolloutServerProcess:
             while loop.time() < until:
                 if self._died.is_set():
                     raise ServerStartError(
-                        f"the rollout server ended with exit code {self.exit_code} before it was healthy",
+                        f"the rollout server ended with exit code {self.exit_code} before it was healthy{self._said()}",
                         hint="run its main.py in a terminal to see the error",
                         exit_code_of_server=self.exit_code,
                         output=self.last_words(),
@@ -141,7 +145,7 @@ class RolloutServerProcess:
                 except asyncio.TimeoutError:
                     pass
         raise ServerStartError(
-            f"the rollout server did not answer {self.url}/health within {self.health_timeout_s:g} s",
+            f"the rollout server did not answer {self.url}/health within {self.health_timeout_s:g} s{self._said()}",
             hint=f"its main.py must serve on the port in {PORT_VARIABLE} and answer GET /health",
             output=self.last_words(),
         )

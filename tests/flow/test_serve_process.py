@@ -1,0 +1,165 @@
+"""A rollout server as a process: healthy, crashing at start, silent, dying, drained."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from osmosis.engine.task import Task
+from osmosis.llm import open_model
+from osmosis.records.dataset import Row
+from osmosis.records.plan import EvalPlan, ModelSpec
+from osmosis.serve.client import served
+from osmosis.serve.process import RolloutServerProcess, ServerStartError
+from osmosis.serve.traingate import TrainGate
+from osmosis.testing.waiting import until
+
+pytestmark = pytest.mark.flow
+
+MAIN = """
+    import asyncio, os, sys
+    import uvicorn
+    from osmosis.sdk.backend import LocalBackend
+    from osmosis.sdk.grader import Grader
+    from osmosis.sdk.workflow import AgentWorkflow
+    from osmosis.serve.server import create_rollout_server
+
+    class Slow(AgentWorkflow):
+        async def run(self, ctx):
+            await asyncio.sleep(float(ctx.metadata.get("nap", 0)))
+            async with ctx.chat() as chat:
+                done = await chat.complete(ctx.prompt)
+            return [*ctx.prompt, done.message]
+
+    class Exact(Grader):
+        async def grade(self, ctx):
+            ctx.set_reward(float(ctx.sample.messages[-1]["content"] == ctx.label))
+
+    app = create_rollout_server(LocalBackend(Slow, grader=Exact))
+    uvicorn.run(app, host="127.0.0.1", port=int(os.environ["_OSMOSIS_ROLLOUT_PORT"]), log_level="warning")
+"""
+
+
+def process(folder: Path, source: str, *, timeout_s: float = 60.0) -> tuple[RolloutServerProcess, list[str]]:
+    (folder / "main.py").write_text(textwrap.dedent(source))
+    lines: list[str] = []
+    environ = {**os.environ, "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT": str(folder / "artifacts")}
+    server = RolloutServerProcess(
+        [sys.executable, "main.py"], folder, environ, log=lines.append, health_timeout_s=timeout_s
+    )
+    return server, lines
+
+
+async def test_a_server_that_ends_at_start_is_one_error_with_its_last_words(tmp_path: Path) -> None:
+    server, lines = process(tmp_path, "print('about to fail'); raise SystemExit('no config found')")
+    with pytest.raises(ServerStartError, match="exit code 1") as caught:
+        await server.start()
+    assert "no config found" in caught.value.details["output"]
+    assert "about to fail" in lines
+
+
+async def test_a_server_that_never_answers_is_ended_in_bounded_time(tmp_path: Path) -> None:
+    server, _ = process(tmp_path, "import time; print('up'); time.sleep(600)", timeout_s=1.0)
+    with pytest.raises(ServerStartError, match="did not answer"):
+        await server.start()
+    assert server.exit_code is not None
+
+
+async def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
+    server = RolloutServerProcess(["no-such-command-here"], tmp_path, {}, log=print)
+    with pytest.raises(ServerStartError, match="no-such-command-here"):
+        await server.start()
+
+
+async def test_the_whole_group_is_ended(tmp_path: Path) -> None:
+    server, lines = process(
+        tmp_path,
+        """
+    import subprocess, sys
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    print("child", child.pid, flush=True)
+"""
+        + MAIN,
+    )
+    await server.start()
+    await until(lambda: any(line.startswith("child") for line in lines))
+    child = int(next(line for line in lines if line.startswith("child")).split()[1])
+    await server.stop()
+    assert server.exit_code is not None
+    await until(lambda: not _alive(child), what="the end of the child")
+
+
+async def test_a_rollout_runs_and_a_killed_server_is_noticed(tmp_path: Path) -> None:
+    model = open_model(ModelSpec(name="offline/echo", kind="offline"))
+    plan = EvalPlan(name="t", agent="server:x", model=model.spec, dataset="d.jsonl")
+    server, _ = process(tmp_path, MAIN)
+    gate = TrainGate(model)
+    await gate.start()
+    try:
+        url = await server.start()
+        async with served(url, gate, plan, died=server.wait_died) as rollout_fn:
+            first = await rollout_fn(task("a", nap=0))
+            assert first.failure is None, first.failure
+            assert first.value("reward") == 1.0
+            waiting = asyncio.create_task(rollout_fn(task("b", nap=600)))
+            await asyncio.sleep(0)
+            assert server.pid is not None
+            os.kill(server.pid, signal.SIGKILL)
+            lost = await asyncio.wait_for(waiting, 30)
+            assert lost.failure is not None
+            assert lost.failure.category.value == "server_died"
+    finally:
+        await server.stop()
+        await gate.stop()
+
+
+@pytest.mark.parametrize("generation", ["0.3", "0.4"])
+async def test_sigterm_lets_a_running_rollout_finish(tmp_path: Path, generation: str) -> None:
+    model = open_model(ModelSpec(name="offline/echo", kind="offline"))
+    plan = EvalPlan(name="t", agent="server:x", model=model.spec, dataset="d.jsonl")
+    server, _ = process(tmp_path, MAIN)
+    gate = TrainGate(model)
+    await gate.start()
+    try:
+        url = await server.start()
+        async with served(url, gate, plan, generation=generation) as rollout_fn:
+            waiting = asyncio.create_task(rollout_fn(task("a", nap=1.0)))
+            await _active(url)
+            assert server.pid is not None
+            os.kill(server.pid, signal.SIGTERM)
+            rollout = await asyncio.wait_for(waiting, 30)
+            assert rollout.failure is None, rollout.failure
+            assert rollout.value("reward") == 1.0
+        await asyncio.wait_for(server.wait_died(), 30)
+    finally:
+        await server.stop()
+        await gate.stop()
+
+
+async def _active(url: str) -> None:
+    async with aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(f"{url}/health") as reply:
+                if (await reply.json())["lifecycle"]["active_rollouts"]:
+                    return
+            await asyncio.sleep(0.01)
+
+
+def task(name: str, *, nap: float) -> Task:
+    data = {"user_prompt": "hello", "ground_truth": "hello", "nap": nap}
+    return Task(row=Row(index=0, data=data), attempt=0, rollout_id=f"r-{name}")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
