@@ -1,0 +1,141 @@
+"""`osmosis rollout`: make rollouts from templates and list them, here and as the platform has synced them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import AuthRequired, Forbidden, NetworkError, NotFound, ValidationError
+from ..workspace.layout import Workspace, check_rollout_name, find_workspace
+from .context import AppContext, current
+from .output import Column, ListResult, NextStep, OperationResult
+
+app = typer.Typer(help="Make and list rollouts.", no_args_is_help=True)
+DEFAULT_TEMPLATE = "empty"
+
+
+@app.command("new")
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the rollout: small letters, digits and -.")],
+    template: Annotated[
+        str | None, typer.Option("--template", "-t", help="Template to start from; see: osmosis template list.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model of the eval config, such as openai/gpt-5-mini.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint that serves the model.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Secret that holds the endpoint's key.")] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing files.")] = False,
+) -> OperationResult:
+    """Make a rollout with its configs and data.
+
+    Example:
+
+        osmosis rollout new multiply --template multiply
+        osmosis rollout new helper -t empty --model openai/gpt-5-mini
+    """
+    ctx = current()
+    workspace = find_workspace(ctx.cwd)
+    check_rollout_name(name)
+    from ..workspace.templates import find_template, render_rollout
+
+    template = template or _ask_template(ctx)
+    info = find_template(template)
+    if api_key_env and not base_url:
+        raise ValidationError("--api-key-env names the key of an endpoint", hint="give --base-url URL too")
+    if base_url and not base_url.startswith(("http://", "https://")):
+        raise ValidationError(f"--base-url {base_url} is no http URL", hint="for example http://127.0.0.1:8000/v1")
+    answers = {"model": model or info.model, "base_url": base_url, "api_key_env": api_key_env}
+    files = render_rollout(name, template, workspace.root, answers, force)
+    folder = workspace.rollout_folder(name)
+    dataset = workspace.local_dataset(name)
+    resource = {
+        "name": name,
+        "template": template,
+        "path": f"rollouts/{name}",
+        "model": answers["model"],
+        "files": files,
+        "workspace_directory": str(workspace.root),
+    }
+    steps = [NextStep("try it here", command=f"osmosis test {name} --limit 3")]
+    if dataset:
+        upload = f"osmosis dataset upload {workspace.relative(dataset)}"
+        steps.append(NextStep("give the platform its dataset", command=upload))
+    commit = f"git add -A && git commit -m 'Add {name}' && git push"
+    steps.append(NextStep("give the platform its code", command=commit))
+    if folder.eval_config:
+        steps.append(NextStep("evaluate it", command=f"osmosis eval submit configs/eval/{name}.toml --wait"))
+    return OperationResult(
+        "rollout.new", f"rollout {name} is in rollouts/{name} (template {template})", resource, next_steps=steps
+    )
+
+
+app.command("init", hidden=True, help="The same as `rollout new`.")(new)
+
+
+def _ask_template(ctx: AppContext) -> str:
+    """Asked where somebody can answer; elsewhere the template that assumes nothing."""
+    if not ctx.interactive:
+        return DEFAULT_TEMPLATE
+    from ..workspace.templates import list_templates
+    from .prompts import choose
+
+    choices = [(t.name, f"{t.name}: {t.summary}") for t in list_templates()]
+    return choose(ctx, "Which template", choices, flag="--template", default="multiply")
+
+
+@app.command("list")
+def list_rollouts(
+    branch: Annotated[str | None, typer.Option(help="As synced from this branch; default: the default branch.")] = None,
+    local: Annotated[bool, typer.Option("--local", help="Only this folder; ask no platform.")] = False,
+) -> ListResult:
+    """List the rollouts of this workspace: what is here, and what the platform has synced.
+
+    Example:
+
+        osmosis rollout list
+        osmosis rollout list --local --json
+    """
+    ctx = current()
+    workspace = find_workspace(ctx.cwd) if not ctx.options.workspace else None
+    rows = {row["name"]: row for row in _here(workspace)} if workspace else {}
+    for found in [] if local else _synced(ctx, branch, required=workspace is None):
+        row = rows.setdefault(str(found.get("name")), {"name": found.get("name"), "here": False})
+        row.update({**found, "synced": True})
+    items = sorted(rows.values(), key=lambda row: str(row["name"]))
+    columns = [
+        Column("name", "Name"),
+        Column("here", "Here"),
+        Column("entrypoint", "Entrypoint"),
+        Column("synced", "Synced"),
+        Column("last_synced_commit_sha", "Commit", show=lambda v: str(v or "")[:10]),
+        Column("eval_config", "Eval config", wide=True),
+    ]
+    extra = {"workspace_directory": str(workspace.root)} if workspace else {}
+    return ListResult(items, columns, title="Rollouts", empty="no rollout yet: osmosis rollout new NAME", extra=extra)
+
+
+def _here(workspace: Workspace) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": folder.name,
+            "here": True,
+            "path": workspace.relative(folder.path),
+            "entrypoint": folder.entrypoint.name if folder.entrypoint else None,
+            "eval_config": workspace.relative(folder.eval_config) if folder.eval_config else None,
+            "training_config": workspace.relative(folder.training_config) if folder.training_config else None,
+            "synced": False,
+        }
+        for folder in workspace.rollouts()
+    ]
+
+
+def _synced(ctx: AppContext, branch: str | None, *, required: bool) -> list[dict[str, Any]]:
+    """What the platform found; without a platform the local list is still worth showing, with a remark."""
+    try:
+        with ctx.client() as client:
+            return client.sync.rollouts(branch=branch)
+    except (AuthRequired, NetworkError, NotFound, Forbidden, ValidationError) as error:
+        if required or branch:
+            raise
+        ctx.output.say(f"only this folder is listed: {error.message}", style="yellow")
+        return []
