@@ -36,7 +36,7 @@ class GitAddress:
 def parse_address(owner: str, name: str) -> GitAddress:
     """The repository named by two path segments; `.git` is optional. NotFound for anything that is no name."""
     short = name[:-4] if name.endswith(".git") else name
-    if not _SEGMENT.match(owner) or not _SEGMENT.match(short):
+    if not _SEGMENT.fullmatch(owner) or not _SEGMENT.fullmatch(short):
         raise NotFound("no such repository", hint="the address is /git/<owner>/<repository>.git")
     return GitAddress(owner.lower(), short.lower())
 

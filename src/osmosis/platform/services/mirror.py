@@ -139,7 +139,7 @@ def find_commit(place: Place, text: str, settings: PlatformSettings) -> str | No
     short = text.lower()
     if found := _in_folder(place, short, settings.environ):
         return found
-    if place.kind == "external" and FULL_SHA.match(short):
+    if place.kind == "external" and FULL_SHA.fullmatch(short):
         pin = f"+{short}:{_PINNED_REFS}/{short}"
         try:
             run_git(

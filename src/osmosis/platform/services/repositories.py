@@ -72,8 +72,8 @@ def parse_remote(url: str) -> Remote:
     if text.startswith(("/", "~", ".")):
         if not text.startswith("/"):
             raise _bad_url("must be an absolute path or a URL")
-        return Remote(text, _identity(text), local=True)
-    if match := _SCP.match(text):
+        return Remote(text, _identity(text, local=True), local=True)
+    if match := _SCP.fullmatch(text):
         if match["host"].endswith("ext") and match["path"].startswith(":"):
             raise _bad_url("uses a transport that runs commands")
         return Remote(text, _identity(match["path"]), local=False)
@@ -92,17 +92,17 @@ def _from_url(text: str, scheme: str) -> Remote:
         )
     if scheme != "file" and not parts.hostname:
         raise _bad_url("names no host")
-    return Remote(text, _identity(unquote(parts.path)), local=scheme == "file")
+    return Remote(text, _identity(unquote(parts.path), local=scheme == "file"), local=scheme == "file")
 
 
-def _identity(path: str) -> str:
+def _identity(path: str, *, local: bool = False) -> str:
     segments = [segment for segment in path.split("/") if segment]
     if segments and segments[-1].lower().endswith(".git"):
         segments[-1] = segments[-1][:-4]
-    if len(segments) == 1 and path.startswith("/"):
+    if len(segments) == 1 and local:
         segments = ["local", *segments]
     identity = "/".join(segments[-2:]).lower()
-    if not _IDENTITY.match(identity):
+    if not _IDENTITY.fullmatch(identity):
         raise _bad_url("does not end in <owner>/<repository>")
     return identity
 

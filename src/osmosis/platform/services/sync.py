@@ -207,7 +207,8 @@ def known_branches(session: Session, repository_id: str) -> dict[str, str]:
         )
         .subquery()
     )
-    return dict(session.execute(sa.select(latest.c.branch, latest.c.commit_sha).where(latest.c.rank == 1)).tuples())
+    rows = session.execute(sa.select(latest.c.branch, latest.c.commit_sha).where(latest.c.rank == 1))
+    return {branch: commit for branch, commit in rows}
 
 
 def _of_commit(repository_id: str, commit: str) -> sa.Select[Any]:

@@ -1,0 +1,81 @@
+"""A whole platform in this process, for tests: real database, real HTTP on a free loopback port.
+
+No worker and no job: what runs do is written into the database by the test, or by a job of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+START_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPlatform:
+    """A platform that answers at `url`, and a workspace in it."""
+
+    url: str
+    token: str
+    """Of the owner, who belongs to the workspace."""
+    workspace_id: str
+    workspace: str
+    parts: Any
+    """`osmosis.platform.context.Platform`."""
+    app: Any
+    """The ASGI application."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}", "X-Osmosis-Workspace": self.workspace}
+
+    @property
+    def git_url(self) -> str:
+        """The workspace's hosted repository, with the token in it."""
+        host = self.url.partition("://")[2]
+        return f"http://osmosis:{self.token}@{host}/git/local/{self.workspace}.git"
+
+
+@contextmanager
+def running_platform(data_dir: Path, *, workspace: str = "demo", hosted: bool = True) -> Iterator[RunningPlatform]:
+    """Start a platform over `data_dir`, make a workspace (with a hosted repository unless told otherwise), stop it."""
+    import uvicorn
+
+    from osmosis.platform.app import create_app
+    from osmosis.platform.services import repositories, users, workspaces
+    from osmosis.platform.settings import PlatformSettings
+
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    settings = PlatformSettings(
+        data_dir=data_dir, port=listener.getsockname()[1], worker=False, environ={"PATH": os.environ["PATH"]}
+    )
+    app = create_app(settings)
+    parts = app.state.platform
+    with parts.db.write() as session:
+        owner = users.ensure_owner(session, "local")
+        token = users.issue_token(session, owner, "test").text
+        row = workspaces.create(session, owner, workspace)
+        if hosted and repositories.of_workspace(session, row.id) is None:
+            repositories.add_internal(session, settings, row, owner.handle)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not server.started:
+            if time.monotonic() > deadline or not thread.is_alive():
+                raise RuntimeError("the platform did not start")
+            time.sleep(0.01)
+        yield RunningPlatform(settings.url, token, row.id, workspace, parts, app)
+    finally:
+        server.should_exit = True
+        thread.join(START_TIMEOUT_S)
+        listener.close()

@@ -1,0 +1,241 @@
+"""Git Sync over real repositories and a real database, without HTTP."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from osmosis.errors import Conflict, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.context import Platform
+from osmosis.platform.services import repositories, sync, synced, users, workspaces
+from osmosis.platform.settings import PlatformSettings
+from osmosis.records.config import Experiment
+
+Git = Callable[..., str]
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Platform]:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    opened = Platform.open(PlatformSettings(data_dir=tmp_path / "data", worker=False, environ=environ))
+    yield opened
+    opened.db.close()
+
+
+@pytest.fixture
+def git(tmp_path: Path) -> Git:
+    """Git in a work tree with one commit, whose origin is a bare repository beside it."""
+    origin, work = tmp_path / "ann" / "origin.git", tmp_path / "work"
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "GIT_AUTHOR_NAME": "Ann",
+        "GIT_AUTHOR_EMAIL": "ann@localhost",
+        "GIT_COMMITTER_NAME": "Ann",
+        "GIT_COMMITTER_EMAIL": "ann@localhost",
+    }
+
+    def run(*args: str, cwd: Path = work) -> str:
+        done = subprocess.run(["git", *args], cwd=cwd, env=environ, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    run("init", "-q", "--bare", "-b", "trunk", str(origin), cwd=tmp_path)
+    run("clone", "-q", str(origin), str(work), cwd=tmp_path)
+    (work / "rollouts" / "multiply").mkdir(parents=True)
+    (work / "rollouts" / "multiply" / "main.py").write_text("raise SystemExit('never imported')\n")
+    run("checkout", "-q", "-b", "trunk")
+    run("add", ".")
+    run("commit", "-q", "-m", "first")
+    run("push", "-q", "origin", "trunk")
+    return run
+
+
+def connect(platform: Platform, url: str) -> str:
+    with platform.db.write() as session:
+        owner = users.ensure_owner(session, "local")
+        workspace = workspaces.create(session, owner, "demo")
+        return repositories.connect_external(session, platform.settings, workspace, url).id
+
+
+def sync_now(platform: Platform, repository_id: str) -> tables.SyncEvent:
+    with platform.db.write() as session:
+        event_id = sync.request(session, session.get_one(tables.Repository, repository_id)).id
+    sync.run(platform.db, platform.settings, event_id)
+    with platform.db.read() as session:
+        return session.get_one(tables.SyncEvent, event_id)
+
+
+def all_events(platform: Platform) -> list[tuple[str, str, str]]:
+    with platform.db.read() as session:
+        rows = session.query(tables.SyncEvent).order_by(tables.SyncEvent.created_at).all()
+    return [(row.status, row.branch, row.commit_sha) for row in rows]
+
+
+def experiment(**more: str) -> Experiment:
+    return Experiment(rollout="multiply", entrypoint="main.py", model_path="offline/calculator", dataset="x", **more)
+
+
+def test_an_external_repository(platform: Platform, git: Git, tmp_path: Path) -> None:
+    repository_id = connect(platform, str(tmp_path / "ann" / "origin.git"))
+    event = sync_now(platform, repository_id)
+    head = git("rev-parse", "HEAD")
+    assert (event.status, event.branch, event.commit_sha, event.rollouts_found) == ("Success", "trunk", head, 1)
+    with platform.db.read() as session:
+        repository = session.get_one(tables.Repository, repository_id)
+        assert (repository.full_name, repository.default_branch) == ("ann/origin", "trunk")
+        assert [row.name for row in synced.rollouts(session, repository)] == ["multiply"]
+
+
+def test_one_event_per_branch_that_moved(platform: Platform, git: Git, tmp_path: Path) -> None:
+    repository_id = connect(platform, f"file://{tmp_path}/ann/origin.git")
+    sync_now(platform, repository_id)
+    first = git("rev-parse", "HEAD")
+    git("checkout", "-q", "-b", "feature")
+    git("commit", "-q", "--allow-empty", "-m", "second")
+    second = git("rev-parse", "HEAD")
+    git("push", "-q", "origin", "feature", "feature:other")
+    sync_now(platform, repository_id)
+    assert sorted(all_events(platform)[1:]) == [("Success", "feature", second), ("Success", "other", second)]
+    quiet = sync_now(platform, repository_id)
+    assert (quiet.status, quiet.branch, quiet.commit_sha) == ("Success", "trunk", first)
+
+
+def test_code_for_a_run(platform: Platform, git: Git, tmp_path: Path) -> None:
+    repository_id = connect(platform, str(tmp_path / "ann" / "origin.git"))
+    sync_now(platform, repository_id)
+    first = git("rev-parse", "HEAD")
+    git("commit", "-q", "--allow-empty", "-m", "not synced yet")
+    git("push", "-q", "origin", "trunk")
+    second = git("rev-parse", "HEAD")
+
+    def code(**pin: str) -> tuple[str, str | None]:
+        found = synced.code_for_run(platform.db, platform.settings, repository_id, experiment(**pin))
+        return found.commit_sha, found.branch
+
+    assert code() == (first, "trunk")
+    assert code(branch="trunk") == (first, "trunk")
+    assert code(commit_sha=first[:9].upper()) == (first, None)
+    assert code(commit_sha=second) == (second, None), "a full sha is asked of the remote"
+    sync_now(platform, repository_id)
+    assert code() == (second, "trunk")
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "text"),
+    [
+        ({"commit_sha": "deadbee"}, "commit_sha", "not in the connected repository"),
+        ({"commit_sha": "d" * 40}, "commit_sha", "not in the connected repository"),
+        ({"branch": "none"}, "branch", "never synced"),
+        ({"branch": "--upload-pack=x"}, "branch", "never synced"),
+        ({"rollout": "multiplx"}, "rollout", "holds no rollouts/multiplx"),
+        ({"entrypoint": "agent.py"}, "entrypoint", "no file rollouts/multiply/agent.py"),
+    ],
+)
+def test_code_that_is_not_there(
+    platform: Platform, git: Git, tmp_path: Path, change: dict[str, str], key: str, text: str
+) -> None:
+    repository_id = connect(platform, str(tmp_path / "ann" / "origin.git"))
+    sync_now(platform, repository_id)
+    wanted = experiment().model_copy(update=change)
+    with pytest.raises(ValidationError, match=text) as caught:
+        synced.code_for_run(platform.db, platform.settings, repository_id, wanted)
+    assert caught.value.issues[0]["key"] == f"experiment_config.{key}"
+    assert caught.value.hint
+
+
+def test_a_deleted_branch_runs_no_more(platform: Platform, git: Git, tmp_path: Path) -> None:
+    git("push", "-q", "origin", "trunk:feature")
+    repository_id = connect(platform, str(tmp_path / "ann" / "origin.git"))
+    sync_now(platform, repository_id)
+    git("push", "-q", "origin", "--delete", "feature")
+    sync_now(platform, repository_id)
+    with pytest.raises(ValidationError, match="no longer exists"):
+        synced.code_for_run(platform.db, platform.settings, repository_id, experiment(branch="feature"))
+
+
+def test_a_rewritten_commit_can_still_be_pinned(platform: Platform, git: Git, tmp_path: Path) -> None:
+    repository_id = connect(platform, str(tmp_path / "ann" / "origin.git"))
+    sync_now(platform, repository_id)
+    first = git("rev-parse", "HEAD")
+    git("commit", "-q", "--amend", "-m", "rewritten")
+    git("push", "-q", "--force", "origin", "trunk")
+    assert sync_now(platform, repository_id).commit_sha == git("rev-parse", "HEAD")
+    code = synced.code_for_run(platform.db, platform.settings, repository_id, experiment(commit_sha=first[:10]))
+    assert code.commit_sha == first
+
+
+def test_a_remote_that_is_gone_is_a_failed_event(platform: Platform, git: Git, tmp_path: Path) -> None:
+    repository_id = connect(platform, str(tmp_path / "ann" / "origin.git"))
+    sync_now(platform, repository_id)
+    (tmp_path / "ann").rename(tmp_path / "moved")
+    event = sync_now(platform, repository_id)
+    assert event.status == "Failed"
+    assert "does not" in (event.error or "")
+    with platform.db.read() as session:
+        kept = session.get_one(tables.Repository, repository_id).last_synced_commit
+    assert kept == git("rev-parse", "HEAD"), "what was synced before stays usable"
+
+
+def test_syncs_of_one_repository_at_once(platform: Platform, git: Git, tmp_path: Path) -> None:
+    repository_id = connect(platform, str(tmp_path / "ann" / "origin.git"))
+    threads = [threading.Thread(target=sync_now, args=(platform, repository_id)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    head = git("rev-parse", "HEAD")
+    assert all_events(platform) == [("Success", "trunk", head)] * 4
+    with platform.db.read() as session:
+        assert session.query(tables.SyncedRollout).count() == 1
+
+
+def test_a_sync_that_was_cut_off_is_closed_by_the_next(platform: Platform, git: Git, tmp_path: Path) -> None:
+    repository_id = connect(platform, str(tmp_path / "ann" / "origin.git"))
+    with platform.db.write() as session:
+        sync.request(session, session.get_one(tables.Repository, repository_id)).status = "Syncing"
+    sync_now(platform, repository_id)
+    assert [status for status, _, _ in all_events(platform)] == ["Failed", "Success"]
+
+
+def test_local_paths_need_a_loopback_platform(tmp_path: Path) -> None:
+    settings = PlatformSettings(data_dir=tmp_path / "data", host="0.0.0.0", worker=False)
+    platform = Platform.open(settings)
+    with pytest.raises(ValidationError, match="serves a network"):
+        connect(platform, str(tmp_path / "ann" / "origin.git"))
+    platform.db.close()
+
+
+def test_a_repository_is_not_replaced_under_a_run(platform: Platform, git: Git, tmp_path: Path) -> None:
+    repository_id = connect(platform, str(tmp_path / "ann" / "origin.git"))
+    with platform.db.write() as session:
+        workspace = session.query(tables.Workspace).one()
+        run = tables.Run(
+            workspace_id=workspace.id,
+            repository_id=repository_id,
+            kind="eval",
+            name="r",
+            status="running",
+            config={},
+            rollout="multiply",
+            model_path="m",
+            dataset="d",
+            dataset_path="p",
+            commit_sha="c",
+            rows=[],
+            secret_scopes={},
+        )
+        session.add(run)
+    with platform.db.write() as session, pytest.raises(Conflict, match="not over"):
+        workspace = session.query(tables.Workspace).one()
+        repositories.connect_external(session, platform.settings, workspace, "https://github.com/ann/other")
+    with platform.db.write() as session:
+        session.query(tables.Run).one().status = "finished"
+        workspace = session.query(tables.Workspace).one()
+        other = repositories.connect_external(session, platform.settings, workspace, "https://github.com/ann/other")
+        assert (other.full_name, other.last_synced_commit) == ("ann/other", None)
