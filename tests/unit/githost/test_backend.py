@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from osmosis.platform.githost.backend import BackendResponse, Limits, parse_head
+from osmosis.testing.waiting import until
 
 ECHO = """
 import sys
@@ -62,20 +62,19 @@ def respond(code: str, *args: str, limits: Limits | None = None, on_exit: Any = 
 async def gone(pid_file: Path) -> None:
     """Wait until the process named in the file exists no more."""
     pid = int(pid_file.read_text())
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
+
+    def ended() -> bool:
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"process {pid} is still there")
+            return True
+        return False
+
+    await until(ended, what=f"the end of process {pid}")
 
 
 async def until_begun(wire: Wire) -> None:
-    deadline = time.monotonic() + 10
-    while len(wire.sent) < 2 and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(wire.sent) >= 2)
 
 
 @pytest.mark.parametrize(

@@ -231,9 +231,10 @@ def test_a_repository_is_not_replaced_under_a_run(platform: Platform, git: Git, 
             secret_scopes={},
         )
         session.add(run)
-    with platform.db.write() as session, pytest.raises(Conflict, match="not over"):
+    with platform.db.write() as session:
         workspace = session.query(tables.Workspace).one()
-        repositories.connect_external(session, platform.settings, workspace, "https://github.com/ann/other")
+        with pytest.raises(Conflict, match="not over"):
+            repositories.connect_external(session, platform.settings, workspace, "https://github.com/ann/other")
     with platform.db.write() as session:
         session.query(tables.Run).one().status = "finished"
         workspace = session.query(tables.Workspace).one()
