@@ -6,6 +6,7 @@ Another one is only looked for on this machine; none is ever downloaded.
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,20 +41,34 @@ async def choose_interpreter(
     running = platform.python_version()
     if requires.contains(running, prereleases=True):
         return Interpreter(Path(sys.executable), running)
-    found = await run_command(
+    named = await run_command(
         (uv, "python", "find", "--no-project", "--system", str(requires)),
         cwd=cwd,
         environ=environ,
         timeout_s=FIND_TIMEOUT_S,
     )
-    path = found.stdout.strip().splitlines()[-1] if found.ok and found.stdout.strip() else ""
-    if path:
-        version = await run_command((path, "-I", "-c", VERSION_OF), cwd=cwd, environ=environ, timeout_s=FIND_TIMEOUT_S)
-        if version.ok:
-            return Interpreter(Path(path), version.stdout.strip())
+    on_path = [Path(line) for line in named.stdout.splitlines()[-1:]] if named.ok else []
+    for path in (*on_path, *_beside_ours()):
+        version = await run_command(
+            (str(path), "-I", "-c", VERSION_OF), cwd=cwd, environ=environ, timeout_s=FIND_TIMEOUT_S
+        )
+        if version.ok and requires.contains(version.stdout.strip(), prereleases=True):
+            return Interpreter(path, version.stdout.strip())
     raise setup_failed(
         f"{where}: [project].requires-python is {str(requires)!r}: this machine has Python {running}, none that fits",
         fix="install such a Python where the platform runs, or widen requires-python",
         category=Category.UNKNOWN,
-        tail=found.output,
+        tail=named.output,
     )
+
+
+def _beside_ours() -> list[Path]:
+    """Pythons in sibling folders of the running one, as version managers lay them out; oldest first, because the
+    lower bound of a range is what its author is likeliest to have tried."""
+    found = []
+    for folder in Path(sys.base_prefix).parent.iterdir():
+        numbers = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", folder.name)
+        python = folder / "bin" / "python3"
+        if numbers and python.exists():
+            found.append((tuple(int(n or 0) for n in numbers.groups()), python))
+    return [python for _, python in sorted(found)]

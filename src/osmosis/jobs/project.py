@@ -77,8 +77,9 @@ def read_project(folder: Path, label: str) -> RolloutProject:
         )
     table = _load(pyproject, label)
     project = _table(table, "project")
-    installable = bool(_table(table, "build-system"))
-    sources = _table(_table(_table(table, "tool"), "uv"), "sources")
+    uv_table = _table(_table(table, "tool"), "uv")
+    installable = bool(_table(table, "build-system")) and uv_table.get("package") is not False
+    sources = _table(uv_table, "sources")
     dynamic = "dependencies" in (project.get("dynamic") or ())
     declares = bool(project.get("dependencies")) or (installable and (dynamic or not project))
     source_file = pyproject if declares or not requirements.is_file() else requirements

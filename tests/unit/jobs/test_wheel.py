@@ -73,11 +73,9 @@ def test_uv_installs_it_and_python_imports_it(wheel: Wheel, tmp_path: Path) -> N
     venv = tmp_path / "venv"
     run = {"check": True, "capture_output": True, "text": True, "env": {**os.environ, "UV_OFFLINE": "1"}}
     subprocess.run([uv.find_uv_bin(), "venv", "--python", sys.executable, str(venv)], **run)
-    subprocess.run(
-        [uv.find_uv_bin(), "pip", "install", "--no-deps", "--no-index", "--python", str(venv)]
-        + ["--find-links", str(wheel.folder), f"osmosis-ai=={wheel.version}"],
-        **run,
-    )
+    source = ["--no-deps", "--no-index", "--find-links", str(wheel.folder)]
+    pinned = f"osmosis-ai=={wheel.version}"
+    subprocess.run([uv.find_uv_bin(), "pip", "install", "--python", str(venv), *source, pinned], **run)
     code = "import osmosis, osmosis_ai, importlib.metadata as m; print(osmosis.__file__, m.version('osmosis-ai'))"
     out = subprocess.run([str(venv / "bin" / "python"), "-I", "-c", code], **run).stdout.split()
     assert out[0].startswith(str(venv))

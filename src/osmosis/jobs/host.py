@@ -1,0 +1,121 @@
+"""Serves an entrypoint that starts no server itself: `python -m osmosis.jobs.host main.py`, in the rollout's folder
+and with the rollout's own Python.
+
+It imports the file, finds the ASGI app, the backend, the agent loop or the workflow in it, and serves that on
+`_OSMOSIS_ROLLOUT_PORT`. When the file leaves open which one is meant it says so and starts nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from osmosis.engine.loader import load_module
+from osmosis.errors import LoadError, OsmosisError
+from osmosis.records.wire import PORT_VARIABLE
+from osmosis.sdk.agent_loop import RolloutAgentLoop
+from osmosis.sdk.backend import LocalBackend
+from osmosis.sdk.grader import Grader
+from osmosis.sdk.types import AgentWorkflowConfig, GraderConfig
+from osmosis.sdk.workflow import AgentWorkflow
+
+WHAT_IS_SERVED = "an ASGI app, a LocalBackend, an agent loop, or a workflow with its grader"
+
+
+def make_app(module: ModuleType) -> Any:
+    """The ASGI app for what `module` exposes. Raises `LoadError` when there is nothing, or no telling which."""
+    app = _one(module, _is_app, "app", prefer=("app",))
+    if app is not None:
+        return app
+    backend = _one(module, lambda value: isinstance(value, LocalBackend), "backend", prefer=("backend",))
+    if backend is None:
+        loop = _agent_loop(module)
+        if loop is not None:
+            from osmosis.serve.server02 import create_app
+
+            return create_app(loop)
+        backend = _backend(module)
+    from osmosis.serve.server import create_rollout_server
+
+    return create_rollout_server(backend)
+
+
+def _agent_loop(module: ModuleType) -> RolloutAgentLoop | None:
+    loop = _one(module, lambda value: isinstance(value, RolloutAgentLoop), "agent loop", prefer=("agent_loop", "agent"))
+    if loop is None:
+        made = _one(module, _is_class(RolloutAgentLoop), "agent loop class")
+        loop = made() if made is not None else None
+    return loop if isinstance(loop, RolloutAgentLoop) else None
+
+
+def _backend(module: ModuleType) -> LocalBackend:
+    workflow = _one(module, _is_class(AgentWorkflow), "workflow")
+    if workflow is None:
+        raise LoadError(
+            f"{module.__file__} exposes nothing that can be served",
+            hint=f"it needs {WHAT_IS_SERVED} at module level, or it starts a server on {PORT_VARIABLE} itself",
+        )
+    grader = _one(module, _is_class(Grader), "grader")
+    config = _one(module, lambda value: isinstance(value, AgentWorkflowConfig), "workflow config", prefer=("config",))
+    grader_config = _one(module, lambda value: isinstance(value, GraderConfig), "grader config")
+    return LocalBackend(workflow, config, grader, grader_config)
+
+
+def _one(module: ModuleType, wanted: Callable[[Any], bool], what: str, *, prefer: tuple[str, ...] = ()) -> Any:
+    """The one object of the module that is `wanted`; what is defined there beats what is only imported."""
+    found = {name: value for name, value in vars(module).items() if not name.startswith("_") and wanted(value)}
+    distinct = {id(value): (name, value) for name, value in found.items()}
+    if len(distinct) <= 1:
+        return next((value for _, value in distinct.values()), None)
+    for name in prefer:
+        if name in found:
+            return found[name]
+    own = [(n, v) for n, v in distinct.values() if getattr(v, "__module__", None) == module.__name__]
+    if len(own) == 1:
+        return own[0][1]
+    names = ", ".join(sorted(name for name, _ in distinct.values()))
+    raise LoadError(
+        f"{module.__file__} has more than one {what}: {names}",
+        hint="make a LocalBackend named backend from the one that is meant, or start the server itself",
+    )
+
+
+def _is_class(base: type) -> Callable[[Any], bool]:
+    return lambda value: (
+        inspect.isclass(value) and issubclass(value, base) and value is not base and not inspect.isabstract(value)
+    )
+
+
+def _is_app(value: Any) -> bool:
+    from starlette.applications import Starlette
+
+    return isinstance(value, Starlette)
+
+
+def main(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Serves until it is ended. 2: called wrongly; 1: the entrypoint cannot be served."""
+    if len(argv) != 1 or not environ.get(PORT_VARIABLE, "").isdigit():
+        sys.stderr.write(f"usage: {PORT_VARIABLE}=<port> python -m osmosis.jobs.host <entrypoint.py>\n")
+        return 2
+    try:
+        app = make_app(load_module(argv[0], Path.cwd()))
+    except OsmosisError as problem:
+        if trace := problem.details.get("traceback"):
+            sys.stderr.write(f"{trace}\n")
+        sys.stderr.write(f"{problem.message}\n")
+        if problem.hint:
+            sys.stderr.write(f"{problem.hint}\n")
+        return 1
+    import uvicorn
+
+    uvicorn.run(app, host="127.0.0.1", port=int(environ[PORT_VARIABLE]), log_level="warning")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

@@ -1,0 +1,63 @@
+"""The processes a job starts, written down, so that the next attempt can end what a killed job left running.
+
+A process is named by its id and its start time together: an id that was given to somebody else is never touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from .command import kill_group
+
+NAME = "processes.json"
+
+
+class Leftovers:
+    """The list in `<work folder>/processes.json`."""
+
+    def __init__(self, work_dir: Path) -> None:
+        self._path = work_dir / NAME
+        self._known: dict[int, str] = {}
+
+    def add(self, pid: int | None) -> None:
+        """Remembers the process group led by `pid`."""
+        if pid is not None and (started := start_time(pid)):
+            self._known = {p: s for p, s in self._known.items() if start_time(p) == s}
+            self._known[pid] = started
+            self._write()
+
+    def end_all(self) -> int:
+        """Kills what an earlier attempt left, by process group. Returns how many there were."""
+        try:
+            listed = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return 0
+        ended = 0
+        for pid, started in listed.items():
+            if start_time(int(pid)) == started:
+                kill_group(int(pid))
+                ended += 1
+        self._known = {}
+        self._write()
+        return ended
+
+    def _write(self) -> None:
+        part = self._path.with_suffix(".part")
+        part.write_text(json.dumps(self._known), encoding="utf-8")
+        os.replace(part, self._path)
+
+
+def start_time(pid: int) -> str:
+    """When the process began, in the system's own words; empty when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return ""
+        told = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        return told.stdout.strip()
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] == "Z" else fields[19]

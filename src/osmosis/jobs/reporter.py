@@ -1,0 +1,229 @@
+"""What a job tells the platform: heartbeats, rollouts, logs, and how it ended.
+
+Rollouts and log lines are queued and sent in order, in batches; while the platform is down they wait, because the
+run's journal already has them. A lost lease ends all writing at once. Everything that leaves is redacted here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import orjson
+
+from osmosis.engine.redact import Redactor
+from osmosis.errors import LeaseLost, NetworkError, OsmosisError
+from osmosis.records.base import Record
+from osmosis.records.run import HeartbeatReply, JobResult, LogLine, MetricPoint, Progress
+
+from .backoff import Backoff
+from .job_client import JobClient
+
+BATCH_SIZE = 100
+BATCH_BYTES = 4 * 1024 * 1024
+BATCH_WAIT_S = 0.5
+LOG_LINES_KEPT = 20_000
+HEARTBEAT_TIMEOUT_S = 10.0
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One ordered stream of messages to one endpoint."""
+
+    path: str
+    key: str
+    kept: int | None = None
+    """At most this many wait; the oldest are dropped. None = all are kept."""
+    waiting: deque[bytes] = field(default_factory=deque)
+    dropped: int = 0
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def put(self, message: bytes) -> None:
+        if self.kept is not None and len(self.waiting) >= self.kept:
+            self.waiting.popleft()
+            self.dropped += 1
+        self.waiting.append(message)
+        self.idle.clear()
+        self.news.set()
+
+    def take(self) -> list[bytes]:
+        batch: list[bytes] = []
+        size = 0
+        while self.waiting and len(batch) < BATCH_SIZE and (not batch or size + len(self.waiting[0]) <= BATCH_BYTES):
+            size += len(self.waiting[0])
+            batch.append(self.waiting.popleft())
+        return batch
+
+
+class Reporter:
+    """The job's voice. Use as an async context manager; `ended` says when it makes no sense to go on.
+
+    `ended` holds `LeaseLost` when another job has the run, `NetworkError` when the platform did not answer for
+    `patience_s`, another `OsmosisError` when it refused something for good. After that only `finish` may be sent.
+    """
+
+    def __init__(
+        self, base_url: str, run_id: str, token: str, *, redactor: Redactor | None = None, patience_s: float = 900.0
+    ) -> None:
+        self._client = JobClient(base_url, run_id, token)
+        self._redactor = redactor or Redactor()
+        self._patience_s = patience_s
+        self._rollouts = _Lane("rollouts", "rollouts")
+        self._logs = _Lane("logs", "lines", kept=LOG_LINES_KEPT)
+        self._metrics = _Lane("metrics", "points")
+        self._hurry = asyncio.Event()
+        self._pumps: list[asyncio.Task[None]] = []
+        self.ended: asyncio.Future[OsmosisError] | None = None
+
+    async def __aenter__(self) -> Reporter:
+        self.ended = asyncio.get_running_loop().create_future()
+        await self._client.open()
+        self._pumps = [asyncio.create_task(self._pump(lane)) for lane in self._lanes]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+        await self._client.close()
+
+    @property
+    def _lanes(self) -> tuple[_Lane, ...]:
+        return (self._rollouts, self._logs, self._metrics)
+
+    def rollout(self, line: bytes) -> None:
+        """Queues a finished rollout as its journal line (`Journal.line`): JSON, redacted, safe on disk already."""
+        if not self._over:
+            self._rollouts.put(line.rstrip(b"\n"))
+
+    def log(self, line: LogLine) -> None:
+        """Queues a log line; when far too many wait, the oldest are dropped and a line says how many."""
+        self._put(self._logs, line)
+
+    def metrics(self, points: Iterable[MetricPoint]) -> None:
+        """Queues points of curves."""
+        for point in points:
+            self._put(self._metrics, point)
+
+    async def heartbeat(self, progress: Progress) -> HeartbeatReply | None:
+        """Says that the job lives. None when the platform does not answer now; the next one will try again."""
+        if self._over:
+            return None
+        try:
+            body = await self._client.post("heartbeat", self._encode(progress), timeout_s=HEARTBEAT_TIMEOUT_S)
+        except NetworkError:
+            return None
+        except OsmosisError as problem:
+            self._end(problem)
+            return None
+        return HeartbeatReply.model_validate(body)
+
+    async def stored(self) -> set[tuple[int, int]]:
+        """The (row_index, attempt) keys the platform has already. Raises what `ended` would hold."""
+        body = await self._patiently("GET", "rollouts", None)
+        return {(int(row), int(attempt)) for row, attempt in body.get("keys", ())}
+
+    async def flush(self) -> None:
+        """Returns when everything queued so far has arrived, or `ended` is set."""
+        self._hurry.set()
+        try:
+            for lane in self._lanes:
+                waiting = asyncio.ensure_future(lane.idle.wait())
+                either: set[asyncio.Future[Any]] = {waiting, self._future()}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+        finally:
+            self._hurry.clear()
+
+    async def finish(self, result: JobResult) -> None:
+        """Sends the last message, after everything else has arrived. Raises when nobody listens any more."""
+        await self.flush()
+        try:
+            await self._patiently("POST", "finish", self._encode(result))
+        except OsmosisError as problem:
+            self._end(problem)
+            raise
+
+    @property
+    def _over(self) -> bool:
+        return self._future().done()
+
+    @property
+    def _mute(self) -> bool:
+        """Whether there is nobody to speak to: after any other refusal a job can still say how it ended."""
+        return self._over and isinstance(self._future().result(), (LeaseLost, NetworkError))
+
+    def _future(self) -> asyncio.Future[OsmosisError]:
+        if self.ended is None:
+            raise RuntimeError("the reporter is not open: use `async with`")
+        return self.ended
+
+    def _end(self, problem: OsmosisError) -> None:
+        if not self._over:
+            self._future().set_result(problem)
+
+    def _encode(self, record: Record) -> bytes:
+        line = record.model_dump_json(exclude_none=True).encode()
+        if not self._redactor.touches(line):
+            return line
+        return orjson.dumps(self._redactor.data(orjson.loads(line)))
+
+    def _put(self, lane: _Lane, record: Record) -> None:
+        if not self._over:
+            lane.put(self._encode(record))
+
+    async def _pump(self, lane: _Lane) -> None:
+        """Sends what waits in `lane`, oldest first, until the reporter closes or has ended."""
+        while not self._over:
+            if not lane.waiting:
+                lane.idle.set()
+                lane.news.clear()
+                await lane.news.wait()
+            if len(lane.waiting) < BATCH_SIZE:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._hurry.wait(), BATCH_WAIT_S)
+            batch = lane.take()
+            if lane.dropped:
+                lost = LogLine(level="warning", step="job", message=f"{lane.dropped} log lines were dropped")
+                batch.insert(0, self._encode(lost))
+                lane.dropped = 0
+            try:
+                await self._send(lane, batch)
+            except OsmosisError as problem:
+                self._end(problem)
+
+    async def _send(self, lane: _Lane, batch: list[bytes]) -> None:
+        body = b'{"' + lane.key.encode() + b'":[' + b",".join(batch) + b"]}"
+        try:
+            await self._patiently("POST", lane.path, body)
+        except OsmosisError as problem:
+            if problem.details.get("status_code") != 413 or len(batch) == 1:
+                raise
+            middle = len(batch) // 2
+            await self._send(lane, batch[:middle])
+            await self._send(lane, batch[middle:])
+
+    async def _patiently(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+        """One request, repeated while the platform does not answer, for at most `patience_s`."""
+        backoff = Backoff(total_s=self._patience_s)
+        while True:
+            if self._mute:
+                raise self._future().result()
+            try:
+                return await self._client.request(method, path, body)
+            except NetworkError as problem:
+                delay = backoff.next(problem.details.get("retry_after"))
+                if delay is None:
+                    raise NetworkError(
+                        f"the platform did not answer for {self._patience_s:.0f} s: {problem.message}",
+                        hint="start the platform again: it continues the run from its journal",
+                    ) from problem
+                await asyncio.wait({self._future()}, timeout=delay)

@@ -1,0 +1,150 @@
+"""The job side of a platform, small and real: an HTTP server on loopback that keeps what a job tells it.
+
+It checks the lease token, stores rollouts once per key, and can be told to be down, to have given the lease to
+somebody else, to ask the job to stop, or to refuse large bodies. It runs nothing and forgets everything at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from osmosis.errors import LeaseLost
+from osmosis.records.rollout import Rollout
+from osmosis.records.run import JobResult, LogLine, MetricPoint, Progress, RolloutBatch
+
+
+@dataclass
+class FakeJobApi:
+    """What the server knows; change the fields while it runs."""
+
+    run_id: str
+    token: str
+    url: str = ""
+    rollouts: dict[tuple[int, int], Rollout] = field(default_factory=dict)
+    received: list[tuple[int, int]] = field(default_factory=list)
+    """Keys in the order they came, repeated ones too."""
+    batches: list[int] = field(default_factory=list)
+    heartbeats: list[Progress] = field(default_factory=list)
+    logs: list[LogLine] = field(default_factory=list)
+    metrics: list[MetricPoint] = field(default_factory=list)
+    result: JobResult | None = None
+    raw: list[str] = field(default_factory=list)
+    """Every accepted body, as it came."""
+    requests: int = 0
+    down: bool = False
+    """Answer 503, as a platform that is starting again behind a proxy."""
+    lease_lost: bool = False
+    stop: bool = False
+    """Ask the job to stop in the next heartbeat's reply."""
+    refuse: int | None = None
+    """Answer every batch of rollouts with this status."""
+    max_rollouts: int | None = None
+    """Answer 413 to larger batches."""
+    late_writes: int = 0
+    """Writes refused because the lease was lost."""
+
+    def text(self) -> str:
+        return "\n".join(self.raw)
+
+
+@asynccontextmanager
+async def job_api(run_id: str = "run_1", token: str = "lease-token", port: int = 0) -> AsyncIterator[FakeJobApi]:
+    """The server, started; `FakeJobApi.url` is what a job gets as `platform_url`."""
+    api = FakeJobApi(run_id, token)
+    app = web.Application(client_max_size=64 * 1024 * 1024, middlewares=[_guard(api)])
+    prefix = f"/api/jobs/{run_id}"
+    app.router.add_post(f"{prefix}/heartbeat", _heartbeat(api))
+    app.router.add_get(f"{prefix}/rollouts", _keys(api))
+    app.router.add_post(f"{prefix}/rollouts", _store(api))
+    app.router.add_post(f"{prefix}/logs", _logs(api))
+    app.router.add_post(f"{prefix}/metrics", _metrics(api))
+    app.router.add_post(f"{prefix}/finish", _finish(api))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+        api.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield api
+    finally:
+        await runner.cleanup()
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _guard(api: FakeJobApi) -> Any:
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        api.requests += 1
+        if api.down:
+            return web.json_response({"error": "starting"}, status=503)
+        if api.lease_lost or request.headers.get("Authorization") != f"Bearer {api.token}":
+            if request.method == "POST":
+                api.late_writes += 1
+            return web.json_response(LeaseLost("another job has this run").to_wire(), status=409)
+        if request.method == "POST":
+            api.raw.append(await request.text())
+        return await handler(request)
+
+    return guard
+
+
+def _heartbeat(api: FakeJobApi) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        api.heartbeats.append(Progress.model_validate_json(await request.read()))
+        return web.json_response({"stop": api.stop})
+
+    return handle
+
+
+def _keys(api: FakeJobApi) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        return web.json_response({"keys": [list(key) for key in api.rollouts]})
+
+    return handle
+
+
+def _store(api: FakeJobApi) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        batch = RolloutBatch.model_validate_json(await request.read()).rollouts
+        if api.refuse:
+            return web.json_response({"error": "refused", "message": "refused"}, status=api.refuse)
+        if api.max_rollouts is not None and len(batch) > api.max_rollouts:
+            return web.json_response({"error": "too large"}, status=413)
+        api.batches.append(len(batch))
+        for rollout in batch:
+            api.received.append(rollout.key)
+            api.rollouts.setdefault(rollout.key, rollout)
+        return web.json_response({"stored": len(batch)})
+
+    return handle
+
+
+def _logs(api: FakeJobApi) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        api.logs += [LogLine.model_validate(line) for line in (await request.json())["lines"]]
+        return web.json_response({})
+
+    return handle
+
+
+def _metrics(api: FakeJobApi) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        api.metrics += [MetricPoint.model_validate(point) for point in (await request.json())["points"]]
+        return web.json_response({})
+
+    return handle
+
+
+def _finish(api: FakeJobApi) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        api.result = JobResult.model_validate_json(await request.read())
+        return web.json_response({})
+
+    return handle
