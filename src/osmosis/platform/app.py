@@ -1,7 +1,7 @@
 """The ASGI application: routers, error bodies, version headers, and the worker when it runs in this process.
 
-Every error leaves in the shape clients know (`error`, `message`, `code`, `issues`). Starts nothing but the worker
-and stops it on shutdown.
+Every error leaves in the shape clients know (`error`, `message`, `code`, `issues`). Starts
+nothing but the worker and stops it on shutdown.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -20,11 +21,13 @@ from starlette.exceptions import HTTPException
 from osmosis._version import __version__
 from osmosis.errors import InternalError, OsmosisError, UpgradeRequired, ValidationError, from_wire
 
+from . import ingest
 from .api import routers
 from .api.versions import version_status
 from .context import Platform
 from .services import startup
 from .settings import PlatformSettings
+from .worker import Worker
 
 log = logging.getLogger("osmosis.platform")
 
@@ -36,9 +39,15 @@ def create_app(settings: PlatformSettings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        ingest.recover(platform)
+        worker = Worker(platform) if settings.worker else None
+        if worker is not None:
+            worker.start()
         try:
             yield
         finally:
+            if worker is not None:
+                await run_in_threadpool(worker.stop)
             platform.db.close()
 
     app = FastAPI(title="osmosis platform", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)

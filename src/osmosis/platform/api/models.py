@@ -1,0 +1,98 @@
+"""`/api/cli/models`, `deployments`, `benchmarks`: what this platform has of them, which is said truthfully.
+
+Checkpoints of training runs are its LoRA models. It serves no inference and knows no benchmark.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from fastapi import APIRouter
+
+from osmosis.errors import Conflict, NotFound
+
+from .. import tables
+from ..services.pages import Page
+from .deps import PlatformDep, ScopeDep
+
+router = APIRouter(prefix="/api/cli")
+
+
+@router.get("/models/base")
+def base_models(scope: ScopeDep, limit: int = 50, offset: int = 0) -> dict[str, Any]:
+    return Page(limit, offset).wrap("models", [], 0)
+
+
+@router.get("/models/base/{name:path}")
+def base_model(name: str, scope: ScopeDep) -> dict[str, Any]:
+    raise NotFound(f"no base model named {name!r} on this platform")
+
+
+@router.get("/models/lora")
+def lora_models(platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> dict[str, Any]:
+    page = Page(limit, offset)
+    query = _checkpoints(scope.workspace.id).order_by(tables.Checkpoint.created_at.desc())
+    with platform.db.read() as session:
+        found, total = page.fetch(session, query)
+        shown = [_body(row, session.get_one(tables.Run, row.run_id)) for row in found]
+    return page.wrap("models", shown, total)
+
+
+def _checkpoints(workspace_id: str) -> sa.Select[tables.Checkpoint]:
+    return (
+        sa.select(tables.Checkpoint)
+        .join(tables.Run, tables.Run.id == tables.Checkpoint.run_id)
+        .where(tables.Run.workspace_id == workspace_id)
+    )
+
+
+def _body(row: tables.Checkpoint, run: tables.Run) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "model_name": row.name,
+        "base_model": row.base_model,
+        "training_run_name": run.name,
+        "checkpoint_step": row.step,
+        "reward": row.reward,
+        "created_at": row.created_at.isoformat(),
+    }
+
+
+def _find(session: Any, workspace_id: str, name: str) -> tables.Checkpoint:
+    wanted = sa.or_(tables.Checkpoint.name == name, tables.Checkpoint.id == name)
+    row: tables.Checkpoint | None = session.scalars(_checkpoints(workspace_id).where(wanted)).first()
+    if row is None:
+        raise NotFound(f"no model named {name!r}", hint="osmosis model list")
+    return row
+
+
+@router.get("/models/{name}")
+def lora_model(name: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+    with platform.db.read() as session:
+        row = _find(session, scope.workspace.id, name)
+        return _body(row, session.get_one(tables.Run, row.run_id))
+
+
+@router.post("/models/{name}/{action}")
+def deploy(name: str, action: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+    if action not in ("deploy", "undeploy"):
+        raise NotFound(f"no such action: {action}")
+    with platform.db.read() as session:
+        _find(session, scope.workspace.id, name)
+    raise Conflict("this platform has no inference service to deploy models to")
+
+
+@router.get("/deployments")
+def deployments(scope: ScopeDep, limit: int = 50, offset: int = 0) -> dict[str, Any]:
+    return Page(limit, offset).wrap("deployments", [], 0)
+
+
+@router.get("/benchmarks")
+def benchmarks(scope: ScopeDep, limit: int = 50, offset: int = 0) -> dict[str, Any]:
+    return Page(limit, offset).wrap("benchmarks", [], 0)
+
+
+@router.get("/benchmark-runs")
+def benchmark_runs(scope: ScopeDep, limit: int = 50, offset: int = 0) -> dict[str, Any]:
+    return Page(limit, offset).wrap("benchmark_runs", [], 0)

@@ -1,0 +1,67 @@
+"""`/api/cli/environment-secrets`: names and scopes; values only ever come in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
+
+from .. import tables
+from ..services import datasets, links, secrets
+from ..services.pages import Page
+from .deps import PlatformDep, ScopeDep
+
+router = APIRouter(prefix="/api/cli/environment-secrets")
+
+
+class NewSecret(BaseModel):
+    name: str
+    value: str
+    scope: str = "user"
+
+
+class SecretName(BaseModel):
+    name: str
+    scope: str = "user"
+
+
+def _users(session: Any, rows: list[tables.Secret]) -> dict[str | None, tables.User]:
+    return datasets.creator_names(session, {user for row in rows for user in (row.creator_id, row.updater_id)})
+
+
+@router.get("")
+def list_secrets(
+    platform: PlatformDep, caller: ScopeDep, limit: int = 50, offset: int = 0, scope: str = "all"
+) -> dict[str, Any]:
+    page = Page(limit, offset)
+    with platform.db.read() as session:
+        rows, total = page.fetch(session, secrets.visible(caller.workspace, caller.user, scope))
+        users = _users(session, rows)
+    body = page.wrap("environment_secrets", [secrets.body(row, users) for row in rows], total)
+    return {**body, "platform_url": links.secrets(platform.settings, caller.workspace.name)}
+
+
+@router.post("")
+def put(body: NewSecret, platform: PlatformDep, caller: ScopeDep) -> dict[str, Any]:
+    with platform.db.write() as session:
+        row = secrets.put(
+            session,
+            platform.vault,
+            caller.workspace,
+            caller.user,
+            name=body.name,
+            value=body.value,
+            scope=body.scope,
+            role=caller.role,
+        )
+        users = _users(session, [row])
+    url = links.secrets(platform.settings, caller.workspace.name)
+    return {**secrets.body(row, users), "platform_url": url}
+
+
+@router.delete("", status_code=204)
+def delete(body: SecretName, platform: PlatformDep, caller: ScopeDep) -> Response:
+    with platform.db.write() as session:
+        secrets.delete(session, caller.workspace, caller.user, name=body.name, scope=body.scope, role=caller.role)
+    return Response(status_code=204)

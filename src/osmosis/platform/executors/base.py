@@ -1,0 +1,43 @@
+"""What every executor offers the worker: start a job, ask whether it lives, end it.
+
+A handle is plain data, stored with the run, so that another worker (or this one after a restart) finds the job
+again. An executor never talks to the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from osmosis.records.run import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What is known of a job."""
+
+    alive: bool
+    exit_code: int | None = None
+    """None while it lives, or when another process was its parent."""
+    words: str = ""
+    """The end of what it printed, once it is gone."""
+
+
+class Executor(Protocol):
+    name: str
+
+    def start(self, spec: JobSpec, environ: Mapping[str, str]) -> dict[str, Any]:
+        """Start the job and return its handle. OsmosisError when it cannot be started."""
+
+    def owns(self, handle: Mapping[str, Any]) -> bool:
+        """Whether this executor can see the job behind a handle."""
+
+    def poll(self, handle: Mapping[str, Any]) -> JobState:
+        """Whether the job lives."""
+
+    def interrupt(self, handle: Mapping[str, Any]) -> None:
+        """Ask it to end in order."""
+
+    def kill(self, handle: Mapping[str, Any]) -> None:
+        """End it and everything it started, now."""

@@ -1,0 +1,123 @@
+"""Jobs as processes on this machine, each in its own session and with an environment made from a short list.
+
+Nothing of the platform's own environment (tokens, master key, provider keys) reaches a job. A process is only ever
+signalled when its start time still matches, so a reused id is never hit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from osmosis.errors import PlatformError
+from osmosis.records.run import JobSpec
+
+from .base import JobState
+from .processes import group_alive, is_same, signal_group, start_token
+
+ALLOWED = re.compile(
+    r"^(PATH|HOME|USER|LOGNAME|LANG|LC_[A-Z]+|TZ|TMPDIR|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE"
+    r"|[A-Za-z]+_PROXY|[a-z]+_proxy|(UV|PIP|NIX)_[A-Z0-9_]+)$"
+)
+JOB_FILE = "job.json"
+OUTPUT_FILE = "job.log"
+LAST_WORDS = 4_000
+
+
+class LocalExecutor:
+    """Starts `<command> <job folder>`; the folder is the run's own and holds `job.json` and `job.log`."""
+
+    name = "local"
+
+    def __init__(self, command: tuple[str, ...], environ: Mapping[str, str]) -> None:
+        self._command = command
+        self._environ = {key: value for key, value in environ.items() if ALLOWED.match(key)}
+        self._machine = machine_id()
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, spec: JobSpec, environ: Mapping[str, str]) -> dict[str, Any]:
+        folder = Path(spec.work_dir)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write_private(folder / JOB_FILE, spec.model_dump_json(indent=2))
+        with (folder / OUTPUT_FILE).open("wb") as output:
+            try:
+                process = subprocess.Popen(
+                    [*self._command, str(folder)],
+                    cwd=folder,
+                    env={**self._environ, **environ},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise PlatformError(f"the job could not be started ({self._command[0]}): {error}") from error
+        self._children[process.pid] = process
+        return {
+            "executor": self.name,
+            "machine": self._machine,
+            "pid": process.pid,
+            "start_token": start_token(process.pid),
+            "output": str(folder / OUTPUT_FILE),
+        }
+
+    def owns(self, handle: Mapping[str, Any]) -> bool:
+        return handle.get("executor") == self.name and handle.get("machine") == self._machine
+
+    def poll(self, handle: Mapping[str, Any]) -> JobState:
+        pid = int(handle["pid"])
+        child = self._children.get(pid)
+        if child is not None:
+            code = child.poll()
+            if code is None:
+                return JobState(alive=True)
+            del self._children[pid]
+            return JobState(alive=False, exit_code=code, words=_last_words(handle))
+        if is_same(pid, handle.get("start_token")):
+            return JobState(alive=True)
+        return JobState(alive=False, words=_last_words(handle))
+
+    def interrupt(self, handle: Mapping[str, Any]) -> None:
+        if self._is_ours(handle):
+            os.kill(int(handle["pid"]), signal.SIGTERM)
+
+    def kill(self, handle: Mapping[str, Any]) -> None:
+        """The whole group: also what outlived the job itself, whose group id nobody else can have then."""
+        pid = int(handle["pid"])
+        known = pid in self._children or start_token(pid) in (None, handle.get("start_token"))
+        if known and group_alive(pid):
+            signal_group(pid, signal.SIGKILL)
+        child = self._children.pop(pid, None)
+        if child is not None:
+            child.wait(timeout=10)
+
+    def _is_ours(self, handle: Mapping[str, Any]) -> bool:
+        return is_same(int(handle["pid"]), handle.get("start_token"))
+
+
+def machine_id() -> str:
+    """This machine since its last start: process ids mean nothing on another or after a reboot."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{uuid.getnode():012x}-{boot.read_text().strip() if boot.exists() else 'boot'}"
+
+
+def _write_private(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    draft.replace(path)
+
+
+def _last_words(handle: Mapping[str, Any]) -> str:
+    path = Path(str(handle.get("output", "")))
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LAST_WORDS))
+        return file.read().decode(errors="replace").strip()

@@ -1,0 +1,197 @@
+"""From uploaded parts to a checked dataset: put together, read once, take over or refuse.
+
+Three phases, so that no session is open while files are read. What was interrupted by a restart is done again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.errors import Conflict, DatasetError, OsmosisError
+from osmosis.records.base import utc_now
+from osmosis.records.dataset import DatasetStatus
+
+from . import objects, tables
+from .context import Platform
+from .services import datasets
+from .services.dataset_files import FileFacts, check_file
+
+log = logging.getLogger("osmosis.platform.ingest")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One upload, as loaded."""
+
+    upload_id: str
+    dataset_id: str
+    name: str
+    format: str
+    size: int
+    parts: int
+
+
+def complete(platform: Platform, dataset_id: str, etags: dict[int, str] | None = None) -> None:
+    """Finish the latest upload of a dataset. DatasetError with line-numbered issues when the file is refused.
+
+    Small files are checked before this returns; large ones in the background, with status `processing`. Asking
+    again after an answer was lost changes nothing.
+    """
+    work = _begin(platform, dataset_id)
+    if work is None:
+        return
+    if etags:
+        _check_etags(platform, work, etags)
+    if work.size <= platform.settings.inline_bytes:
+        _finish(platform, work)
+    else:
+        threading.Thread(target=_in_background, args=(platform, work), daemon=True, name="ingest").start()
+
+
+def recover(platform: Platform) -> None:
+    """Take up uploads that a restart interrupted."""
+    with platform.db.read() as session:
+        query = (
+            sa.select(tables.Upload, tables.Dataset)
+            .join(tables.Dataset, tables.Dataset.id == tables.Upload.dataset_id)
+            .where(tables.Upload.status == "processing")
+        )
+        found = [_work(upload, dataset) for upload, dataset in session.execute(query)]
+    for work in found:
+        threading.Thread(target=_in_background, args=(platform, work), daemon=True, name="ingest").start()
+
+
+def _work(upload: tables.Upload, dataset: tables.Dataset) -> Work:
+    return Work(upload.id, dataset.id, dataset.name, upload.format, upload.size, upload.parts)
+
+
+def _begin(platform: Platform, dataset_id: str) -> Work | None:
+    """Load: None when this upload is already done or being worked on."""
+    with platform.db.write() as session:
+        dataset = session.get_one(tables.Dataset, dataset_id)
+        upload = datasets.latest_upload(session, dataset)
+        if upload.status in ("done", "processing"):
+            return None
+        if upload.status == "aborted":
+            raise Conflict(f"the upload of {dataset.name!r} was given up", hint="upload the file again")
+        if upload.status == "failed":
+            raise _refused_before(session, dataset, upload)
+        upload.status, upload.updated_at = "processing", utc_now()
+        if dataset.path is None:
+            dataset.status, dataset.error, dataset.updated_at = DatasetStatus.PROCESSING.value, None, utc_now()
+        return _work(upload, dataset)
+
+
+def _refused_before(session: Session, dataset: tables.Dataset, upload: tables.Upload) -> DatasetError:
+    """The same answer again for a client that lost the first one."""
+    query = (
+        sa.select(tables.DatasetLog)
+        .where(
+            tables.DatasetLog.dataset_id == dataset.id,
+            tables.DatasetLog.level == "error",
+            tables.DatasetLog.timestamp >= upload.created_at,
+        )
+        .order_by(tables.DatasetLog.id)
+    )
+    lines = list(session.scalars(query))
+    message = next((line.message for line in lines if not line.details), f"dataset {dataset.name!r} was refused")
+    issues = [line.details for line in lines if line.details]
+    return DatasetError(message, hint="correct the file and upload it again", issues=issues)
+
+
+def _in_background(platform: Platform, work: Work) -> None:
+    try:
+        _finish(platform, work)
+    except OsmosisError as error:
+        log.info("dataset %s refused: %s", work.name, error)
+    except Exception:
+        log.exception("dataset %s failed", work.name)
+
+
+def _check_etags(platform: Platform, work: Work, etags: dict[int, str]) -> None:
+    folder = objects.upload_dir(platform, work.upload_id)
+    for number, etag in etags.items():
+        path = folder / str(number)
+        if path.exists() and objects.etag_of(path) != etag.strip('"'):
+            _refuse(platform, work, [], f"part {number} arrived damaged")
+            raise DatasetError(f"part {number} of {work.name!r} arrived damaged", hint="upload the file again")
+
+
+def _finish(platform: Platform, work: Work) -> None:
+    """Work and apply."""
+    target = objects.dataset_dir(platform, work.dataset_id) / f"{work.upload_id}.{work.format}"
+    parts = objects.upload_dir(platform, work.upload_id)
+    try:
+        size, sha256 = objects.join_parts(parts, work.parts, target)
+        if size != work.size:
+            raise DatasetError(f"{size} bytes arrived, {work.size} were announced", hint="upload the file again")
+        facts = check_file(target, work.format)
+        if not facts.ok:
+            raise _refusal(work, facts)
+    except OsmosisError as error:
+        target.unlink(missing_ok=True)
+        objects.remove_tree(parts)
+        _refuse(platform, work, error.details.get("issues", []), error.message)
+        raise
+    except Exception:
+        target.unlink(missing_ok=True)
+        _refuse(platform, work, [], "the platform failed while it read the file")
+        raise
+    _take_over(platform, work, target, size, sha256, facts)
+    objects.remove_tree(parts)
+    clean(platform, work.dataset_id)
+
+
+def _refusal(work: Work, facts: FileFacts) -> DatasetError:
+    more = f" (the first {len(facts.issues)} are listed)" if facts.found > len(facts.issues) else ""
+    return DatasetError(
+        f"dataset {work.name!r} has {facts.found} problem{'s' if facts.found != 1 else ''}{more}",
+        hint="correct the file and upload it again; check it before with: osmosis dataset validate FILE",
+        issues=facts.issues,
+    )
+
+
+def _refuse(platform: Platform, work: Work, issues: list[dict[str, str]], message: str) -> None:
+    with platform.db.write() as session:
+        upload = session.get(tables.Upload, work.upload_id)
+        dataset = session.get(tables.Dataset, work.dataset_id)
+        if upload is None or dataset is None:
+            return
+        upload.status, upload.updated_at = "failed", utc_now()
+        datasets.log(session, dataset.id, "error", "validation", message)
+        for issue in issues:
+            datasets.log(session, dataset.id, "error", "validation", issue["message"], dict(issue))
+        if dataset.path is None:
+            dataset.status, dataset.error, dataset.updated_at = DatasetStatus.ERROR.value, message, utc_now()
+
+
+def _take_over(platform: Platform, work: Work, target: Path, size: int, sha256: str, facts: FileFacts) -> None:
+    with platform.db.write() as session:
+        upload = session.get(tables.Upload, work.upload_id)
+        dataset = session.get(tables.Dataset, work.dataset_id)
+        if upload is None or dataset is None:
+            target.unlink(missing_ok=True)
+            return
+        upload.status, upload.updated_at = "done", utc_now()
+        dataset.status, dataset.error = DatasetStatus.UPLOADED.value, None
+        dataset.path, dataset.size, dataset.format = str(target), size, work.format
+        dataset.row_count, dataset.sha256, dataset.preview = facts.rows, sha256, facts.preview
+        dataset.updated_at = utc_now()
+        datasets.log(session, dataset.id, "info", "validation", f"{facts.rows} rows, {size} bytes, sha256 {sha256}")
+
+
+def clean(platform: Platform, dataset_id: str) -> None:
+    """Remove files of a dataset that nothing refers to any more."""
+    folder = objects.dataset_dir(platform, dataset_id)
+    with platform.db.read() as session:
+        unused = datasets.unused_files(session, dataset_id, folder)
+    for path in unused:
+        path.unlink(missing_ok=True)
+    if folder.exists() and not any(folder.iterdir()):
+        folder.rmdir()

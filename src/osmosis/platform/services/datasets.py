@@ -1,0 +1,196 @@
+"""Datasets: names, uploads, states, downloads.
+
+A dataset is replaced as a whole: a new version is a new file, and the old one stays while a run that may still
+need it exists. File contents are handled in `ingest`, outside of sessions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.records.base import utc_now
+from osmosis.records.dataset import FORMATS, MAX_BYTES, DatasetStatus
+from osmosis.records.run import RunStatus
+
+from .. import tables
+from ..settings import PlatformSettings
+from . import links
+
+MAX_NAME = 128
+GONE = (DatasetStatus.ERROR.value, DatasetStatus.CANCELLED.value)
+
+
+def create(
+    session: Session,
+    workspace: tables.Workspace,
+    user: tables.User,
+    *,
+    name: str,
+    size: int,
+    file_format: str,
+    part_bytes: int,
+    overwrite_id: str | None = None,
+) -> tuple[tables.Dataset, tables.Upload]:
+    """A dataset that waits for its file. Conflict with `existing_dataset_id` when the name is in use."""
+    _check_new(name, size, file_format)
+    query = sa.select(tables.Dataset).where(tables.Dataset.workspace_id == workspace.id, tables.Dataset.name == name)
+    dataset = session.scalars(query).first()
+    if overwrite_id is not None:
+        dataset = _to_overwrite(session, workspace, overwrite_id, name, taken_by=dataset)
+    elif dataset is not None and dataset.status not in GONE:
+        raise Conflict(
+            f"a dataset named {name!r} exists already",
+            hint="replace it with --overwrite, or rename the file",
+            existing_dataset_id=dataset.id,
+        )
+    if dataset is None:
+        dataset = tables.Dataset(
+            workspace_id=workspace.id, creator_id=user.id, name=name, format=file_format, status="", size=size
+        )
+        session.add(dataset)
+    if dataset.path is None:
+        dataset.status = DatasetStatus.UPLOADING.value
+        dataset.size, dataset.format, dataset.error = size, file_format, None
+    dataset.updated_at = utc_now()
+    session.flush()
+    in_parts = size > 2 * part_bytes
+    upload = tables.Upload(
+        dataset_id=dataset.id,
+        format=file_format,
+        size=size,
+        part_size=part_bytes if in_parts else 0,
+        parts=-(-size // part_bytes) if in_parts else 1,
+    )
+    session.add(upload)
+    session.flush()
+    return dataset, upload
+
+
+def _check_new(name: str, size: int, file_format: str) -> None:
+    issues = []
+    if not name.strip() or len(name) > MAX_NAME or any(c in "/\\" or not c.isprintable() for c in name):
+        issues.append({"key": "file_name", "message": f"must be a file's stem of at most {MAX_NAME} characters"})
+    if file_format not in FORMATS:
+        issues.append({"key": "extension", "message": f"must be one of {', '.join(FORMATS)}"})
+    if not 0 < size <= MAX_BYTES:
+        issues.append({"key": "file_size", "message": "must be more than 0 and at most 5 GB"})
+    if issues:
+        raise ValidationError("this file cannot become a dataset", issues=issues)
+
+
+def _to_overwrite(
+    session: Session, workspace: tables.Workspace, dataset_id: str, name: str, *, taken_by: tables.Dataset | None
+) -> tables.Dataset:
+    dataset = find(session, workspace, dataset_id)
+    if taken_by is not None and taken_by.id != dataset.id:
+        raise Conflict(f"a dataset named {name!r} exists already", existing_dataset_id=taken_by.id)
+    if dataset.name != name:
+        raise ValidationError(
+            f"dataset {dataset.name!r} cannot be overwritten by a file named {name!r}", field="overwrite_dataset_id"
+        )
+    return dataset
+
+
+def find(session: Session, workspace: tables.Workspace, name_or_id: str) -> tables.Dataset:
+    """By name first, then by id. NotFound otherwise."""
+    for column in (tables.Dataset.name, tables.Dataset.id):
+        query = sa.select(tables.Dataset).where(tables.Dataset.workspace_id == workspace.id, column == name_or_id)
+        if (found := session.scalars(query).first()) is not None:
+            return found
+    raise NotFound(f"no dataset named {name_or_id!r} in workspace {workspace.name!r}", hint="osmosis dataset list")
+
+
+def newest_first(workspace: tables.Workspace) -> sa.Select[tables.Dataset]:
+    return (
+        sa.select(tables.Dataset)
+        .where(tables.Dataset.workspace_id == workspace.id)
+        .order_by(tables.Dataset.created_at.desc(), tables.Dataset.id)
+    )
+
+
+def latest_upload(session: Session, dataset: tables.Dataset) -> tables.Upload:
+    """The upload that `complete` and `abort` are about. NotFound when nothing was ever announced."""
+    query = (
+        sa.select(tables.Upload)
+        .where(tables.Upload.dataset_id == dataset.id)
+        .order_by(tables.Upload.created_at.desc())
+        .limit(1)
+    )
+    upload = session.scalars(query).first()
+    if upload is None:
+        raise NotFound(f"no upload of dataset {dataset.name!r} is in progress")
+    return upload
+
+
+def abort(session: Session, dataset: tables.Dataset) -> str | None:
+    """Give the upload up; the id of the upload whose parts may go, None when none was open."""
+    upload = latest_upload(session, dataset)
+    if upload.status != "open":
+        return None
+    upload.status = "aborted"
+    if dataset.path is None:
+        dataset.status = DatasetStatus.CANCELLED.value
+        dataset.updated_at = utc_now()
+    log(session, dataset.id, "warning", "upload", "the upload was given up")
+    return upload.id
+
+
+def delete(session: Session, dataset: tables.Dataset) -> None:
+    """Remove the row; its file follows. Conflict while a run that is not over needs it."""
+    open_states = (RunStatus.PENDING.value, RunStatus.RUNNING.value)
+    query = sa.select(tables.Run.name).where(tables.Run.dataset_id == dataset.id, tables.Run.status.in_(open_states))
+    if name := session.scalars(query.limit(1)).first():
+        raise Conflict(f"dataset {dataset.name!r} is in use by run {name!r}", hint="wait for the run, or stop it first")
+    session.delete(dataset)
+
+
+def unused_files(session: Session, dataset_id: str, folder: Path) -> list[Path]:
+    """Files of a dataset that neither its row nor any run refers to."""
+    if not folder.exists():
+        return []
+    dataset = session.get(tables.Dataset, dataset_id)
+    kept = {dataset.path} if dataset else set()
+    files = [path for path in folder.iterdir() if str(path) not in kept]
+    if not files:
+        return []
+    query = sa.select(tables.Run.dataset_path).where(tables.Run.dataset_path.in_([str(path) for path in files]))
+    used = set(session.scalars(query))
+    return [path for path in files if str(path) not in used]
+
+
+def log(
+    session: Session, dataset_id: str, level: str, step: str, message: str, details: dict[str, Any] | None = None
+) -> None:
+    session.add(tables.DatasetLog(dataset_id=dataset_id, level=level, step=step, message=message, details=details))
+
+
+def body(settings: PlatformSettings, dataset: tables.Dataset, creator: str | None) -> dict[str, Any]:
+    """A dataset as clients read it."""
+    return {
+        "id": dataset.id,
+        "file_name": dataset.name,
+        "file_size": dataset.size,
+        "status": dataset.status,
+        "data_preview": dataset.preview or [],
+        "file_format": dataset.format,
+        "original_file_format": dataset.format,
+        "row_count": dataset.row_count,
+        "original_file_size": dataset.size,
+        "sha256": dataset.sha256,
+        "error": dataset.error,
+        "creator_name": creator,
+        "created_at": dataset.created_at.isoformat(),
+        "updated_at": dataset.updated_at.isoformat(),
+        "platform_url": links.dataset(settings, dataset.id),
+    }
+
+
+def creator_names(session: Session, ids: set[str | None]) -> dict[str | None, tables.User]:
+    """Users by id, for lists."""
+    wanted = [user_id for user_id in ids if user_id]
+    return {user.id: user for user in session.scalars(sa.select(tables.User).where(tables.User.id.in_(wanted)))}

@@ -1,0 +1,87 @@
+"""One page of a list: limit, offset and the words of contract B around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.errors import ValidationError
+
+MAX_LIMIT = 50
+MAX_LOG_LIMIT = 200
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What part of a list is wanted. ValidationError at construction when out of range."""
+
+    limit: int = MAX_LIMIT
+    offset: int = 0
+    top: int = MAX_LIMIT
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.limit <= self.top:
+            raise ValidationError(f"limit must be between 1 and {self.top}", field="limit")
+        if self.offset < 0:
+            raise ValidationError("offset must not be negative", field="offset")
+
+    def wrap(self, key: str, shown: list[Any], total: int) -> dict[str, Any]:
+        """The body of a list answer."""
+        end = self.offset + len(shown)
+        more = end < total and bool(shown)
+        return {key: shown, "total_count": total, "has_more": more, "next_offset": end if more else None}
+
+    def fetch(self, session: Session, query: sa.Select[T]) -> tuple[list[T], int]:
+        """The rows of this page and how many there are in all."""
+        total = session.scalar(sa.select(sa.func.count()).select_from(query.order_by(None).subquery())) or 0
+        return list(session.scalars(query.limit(self.limit).offset(self.offset))), total
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """What part of a log is wanted: `older` than the cursor (or the newest), or `newer` than it."""
+
+    limit: int = MAX_LIMIT
+    direction: str = "older"
+    cursor: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.limit <= MAX_LOG_LIMIT:
+            raise ValidationError(f"limit must be between 1 and {MAX_LOG_LIMIT}", field="limit")
+        if self.direction not in ("older", "newer"):
+            raise ValidationError("direction must be 'older' or 'newer'", field="direction")
+        if self.cursor and not self.cursor.isdigit():
+            raise ValidationError("this cursor is not from an earlier answer", field="cursor")
+
+    def fetch(self, session: Session, table: Any, owner: Any) -> dict[str, Any]:
+        """A page of a log table, oldest first. `latest_cursor` is where a reader that follows goes on."""
+        query = sa.select(table).where(owner)
+        position = int(self.cursor) if self.cursor else None
+        older = self.direction == "older"
+        if position is not None:
+            query = query.where(table.id < position if older else table.id > position)
+        query = query.order_by(table.id.desc() if older else table.id).limit(self.limit + 1)
+        rows = list(session.scalars(query))
+        more = len(rows) > self.limit
+        rows = rows[: self.limit]
+        if older:
+            rows.reverse()
+        edge = (rows[0].id if older else rows[-1].id) if more else None
+        latest = str(rows[-1].id) if rows else (self.cursor if not older else None)
+        return {
+            "logs": [log_body(row) for row in rows],
+            "next_cursor": str(edge) if edge is not None else None,
+            "latest_cursor": latest,
+        }
+
+
+def log_body(row: Any) -> dict[str, Any]:
+    """One line as clients read it."""
+    body = {"timestamp": row.timestamp.isoformat(), "level": row.level, "step": row.step, "message": row.message}
+    if row.details:
+        body["details"] = row.details
+    return body

@@ -1,0 +1,167 @@
+"""Rollouts of a run: stored once each, listed, read back.
+
+The unique key (run, row, attempt) decides: what a job sends twice, or two jobs send, counts once. The record is
+kept as text and returned as it came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session, undefer
+
+from osmosis.errors import NotFound, ValidationError
+from osmosis.records.base import utc_now
+from osmosis.records.rollout import Rollout, RolloutStatus
+
+from .. import tables
+
+KEY = ["run_id", "row_index", "attempt"]
+ROWS = re.compile(r"^\d+(-\d+)?$")
+
+
+def store(session: Session, run_id: str, rollouts: Iterable[Rollout]) -> int:
+    """Keep what is not there yet; how many that were is the answer."""
+    values = [_values(run_id, rollout) for rollout in rollouts]
+    if not values:
+        return 0
+    dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
+    insert = dialect.insert(tables.Rollout).on_conflict_do_nothing(index_elements=KEY).returning(tables.Rollout.id)
+    return len(list(session.execute(insert, values)))
+
+
+def _values(run_id: str, rollout: Rollout) -> dict[str, Any]:
+    body = rollout.to_line().decode().rstrip("\n")
+    return {
+        "run_id": run_id,
+        "rollout_id": rollout.rollout_id,
+        "row_index": rollout.row_index,
+        "attempt": rollout.attempt,
+        "status": rollout.status.value,
+        "reward": reward_of(rollout),
+        "tokens": rollout.usage.total_tokens,
+        "duration_ms": rollout.duration_ms,
+        "failure_category": _category(rollout),
+        "size": len(body.encode()),
+        "body": body,
+        "created_at": utc_now(),
+    }
+
+
+def reward_of(rollout: Rollout) -> float | None:
+    """The first score: the one runs are listed and passed by."""
+    first = next(iter(rollout.scores.values()), None)
+    return first.value if first and rollout.status is RolloutStatus.SUCCESS else None
+
+
+def _category(rollout: Rollout) -> str | None:
+    if rollout.failure is not None:
+        return rollout.failure.category.value
+    failed = next((score.failure for score in rollout.scores.values() if score.failure), None)
+    return failed.category.value if failed else None
+
+
+def keys(session: Session, run_id: str) -> list[list[int]]:
+    """`[row_index, attempt]` of everything stored."""
+    query = sa.select(tables.Rollout.row_index, tables.Rollout.attempt).where(tables.Rollout.run_id == run_id)
+    return [[row, attempt] for row, attempt in session.execute(query.order_by(*_order()))]
+
+
+def _order() -> tuple[Any, Any]:
+    return tables.Rollout.row_index, tables.Rollout.attempt
+
+
+def listed(run_id: str, status: str | None = None) -> sa.Select[tables.Rollout]:
+    """In order of row and attempt; `status` keeps one of success, failed, skipped."""
+    query = sa.select(tables.Rollout).where(tables.Rollout.run_id == run_id)
+    if status is not None:
+        if status not in {known.value for known in RolloutStatus}:
+            raise ValidationError("status must be success, failed or skipped", field="status")
+        query = query.where(tables.Rollout.status == status)
+    return query.order_by(*_order())
+
+
+def with_bodies(session: Session, run_id: str, *, limit: int, offset: int = 0) -> list[str]:
+    """The records themselves, as JSON text."""
+    query = sa.select(tables.Rollout.body).where(tables.Rollout.run_id == run_id)
+    return list(session.scalars(query.order_by(*_order()).limit(limit).offset(offset)))
+
+
+def get(session: Session, run_id: str, row_index: int, attempt: int) -> Rollout:
+    """One whole rollout. NotFound when it is not (yet) there."""
+    return Rollout.model_validate_json(text(session, run_id, row_index, attempt))
+
+
+def text(session: Session, run_id: str, row_index: int, attempt: int) -> str:
+    """One rollout as the JSON text that was stored."""
+    query = (
+        sa.select(tables.Rollout)
+        .where(
+            tables.Rollout.run_id == run_id,
+            tables.Rollout.row_index == row_index,
+            tables.Rollout.attempt == attempt,
+        )
+        .options(undefer(tables.Rollout.body))
+    )
+    row = session.scalars(query).first()
+    if row is None:
+        raise NotFound(f"no rollout of row {row_index}, attempt {attempt} in this run")
+    return row.body
+
+
+def drop_unsuccessful(session: Session, run_id: str) -> int:
+    """Remove what failed or was skipped or has no score, so that it is done again; how many that were."""
+    again = sa.or_(tables.Rollout.status != RolloutStatus.SUCCESS.value, tables.Rollout.reward.is_(None))
+    result = session.execute(sa.delete(tables.Rollout).where(tables.Rollout.run_id == run_id, again))
+    return int(result.rowcount)  # type: ignore[attr-defined]
+
+
+def counts(session: Session, run_id: str) -> dict[str, int]:
+    """How many there are of each status."""
+    query = (
+        sa.select(tables.Rollout.status, sa.func.count())
+        .where(tables.Rollout.run_id == run_id)
+        .group_by(tables.Rollout.status)
+    )
+    return dict(session.execute(query).tuples())
+
+
+def rewards(session: Session, run_id: str) -> list[float]:
+    """Every reward there is, ascending."""
+    query = (
+        sa.select(tables.Rollout.reward)
+        .where(tables.Rollout.run_id == run_id, tables.Rollout.reward.is_not(None))
+        .order_by(tables.Rollout.reward)
+    )
+    return [value for value in session.scalars(query) if value is not None]
+
+
+def body(row: tables.Rollout) -> dict[str, Any]:
+    """A rollout as lists show it."""
+    return {
+        "rollout_id": row.rollout_id,
+        "row_index": row.row_index,
+        "attempt": row.attempt,
+        "status": row.status,
+        "reward": row.reward,
+        "tokens": row.tokens,
+        "duration_ms": row.duration_ms,
+        "failure_category": row.failure_category,
+        "created_at": row.created_at.isoformat(),
+    }
+
+
+def parse_rows(spec: str | None) -> Iterator[tuple[int, int]]:
+    """`3,7,10-20` as inclusive ranges. ValidationError for anything else."""
+    for part in (spec or "").split(","):
+        part = part.strip()
+        if not part:
+            continue
+        if not ROWS.match(part):
+            raise ValidationError(f"rows: {part!r} is neither a number nor a range", hint="for example 3,7,10-20")
+        low, _, high = part.partition("-")
+        yield int(low), int(high or low)

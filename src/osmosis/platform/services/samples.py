@@ -1,0 +1,123 @@
+"""The files of a run that can be downloaded: metrics, one trajectory per rollout, artifacts, the log.
+
+Files that are made from the database are made when they are fetched; `trajectory` sizes are known beforehand, so
+that a client skips what it has. A path from outside is checked against what exists, never joined blindly.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.errors import NotFound, ValidationError
+
+from .. import tables
+from ..settings import PlatformSettings
+from . import results, rollouts
+
+TYPES = ("metrics", "trajectories", "artifacts", "logs")
+MAX_URLS = 500
+TRAJECTORY = re.compile(r"^trajectories/row_(\d+)_run_(\d+)\.json$")
+ROW_OF_ARTIFACT = re.compile(r"^artifacts/row_(\d+)_run_\d+/")
+
+
+def manifest(
+    session: Session, settings: PlatformSettings, run: tables.Run, types: str | None, rows: str | None
+) -> dict[str, Any]:
+    """`{files: [{path, size}], totals}`; `types` and `rows` narrow it."""
+    wanted = [part.strip() for part in (types or ",".join(TYPES)).split(",") if part.strip()]
+    if unknown := sorted(set(wanted) - set(TYPES)):
+        raise ValidationError(f"types: unknown {', '.join(unknown)}", hint=f"use {', '.join(TYPES)}")
+    ranges = list(rollouts.parse_rows(rows))
+    files: list[dict[str, Any]] = []
+    if "metrics" in wanted:
+        for path in ("metrics.json", "index.jsonl"):
+            files.append({"path": path, "size": len(content(session, settings, run, path))})
+    if "trajectories" in wanted:
+        files.extend(_trajectories(session, run, ranges))
+    if "artifacts" in wanted:
+        files.extend(_artifacts(settings, run, ranges))
+    if "logs" in wanted:
+        files.append({"path": "logs.txt", "size": len(content(session, settings, run, "logs.txt"))})
+    return {"files": files, "totals": {"files": len(files), "bytes": sum(file["size"] for file in files)}}
+
+
+def _selected(row: int, ranges: list[tuple[int, int]]) -> bool:
+    return not ranges or any(low <= row <= high for low, high in ranges)
+
+
+def _trajectories(session: Session, run: tables.Run, ranges: list[tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    for row in session.scalars(rollouts.listed(run.id)):
+        if _selected(row.row_index, ranges):
+            yield {"path": f"trajectories/row_{row.row_index}_run_{row.attempt}.json", "size": row.size}
+
+
+def artifacts_dir(settings: PlatformSettings, run: tables.Run) -> Path:
+    """Where a job leaves what rollouts wrote: `artifacts/row_<r>_run_<n>/...` in the run's folder."""
+    return settings.runs_dir / run.id / "artifacts"
+
+
+def _artifacts(settings: PlatformSettings, run: tables.Run, ranges: list[tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    folder = artifacts_dir(settings, run)
+    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+        if not path.is_file() or path.is_symlink():
+            continue
+        name = f"artifacts/{path.relative_to(folder).as_posix()}"
+        match = ROW_OF_ARTIFACT.match(name)
+        if match is None or _selected(int(match[1]), ranges):
+            yield {"path": name, "size": path.stat().st_size}
+
+
+def content(session: Session, settings: PlatformSettings, run: tables.Run, path: str) -> bytes:
+    """One file. NotFound for a path that the manifest does not have."""
+    if path == "metrics.json":
+        return json.dumps(results.metrics(session, run), indent=2, allow_nan=False).encode() + b"\n"
+    if path == "index.jsonl":
+        rows = session.scalars(rollouts.listed(run.id))
+        return b"".join(json.dumps(_index_row(row), allow_nan=False).encode() + b"\n" for row in rows)
+    if path == "logs.txt":
+        return b"".join(_log_lines(session, run))
+    if match := TRAJECTORY.match(path):
+        return rollouts.text(session, run.id, int(match[1]), int(match[2])).encode()
+    return _artifact(settings, run, path).read_bytes()
+
+
+def _index_row(row: tables.Rollout) -> dict[str, Any]:
+    return {
+        "row_index": row.row_index,
+        "run_index": row.attempt,
+        "rollout_id": row.rollout_id,
+        "trajectory_filename": f"row_{row.row_index}_run_{row.attempt}.json",
+        "status": row.status,
+        "reward": row.reward,
+        "tokens": row.tokens,
+        "duration_ms": row.duration_ms,
+        "error_type": row.failure_category,
+    }
+
+
+def _log_lines(session: Session, run: tables.Run) -> Iterator[bytes]:
+    query = sa.select(tables.RunLog).where(tables.RunLog.run_id == run.id).order_by(tables.RunLog.id)
+    for line in session.scalars(query.execution_options(yield_per=1000)):
+        text = f"{line.timestamp.isoformat()} {line.level} {line.step}: {line.message}\n"
+        yield text.encode(errors="replace")
+
+
+def _artifact(settings: PlatformSettings, run: tables.Run, path: str) -> Path:
+    folder = artifacts_dir(settings, run).resolve()
+    name = path.removeprefix("artifacts/")
+    found = (folder / name).resolve()
+    if name == path or not found.is_relative_to(folder) or not found.is_file():
+        raise NotFound(f"run {run.name!r} has no file {path!r}")
+    return found
+
+
+def check_paths(paths: list[str]) -> None:
+    if len(paths) > MAX_URLS:
+        raise ValidationError(f"at most {MAX_URLS} files per request", field="items")

@@ -1,0 +1,227 @@
+"""Secrets of a workspace: set, list, delete, and the values a job gets.
+
+Values come in here and leave only towards a job's environment. No function that serves a client returns one.
+A personal secret shadows the workspace's of the same name; a value given with one run shadows both and is
+destroyed with the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.errors import Forbidden, InternalError, NotFound, ValidationError
+from osmosis.records.base import utc_now
+from osmosis.records.config import SECRET_NAME
+
+from .. import tables
+from ..security.vault import Sealed, Vault
+
+SCOPES = ("workspace", "user")
+MAX_NAME = 255
+MAX_VALUE = 64 * 1024
+
+
+def check_name(name: str) -> None:
+    if not SECRET_NAME.match(name) or len(name) > MAX_NAME:
+        raise ValidationError(
+            f"{name!r} is not a secret name",
+            hint=f"use capitals, digits and _, starting with a letter, at most {MAX_NAME} characters",
+            field="name",
+        )
+
+
+def check_value(name: str, value: str) -> None:
+    """Values become environment variables: text without NUL, of a bearable size."""
+    if not value:
+        raise ValidationError(f"the value of {name} is empty", field="value")
+    if "\0" in value or len(value.encode()) > MAX_VALUE:
+        raise ValidationError(
+            f"the value of {name} cannot be an environment variable (NUL byte, or above 64 KiB)", field="value"
+        )
+
+
+def put(
+    session: Session,
+    vault: Vault,
+    workspace: tables.Workspace,
+    user: tables.User,
+    *,
+    name: str,
+    value: str,
+    scope: str,
+    role: str,
+) -> tables.Secret:
+    """Set a secret, new or again. Workspace secrets need the owner or an admin."""
+    check_name(name)
+    check_value(name, value)
+    _check_scope(scope)
+    _check_role(scope, role)
+    return _store(session, vault, workspace.id, scope, _owner(scope, workspace, user), name, value, user.id)
+
+
+def put_for_run(
+    session: Session, vault: Vault, run: tables.Run, user_id: str | None, values: Mapping[str, str]
+) -> None:
+    """Keep the values that came with a run, for that run only."""
+    for name, value in values.items():
+        check_value(name, value)
+        _store(session, vault, run.workspace_id, "run", run.id, name, value, user_id)
+
+
+def _store(
+    session: Session,
+    vault: Vault,
+    workspace_id: str,
+    scope: str,
+    owner_id: str,
+    name: str,
+    value: str,
+    user_id: str | None,
+) -> tables.Secret:
+    row = _find(session, workspace_id, scope, owner_id, name)
+    if row is None:
+        row = tables.Secret(
+            workspace_id=workspace_id, scope=scope, owner_id=owner_id, name=name, creator_id=user_id, version=0
+        )
+        session.add(row)
+    row.version += 1
+    sealed = vault.seal(value, _about(row))
+    row.key_id, row.nonce, row.ciphertext = sealed.key_id, sealed.nonce, sealed.ciphertext
+    row.updater_id, row.updated_at = user_id, utc_now()
+    session.flush()
+    return row
+
+
+def delete(
+    session: Session, workspace: tables.Workspace, user: tables.User, *, name: str, scope: str, role: str
+) -> None:
+    """NotFound when there is none of that name in that scope."""
+    _check_scope(scope)
+    _check_role(scope, role)
+    row = _find(session, workspace.id, scope, _owner(scope, workspace, user), name)
+    if row is None:
+        raise NotFound(f"no {'personal' if scope == 'user' else scope} secret named {name}", hint="osmosis secret list")
+    session.delete(row)
+
+
+def delete_of_run(session: Session, run_id: str) -> None:
+    """The run is over: its own values go."""
+    session.execute(sa.delete(tables.Secret).where(tables.Secret.scope == "run", tables.Secret.owner_id == run_id))
+
+
+def visible(workspace: tables.Workspace, user: tables.User, scope: str) -> sa.Select[tables.Secret]:
+    """The workspace's secrets and the person's own, by name; `scope` is `all`, `workspace` or `user`."""
+    if scope not in ("all", *SCOPES):
+        raise ValidationError("scope must be all, workspace or user", field="scope")
+    mine = sa.and_(tables.Secret.scope == "user", tables.Secret.owner_id == user.id)
+    shared = tables.Secret.scope == "workspace"
+    wanted = {"all": sa.or_(mine, shared), "workspace": shared, "user": mine}[scope]
+    return (
+        sa.select(tables.Secret)
+        .where(tables.Secret.workspace_id == workspace.id, wanted)
+        .order_by(tables.Secret.name, tables.Secret.scope)
+    )
+
+
+def resolve(
+    session: Session, workspace_id: str, user_id: str | None, names: Iterable[str], given: Iterable[str] = ()
+) -> tuple[dict[str, str], list[str]]:
+    """`(scopes, missing)`: for each name where its value will come from, and the names that have none."""
+    names, given = list(names), set(given)
+    query = sa.select(tables.Secret.name, tables.Secret.scope).where(
+        tables.Secret.workspace_id == workspace_id,
+        tables.Secret.name.in_(names),
+        sa.or_(
+            tables.Secret.scope == "workspace",
+            sa.and_(tables.Secret.scope == "user", tables.Secret.owner_id == (user_id or "")),
+        ),
+    )
+    stored: dict[str, set[str]] = {}
+    for name, scope in session.execute(query):
+        stored.setdefault(name, set()).add(scope)
+    scopes = {}
+    for name in names:
+        found = stored.get(name, set())
+        if name in given:
+            scopes[name] = "run"
+        elif found == SET_BOTH:
+            scopes[name] = "user_override"
+        elif found:
+            scopes[name] = next(iter(found))
+    return scopes, [name for name in names if name not in scopes]
+
+
+SET_BOTH = set(SCOPES)
+
+
+def values_for_run(session: Session, vault: Vault, run: tables.Run) -> dict[str, str]:
+    """NAME -> value for the job of this run. NotFound when one was deleted after the submit."""
+    names = list(run.secret_scopes)
+    owners = {"run": run.id, "user": run.creator_id or "", "workspace": run.workspace_id}
+    query = sa.select(tables.Secret).where(
+        tables.Secret.workspace_id == run.workspace_id, tables.Secret.name.in_(names)
+    )
+    rows = {(row.name, row.scope): row for row in session.scalars(query) if owners.get(row.scope) == row.owner_id}
+    values = {}
+    for name in names:
+        row = rows.get((name, "run")) or rows.get((name, "user")) or rows.get((name, "workspace"))
+        if row is None:
+            raise NotFound(f"secret {name} was deleted after the run was submitted", hint=f"osmosis secret set {name}")
+        values[name] = _open(vault, row)
+    return values
+
+
+def _open(vault: Vault, row: tables.Secret) -> str:
+    try:
+        return vault.unseal(Sealed(row.key_id, row.nonce, row.ciphertext), _about(row))
+    except InternalError as error:
+        raise InternalError(f"secret {row.name} cannot be decrypted: {error.message}", hint=error.hint) from None
+
+
+def _about(row: tables.Secret) -> str:
+    """What a ciphertext is bound to."""
+    return "|".join((row.workspace_id, row.scope, row.owner_id, row.name, str(row.version)))
+
+
+def _find(session: Session, workspace_id: str, scope: str, owner_id: str, name: str) -> tables.Secret | None:
+    query = sa.select(tables.Secret).where(
+        tables.Secret.workspace_id == workspace_id,
+        tables.Secret.scope == scope,
+        tables.Secret.owner_id == owner_id,
+        tables.Secret.name == name,
+    )
+    return session.scalars(query).first()
+
+
+def _owner(scope: str, workspace: tables.Workspace, user: tables.User) -> str:
+    return workspace.id if scope == "workspace" else user.id
+
+
+def _check_scope(scope: str) -> None:
+    if scope not in SCOPES:
+        raise ValidationError("scope must be workspace or user", field="scope")
+
+
+def _check_role(scope: str, role: str) -> None:
+    if scope == "workspace" and role not in ("owner", "admin"):
+        raise Forbidden(
+            "only the owner or an admin sets the workspace's secrets", hint="use --scope personal for your own"
+        )
+
+
+def body(secret: tables.Secret, users: Mapping[str | None, tables.User]) -> dict[str, Any]:
+    """A secret as clients read it: never its value."""
+    creator, updater = users.get(secret.creator_id), users.get(secret.updater_id)
+    return {
+        "id": secret.id,
+        "name": secret.name,
+        "scope": secret.scope,
+        "created_at": secret.created_at.isoformat(),
+        "updated_at": secret.updated_at.isoformat(),
+        "creator_name": creator.name if creator else None,
+        "updater_name": updater.name if updater else None,
+    }

@@ -1,0 +1,145 @@
+"""A checked config becomes a run: dataset, secrets and code are looked up, rows drawn, everything pinned.
+
+What a run depends on is fixed here (commit, dataset file, rows and seed), so that starting it later or again gives
+the same run. Refuses whatever could not run; git is read with no session open.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from osmosis.errors import NotFound, ValidationError
+from osmosis.records.config import EvalConfig, TrainingConfig
+from osmosis.records.dataset import DatasetStatus
+from osmosis.records.run import RunStatus
+
+from .. import tables
+from ..context import Platform
+from . import datasets, links, repositories, runs, secrets, synced
+from .requests import RunRequest
+from .sync import CodeRef
+
+SAMPLE = 10
+"""Without a limit, one row in ten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The rows of a run."""
+
+    rows: list[int]
+    seed: int | None
+    """None when they are the first N."""
+
+
+def pick_rows(total: int, limit: int | None, seed: int) -> Picked:
+    """The first `limit` rows in order, else a random tenth (at least one) drawn with `seed`."""
+    if limit is not None:
+        return Picked(list(range(min(limit, total))), None)
+    count = max(1, total // SAMPLE)
+    return Picked(sorted(random.Random(seed).sample(range(total), count)), seed)
+
+
+def submit(
+    platform: Platform, workspace: tables.Workspace, user: tables.User, request: RunRequest, *, kind: str
+) -> tables.Run:
+    """Store a new pending run. ValidationError with issues, or NotFound naming the missing secrets."""
+    config = request.config
+    with platform.db.read() as session:
+        repository = repositories.require(session, workspace.id)
+        issues = _dataset_issues(session, workspace, config.experiment.dataset)
+        _, missing = secrets.resolve(session, workspace.id, user.id, config.secret_names(), request.given)
+    code = _code(platform, repository.id, config, issues)
+    if issues or code is None:
+        raise ValidationError(
+            f"this {kind} cannot run: {'; '.join(issue['message'] for issue in issues)}",
+            hint=next((issue["hint"] for issue in issues if issue.get("hint")), None),
+            issues=issues,
+        )
+    if missing:
+        raise NotFound(
+            f"Secret(s) not found: {', '.join(missing)}",
+            hint=f"osmosis secret set {missing[0]}",
+            platform_url=links.secrets(platform.settings, workspace.name),
+            missing=missing,
+        )
+    with platform.db.write() as session:
+        return _insert(session, platform, workspace, user, request, code, repository.id, kind)
+
+
+def _dataset_issues(session: Session, workspace: tables.Workspace, name: str) -> list[dict[str, Any]]:
+    key = "experiment.dataset"
+    try:
+        dataset = datasets.find(session, workspace, name)
+    except NotFound as error:
+        return [{"key": key, "message": error.message, "hint": "osmosis dataset upload FILE"}]
+    if dataset.path is None or dataset.status != DatasetStatus.UPLOADED.value:
+        message = f"dataset {name!r} is not ready: {dataset.status}"
+        return [{"key": key, "message": message, "hint": f"osmosis dataset info {name}"}]
+    return []
+
+
+def _code(
+    platform: Platform, repository_id: str, config: EvalConfig | TrainingConfig, issues: list[dict[str, Any]]
+) -> CodeRef | None:
+    """The commit that will run; problems are added to the issues."""
+    try:
+        return synced.code_for_run(platform.db, platform.settings, repository_id, config.experiment)
+    except ValidationError as error:
+        found = error.issues or [{"key": "experiment", "message": error.message}]
+        for issue in found:
+            key = str(issue["key"]).replace("experiment_config.", "experiment.")
+            issues.append({**issue, "key": key, **({"hint": error.hint} if error.hint else {})})
+        return None
+
+
+def _insert(
+    session: Session,
+    platform: Platform,
+    workspace: tables.Workspace,
+    user: tables.User,
+    request: RunRequest,
+    code: CodeRef,
+    repository_id: str,
+    kind: str,
+) -> tables.Run:
+    config = request.config
+    dataset = datasets.find(session, workspace, config.experiment.dataset)
+    limit = config.evaluation.limit if isinstance(config, EvalConfig) else dataset.row_count
+    picked = pick_rows(dataset.row_count or 0, limit, random.SystemRandom().getrandbits(31))
+    scopes, _ = secrets.resolve(session, workspace.id, user.id, config.secret_names(), request.given)
+    run = tables.Run(
+        id=tables.new_id(),
+        workspace_id=workspace.id,
+        repository_id=repository_id,
+        dataset_id=dataset.id,
+        creator_id=user.id,
+        kind=kind,
+        name=runs.next_name(session, workspace.id, kind, config.experiment.rollout),
+        status=RunStatus.PENDING.value,
+        config=config.to_dict(),
+        rollout=config.experiment.rollout,
+        model_path=config.experiment.model_path,
+        dataset=dataset.name,
+        dataset_path=dataset.path or "",
+        dataset_sha256=dataset.sha256,
+        dataset_rows=dataset.row_count,
+        branch=code.branch,
+        commit_sha=code.commit_sha,
+        rows=picked.rows,
+        sampled_rows=len(picked.rows),
+        sample_seed=picked.seed,
+        secret_scopes=scopes,
+    )
+    session.add(run)
+    session.flush()
+    session.add(tables.RunEvent(run_id=run.id, before=None, status=run.status, reason=f"submitted by {user.name}"))
+    secrets.put_for_run(session, platform.vault, run, user.id, request.given)
+    where = f"commit {code.commit_sha[:12]}" + (f" of branch {code.branch}" if code.branch else "")
+    drawn = f", drawn with seed {picked.seed}" if picked.seed is not None else ""
+    runs.log(session, run.id, f"submitted: {where}, {len(picked.rows)} of {dataset.row_count} rows{drawn}")
+    return run

@@ -1,0 +1,262 @@
+"""The worker: takes runs from the queue and sees to it that each has exactly one living job.
+
+Every step has three phases: load (a short session), work (processes, no session), apply (a short session, guarded
+by the lease). All it knows is in the database, so a worker killed at any point is replaced by the next one: jobs
+that still live are kept, jobs that are gone are started again from their journal. It runs no user code itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import undefer
+
+from osmosis.errors import LeaseLost, OsmosisError
+from osmosis.records.base import utc_now
+from osmosis.records.config import EvalConfig, TrainingConfig
+from osmosis.records.rollout import Category, Failure, Phase
+from osmosis.records.run import JobResult, JobSpec, RunStatus
+
+from . import tables
+from .context import Platform
+from .executors.base import Executor, JobState
+from .executors.local import LocalExecutor, machine_id
+from .executors.processes import is_same, start_token
+from .services import runs, secrets
+
+log = logging.getLogger("osmosis.platform.worker")
+
+TOKEN_VARIABLE = "_OSMOSIS_JOB_TOKEN"
+SHUTDOWN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A running run, as loaded."""
+
+    run_id: str
+    name: str
+    lease_hash: str
+    lease_until: datetime
+    worker: str
+    handle: dict[str, Any] | None
+    stop_requested_at: datetime | None
+
+
+class Worker:
+    """One worker. `start` and `stop` run it in a thread; `step` is one round, for who drives it himself."""
+
+    def __init__(self, platform: Platform, executor: Executor | None = None) -> None:
+        self.platform = platform
+        settings = platform.settings
+        self.executor = executor or LocalExecutor(settings.job_command, settings.environ)
+        self.name = f"{machine_id()}/{os.getpid()}/{start_token(os.getpid())}/{id(self):x}"
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # --- life ---
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop, then the jobs this worker started; their runs go on with the next worker."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=30)
+        self._end_own_jobs()
+
+    def _run(self) -> None:
+        self._guarded(self.adopt)
+        while not self._stop.is_set():
+            if not self._guarded(self.step):
+                self._stop.wait(self.platform.settings.poll_s)
+
+    def _guarded(self, action: Any) -> bool:
+        try:
+            return bool(action())
+        except Exception:
+            log.exception("a round of the worker failed")
+            self._stop.wait(self.platform.settings.poll_s)
+            return False
+
+    # --- one round ---
+
+    def step(self) -> bool:
+        """Look after running jobs, then start at most one; whether one was started."""
+        mine = 0
+        for watched in self._running():
+            if self._look_after(watched) and watched.worker == self.name:
+                mine += 1
+        return mine < self.platform.settings.max_jobs and self._start_next()
+
+    def adopt(self) -> None:
+        """After a restart: jobs of a dead worker that still live are ours, and get time to report again."""
+        for watched in self._running():
+            if watched.handle is None or not self.executor.owns(watched.handle) or _worker_lives(watched.worker):
+                continue
+            if self.executor.poll(watched.handle).alive:
+                with self.platform.db.write() as session:
+                    run = session.get(tables.Run, watched.run_id, with_for_update=True)
+                    if run is not None and run.lease_hash == watched.lease_hash:
+                        run.worker = self.name
+                        runs.extend(run, self.platform.settings.lease_s)
+                        runs.log(session, run.id, "the platform was restarted; the job goes on")
+
+    def _running(self) -> list[Watched]:
+        query = sa.select(tables.Run).where(
+            tables.Run.status == RunStatus.RUNNING.value, tables.Run.lease_hash.is_not(None)
+        )
+        with self.platform.db.read() as session:
+            return [
+                Watched(
+                    run.id,
+                    run.name,
+                    run.lease_hash or "",
+                    run.lease_until or run.updated_at,
+                    run.worker or "",
+                    run.handle,
+                    run.stop_requested_at,
+                )
+                for run in session.scalars(query)
+            ]
+
+    def _look_after(self, watched: Watched) -> bool:
+        """Whether the run's job still counts as working."""
+        now = utc_now()
+        expired = watched.lease_until < now
+        if watched.handle is None or not self.executor.owns(watched.handle):
+            if expired:
+                self._release(watched, "the job has not been heard of since its lease ended")
+            return not expired
+        state = self.executor.poll(watched.handle)
+        if not state.alive:
+            self.executor.kill(watched.handle)  # what it left behind
+            self._release(watched, _obituary(state))
+            return False
+        if self._overdue(watched, now):
+            self.executor.kill(watched.handle)
+            self._release(watched, "the job did not stop in time and was ended")
+            return False
+        if expired:
+            self.executor.kill(watched.handle)
+            self._release(watched, f"the job said nothing for {self.platform.settings.lease_s:g} s and was ended")
+            return False
+        return True
+
+    def _overdue(self, watched: Watched, now: datetime) -> bool:
+        grace = timedelta(seconds=self.platform.settings.stop_grace_s)
+        return watched.stop_requested_at is not None and now - watched.stop_requested_at > grace
+
+    def _release(self, watched: Watched, reason: str, *, count: bool = True) -> None:
+        with self.platform.db.write() as session:
+            run = session.get(tables.Run, watched.run_id, with_for_update=True)
+            if run is None or run.lease_hash != watched.lease_hash or run.status != RunStatus.RUNNING.value:
+                return
+            log.info("run %s: %s", watched.name, reason)
+            runs.release(session, run, reason, max_starts=self.platform.settings.max_starts, count=count)
+
+    # --- starting ---
+
+    def _start_next(self) -> bool:
+        with self.platform.db.read() as session:
+            if not session.scalar(sa.select(sa.func.count()).select_from(runs.waiting().subquery())):
+                return False
+        with self.platform.db.write() as session:
+            claimed = runs.claim(session, self.name, self.platform.settings.lease_s)
+            if claimed is None:
+                return False
+            run, token = claimed
+            run_id, name = run.id, run.name
+        log.info("run %s: claimed", name)
+        try:
+            spec, environ = self._load(run_id)
+            handle = self.executor.start(spec, {**environ, TOKEN_VARIABLE: token})
+        except OsmosisError as error:
+            self._refuse(run_id, token, error)
+            return True
+        try:
+            self._note_handle(run_id, token, handle)
+        except LeaseLost:
+            self.executor.kill(handle)
+        return True
+
+    def _load(self, run_id: str) -> tuple[JobSpec, dict[str, str]]:
+        settings = self.platform.settings
+        with self.platform.db.read() as session:
+            run = session.get_one(tables.Run, run_id, options=[undefer(tables.Run.rows)])
+            repository = session.get(tables.Repository, run.repository_id) if run.repository_id else None
+            if repository is None:
+                raise OsmosisError("the repository of this run is no longer connected", hint="submit a new run")
+            values = secrets.values_for_run(session, self.platform.vault, run)
+            config_type = EvalConfig if run.kind == "eval" else TrainingConfig
+            config = config_type.model_validate(run.config)
+            work_dir = settings.runs_dir / run.id
+            if run.retries:
+                work_dir = work_dir / f"retry-{run.retries}"
+            spec = JobSpec(
+                run_id=run.id,
+                run_name=run.name,
+                kind="eval" if run.kind == "eval" else "training",
+                platform_url=settings.job_url,
+                repository=repository.path,
+                commit_sha=run.commit_sha,
+                config=config,
+                dataset_path=run.dataset_path,
+                dataset_rows=run.dataset_rows,
+                rows=run.rows,
+                secret_names=sorted(values),
+                work_dir=str(work_dir),
+                cache_dir=str(settings.cache_dir),
+            )
+        return spec, {**config.env, **values}
+
+    def _note_handle(self, run_id: str, token: str, handle: dict[str, Any]) -> None:
+        with self.platform.db.write() as session:
+            run = runs.of_lease(session, run_id, token)
+            run.handle = handle
+            runs.log(session, run_id, f"job started (process {handle.get('pid')})")
+
+    def _refuse(self, run_id: str, token: str, error: OsmosisError) -> None:
+        """The run cannot be started at all: it failed, and says why."""
+        failure = Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=error.message, fix=error.hint)
+        with self.platform.db.write() as session:
+            try:
+                run = runs.of_lease(session, run_id, token)
+            except LeaseLost:
+                return
+            runs.end(session, run, JobResult(status=RunStatus.FAILED, failure=failure), error.message)
+
+    # --- the end ---
+
+    def _end_own_jobs(self) -> None:
+        own = [w for w in self._running() if w.worker == self.name and w.handle and self.executor.owns(w.handle)]
+        for watched in own:
+            self.executor.interrupt(watched.handle or {})
+        deadline = time.monotonic() + SHUTDOWN_S
+        for watched in own:
+            while self.executor.poll(watched.handle or {}).alive and time.monotonic() < deadline:
+                time.sleep(0.05)
+            self.executor.kill(watched.handle or {})
+            self._release(watched, "the platform was stopped", count=False)
+
+
+def _worker_lives(name: str) -> bool:
+    """Whether the process of a worker on this machine still runs; one elsewhere is taken to live."""
+    parts = name.split("/")
+    if len(parts) != 4 or parts[0] != machine_id():
+        return True
+    return parts[1] != str(os.getpid()) and is_same(int(parts[1]), parts[2])
+
+
+def _obituary(state: JobState) -> str:
+    how = f"ended with exit code {state.exit_code}" if state.exit_code is not None else "is gone"
+    return f"the job {how} without a result" + (f"; its last words:\n{state.words}" if state.words else "")
