@@ -1,0 +1,147 @@
+"""A trainer small enough for a unit test: answers model calls of an agent loop and remembers completed rollouts.
+
+Its policy is a fixed rule (ask for `add` when the user wants arithmetic, then finish); pass a generator for
+another one. Token ids are the positions of characters, so lengths can be checked and nothing means anything.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+
+from ..records.rollout import Message
+from ..sdk.messages import get_message_content, get_message_role
+
+_ARITHMETIC = ("calculate", "add", "sum", "plus", "subtract", "multiply", "divide")
+
+ToolCallGenerator = Callable[[Message], "list[dict[str, Any]] | None"]
+"""Takes the last message, returns the tool calls to ask for, or None to answer in words."""
+
+
+class RolloutCompletionTracker:
+    """Collects `/v1/rollout/completed` bodies; `wait` blocks until one has come."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.responses: list[dict[str, Any]] = []
+
+    def record(self, response: dict[str, Any]) -> None:
+        """Keeps one body and wakes whoever waits."""
+        self.responses.append(response)
+        self.event.set()
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.responses.clear()
+        self.event.clear()
+
+    def wait(self, timeout: float = 5.0) -> bool:
+        """Whether a rollout completed within `timeout` seconds."""
+        return self.event.wait(timeout)
+
+
+def fake_token_ids(text: str) -> list[int]:
+    """One id per character."""
+    return list(range(len(text)))
+
+
+def fake_prompt_token_ids(messages: list[Message]) -> list[int]:
+    """Ten ids per message, at least ten."""
+    return list(range(10 * max(1, len(messages))))
+
+
+def default_tool_calls(last: Message) -> list[dict[str, Any]] | None:
+    """One call of `add(5, 3)` when the user asks for arithmetic."""
+    words = get_message_content(last).lower()
+    if get_message_role(last) != "user" or not any(word in words for word in _ARITHMETIC):
+        return None
+    function = {"name": "add", "arguments": '{"a": 5, "b": 3}'}
+    return [{"id": "call_mock_add", "type": "function", "function": function}]
+
+
+def create_mock_trainer_app(
+    tracker: RolloutCompletionTracker | None = None, tool_call_generator: ToolCallGenerator | None = None
+) -> FastAPI:
+    """The trainer as an ASGI app: `/v1/chat/completions`, `/v1/rollout/completed[/{id}]`, `/health`."""
+    generate = tool_call_generator or default_tool_calls
+    completed: dict[str, Any] = {}
+    app = FastAPI(title="mock-trainer")
+
+    # Bodies are read by hand: a test may post anything and see how its own code takes the answer.
+    async def completions(request: Request) -> dict[str, Any]:
+        body = await request.json()
+        messages: list[Message] = body.get("messages") or [{}]
+        return completion_of(messages, generate(messages[-1]))
+
+    async def complete(request: Request) -> dict[str, str]:
+        body = await request.json()
+        completed[str(body.get("rollout_id"))] = body
+        if tracker is not None:
+            tracker.record(body)
+        return {"status": "ok"}
+
+    async def completed_one(rollout_id: str) -> Any:
+        return completed.get(rollout_id, {})
+
+    async def health() -> dict[str, str]:
+        return {"status": "healthy", "service": "mock-trainer"}
+
+    app.add_api_route("/v1/chat/completions", completions, methods=["POST"])
+    app.add_api_route("/v1/rollout/completed", complete, methods=["POST"])
+    app.add_api_route("/v1/rollout/completed/{rollout_id}", completed_one, methods=["GET"])
+    app.add_api_route("/health", health, methods=["GET"])
+    return app
+
+
+def completion_of(messages: list[Message], calls: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """A completions body: the calls, or the closing words."""
+    after_tool = get_message_role(messages[-1]) == "tool"
+    text = "The calculation is complete." if after_tool else "OK."
+    message: Message = {"role": "assistant", "content": text}
+    if calls:
+        message = {"role": "assistant", "content": "", "tool_calls": calls}
+    ids = fake_token_ids(get_message_content(message) or str(calls or ""))
+    prompt = fake_prompt_token_ids(messages)
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex[:12]}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": "default",
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}],
+        "usage": {
+            "prompt_tokens": len(prompt),
+            "completion_tokens": len(ids),
+            "total_tokens": len(prompt) + len(ids),
+        },
+        "token_ids": ids,
+        "logprobs": [0.0] * len(ids),
+        "prompt_token_ids": prompt,
+    }
+
+
+def patch_httpx_for_mock_trainer(client: Any, monkeypatch: Any) -> None:
+    """Sends what agent loops post to a trainer into `client` (a test client of the mock trainer) instead.
+
+    Both `httpx.AsyncClient.post` and `OsmosisLLMClient` are redirected, until `monkeypatch` undoes it.
+    """
+    import httpx
+
+    from ..sdk.trainer_client import OsmosisLLMClient
+
+    def posted(url: str, **kwargs: Any) -> Any:
+        return client.post(httpx.URL(url).path, **kwargs)
+
+    async def httpx_post(_: Any, url: Any, *, json: Any = None, headers: Any = None, **__: Any) -> Any:
+        return posted(str(url), json=json, headers=headers)
+
+    async def send(_: Any, url: str, body: dict[str, Any]) -> tuple[int, str, str | None]:
+        reply = posted(url, json=body)
+        return reply.status_code, reply.text, reply.headers.get("Retry-After")
+
+    monkeypatch.setattr(httpx.AsyncClient, "post", httpx_post)
+    monkeypatch.setattr(OsmosisLLMClient, "_send", send)

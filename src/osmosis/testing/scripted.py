@@ -1,0 +1,70 @@
+"""A model for tests of agent loops and workflows: gives the answers it was told to, in order, and keeps the questions.
+
+When the script runs out it fails, so that a loop that asks too often is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..errors import ModelError
+from ..records.rollout import Category, Message
+from ..records.wire02 import RolloutMetrics
+from ..sdk.agent_loop import CompletionsResult
+
+
+def call(name: str, arguments: str, call_id: str = "call_1") -> dict[str, Any]:
+    """A tool call as a model writes it; `arguments` is JSON text."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def says(text: str | None = None, *calls: dict[str, Any]) -> Message:
+    """An assistant message with text, tool calls or both."""
+    message: Message = {"role": "assistant", "content": text}
+    if calls:
+        message["tool_calls"] = list(calls)
+    return message
+
+
+class ScriptedLLM:
+    """`ScriptedLLM([says(None, call("add", '{"a": 1, "b": 2}')), says("3")])` as the `llm` of a `RolloutContext`.
+
+    As a `transport` of `LocalBackend.execute` pass its `respond`. An exception in the script is raised.
+    """
+
+    def __init__(self, script: Iterable[Message | Exception]) -> None:
+        self._script = iter(script)
+        self.questions: list[dict[str, Any]] = []
+        """Every request body, in order."""
+
+    async def respond(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The next answer as a chat-completions body."""
+        self.questions.append({**body, "messages": list(body["messages"])})
+        answer = next(self._script, None)
+        if answer is None:
+            raise ModelError("the script has no more answers", category=Category.BAD_REQUEST.value)
+        if isinstance(answer, Exception):
+            raise answer
+        finish = "tool_calls" if answer.get("tool_calls") else "stop"
+        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        return {"choices": [{"index": 0, "message": dict(answer), "finish_reason": finish}], "usage": usage}
+
+    async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
+        """The next answer as an agent loop gets it."""
+        body = await self.respond({"messages": messages, **kwargs})
+        choice = body["choices"][0]
+        return CompletionsResult(
+            message=choice["message"],
+            token_ids=[],
+            logprobs=[],
+            usage=body["usage"],
+            finish_reason=choice["finish_reason"],
+        )
+
+    def get_metrics(self) -> RolloutMetrics:
+        """Counted from the questions asked."""
+        asked = len(self.questions)
+        return RolloutMetrics(
+            num_llm_calls=asked, prompt_tokens=10 * asked, response_tokens=5 * asked, max_context_tokens=15
+        )
