@@ -35,7 +35,11 @@ class Row(Record):
         return value if isinstance(value, dict) else None
 
     def messages(self) -> list[Message]:
-        """The opening messages: the optional system prompt, then the user prompt."""
+        """The opening messages: a chat-style `messages` column as it is, else the optional system prompt, then the
+        user prompt."""
+        given = self.data.get("messages")
+        if isinstance(given, list) and given and self.data.get("user_prompt") is None:
+            return [dict(message) for message in given]
         opening: list[Message] = []
         if self.data.get("system_prompt"):
             opening.append({"role": "system", "content": str(self.data["system_prompt"])})

@@ -1,0 +1,139 @@
+"""Finds what to run behind `module:attribute`, a file, or a module: an agent loop, or a workflow with its grader.
+
+Makes the one object that `in_process` takes, and knows which source files it is made of, so that a resume can
+tell whether the agent changed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from osmosis.errors import LoadError
+from osmosis.sdk.agent_loop import RolloutAgentLoop
+from osmosis.sdk.backend import LocalBackend
+from osmosis.sdk.grader import Grader
+from osmosis.sdk.types import AgentWorkflowConfig
+from osmosis.sdk.workflow import AgentWorkflow
+
+from .loader import load_module, load_object, source_files, source_hash
+
+
+@dataclass(slots=True)
+class Agent:
+    """What runs: exactly one of `loop` and `backend`."""
+
+    name: str
+    loop: RolloutAgentLoop | None = None
+    backend: LocalBackend | None = None
+    files: list[Path] = field(default_factory=list)
+    """The source files it is made of, as far as they are the user's own."""
+
+    @property
+    def code_hash(self) -> str:
+        return source_hash(self.files)
+
+    @property
+    def graded(self) -> bool:
+        """Whether rollouts come back with a reward of their own."""
+        return self.backend is not None and self.backend.grader is not None
+
+    @property
+    def kind(self) -> str:
+        if self.loop is not None:
+            return "agent loop"
+        return "workflow and grader" if self.graded else "workflow"
+
+
+def load_agent(path: str, base_dir: Path, *, grader: str | None = None) -> Agent:
+    """The agent at `module:attribute`; a bare module or file is searched for the one agent it defines."""
+    if ":" in path:
+        found = load_object(path, base_dir)
+        module = _module_of(path, found, base_dir)
+    else:
+        module = load_module(path, base_dir)
+        found = _discover(path, module)
+    grader_class = _grader(load_object(grader, base_dir), grader) if grader else None
+    agent = _agent(path, found, module, grader_class)
+    agent.files = source_files(module, base_dir)
+    return agent
+
+
+def as_agent(found: Any) -> Agent:
+    """An agent from an object that is one already: an instance or class of an agent loop, a workflow, a backend."""
+    if isinstance(found, Agent):
+        return found
+    return _agent(type(found).__name__, found, sys.modules.get(type(found).__module__), None)
+
+
+def _agent(path: str, found: Any, module: ModuleType | None, grader: type[Grader[Any]] | None) -> Agent:
+    if isinstance(found, LocalBackend):
+        return Agent(path, backend=found)
+    if inspect.isclass(found) and issubclass(found, RolloutAgentLoop):
+        found = _instance(path, found)
+    if isinstance(found, RolloutAgentLoop):
+        return Agent(path, loop=found)
+    if isinstance(found, AgentWorkflow):
+        found = type(found)
+    if inspect.isclass(found) and issubclass(found, AgentWorkflow):
+        # A config without a limit: how many run at once is the plan's decision here.
+        config = AgentWorkflowConfig(name=found.__name__)
+        return Agent(path, backend=LocalBackend(found, config, grader or _only_grader(path, module)))
+    raise LoadError(
+        f"{path} is a {type(found).__name__}, which is no agent",
+        hint="name a RolloutAgentLoop (instance or class), an AgentWorkflow class or a LocalBackend",
+    )
+
+
+def _instance(path: str, cls: type[RolloutAgentLoop]) -> RolloutAgentLoop:
+    try:
+        return cls()
+    except Exception as error:
+        raise LoadError(
+            f"{path}: {cls.__name__}() cannot be made without arguments: {type(error).__name__}: {error}",
+            hint=f"make the instance in the module and name it: agent_loop = {cls.__name__}(...)",
+        ) from error
+
+
+def _grader(found: Any, path: str | None) -> type[Grader[Any]]:
+    if not (inspect.isclass(found) and issubclass(found, Grader)):
+        raise LoadError(f"{path} is no Grader class", hint="name a subclass of Grader")
+    return found
+
+
+def _module_of(path: str, found: Any, base_dir: Path) -> ModuleType:
+    owner = getattr(found, "__module__", None) or type(found).__module__
+    named = load_module(path.partition(":")[0], base_dir)
+    return named if not isinstance(owner, str) or owner.startswith("osmosis.") else sys.modules.get(owner, named)
+
+
+def _own(module: ModuleType, base: type) -> list[Any]:
+    """The concrete subclasses of `base` that the module itself defines."""
+    return [
+        v
+        for v in vars(module).values()
+        if inspect.isclass(v) and issubclass(v, base) and v.__module__ == module.__name__ and not inspect.isabstract(v)
+    ]
+
+
+def _only_grader(path: str, module: ModuleType | None) -> type[Grader[Any]] | None:
+    graders = _own(module, Grader) if module else []
+    if len(graders) > 1:
+        names = ", ".join(g.__name__ for g in graders)
+        raise LoadError(f"{path}: several graders beside it: {names}", hint="choose one with --grader module:Class")
+    return graders[0] if graders else None
+
+
+def _discover(path: str, module: ModuleType) -> Any:
+    ready = [v for v in vars(module).values() if isinstance(v, (RolloutAgentLoop, LocalBackend))]
+    found = list(dict.fromkeys(ready)) or _own(module, RolloutAgentLoop) or _own(module, AgentWorkflow)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise LoadError(f"{path} defines no agent", hint="write module:attribute, for example server:agent_loop")
+    names = ", ".join(sorted(n for n, v in vars(module).items() if any(v is f for f in found)))
+    raise LoadError(f"{path} defines several agents: {names}", hint=f"name one: {path}:{names.split(', ')[0]}")

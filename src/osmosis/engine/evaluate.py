@@ -1,0 +1,287 @@
+"""The loop: every selected row, every attempt, to a rollout, to its scores, to the journal, to the report.
+
+There is one of it. The local command, a platform job and a regrade differ in the `RolloutFn` they bring.
+Lanes pull from one lazy iterator, so memory does not grow with the dataset; a rollout counts once it is on disk;
+one that fails is data. What a killed process had in flight is owed, nothing else is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from osmosis.errors import OsmosisError
+from osmosis.records.dataset import Row
+from osmosis.records.plan import EvalPlan
+from osmosis.records.report import Report
+from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus
+
+from .dataset import row_hash
+from .failures import tail
+from .guards import Breaker, Spending
+from .journal import Journal, KeySet
+from .limiter import Limiter
+from .metrics import Summary
+from .observer import Observer, Silent
+from .outcome import outcome_of, outcome_of_line
+from .recorder import Recorder
+from .scoring import Scorer
+from .task import RolloutFn, Task
+from .watchdog import STUCK_S, Watchdog
+
+RUNNING_EVERY_S = 0.25
+
+
+@dataclass(slots=True)
+class Options:
+    """What surrounds a run, beyond its plan. Everything has a default."""
+
+    rows: int | None = None
+    """How many rows `rows` will yield, when known: for progress and coverage."""
+    dataset_rows: int | None = None
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    """`agent`, `sampling`, `score`: stored with each rollout, beside its row's."""
+    limiter: Limiter | None = None
+    """Shared with the model's signals when concurrency adapts."""
+    stuck_s: float = STUCK_S
+
+
+async def evaluate(
+    plan: EvalPlan,
+    rows: Iterable[Row],
+    rollout_fn: RolloutFn,
+    *,
+    scorers: Sequence[Scorer] = (),
+    journal: Journal | None = None,
+    observer: Observer | None = None,
+    stop: asyncio.Event | None = None,
+    options: Options | None = None,
+) -> Report:
+    """Runs what the journal does not hold yet, and reports on everything.
+
+    `stop` lets what is in flight finish; cancelling does not. Raises only for what concerns the whole run, such
+    as a disk that cannot be written. `Report.stopped` says why a run ended before its total.
+    """
+    run = _Run(plan, rows, rollout_fn, scorers, journal, observer or Silent(), options or Options())
+    opened = journal is not None and not journal.is_open
+    if opened and journal is not None:
+        journal.open(plan)
+    try:
+        return await run.go(stop)
+    finally:
+        if opened and journal is not None:
+            journal.close()
+
+
+class _Run:
+    def __init__(
+        self,
+        plan: EvalPlan,
+        rows: Iterable[Row],
+        rollout_fn: RolloutFn,
+        scorers: Sequence[Scorer],
+        journal: Journal | None,
+        observer: Observer,
+        options: Options,
+    ) -> None:
+        self.plan = plan
+        self.rollout_fn = rollout_fn
+        self.scorers = scorers
+        self.journal = journal
+        self.observer = observer
+        self.options = options
+        self.done = KeySet()
+        self.active: set[Task] = set()
+        self.stopped: str | None = None
+        self.breaker = Breaker(plan.retry.breaker_after)
+        self.spending = Spending(plan)
+        self.limiter = options.limiter or Limiter(plan.concurrency, adaptive=plan.adaptive)
+        self.summary = Summary(plan, score_names=[s.name for s in scorers])
+        self.rows_seen = 0
+        self.exhausted = False
+        self.selected = options.rows if options.rows is not None else _length(rows)
+        self._tasks = self._owed(rows)
+        self._started = time.monotonic()
+        self._shown = 0.0
+
+    async def go(self, stop: asyncio.Event | None) -> Report:
+        self._take_up()
+        recorder = Recorder(self.journal, self._stored)
+        total = (self.selected or 0) * self.plan.attempts
+        self.observer.started(total, self.summary.completed)
+        self.stopped = self.spending.exceeded()
+        side = [asyncio.create_task(self._watchdog().watch())]
+        if stop is not None:
+            side.append(asyncio.create_task(self._wait_for(stop)))
+        lanes = [asyncio.create_task(self._lane(recorder)) for _ in range(self._width())]
+        try:
+            await self._finish(lanes)
+            await recorder.drain()
+        except BaseException:
+            await _cancel(lanes)
+            with suppress(asyncio.CancelledError):
+                await recorder.drain()
+            self._end(recorder)
+            raise
+        finally:
+            await _cancel(side)
+            recorder.close()
+        if recorder.error is not None:
+            self._end(recorder)
+            raise OsmosisError(
+                f"the journal cannot be written: {recorder.error}",
+                hint="free some space, then resume the run: what is on disk is kept",
+            ) from recorder.error
+        return self._report()
+
+    def _width(self) -> int:
+        """Lanes to start: no more than there can be tasks."""
+        if self.stopped is not None:
+            return 0
+        if self.selected is None:
+            return self.plan.concurrency
+        return max(0, min(self.plan.concurrency, self.selected * self.plan.attempts - self.summary.completed))
+
+    def _take_up(self) -> None:
+        """Counts what the journal holds already."""
+        if self.journal is None:
+            return
+        for line in self.journal.lines():
+            outcome = outcome_of_line(line)
+            if outcome.attempt < self.plan.attempts and self.done.add((outcome.row_index, outcome.attempt)):
+                self.summary.add(outcome)
+        self.spending.add(self.summary.total_tokens, self.summary.total_cost_usd)
+
+    def _owed(self, rows: Iterable[Row]) -> Iterator[Task]:
+        for row in rows:
+            self.rows_seen += 1
+            for attempt in range(self.plan.attempts):
+                if (row.index, attempt) not in self.done:
+                    yield Task(row, attempt, f"{row.index}-{attempt}-{uuid.uuid4().hex[:12]}")
+        self.exhausted = True
+
+    async def _finish(self, lanes: list[asyncio.Task[None]]) -> None:
+        if not lanes:
+            return
+        left = self.plan.timeouts.run_s
+        done, pending = await asyncio.wait(lanes, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
+        failed = [lane for lane in done if lane.exception() is not None]
+        if pending and not failed:
+            self.stopped = f"time limit: the run did not finish within {left:g} s"
+        if pending:
+            await _cancel(list(pending))
+        for lane in failed:
+            lane.result()
+
+    async def _lane(self, recorder: Recorder) -> None:
+        while self.stopped is None and recorder.error is None:
+            if recorder.behind:
+                await recorder.drain()
+            await self.limiter.acquire()
+            try:
+                if self.stopped is not None:
+                    return
+                task = next(self._tasks, None)
+                if task is None:
+                    return
+                rollout = await self._attempt(task)
+            finally:
+                self.limiter.release()
+            recorder.put(rollout)
+            self.spending.saw(rollout)
+            self.stopped = self.stopped or self.breaker.saw(rollout) or self.spending.exceeded()
+
+    async def _attempt(self, task: Task) -> Rollout:
+        self.active.add(task)
+        try:
+            try:
+                rollout = await self.rollout_fn(task)
+            except OsmosisError as error:
+                rollout = _broken(task, Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=error.message))
+            except Exception as error:  # noqa: BLE001 - one rollout: it must not end the others
+                message = f"{type(error).__name__}: {error}"
+                failure = Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=message, traceback=tail(error))
+                rollout = _broken(task, failure)
+            if rollout.status is RolloutStatus.SUCCESS and self.scorers:
+                await self._score(rollout, task)
+        finally:
+            self.active.discard(task)
+        if self.options.hashes:
+            rollout.hashes = {**self.options.hashes, "row": row_hash(task.row.data)}
+        return rollout
+
+    async def _score(self, rollout: Rollout, task: Task) -> None:
+        task.enter("score")
+        if len(self.scorers) == 1:
+            found = [await self.scorers[0].score(rollout, task.row)]
+        else:
+            found = await asyncio.gather(*(scorer.score(rollout, task.row) for scorer in self.scorers))
+        # In the order given, and before a reward of the rollout's own.
+        rollout.scores = {**{score.name: score for score in found}, **rollout.scores}
+
+    def _stored(self, rollouts: list[Rollout]) -> None:
+        for rollout in rollouts:
+            self.summary.add(outcome_of(rollout))
+            now = time.monotonic()
+            running = None
+            if now - self._shown >= RUNNING_EVERY_S:
+                self._shown = now
+                running = self.summary.running(rows=self.selected, duration_ms=self._duration_ms())
+            self.observer.rollout(rollout, running)
+
+    def _duration_ms(self) -> float:
+        before = self.journal.duration_before() if self.journal is not None else 0.0
+        return before + (time.monotonic() - self._started) * 1000
+
+    def _report(self) -> Report:
+        report = self.summary.report(
+            rows=self.rows_seen if self.exhausted else self.selected,
+            duration_ms=round(self._duration_ms(), 1),
+            dataset_rows=self.options.dataset_rows,
+            stopped=self.stopped,
+        )
+        if self.journal is not None:
+            self.journal.session_took((time.monotonic() - self._started) * 1000)
+            self.journal.write_report(report)
+        self.observer.finished(report)
+        return report
+
+    def _end(self, recorder: Recorder) -> None:
+        """The run is cut off: its session says so, where the disk still lets it."""
+        if self.journal is not None and recorder.error is None:
+            self.journal.session_took((time.monotonic() - self._started) * 1000)
+            self.journal.end_session("cut off")
+
+    def _watchdog(self) -> Watchdog:
+        return Watchdog(self.active, self.observer.stage, limiter=self.limiter, stuck_s=self.options.stuck_s)
+
+    async def _wait_for(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self.stopped = self.stopped or "stopped on request"
+
+
+def _broken(task: Task, failure: Failure) -> Rollout:
+    """A rollout whose function raised, which it must not do: the environment around it is broken."""
+    return Rollout(
+        rollout_id=task.rollout_id,
+        row_index=task.row.index,
+        attempt=task.attempt,
+        status=RolloutStatus.FAILED,
+        messages=task.row.messages(),
+        failure=failure,
+    )
+
+
+def _length(rows: Iterable[Row]) -> int | None:
+    return len(rows) if isinstance(rows, Sequence) else None
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.gather(*tasks, return_exceptions=True)

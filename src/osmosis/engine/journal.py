@@ -1,0 +1,289 @@
+"""The run journal: one folder per run, `run.json`, `rollouts.jsonl` and `report.json`.
+
+`rollouts.jsonl` only grows, one line per finished rollout, and a line counts once it is on disk. A torn last line
+is cut off and its rollout is owed again. Secrets are taken out here, the one place where rollouts are written.
+One process writes a journal at a time. Nothing in here decides what is worth running again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+from pydantic import ValidationError as PydanticError
+from pydantic_core import PydanticSerializationError
+
+from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.records.base import utc_now
+from osmosis.records.plan import EvalPlan
+from osmosis.records.report import Report
+from osmosis.records.rollout import Rollout
+
+from .redact import Redactor
+
+SCHEMA = 1
+Key = tuple[int, int]
+
+
+class KeySet:
+    """Keys (row, attempt) in little memory: one bit mask per row."""
+
+    def __init__(self, keys: Iterable[Key] = ()) -> None:
+        self._masks: dict[int, int] = {}
+        self._size = 0
+        for key in keys:
+            self.add(key)
+
+    def __contains__(self, key: Key) -> bool:
+        return bool(self._masks.get(key[0], 0) >> key[1] & 1)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Key]:
+        for row, mask in self._masks.items():
+            for attempt in range(mask.bit_length()):
+                if mask >> attempt & 1:
+                    yield row, attempt
+
+    def add(self, key: Key) -> bool:
+        """False when it was there already."""
+        mask = self._masks.get(key[0], 0)
+        if mask >> key[1] & 1:
+            return False
+        self._masks[key[0]] = mask | 1 << key[1]
+        self._size += 1
+        return True
+
+
+class Journal:
+    """The journal in this folder. Reading needs no `open`; writing does."""
+
+    def __init__(self, folder: Path, *, redactor: Redactor | None = None) -> None:
+        self.folder = folder
+        self.redactor = redactor or Redactor()
+        self.run_path = folder / "run.json"
+        self.rollouts_path = folder / "rollouts.jsonl"
+        self.report_path = folder / "report.json"
+        self.damaged = 0
+        """Lines that could not be read; their rollouts are owed again."""
+        self._file: IO[bytes] | None = None
+        self._lock: IO[bytes] | None = None
+        self._run: dict[str, Any] = {}
+        self._session: dict[str, Any] = {}
+
+    @property
+    def exists(self) -> bool:
+        return self.run_path.exists()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether rollouts can be appended now."""
+        return self._file is not None
+
+    def open(self, plan: EvalPlan) -> None:
+        """Makes the folder, or takes it up again; raises `Conflict` while another process writes it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock()
+        self._cut_torn_line()
+        before = self.run() if self.exists else {"created_at": utc_now().isoformat(), "sessions": []}
+        self._session = {"started_at": utc_now().isoformat(), "pid": os.getpid(), "duration_ms": 0.0}
+        self._run = {**before, "schema": SCHEMA, "plan": plan.model_dump(mode="json")}
+        self._run["sessions"] = [*before.get("sessions", []), self._session]
+        self._write_run()
+        self._file = self.rollouts_path.open("ab")
+        sync_folder(self.folder)
+
+    def lock(self) -> None:
+        """Keeps other processes from writing here until `close`."""
+        if self._lock is not None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = (self.folder / ".lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise Conflict(
+                f"another process is writing the run in {self.folder}", hint="wait for it, or choose another --name"
+            ) from error
+        self._lock = lock
+
+    def append(self, rollout: Rollout) -> None:
+        """One rollout, on disk when this returns."""
+        self.append_all([rollout])
+
+    def append_all(self, rollouts: list[Rollout]) -> None:
+        """Several rollouts with one wait for the disk; all of them are on disk when this returns."""
+        if self._file is None:
+            raise ValidationError("this journal is not open for writing")
+        self._file.write(b"".join(self.line(rollout) for rollout in rollouts))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def line(self, rollout: Rollout) -> bytes:
+        """The rollout as it is stored: one line, without any secret."""
+        try:
+            line = rollout.to_line()
+        except (PydanticSerializationError, ValueError):
+            # An agent may leave anything in messages and info; what JSON cannot hold is stored as text.
+            safe = orjson.loads(orjson.dumps(rollout.model_dump(), default=str, option=orjson.OPT_NON_STR_KEYS))
+            line = Rollout.model_validate(safe).to_line()
+        if self.redactor.touches(line):
+            line = orjson.dumps(self.redactor.data(orjson.loads(line))) + b"\n"
+        return line
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Every stored rollout as parsed JSON, first come, each key once."""
+        seen = KeySet()
+        if not self.rollouts_path.exists():
+            return
+        with self.rollouts_path.open("rb") as source:
+            for raw in source:
+                try:
+                    if not raw.endswith(b"\n"):
+                        raise ValueError("torn")
+                    line: dict[str, Any] = orjson.loads(raw)
+                    new = seen.add((line["row_index"], line["attempt"]))
+                except (ValueError, KeyError, TypeError):
+                    self.damaged += 1
+                    continue
+                if new:
+                    yield line
+
+    def rollouts(self) -> Iterator[Rollout]:
+        """Every stored rollout, in the order in which they finished."""
+        for line in self.lines():
+            yield Rollout.model_validate(line)
+
+    def finished(self) -> KeySet:
+        """The keys of every stored rollout."""
+        return KeySet((line["row_index"], line["attempt"]) for line in self.lines())
+
+    def drop(self, keys: KeySet) -> int:
+        """Takes these rollouts out, into `superseded.jsonl`, so that they are owed again. Returns how many."""
+        kept = self.folder / "rollouts.jsonl.part"
+        dropped = 0
+        with kept.open("wb") as keep, (self.folder / "superseded.jsonl").open("ab") as old:
+            for line in self.lines():
+                out = keep
+                if (line["row_index"], line["attempt"]) in keys:
+                    out, dropped = old, dropped + 1
+                out.write(orjson.dumps(line) + b"\n")
+            for file in (old, keep):
+                file.flush()
+                os.fsync(file.fileno())
+        self.replace_rollouts(kept)
+        return dropped
+
+    def replace_rollouts(self, path: Path) -> None:
+        """Puts a complete new `rollouts.jsonl` in place of the old one, at once or not at all."""
+        path.replace(self.rollouts_path)
+        sync_folder(self.folder)
+        if self._file is not None:
+            self._file.close()
+            self._file = self.rollouts_path.open("ab")
+
+    def run(self) -> dict[str, Any]:
+        """`run.json`: the plan, when it was made, its sessions, what it was made from."""
+        try:
+            found: dict[str, Any] = orjson.loads(self.run_path.read_bytes())
+        except FileNotFoundError as error:
+            raise NotFound(
+                f"there is no run in {self.folder}", hint="`osmosis eval report` lists none either"
+            ) from error
+        except orjson.JSONDecodeError as error:
+            raise ValidationError(f"{self.run_path} is damaged: {error}") from error
+        return found
+
+    def plan(self) -> EvalPlan:
+        try:
+            return EvalPlan.model_validate(self.run()["plan"])
+        except (KeyError, PydanticError) as error:
+            raise ValidationError(f"{self.run_path} holds no plan that this version reads: {error}") from error
+
+    def write_report(self, report: Report) -> None:
+        """Stores the report, and the end of this session."""
+        write_file(self.report_path, self._safe(report.to_dict()))
+        self.end_session(report.stopped)
+
+    def report(self) -> Report | None:
+        """The stored report; None while the run has not ended."""
+        try:
+            return Report.model_validate_json(self.report_path.read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def session_took(self, duration_ms: float) -> None:
+        """How long this session ran, for the sum over all sessions."""
+        self._session["duration_ms"] = round(duration_ms, 1)
+
+    def end_session(self, stopped: str | None = None) -> None:
+        """Notes in `run.json` when and why this session ended."""
+        if not self._session:
+            return
+        self._session["ended_at"] = utc_now().isoformat()
+        if stopped:
+            self._session["stopped"] = stopped
+        self._write_run()
+
+    def duration_before(self) -> float:
+        """Milliseconds of the sessions before this one."""
+        return sum(float(s.get("duration_ms") or 0.0) for s in self._run.get("sessions", []) if s is not self._session)
+
+    def close(self) -> None:
+        for file in (self._file, self._lock):
+            if file is not None:
+                file.close()
+        self._file = self._lock = None
+
+    def _write_run(self) -> None:
+        self._session.setdefault("python", sys.version.split()[0])
+        write_file(self.run_path, self._safe(self._run))
+
+    def _safe(self, data: dict[str, Any]) -> dict[str, Any]:
+        safe: dict[str, Any] = self.redactor.data(data)
+        return safe
+
+    def _cut_torn_line(self) -> None:
+        if not self.rollouts_path.exists():
+            return
+        with self.rollouts_path.open("rb+") as file:
+            size = file.seek(0, os.SEEK_END)
+            end = size
+            while end > 0:
+                start = max(0, end - 65536)
+                file.seek(start)
+                found = file.read(end - start).rfind(b"\n")
+                if found >= 0:
+                    end = start + found + 1
+                    break
+                end = start
+            if end < size:
+                file.truncate(end)
+                os.fsync(file.fileno())
+
+
+def write_file(path: Path, data: Any) -> None:
+    """JSON, at once or not at all, on disk when this returns."""
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        file.write(orjson.dumps(data, option=orjson.OPT_INDENT_2) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes a rename or a new file in this folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

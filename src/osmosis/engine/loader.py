@@ -1,0 +1,145 @@
+"""Loads what a person names as `module:attribute`, and explains failures by file and line.
+
+User code runs here for the first time, so anything may be raised: every failure becomes one `LoadError` that
+points into the user's file, never into ours.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from osmosis.errors import LoadError
+
+_SKIPPED = ("site-packages", "dist-packages")
+
+
+def load_object(path: str, base_dir: Path) -> Any:
+    """The object at `module:attribute` (or `folder/file.py:attribute`), imported with `base_dir` on the path."""
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise LoadError(f"{path!r} names no object", hint="write module:attribute, for example server:agent_loop")
+    found: Any = load_module(module_name, base_dir)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise _no_attribute(path, found, part)
+        found = getattr(found, part)
+    return found
+
+
+def load_module(name: str, base_dir: Path) -> ModuleType:
+    """The module of this dotted name or `.py` path."""
+    base = str(base_dir.resolve())
+    if base not in sys.path:
+        sys.path.insert(0, base)
+    try:
+        if name.endswith(".py"):
+            return _load_file((base_dir / name).resolve())
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (error.name == name or name.startswith(error.name + ".")):
+            raise LoadError(
+                f"there is no module {error.name!r} in {base} or in this environment",
+                hint=_near_files(name, base_dir),
+            ) from error
+        raise _failed(name, error, f"its import of {error.name!r} fails: not installed") from error
+    except LoadError:
+        raise
+    except SyntaxError as error:
+        raise LoadError(
+            f"{error.filename}:{error.lineno}: {error.msg}", hint="fix the syntax error", module=name
+        ) from error
+    except Exception as error:
+        raise _failed(name, error, f"{type(error).__name__}: {error}") from error
+    except SystemExit as error:
+        raise _failed(name, error, f"it exits while it is imported (status {error.code})") from error
+
+
+def source_hash(files: list[Path]) -> str:
+    """One digest of these files' contents; order and location do not matter."""
+    digests = sorted(hashlib.sha256(f.read_bytes()).hexdigest() for f in files if f.is_file())
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
+
+
+def source_files(module: ModuleType, base_dir: Path) -> list[Path]:
+    """The module's file and every file under `base_dir` that it imports, directly or not."""
+    root = base_dir.resolve()
+    seen: dict[Path, None] = {}
+    queue = [module]
+    while queue:
+        current = queue.pop()
+        file = _local_file(current, root)
+        if file is None or file in seen:
+            continue
+        seen[file] = None
+        for value in list(vars(current).values()):
+            if isinstance(value, ModuleType):
+                queue.append(value)
+            elif (owner := getattr(value, "__module__", None)) and isinstance(owner, str) and owner in sys.modules:
+                queue.append(sys.modules[owner])
+    return list(seen)
+
+
+def _local_file(module: ModuleType, root: Path) -> Path | None:
+    name = getattr(module, "__file__", None)
+    if not name or not name.endswith(".py"):
+        return None
+    file = Path(name).resolve()
+    inside = root in file.parents and not any(part in _SKIPPED for part in file.relative_to(root).parts)
+    return file if inside else None
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise LoadError(f"there is no file {path}", hint="check the path")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    name = "osmosis_loaded_" + hashlib.sha256(str(path).encode()).hexdigest()[:12]
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise LoadError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _failed(name: str, error: BaseException, what: str) -> LoadError:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_machinery(f.filename)]
+    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else name
+    tail = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-6:])
+    return LoadError(
+        f"{where}: {what}", hint=f"`python -c 'import {name}'` shows the same", module=name, traceback=tail
+    )
+
+
+def _is_machinery(filename: str) -> bool:
+    return filename.startswith("<frozen") or filename == __file__ or f"importlib{'/'}" in filename
+
+
+def _no_attribute(path: str, owner: Any, name: str) -> LoadError:
+    public = [n for n in dir(owner) if not n.startswith("_")]
+    close = difflib.get_close_matches(name, public, n=1)
+    module = path.partition(":")[0]
+    hint = f"did you mean {module}:{close[0]}?" if close else f"it has: {', '.join(public[:12])}"
+    return LoadError(f"{getattr(owner, '__name__', module)} has no attribute {name!r}", hint=hint)
+
+
+def _near_files(name: str, base_dir: Path) -> str:
+    stems = [p.stem for p in base_dir.glob("*.py")]
+    close = difflib.get_close_matches(name.split(".")[0], stems, n=1)
+    return f"did you mean {close[0]}?" if close else "run the command in the folder that holds the module"

@@ -1,0 +1,261 @@
+"""Adds rollouts up to a `Report`, one at a time: constant time per rollout, a few numbers of memory each.
+
+`Summary.running` is cheap enough to show while a run goes on; `Summary.report` computes everything once.
+A failure counts as 0.0 in `mean` and as nothing in `mean_scored`; a skipped rollout counts nowhere.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from osmosis.records.plan import EvalPlan
+from osmosis.records.report import FailureCount, PassAtK, Report, ScoreReport
+from osmosis.records.rollout import Category, Phase, Rollout, Usage
+
+from .outcome import SKIPPED, SUCCESS, FailureKey, Outcome, outcome_of
+from .stats import distribution, mean_interval, pass_at_k, pass_hat_k, plain_interval, quantile, rate_interval
+
+DEFAULT_KS = (1, 3, 5, 10)
+_ROWS_SHOWN = 10
+
+Estimate = Callable[[int, int, int], float]
+"""Of attempts, passes and k."""
+
+
+def summarize(
+    rollouts: Iterable[Rollout], plan: EvalPlan, *, rows: int | None = None, score_names: Iterable[str] = ()
+) -> Report:
+    """The report of these rollouts; `rows` when more were selected than appear."""
+    summary = Summary(plan, score_names=score_names)
+    for rollout in rollouts:
+        summary.add(outcome_of(rollout))
+    return summary.report(rows=rows)
+
+
+@dataclass(slots=True)
+class _Failures:
+    count: int = 0
+    example: str = ""
+    rows: list[int] = field(default_factory=list)
+
+
+class _ScoreSums:
+    """One score function's figures. The arrays hold one entry per row, in order of appearance."""
+
+    def __init__(self, name: str, rows: int = 0, earlier: int = 0) -> None:
+        """`earlier` rollouts on `rows` rows are counted already, without this score."""
+        self.name = name
+        self.sums = array("d", bytes(8 * rows))
+        self.passes = array("q", bytes(8 * rows))
+        self.values = array("d", bytes(8 * earlier))
+        self.total = 0.0
+        self.squares = 0.0
+        self.passed = 0
+        self.scored = 0
+        self.failed = earlier
+
+    def add(self, slot: int, value: float | None, threshold: float) -> None:
+        if slot == len(self.sums):
+            self.sums.append(0.0)
+            self.passes.append(0)
+        if value is None:
+            self.failed += 1
+            self.values.append(0.0)
+            return
+        self.scored += 1
+        self.values.append(value)
+        self.total += value
+        self.squares += value * value
+        self.sums[slot] += value
+        if value >= threshold:
+            self.passed += 1
+            self.passes[slot] += 1
+
+    def brief(self) -> ScoreReport:
+        """Without what needs a look at every rollout."""
+        n = self.scored + self.failed
+        mean = self.total / n if n else None
+        return ScoreReport.model_construct(
+            name=self.name,
+            mean=mean,
+            mean_scored=self.total / self.scored if self.scored else None,
+            std=None if mean is None else math.sqrt(max(0.0, self.squares / n - mean * mean)),
+            min=None,
+            max=None,
+            median=None,
+            passed=self.passed,
+            scored=self.scored,
+            failed=self.failed,
+            pass_rate=self.passed / n if n else None,
+        )
+
+    def full(self, ks: list[int], counted: Sequence[int]) -> ScoreReport:
+        report = self.brief()
+        if not self.values:
+            return ScoreReport(**report.__dict__)
+        ordered = sorted(self.values)
+        multiple = any(n > 1 for n in counted)
+        return ScoreReport(
+            **{
+                **report.__dict__,
+                "min": ordered[0],
+                "max": ordered[-1],
+                "median": quantile(ordered, 0.5),
+                "mean_interval": mean_interval(self.sums, counted),
+                "pass_rate_interval": rate_interval(self.passes, counted),
+                "pass_at_k": [p for k in ks if (p := self._over_rows(k, pass_at_k, counted))],
+                "pass_hat_k": [p for k in ks if (p := self._over_rows(k, pass_hat_k, counted))],
+                "flake_rate": self._flake_rate(counted) if multiple else None,
+            }
+        )
+
+    def _over_rows(self, k: int, estimate: Estimate, counted: Sequence[int]) -> PassAtK | None:
+        values = [estimate(n, c, k) for n, c in zip(counted, self.passes, strict=True) if n >= k]
+        if not values:
+            return None
+        return PassAtK(k=k, value=sum(values) / len(values), interval=plain_interval(values), rows=len(values))
+
+    def _flake_rate(self, counted: Sequence[int]) -> float:
+        repeated = [(n, c) for n, c in zip(counted, self.passes, strict=True) if n > 1]
+        return sum(1 for n, c in repeated if 0 < c < n) / len(repeated)
+
+
+class Summary:
+    """The figures of a run so far."""
+
+    def __init__(self, plan: EvalPlan, *, score_names: Iterable[str] = ()) -> None:
+        self.plan = plan
+        self.completed = 0
+        self.succeeded = 0
+        self.failed = 0
+        self.skipped = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cached_tokens = 0
+        self.cost_usd: float | None = None
+        self.judge_prompt_tokens = 0
+        self.judge_completion_tokens = 0
+        self.judge_cost_usd: float | None = None
+        self._slots: dict[int, int] = {}
+        self._counted = array("q")  # attempts per row that count, in order of appearance
+        self._scores: dict[str, _ScoreSums] = {}
+        self._durations = array("d")
+        self._tokens = array("d")
+        self._failures: dict[FailureKey, _Failures] = {}
+        for name in score_names:
+            self._scores[name] = _ScoreSums(name)
+
+    @property
+    def total_tokens(self) -> int:
+        """The agents' and the judges'."""
+        return self.prompt_tokens + self.completion_tokens + self.judge_prompt_tokens + self.judge_completion_tokens
+
+    @property
+    def total_cost_usd(self) -> float | None:
+        """The agents' and the judges'; None when no price is known."""
+        known = [c for c in (self.cost_usd, self.judge_cost_usd) if c is not None]
+        return sum(known) if known else None
+
+    def add(self, outcome: Outcome) -> None:
+        """One more finished rollout."""
+        self.completed += 1
+        self._spend(outcome)
+        for key, message in outcome.failures:
+            entry = self._failures.setdefault(key, _Failures(example=message))
+            entry.count += 1
+            if len(entry.rows) < _ROWS_SHOWN:
+                entry.rows.append(outcome.row_index)
+        if outcome.status == SKIPPED:
+            self.skipped += 1
+            return
+        if outcome.status == SUCCESS:
+            self.succeeded += 1
+        else:
+            self.failed += 1
+        slot = self._slots.get(outcome.row_index)
+        if slot is None:
+            slot = self._slots[outcome.row_index] = len(self._slots)
+            self._counted.append(0)
+        for name in outcome.scores:
+            if name not in self._scores:
+                rows = slot if slot == len(self._slots) - 1 and not self._counted[slot] else len(self._slots)
+                self._scores[name] = _ScoreSums(name, rows, self.succeeded + self.failed - 1)
+        self._counted[slot] += 1
+        for name, sums in self._scores.items():
+            sums.add(slot, outcome.scores.get(name), self.plan.pass_threshold)
+
+    def _spend(self, outcome: Outcome) -> None:
+        self.prompt_tokens += outcome.prompt_tokens
+        self.completion_tokens += outcome.completion_tokens
+        self.cached_tokens += outcome.cached_tokens
+        if outcome.cost_usd is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + outcome.cost_usd
+        self._durations.append(outcome.duration_ms)
+        self._tokens.append(outcome.prompt_tokens + outcome.completion_tokens)
+        if outcome.judge is not None:
+            prompt, completion, cost = outcome.judge
+            self.judge_prompt_tokens += prompt
+            self.judge_completion_tokens += completion
+            if cost is not None:
+                self.judge_cost_usd = (self.judge_cost_usd or 0.0) + cost
+
+    def running(self, *, rows: int | None = None, duration_ms: float = 0.0) -> Report:
+        """The figures so far, without intervals, percentiles and pass@k."""
+        return self._report(rows, duration_ms, [s.brief() for s in self._scores.values()])
+
+    def report(
+        self,
+        *,
+        rows: int | None = None,
+        duration_ms: float = 0.0,
+        dataset_rows: int | None = None,
+        stopped: str | None = None,
+    ) -> Report:
+        """Everything. `rows` is how many were selected, when that is more than have appeared."""
+        n = self.plan.attempts
+        ks = sorted({k for k in (*DEFAULT_KS, *(self.plan.ks or ())) if k <= n}) if n > 1 else []
+        report = self._report(rows, duration_ms, [s.full(ks, self._counted) for s in self._scores.values()])
+        report.failures = [
+            FailureCount(
+                phase=Phase(phase), category=Category(category), count=e.count, example=e.example[:500], rows=e.rows
+            )
+            for (phase, category), e in sorted(self._failures.items(), key=lambda pair: -pair[1].count)
+        ]
+        report.latency_ms = distribution(self._durations)
+        report.tokens = distribution(self._tokens)
+        report.dataset_rows = dataset_rows
+        report.stopped = stopped
+        return report
+
+    def _report(self, rows: int | None, duration_ms: float, scores: list[ScoreReport]) -> Report:
+        selected = len(self._slots) if rows is None else rows
+        total = selected * self.plan.attempts
+        scored = scores[0].scored if scores else self.succeeded
+        return Report.model_construct(
+            rows=selected,
+            attempts=self.plan.attempts,
+            pass_threshold=self.plan.pass_threshold,
+            total=total,
+            completed=self.completed,
+            succeeded=self.succeeded,
+            failed=self.failed,
+            skipped=self.skipped,
+            coverage=scored / total if total else 0.0,
+            scores=scores,
+            failures=[],
+            usage=Usage(
+                prompt_tokens=self.prompt_tokens,
+                completion_tokens=self.completion_tokens,
+                cached_tokens=self.cached_tokens,
+                cost_usd=self.cost_usd,
+            ),
+            judge_usage=Usage(
+                prompt_tokens=self.judge_prompt_tokens,
+                completion_tokens=self.judge_completion_tokens,
+                cost_usd=self.judge_cost_usd,
+            ),
+            duration_ms=duration_ms,
+        )

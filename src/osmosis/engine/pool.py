@@ -1,0 +1,104 @@
+"""A few daemon threads for score functions that are not coroutines.
+
+A thread cannot be stopped: one whose function overruns its time limit is given up and replaced, so that neither
+the run nor the end of the process waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    function: Callable[[], Any]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    started: bool = False
+    given_up: bool = False
+
+
+class DaemonPool:
+    """At most `size` functions at once; threads start when there is work for them."""
+
+    def __init__(self, size: int = 16) -> None:
+        self.size = size
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads = 0
+        self._free = 0
+        self._lock = threading.Lock()
+
+    async def run(self, function: Callable[[], Any], timeout_s: float | None = None) -> Any:
+        """The function's result, or what it raised; `asyncio.TimeoutError` when it ran longer and was given up."""
+        loop = asyncio.get_running_loop()
+        job = _Job(function, loop, loop.create_future())
+        with self._lock:
+            if self._free <= 0 and self._threads < self.size:
+                self._start()
+            self._free -= 1
+        self._jobs.put(job)
+        if timeout_s is None:
+            return await job.future
+        handle = loop.call_later(timeout_s, self._give_up, job, timeout_s)
+        try:
+            return await job.future
+        finally:
+            handle.cancel()
+
+    def close(self) -> None:
+        """Idle threads end; busy ones end with the process."""
+        for _ in range(self._threads):
+            self._jobs.put(None)
+
+    def _start(self) -> None:
+        self._threads += 1
+        self._free += 1
+        threading.Thread(target=self._work, daemon=True, name=f"score-{self._threads}").start()
+
+    def _give_up(self, job: _Job, timeout_s: float) -> None:
+        if job.future.done():
+            return
+        if not job.started:  # still queued: its time has not begun
+            job.loop.call_later(timeout_s, self._give_up, job, timeout_s)
+            return
+        job.given_up = True
+        job.future.set_exception(asyncio.TimeoutError())
+        with self._lock:
+            self._threads -= 1
+            self._start()  # in place of the thread that hangs
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job.started = True
+            result, error = _call(job.function)
+            if job.given_up:
+                return  # this thread was replaced while it hung
+            with self._lock:
+                self._free += 1
+            try:
+                job.loop.call_soon_threadsafe(_settle, job.future, result, error)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits any more
+
+
+def _call(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    try:
+        return function(), None
+    except Exception as error:  # noqa: BLE001 - user code: whatever it raises belongs to its rollout
+        return None, error
+    except BaseException as error:  # noqa: BLE001 - a SystemExit in a score function must not end the thread silently
+        return None, RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,55 @@
+"""Rollouts that exist already, read back from a journal: what regrading and comparing run on. Asks no model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import orjson
+
+from osmosis.errors import NotFound
+from osmosis.records.rollout import Rollout
+
+from .task import RolloutFn, Task
+
+
+class RecordedRollouts:
+    """Finds a stored rollout by its key; keeps file positions, not rollouts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / "rollouts.jsonl" if path.is_dir() else path
+        if not self.path.exists():
+            raise NotFound(f"there are no recorded rollouts at {self.path}", hint="give the name of a run")
+        self.offsets: dict[tuple[int, int], int] = {}
+        offset = 0
+        with self.path.open("rb") as lines:
+            for line in lines:
+                try:
+                    head = orjson.loads(line)
+                    self.offsets.setdefault((head["row_index"], head["attempt"]), offset)
+                except (orjson.JSONDecodeError, KeyError, TypeError):
+                    pass  # a torn line is no rollout
+                offset += len(line)
+
+    def read(self, key: tuple[int, int]) -> Rollout:
+        """The rollout of this key; `KeyError` when there is none."""
+        with self.path.open("rb") as lines:
+            lines.seek(self.offsets[key])
+            return Rollout.model_validate(orjson.loads(lines.readline()))
+
+
+@asynccontextmanager
+async def recorded(journal_path: Path) -> AsyncIterator[RolloutFn]:
+    """A `RolloutFn` that answers each task with the recorded rollout, without the scores of score functions.
+
+    The reward that the rollout brought itself is kept. A task that was not recorded raises `KeyError`.
+    """
+    known = RecordedRollouts(journal_path)
+
+    async def run(task: Task) -> Rollout:
+        rollout = known.read(task.key)
+        rollout.scores = {name: score for name, score in rollout.scores.items() if name == "reward"}
+        return rollout
+
+    yield run

@@ -1,0 +1,78 @@
+"""Gets finished rollouts onto disk without making the event loop wait: batches them, one `fsync` per batch, in a
+thread. A rollout is handed on (and only then counted) when it is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from osmosis.records.rollout import Rollout
+
+from .journal import Journal
+
+LINGER_S = 0.02
+"""How long a batch may gather: a bound on how late a rollout is counted, and on how often the disk is waited for."""
+BACKLOG = 2048
+
+
+class Recorder:
+    """`put` rollouts, `stored` hears of them; without a journal at once."""
+
+    def __init__(self, journal: Journal | None, stored: Callable[[list[Rollout]], None]) -> None:
+        self.error: OSError | None = None
+        """The disk failed: what was in flight then is not stored, and nothing more will be."""
+        self._journal = journal
+        self._stored = stored
+        self._pending: list[Rollout] = []
+        self._writing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal") if journal is not None else None
+
+    def put(self, rollout: Rollout) -> None:
+        if self._journal is None:
+            self._stored([rollout])
+            return
+        self._pending.append(rollout)
+        if not self._writing:
+            self._writing = True
+            self._idle.clear()
+            self._loop.call_later(LINGER_S, self._write)
+
+    @property
+    def behind(self) -> bool:
+        """Too much is waiting for the disk: start nothing new until `drain`."""
+        return len(self._pending) > BACKLOG
+
+    async def drain(self) -> None:
+        """Returns when everything put so far is stored or the disk has failed."""
+        await self._idle.wait()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+
+    def _write(self) -> None:
+        assert self._journal is not None
+        batch, self._pending = self._pending, []
+        self._loop.run_in_executor(self._thread, self._journal.append_all, batch).add_done_callback(
+            lambda done: self._written(batch, done)
+        )
+
+    def _written(self, batch: list[Rollout], done: asyncio.Future[None]) -> None:
+        problem = None if done.cancelled() else done.exception()
+        if isinstance(problem, OSError):
+            self.error = problem
+            self._pending.clear()
+        elif problem is not None:
+            raise problem
+        else:
+            self._stored(batch)
+        if self._pending:
+            self._loop.call_soon(self._write)
+        else:
+            self._writing = False
+            self._idle.set()

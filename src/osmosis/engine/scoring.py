@@ -1,0 +1,186 @@
+"""Score functions: `module:function` in the simple form (`solution_str, ground_truth, extra_info`) or the full form
+(`messages, ground_truth, metadata`), sync or async, found out by the first parameter's name.
+
+The signature is checked when the function is loaded, before anything is spent. A function that raises, overruns
+or returns no finite number leaves a failure, never a zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from osmosis.errors import LoadError, ModelError
+from osmosis.records.dataset import Row
+from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout, Score
+
+from .clock import Deadline
+from .failures import tail
+from .loader import load_object
+from .pool import DaemonPool
+
+
+class Scorer(Protocol):
+    """One judgement of a finished rollout. `score` never raises for the function's own failure."""
+
+    name: str
+
+    async def score(self, rollout: Rollout, row: Row) -> Score: ...
+
+
+class FunctionScorer:
+    """A score function in either form."""
+
+    def __init__(
+        self, name: str, function: Callable[..., Any], *, pool: DaemonPool | None = None, timeout_s: float | None = None
+    ) -> None:
+        self.name = name
+        self.function = function
+        self.timeout_s = timeout_s
+        self.full = _is_full(name, function)
+        self._pool = pool or DaemonPool()
+        self._is_async = _is_async(function)
+
+    async def score(self, rollout: Rollout, row: Row) -> Score:
+        if self.full:
+            call = functools.partial(
+                self.function, messages=rollout.messages, ground_truth=row.ground_truth, metadata=row.data
+            )
+        else:
+            call = functools.partial(
+                self.function,
+                solution_str=solution_of(rollout.messages),
+                ground_truth=row.ground_truth,
+                extra_info=row.data,
+            )
+        return await run_score(self.name, lambda: self._call(call), self.timeout_s)
+
+    async def _call(self, call: Callable[[], Any]) -> Any:
+        if self._is_async:
+            with Deadline(self.timeout_s):
+                return await call()
+        result = await self._pool.run(call, self.timeout_s)
+        if inspect.isawaitable(result):  # a plain function that hands back a coroutine
+            with Deadline(self.timeout_s):
+                return await result
+        return result
+
+
+def load_scorers(
+    paths: Sequence[str], base_dir: Path, *, timeout_s: float | None = None, pool: DaemonPool | None = None
+) -> list[Scorer]:
+    """The score functions as given; raises `LoadError` for one that is missing, named twice or has another shape."""
+    doubled = sorted({path for path in paths if list(paths).count(path) > 1})
+    if doubled:
+        raise LoadError(f"score function named twice: {', '.join(doubled)}", hint="name each --eval-fn once")
+    pool = pool or DaemonPool()
+    scorers: list[Scorer] = []
+    for path in paths:
+        found = load_object(path, base_dir)
+        if isinstance(found, type):
+            found = found()
+        if not callable(found):
+            raise LoadError(f"{path} is a {type(found).__name__}, not a function", hint="name a score function")
+        scorers.append(FunctionScorer(path, found, pool=pool, timeout_s=timeout_s))
+    return scorers
+
+
+async def run_score(name: str, call: Callable[[], Any], timeout_s: float | None) -> Score:
+    """Awaits `call()` and turns whatever comes of it into a score."""
+    started = time.perf_counter()
+    try:
+        result = await call()
+    except asyncio.TimeoutError as error:
+        limit = "its time limit" if timeout_s is None else f"{timeout_s:g} s"
+        failure = _failure(Category.TIMEOUT, f"{name} did not finish within {limit}", error)
+        return _score(name, started, failure=failure)
+    except ModelError as error:
+        return _score(name, started, failure=_failure(Category(error.category), error.message, error))
+    except Exception as error:  # noqa: BLE001 - one rollout: a score function may raise anything
+        failure = _failure(Category.SCORE_ERROR, f"{name} raised {type(error).__name__}: {error}", error)
+        return _score(name, started, failure=failure)
+    if isinstance(result, Score):
+        return result
+    value, problem = as_number(result)
+    if problem:
+        return _score(name, started, failure=_failure(Category.INVALID_SCORE, f"{name} returned {problem}", None))
+    return _score(name, started, value=value)
+
+
+def as_number(result: Any) -> tuple[float | None, str | None]:
+    """The result as a finite number, or what is wrong with it."""
+    if not isinstance(result, (int, float)):
+        unwrap = getattr(result, "item", None)  # array scalars
+        if not callable(unwrap) or getattr(result, "size", 1) != 1:
+            return None, f"{type(result).__name__} instead of a number"
+        result = unwrap()
+        if not isinstance(result, (int, float)):
+            return None, f"{type(result).__name__} instead of a number"
+    value = float(result)
+    if not math.isfinite(value):
+        return None, f"{value}, which is no finite number"
+    return value, None
+
+
+def solution_of(messages: Sequence[Message]) -> str:
+    """The content of the last assistant message that has any, as text."""
+    for message in reversed(messages):
+        if message.get("role") == "assistant" and message.get("content") is not None:
+            content = message["content"]
+            if isinstance(content, list):
+                return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+            return str(content)
+    return ""
+
+
+def _score(name: str, started: float, *, value: float | None = None, failure: Failure | None = None) -> Score:
+    return Score.model_construct(
+        name=name,
+        value=value,
+        reason=None,
+        failure=failure,
+        usage=None,
+        duration_ms=(time.perf_counter() - started) * 1000,
+    )
+
+
+def _failure(category: Category, message: str, error: BaseException | None) -> Failure:
+    trace = tail(error) if error is not None and error.__traceback__ is not None else None
+    return Failure(phase=Phase.SCORE, category=category, message=message[:2000], traceback=trace)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    inner = inspect.unwrap(function)
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004
+
+
+def _is_full(name: str, function: Callable[..., Any]) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise LoadError(f"{name} has no readable signature", hint="give a Python function") from error
+    first = next(iter(signature.parameters), None)
+    forms = {"solution_str": ("ground_truth", "extra_info"), "messages": ("ground_truth", "metadata")}
+    if first not in forms:
+        raise LoadError(
+            f"{name}{signature}: the first parameter decides how it is called, and must be named "
+            "solution_str or messages",
+            hint=f"def {name.rpartition(':')[2]}(solution_str, ground_truth, extra_info=None, **kwargs) -> float",
+        )
+    names = (first, *forms[first])
+    try:
+        signature.bind(**dict.fromkeys(names))
+    except TypeError as error:
+        raise LoadError(
+            f"{name}{signature} cannot be called with {', '.join(f'{n}=' for n in names)}: {error}",
+            hint="add the parameter, or accept **kwargs",
+        ) from error
+    return first == "messages"
