@@ -259,9 +259,9 @@ def refused(file: ConfigFile, problems: list[Problem]) -> ValidationError:
 
 def issue_of(problem: Problem) -> dict[str, Any]:
     """A problem in the shape of the platform's `issues`."""
-    place, _, key = problem.where.partition(": ")
+    key = problem.where.partition(": ")[2]
     message = f"{problem.what} (fix: {problem.fix})" if problem.fix else problem.what
-    issue = {"key": key, "message": message, "where": place, "code": problem.code, "fix": problem.fix}
+    issue = {"key": key, "message": message, "where": problem.where, "code": problem.code, "fix": problem.fix}
     if problem.near:
         issue["key_correction"] = problem.near
     return issue

@@ -72,18 +72,26 @@ def instances(workspace: Workspace, folder: Path | None = None) -> list[Instance
     return found
 
 
-def update(workspace: Workspace, label: str, folder: Path | None = None) -> Merged:
-    """Merge the newest version of its template into one instance. Raises Conflict on uncommitted changes."""
+def update_all(workspace: Workspace, labels: list[str], folder: Path | None = None) -> list[Merged]:
+    """Merge the newest version of their templates into these instances.
+
+    Raises, before anything is written: NotFound for a label without a template, Conflict on uncommitted changes.
+    """
     source = folder or templates_dir()
-    instance = next((i for i in instances(workspace, source) if i.label == label), None)
-    if instance is None:
-        names = ", ".join(i.label for i in instances(workspace, source)) or "nothing here"
-        raise NotFound(f"{label} does not say which template it came from", hint=f"these do: {names}")
+    known = {i.label: i for i in instances(workspace, source)}
+    for label in labels:
+        if label not in known:
+            hint = f"these do: {', '.join(known) or 'nothing here'}"
+            raise NotFound(f"{label} does not say which template it came from", hint=hint)
+        if known[label].record.template != WORKSPACE:
+            find_template(known[label].record.template, source)
     _require_clean(workspace)
+    return [_update_one(workspace, known[label], source) for label in labels]
+
+
+def _update_one(workspace: Workspace, instance: Instance, source: Path) -> Merged:
     record = instance.record
-    if record.template != WORKSPACE:
-        find_template(record.template, source)
-    merged = Merged(label, record.version, instance.latest)
+    merged = Merged(instance.label, record.version, instance.latest)
     if not instance.outdated:
         return merged
     with tempfile.TemporaryDirectory(prefix="osmosis-update-") as scratch:

@@ -1,0 +1,187 @@
+"""`osmosis config`: check, show and change the TOML configs of a workspace, and print their JSON Schema."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import NotFound, ValidationError
+from ..records.config_check import CONFIGS
+from ..workspace.config import ConfigFile, check_file, issue_of, locate, read
+from ..workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspace
+from .context import AppContext, current
+from .output import Column, DetailResult, ListResult, NextStep, OperationResult
+
+app = typer.Typer(help="Check, show and change configs.", no_args_is_help=True)
+
+
+@app.command("check")
+def check(
+    paths: Annotated[list[str] | None, typer.Argument(help="Configs; default: all of the workspace.")] = None,
+) -> ListResult:
+    """Check configs; every problem with its line and its fix. Exit code 1 when there is an error.
+
+    Example:
+
+        osmosis config check
+        osmosis config check configs/eval/multiply.toml
+    """
+    ctx = current()
+    workspace = find_workspace(ctx.cwd)
+    files = _files(ctx, workspace, paths or [])
+    items: list[dict[str, Any]] = []
+    for file in files:
+        _, problems = check_file(file, workspace)
+        items += [{"severity": p.severity, **issue_of(p), "what": p.what} for p in problems]
+    wrong = sum(1 for row in items if row["severity"] == "error")
+    columns = [
+        Column("where", "Where"),
+        Column("key", "Key"),
+        Column("what", "What"),
+        Column("fix", "Fix"),
+        Column("severity", "Severity", wide=True),
+    ]
+    count = "1 config is" if len(files) == 1 else f"{len(files)} configs are"
+    empty = f"{count} in order" if files else "there is no config yet: osmosis rollout new NAME"
+    extra = {"checked": [f.shown for f in files], "errors": wrong, "workspace_directory": str(workspace.root)}
+    return ListResult(items, columns, title="Configs", empty=empty, extra=extra, exit_code=1 if wrong else 0)
+
+
+@app.command("show")
+def show(
+    path: Annotated[str, typer.Argument(help="The config, or the rollout it belongs to.")],
+    resolved: Annotated[
+        bool, typer.Option("--resolved", help="Every key, with defaults and where each comes from.")
+    ] = False,
+) -> DetailResult | ListResult:
+    """Show a config: its tables as they are, or every key with its default.
+
+    Example:
+
+        osmosis config show configs/eval/multiply.toml
+        osmosis config show configs/eval/multiply.toml --resolved
+    """
+    ctx = current()
+    workspace = find_workspace(ctx.cwd)
+    file = _file(ctx, workspace, path)
+    if resolved:
+        from ..workspace.configedit import resolved as rows_of
+
+        rows = rows_of(file, workspace)
+        columns = [
+            Column("key", "Key"),
+            Column("value", "Value", show=lambda v: "" if v is None else json.dumps(v, ensure_ascii=False)),
+            Column("source", "From"),
+        ]
+        return ListResult(rows, columns, title=file.shown, extra={"path": file.shown, "kind": file.kind})
+    problems = read(file)
+    if problems:
+        from ..workspace.config import refused
+
+        raise refused(file, problems)
+    return DetailResult(
+        {"path": file.shown, "kind": file.kind, "config": file.data}, title=file.shown, human=_draw_text(file.text)
+    )
+
+
+def _draw_text(text: str) -> Any:
+    def draw(console: Any) -> None:
+        from rich.syntax import Syntax
+
+        console.print(Syntax(text, "toml", background_color="default") if console.is_terminal else text, markup=False)
+
+    return draw
+
+
+@app.command("schema")
+def schema(
+    kind: Annotated[str, typer.Argument(help="eval or training.")] = "eval",
+    write: Annotated[bool, typer.Option("--write", help="Refresh configs/*.schema.json of this workspace.")] = False,
+) -> DetailResult | OperationResult:
+    """Print the JSON Schema of a kind of config; editors read it through the `#:schema` line.
+
+    Example:
+
+        osmosis config schema training
+        osmosis config schema --write
+    """
+    from ..workspace.templates import schema_files, schema_text
+
+    if kind not in CONFIG_KINDS:
+        raise ValidationError(f"there is no kind of config {kind!r}", hint=f"one of: {', '.join(CONFIG_KINDS)}")
+    if write:
+        workspace = find_workspace(current().cwd)
+        written = []
+        for relative, text in schema_files().items():
+            target = workspace.root / relative
+            if not target.is_file() or target.read_text("utf-8") != text:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(text, "utf-8")
+                written.append(relative)
+        message = f"wrote {', '.join(written)}" if written else "the schemas are up to date"
+        return OperationResult("config.schema", message, {"files": written})
+    text = schema_text(kind)
+    return DetailResult(json.loads(text), human=lambda console: console.out(text.rstrip(), highlight=False))
+
+
+@app.command("set")
+def set_key(
+    path: Annotated[str, typer.Argument(help="The config, or the rollout it belongs to.")],
+    key: Annotated[str, typer.Argument(help="table.key, such as evaluation.n.")],
+    value: Annotated[str, typer.Argument(help="The value, as TOML or plain text.")],
+) -> OperationResult:
+    """Change one value; comments and order stay, and a value that is wrong changes nothing.
+
+    Example:
+
+        osmosis config set configs/eval/multiply.toml evaluation.n 5
+        osmosis config set multiply experiment.model_path openai/gpt-5-mini
+    """
+    ctx = current()
+    workspace = find_workspace(ctx.cwd)
+    file = _file(ctx, workspace, path, table=key.partition(".")[0])
+    from ..workspace.configedit import set_value
+
+    before, after = set_value(file, workspace, key, value)
+    shown = json.dumps(after, ensure_ascii=False, default=str)
+    was = "not set" if before is None else json.dumps(before, ensure_ascii=False, default=str)
+    resource = {"path": file.shown, "key": key, "before": before, "after": after}
+    steps = [NextStep("look at all keys", command=f"osmosis config show {file.shown} --resolved")]
+    return OperationResult("config.set", f"{file.shown}: {key} = {shown} (was {was})", resource, next_steps=steps)
+
+
+def _files(ctx: AppContext, workspace: Workspace, paths: list[str]) -> list[ConfigFile]:
+    if not paths:
+        return [ConfigFile(kind, path, workspace.relative(path)) for kind, path in workspace.configs()]
+    return [_file(ctx, workspace, path) for path in paths]
+
+
+def _file(ctx: AppContext, workspace: Workspace, name: str, *, table: str = "") -> ConfigFile:
+    """A config by path (from here, or from the top of the workspace) or by the name of its rollout.
+
+    A name that has configs of both kinds means the eval config, unless `table` exists only in the other one.
+    """
+    path = _existing(ctx, workspace, name)
+    kind = _kind(workspace, path)
+    if kind is None and not name.endswith(".toml"):
+        named = [k for k, p in workspace.configs() if p.stem == name]
+        if not named:
+            raise NotFound(f"there is no config {name}", hint="osmosis config check names them all")
+        kind = next((k for k in named if table in CONFIGS[k].model_fields), named[0])
+        return locate(workspace.root / "configs" / kind / f"{name}.toml", workspace, kind)
+    return locate(path, workspace, kind or "eval")
+
+
+def _existing(ctx: AppContext, workspace: Workspace, name: str) -> Path:
+    here = ctx.path(name)
+    return here if here.exists() else workspace.root / name
+
+
+def _kind(workspace: Workspace, path: Path) -> ConfigKind | None:
+    for kind in CONFIG_KINDS:
+        if path.resolve().is_relative_to((workspace.root / "configs" / kind).resolve()):
+            return kind
+    return None

@@ -1,0 +1,157 @@
+"""`osmosis template`: what one can start from, and bringing what was started to the newest version."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import ValidationError
+from ..workspace.layout import find_workspace
+from .context import current
+from .output import Column, DetailResult, ListResult, NextStep, OperationResult
+
+app = typer.Typer(help="Templates of rollouts and workspaces.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_templates() -> ListResult:
+    """List the templates of rollouts.
+
+    Example:
+
+        osmosis template list
+    """
+    from ..workspace import templates
+
+    version = templates.current_version()
+    items = [
+        {"name": t.name, "summary": t.summary, "model": t.model, "extra": t.extra or None, "version": version}
+        for t in templates.list_templates()
+    ]
+    columns = [Column("name", "Name"), Column("summary", "What it is"), Column("model", "Model", wide=True)]
+    steps = [NextStep("start from one", command="osmosis rollout new NAME --template TEMPLATE")]
+    return ListResult(items, columns, title="Templates", next_steps=steps)
+
+
+@app.command("show")
+def show(name: Annotated[str, typer.Argument(help="Name of the template.")]) -> DetailResult:
+    """Show one template: what it is, its model, the files it writes.
+
+    Example:
+
+        osmosis template show multiply
+    """
+    from ..workspace import templates
+
+    info = templates.find_template(name)
+    data = {
+        "name": info.name,
+        "summary": info.summary,
+        "model": info.model,
+        "extra": info.extra or None,
+        "version": templates.current_version(),
+        "files": templates.template_files(name),
+    }
+    steps = [NextStep("start from it", command=f"osmosis rollout new NAME --template {name}")]
+    return DetailResult(data, title=f"Template {name}", next_steps=steps)
+
+
+@app.command("apply", hidden=True)
+def apply(
+    name: Annotated[str, typer.Argument(help="Name of the template, which also names the rollout.")],
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing files.")] = False,
+) -> OperationResult:
+    """The same as `rollout new NAME --template NAME`.
+
+    Example:
+
+        osmosis template apply multiply
+    """
+    from .rollout import new
+
+    return new(name, template=name, model=None, base_url=None, api_key_env=None, force=force)
+
+
+@app.command("update")
+def update(
+    name: Annotated[
+        str | None, typer.Argument(help="A rollout, or `workspace` for the workspace's own files; default: all.")
+    ] = None,
+) -> OperationResult:
+    """Merge the newest version of the templates in; your changes are kept, and git can undo it.
+
+    Example:
+
+        osmosis template update
+        osmosis template update multiply
+    """
+    from ..workspace import template_update
+
+    workspace = find_workspace(current().cwd)
+    found = template_update.instances(workspace)
+    if name is None and not found:
+        raise ValidationError(
+            "nothing here says which template it came from", hint="only folders with a .template.toml can be updated"
+        )
+    labels = [name] if name else [i.label for i in found if i.outdated]
+    merged = template_update.update_all(workspace, labels)
+    done = [m for m in merged if m.old != m.new]
+    conflicts = sorted(path for m in done for path in m.conflicts)
+    touched = sum(len(m.updated) + len(m.added) + len(m.removed) for m in done)
+    if not done:
+        message = "everything is at the newest version"
+    else:
+        message = f"{', '.join(m.label for m in done)}: {touched} files brought to {done[0].new}"
+        if conflicts:
+            message += f"; {len(conflicts)} with conflicts to settle: {', '.join(conflicts)}"
+    steps = [NextStep("look at it", command="git diff")] if done else []
+    if conflicts:
+        steps.append(NextStep("settle the marked places, then", command="git commit -am 'Update templates'"))
+    resource: dict[str, Any] = {"updates": [_body(m) for m in done], "conflicts": conflicts}
+    return OperationResult("template.update", message, resource, next_steps=steps, exit_code=1 if conflicts else 0)
+
+
+def _body(merged: Any) -> dict[str, Any]:
+    keys = ("label", "old", "new", "updated", "added", "removed", "conflicts", "kept")
+    return {key: getattr(merged, key) for key in keys}
+
+
+@app.command("check")
+def check() -> ListResult:
+    """Say whether a newer version of a template exists; exit code 1 when one does, for CI.
+
+    Example:
+
+        osmosis template check
+    """
+    from ..workspace import template_update
+
+    workspace = find_workspace(current().cwd)
+    items = [
+        {
+            "name": i.label,
+            "template": i.record.template,
+            "version": i.record.version,
+            "latest": i.latest,
+            "outdated": i.outdated,
+        }
+        for i in template_update.instances(workspace)
+    ]
+    columns = [
+        Column("name", "Name"),
+        Column("template", "Template"),
+        Column("version", "Version"),
+        Column("latest", "Newest"),
+        Column("outdated", "Outdated"),
+    ]
+    outdated = any(row["outdated"] for row in items)
+    steps = [NextStep("bring them up to date", command="osmosis template update")] if outdated else []
+    return ListResult(
+        items,
+        columns,
+        title="Templates in use",
+        empty="nothing here says which template it came from",
+        next_steps=steps,
+        exit_code=1 if outdated else 0,
+    )

@@ -1,0 +1,129 @@
+"""Changing one value of a config without touching anything else: comments, order and layout survive (tomlkit).
+
+The edited text is checked before it is written; a value that makes the config wrong leaves the file as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from ..errors import ValidationError
+from ..records.config_check import CONFIGS, fields_of
+from ..records.problem import Problem
+from .config import ConfigFile, check_file, read, refused
+from .layout import Workspace
+
+
+def set_value(file: ConfigFile, workspace: Workspace, key: str, raw: str) -> tuple[Any, Any]:
+    """Set `table.key` to what `raw` says (TOML, or plain text for a text key); the value before and after.
+
+    Raises ValidationError when the key is unknown or the file would be worse for it.
+    """
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    before_problems = _errors(file, workspace)
+    unreadable = [p for p in before_problems if p.code in ("toml-syntax", "not-utf8", "unreadable")]
+    if unreadable:
+        raise refused(file, unreadable)
+    table, name, takes_text = known_key(file.kind, key)
+    value = parse_value(raw, takes_text)
+    try:
+        document = tomlkit.parse(file.text)
+        old = document.get(table, {}).get(name)
+        old = old.unwrap() if hasattr(old, "unwrap") else old
+        if table not in document:
+            document[table] = tomlkit.table()
+        document[table][name] = value
+        text = tomlkit.dumps(document)
+    except (TOMLKitError, TypeError, AttributeError) as error:
+        raise ValidationError(
+            f"{file.shown}: {key} cannot be set here: {error}", hint="edit the file by hand"
+        ) from None
+    changed = ConfigFile(file.kind, file.path, file.shown)
+    with tempfile.NamedTemporaryFile("w", suffix=".tmp", dir=file.path.parent, delete=False, encoding="utf-8") as draft:
+        draft.write(text)
+    try:
+        probe = ConfigFile(file.kind, Path(draft.name), file.shown)
+        known = {(p.code, p.what) for p in before_problems}
+        new = [p for p in _errors(probe, workspace) if (p.code, p.what) not in known]
+        if new:
+            raise refused(changed, new)
+        os.chmod(draft.name, file.path.stat().st_mode & 0o777)
+        os.replace(draft.name, file.path)
+    finally:
+        Path(draft.name).unlink(missing_ok=True)
+    return old, value
+
+
+def _errors(file: ConfigFile, workspace: Workspace) -> list[Problem]:
+    _, problems = check_file(file, workspace)
+    return [p for p in problems if p.severity == "error"]
+
+
+def known_key(kind: str, key: str) -> tuple[str, str, bool]:
+    """`table`, `name`, and whether the value is text. Raises ValidationError with the nearest known key."""
+    tables = {name: inner for name, inner, _ in fields_of(CONFIGS[kind])}
+    known = [f"{t}.{f}" for t, inner in tables.items() if inner is not None for f in inner.model_fields]
+    table, dot, name = key.partition(".")
+    if not dot:
+        owners = [k for k in known if k.endswith(f".{key}")]
+        near = owners or get_close_matches(key, [k.partition(".")[2] for k in known], 1)
+        hint = f"did you mean {near[0]}?" if near else f"write table.key, such as {known[-1]}"
+        raise ValidationError(f"{key!r} is no table.key", hint=hint)
+    inner = tables.get(table)
+    if table == "env" or (table == "advanced" and inner is not None and name not in inner.model_fields):
+        return table, name, table == "env"
+    if inner is None or name not in inner.model_fields:
+        near = get_close_matches(key, known, 1, 0.5)
+        hint = f"did you mean {near[0]}?" if near else f"keys: {', '.join(known)}"
+        raise ValidationError(f"there is no key {key} in configs of kind {kind}", hint=hint)
+    annotation = str(inner.model_fields[name].annotation)
+    return table, name, "str" in annotation and "list" not in annotation
+
+
+def parse_value(raw: str, takes_text: bool) -> Any:
+    """`3`, `0.5`, `true`, `["A"]` as TOML; for a text key the words themselves, quoted or not."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    if takes_text:
+        quoted = len(raw) > 1 and raw[0] == raw[-1] and raw[0] in "\"'"
+        return raw[1:-1] if quoted else raw
+    try:
+        value = tomlkit.parse(f"value = {raw}\n")["value"]
+    except (TOMLKitError, ValueError):
+        return raw
+    return value
+
+
+def resolved(file: ConfigFile, workspace: Workspace) -> list[dict[str, Any]]:
+    """Every key with its value and where that comes from: `file:line`, or `default`.
+
+    Raises ValidationError when the file has problems.
+    """
+    config, problems = check_file(file, workspace)
+    if config is None:
+        raise refused(file, [p for p in problems if p.severity == "error"])
+    rows = []
+    for table, inner, _ in fields_of(type(config)):
+        held = getattr(config, table)
+        given = file.data.get(table) or {}
+        if inner is None or held is None:
+            values = dict(held or {})
+        else:
+            values = {name: getattr(held, name) for name in inner.model_fields} | (held.model_extra or {})
+        for name, value in values.items():
+            source = file.where(f"{table}.{name}") if name in given else "default"
+            if value is not None or name in given:
+                rows.append({"key": f"{table}.{name}", "value": value, "source": source})
+            else:
+                rows.append({"key": f"{table}.{name}", "value": None, "source": "not set"})
+    return rows
+
+
+__all__ = ["known_key", "parse_value", "read", "resolved", "set_value"]
