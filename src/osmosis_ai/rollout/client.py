@@ -1,0 +1,13 @@
+"""The client of a trainer."""
+
+from osmosis.sdk.agent_loop import (
+    CompletionsResult as CompletionsResult,
+)
+from osmosis.sdk.trainer_client import (
+    OsmosisLLMClient as OsmosisLLMClient,
+)
+
+__all__ = [
+    "CompletionsResult",
+    "OsmosisLLMClient",
+]
