@@ -170,8 +170,8 @@ def _file(ctx: AppContext, workspace: Workspace, name: str, *, table: str = "") 
         named = [k for k, p in workspace.configs() if p.stem == name]
         if not named:
             raise NotFound(f"there is no config {name}", hint="osmosis config check names them all")
-        kind = next((k for k in named if table in CONFIGS[k].model_fields), named[0])
-        return locate(workspace.root / "configs" / kind / f"{name}.toml", workspace, kind)
+        chosen = next((k for k in named if table in CONFIGS[k].model_fields), named[0])
+        return locate(workspace.root / "configs" / chosen / f"{name}.toml", workspace, chosen)
     return locate(path, workspace, kind or "eval")
 
 

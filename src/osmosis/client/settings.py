@@ -31,10 +31,14 @@ def platform_url(environ: Mapping[str, str], option: str | None = None) -> str:
 
 def local_url(environ: Mapping[str, str]) -> str:
     """Where the embedded platform of this machine listens, or last did; else its default address."""
+    folder = paths.data_dir(environ)
     try:
-        note = json.loads((paths.data_dir(environ) / "platform.json").read_text())
-        return normalise(str(note["url"]))
+        return normalise(str(json.loads((folder / "platform.json").read_text())["url"]))
     except (OSError, ValueError, KeyError, TypeError):
+        pass
+    try:
+        return f"http://127.0.0.1:{int((folder / 'port').read_text())}"
+    except (OSError, ValueError):
         return paths.DEFAULT_PLATFORM_URL
 
 

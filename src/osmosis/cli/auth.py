@@ -1,0 +1,335 @@
+"""`osmosis login, logout, whoami` and the same under `osmosis auth`; and the helper git asks for a password.
+
+On the machine where the platform was started, its 0600 bootstrap token approves the login without a browser;
+elsewhere a page does. A login is replaced only after the new one works, and logout revokes only tokens that
+this tool had made.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import typer
+
+from ..client import PlatformClient
+from ..client.credentials import CredentialStore, Login
+from ..client.settings import is_loopback
+from ..errors import (
+    AuthRequired,
+    Conflict,
+    InteractiveRequired,
+    NetworkError,
+    NotFound,
+    OsmosisError,
+    UsageError,
+    ValidationError,
+)
+from . import prompts
+from .connect import usable
+from .context import AppContext, current
+from .output import DetailResult, Mode, NextStep, OperationResult
+
+app = typer.Typer(
+    help="""Log in, log out, see who is logged in.
+
+    Example:
+        osmosis auth login --platform https://osmosis.example.com
+        osmosis auth whoami
+    """
+)
+LOGIN_LIMIT_S = 900.0
+
+
+@app.command()
+def login(
+    force: bool = typer.Option(False, "--force", "-f", help="Log in anew; the old login stays until the new one works"),
+    no_browser: bool = typer.Option(False, "--no-browser", help="Print the page's address instead of opening it"),
+    token: str = typer.Option(None, "--token", help="Use this token; - reads it from standard input"),
+    store: str = typer.Option("auto", "--store", help="Where the token is kept: auto, file or keyring"),
+) -> OperationResult:
+    """Log in to the platform.
+
+    On the machine where the platform was started no browser is needed.
+
+    Example:
+        osmosis login
+        osmosis login --platform https://osmosis.example.com --no-browser
+        osmosis login --token - < token.txt
+    """
+    ctx = current()
+    if store not in ("auto", "file", "keyring"):
+        raise UsageError(f"--store {store}: not one of auto, file, keyring")
+    url = ctx.platform_url
+    if ctx.environ.get("OSMOSIS_TOKEN"):
+        raise Conflict("OSMOSIS_TOKEN is set and wins over any login", hint="unset OSMOSIS_TOKEN")
+    credentials = CredentialStore(ctx.environ)
+    if not force and token is None and (present := _still_good(ctx, credentials, url)):
+        return _logged_in(present, credentials, already=True)
+    fresh = _new_login(ctx, url, token, no_browser=no_browser)
+    old = _quiet_stored(credentials, url)
+    active = old.active_workspace if old else None
+    saved, aside = credentials.save(replace(fresh, active_workspace=active), store=store)
+    if aside:
+        ctx.output.warn("CREDENTIALS_PARSE_FAILED", f"the old store could not be read and is kept as {aside}")
+    if old and old.token != saved.token:
+        _revoke(ctx, old)
+    return _logged_in(saved, credentials, already=False)
+
+
+@app.command()
+def logout(
+    everywhere: bool = typer.Option(False, "--all", help="At every platform"),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask"),
+) -> OperationResult:
+    """Log out: revoke the token this tool had made and forget it.
+
+    A token that was given with --token is forgotten, not revoked.
+
+    Example:
+        osmosis logout
+        osmosis logout --all --yes
+    """
+    ctx = current()
+    credentials = CredentialStore(ctx.environ)
+    urls = credentials.urls() if everywhere else [ctx.platform_url]
+    known = [url for url in urls if url in credentials.urls()]
+    note = " (OSMOSIS_TOKEN is set and still counts)" if ctx.environ.get("OSMOSIS_TOKEN") else ""
+    if not known:
+        return OperationResult("auth.logout", f"not logged in{note}", {"platforms": []})
+    if not prompts.confirm(ctx, f"Log out of {', '.join(known)}?", yes=yes):
+        return OperationResult("auth.logout", "Cancelled.", {"platforms": []}, status="cancelled")
+    outcome = []
+    for url in known:
+        gone = credentials.remove(url)
+        revoked = _revoke(ctx, gone) if gone else False
+        outcome.append({"platform_url": url, "revoked": revoked})
+    return OperationResult("auth.logout", f"logged out of {', '.join(known)}{note}", {"platforms": outcome})
+
+
+@app.command()
+def whoami() -> DetailResult:
+    """Show who is logged in, where, and where the login is kept.
+
+    Example:
+        osmosis whoami
+        osmosis whoami --json
+    """
+    ctx = current()
+    url = ctx.platform_url
+    credentials = CredentialStore(ctx.environ)
+    found = usable(credentials.find(url), url)
+    checked, workspace, reachable = _verified(ctx, found)
+    account = {
+        "email": checked.user.get("email"),
+        "name": checked.user.get("name"),
+        "expires_at": checked.expires_at,
+        "platform_url": url,
+        "source": found.store,
+        "effective_source": found.store,
+        "persistent_login": found.store != "environment",
+        "token_id": checked.token_id,
+    }
+    where = {"file": str(credentials.path), "keyring": "the OS keyring", "environment": "OSMOSIS_TOKEN"}[found.store]
+    others = [other for other in credentials.urls() if other != url]
+    extra = {"stored_in": where, "verified": reachable, "other_platforms": others or None}
+    data = {"account": account, **account, "workspace": workspace, **extra}
+    shown = {"name": account["name"], "email": account["email"], "platform": url, "workspace": workspace}
+    shown |= {"expires at": checked.expires_at, "kept in": where, "also logged in at": others}
+    return DetailResult(data, human=_drawer(shown))
+
+
+@app.command("git-credential", hidden=True)
+def git_credential(operation: str = typer.Argument(..., help="get, store or erase, as git says it")) -> None:
+    """Answer git's credential protocol for the platform addressed, and for no other address.
+
+    Example:
+        git config credential.http://127.0.0.1:7575.helper "!osmosis auth git-credential"
+    """
+    ctx = current()
+    asked = dict(line.rstrip("\n").partition("=")[::2] for line in ctx.stdin if "=" in line)
+    if operation != "get":
+        return
+    url = ctx.platform_url
+    if f"{asked.get('protocol')}://{asked.get('host')}" != url.split("/", 3)[0] + "//" + url.split("/", 3)[2]:
+        return
+    found = usable(CredentialStore(ctx.environ).find(url), url)
+    ctx.output.stdout.write(f"username=osmosis\npassword={found.token}\n")
+
+
+def _still_good(ctx: AppContext, credentials: CredentialStore, url: str) -> Login | None:
+    stored = _quiet_stored(credentials, url)
+    if stored is None or stored.expired:
+        return None
+    try:
+        with PlatformClient(url, stored.token, warn=ctx.output.warn) as client:
+            client.accounts.verify()
+    except AuthRequired:
+        return None
+    return stored
+
+
+def _quiet_stored(credentials: CredentialStore, url: str) -> Login | None:
+    """The stored login; a store that cannot be read counts as none, because a new login repairs it."""
+    try:
+        return credentials.stored(url)
+    except OsmosisError:
+        return None
+
+
+def _new_login(ctx: AppContext, url: str, token: str | None, *, no_browser: bool) -> Login:
+    if token is not None:
+        return _by_token(ctx, url, ctx.stdin.readline().strip() if token == "-" else token)
+    if is_loopback(url) and (answer := _by_bootstrap(ctx, url)):
+        return _login_from(url, answer, "bootstrap")
+    return _login_from(url, _by_device(ctx, url, no_browser=no_browser), "device")
+
+
+def _by_token(ctx: AppContext, url: str, token: str) -> Login:
+    if not token:
+        raise ValidationError("the token is empty", hint="osmosis login --token - < token.txt")
+    with PlatformClient(url, token, warn=ctx.output.warn) as client:
+        answer = client.accounts.verify()
+    return _login_from(url, {**answer, "token": token}, "token")
+
+
+def _by_bootstrap(ctx: AppContext, url: str) -> dict[str, Any] | None:
+    """Log in with the token file of the platform on this machine; None when this person did not start it."""
+    from .local_platform import data_dir_of, find
+
+    data_dir = data_dir_of(ctx.environ)
+    running = find(data_dir)
+    if running is None or running.url != url:
+        return None
+    try:
+        token = (data_dir / "bootstrap.token").read_text().strip()
+    except OSError:
+        return None
+    with PlatformClient(url, token, warn=ctx.output.warn) as client:
+        try:
+            return client.accounts.bootstrap(_device_name())
+        except (AuthRequired, NotFound):
+            return None
+
+
+def _by_device(ctx: AppContext, url: str, *, no_browser: bool) -> dict[str, Any]:
+    if ctx.mode is not Mode.RICH:
+        raise InteractiveRequired(
+            "a person has to approve this login on a page", hint="osmosis login --token TOKEN, or OSMOSIS_TOKEN"
+        )
+    with PlatformClient(url, None, warn=ctx.output.warn) as client:
+        offer = client.accounts.authorize(_device_name())
+        page = offer.get("verification_uri_complete") or offer["verification_uri"]
+        ctx.output.say(f"Open {page}")
+        ctx.output.say(f"and check that it shows the code {offer['user_code']}", style="bold")
+        if not no_browser:
+            import webbrowser
+
+            webbrowser.open(page)
+        ctx.output.say("waiting for the approval (Ctrl-C to give up) ...", style="dim")
+        return _poll(client, offer)
+
+
+def _poll(client: PlatformClient, offer: dict[str, Any]) -> dict[str, Any]:
+    interval = float(offer.get("interval") or 5)
+    deadline = time.monotonic() + min(LOGIN_LIMIT_S, float(offer.get("expires_in") or LOGIN_LIMIT_S))
+    while time.monotonic() < deadline:
+        time.sleep(interval)
+        try:
+            return client.accounts.poll(str(offer["device_code"]))
+        except NetworkError:
+            continue  # a restart of the platform must not end the login
+        except OsmosisError as error:
+            said = {error.message, str(error.details.get("platform_code")), str(error.details.get("error_code"))}
+            if "authorization_pending" in said:
+                continue
+            if "slow_down" in said:
+                interval = min(interval + 5, 30.0)
+                continue
+            if "access_denied" in said:
+                raise AuthRequired("the login was denied on the page", hint="osmosis login") from error
+            if "expired_token" in said:
+                break
+            raise
+    raise AuthRequired("the login was not approved in time", hint="osmosis login")
+
+
+def _login_from(url: str, answer: dict[str, Any], source: str) -> Login:
+    return Login(
+        url=url,
+        token=str(answer["token"]),
+        user=dict(answer.get("user") or {}),
+        token_id=answer.get("token_id"),
+        expires_at=answer.get("expires_at"),
+        source=source,
+    )
+
+
+def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> OperationResult:
+    who = saved.user.get("name") or saved.user.get("email") or "you"
+    where = str(credentials.path) if saved.store == "file" else "the OS keyring"
+    how = "already logged in" if already else "logged in"
+    resource = {
+        "platform_url": saved.url,
+        "user": saved.user,
+        "expires_at": saved.expires_at,
+        "token_id": saved.token_id,
+        "source": saved.source,
+        "store": saved.store,
+        "stored_in": where,
+        "already": already,
+    }
+    message = f"{how} at {saved.url} as {who}; the login is kept in {where}"
+    steps = [NextStep("make a workspace", command="osmosis init NAME")]
+    return OperationResult("auth.login", message, resource, next_steps=steps)
+
+
+def _verified(ctx: AppContext, found: Login) -> tuple[Login, dict[str, Any] | None, bool]:
+    """The login as the platform sees it; as stored when the platform cannot be reached."""
+    try:
+        with ctx.client() as client:
+            answer = client.accounts.verify()
+    except NetworkError as error:
+        ctx.output.warn("NETWORK", f"{error.message}; shown as stored")
+        return found, None, False
+    except AuthRequired:
+        raise
+    except OsmosisError:  # the workspace is not this person's: who one is can still be said
+        with ctx.client(scoped=False) as client:
+            answer = client.accounts.verify()
+    facts = {key: answer.get(key) or getattr(found, key) for key in ("expires_at", "token_id")}
+    return replace(found, user=answer.get("user") or found.user, **facts), answer.get("workspace"), True
+
+
+def _revoke(ctx: AppContext, old: Login) -> bool:
+    """Tell the platform to forget a token this tool had made; a failure is a warning, the login is gone here."""
+    if old.source not in ("device", "bootstrap") or not old.token_id or not old.token:
+        return False
+    try:
+        with PlatformClient(old.url, old.token) as client:
+            client.accounts.revoke(old.token_id)
+        return True
+    except AuthRequired:
+        return True  # it was gone already
+    except OsmosisError as error:
+        ctx.output.warn("TOKEN_REVOKE_FAILED", f"{old.url} could not be told to revoke the token: {error.message}")
+        return False
+
+
+def _drawer(shown: dict[str, Any]) -> Any:
+    def draw(console: Any) -> None:
+        from .render import pairs
+
+        if isinstance(shown.get("workspace"), dict):
+            shown["workspace"] = f"{shown['workspace'].get('name')} ({shown['workspace'].get('role')})"
+        console.print(pairs(shown))
+
+    return draw
+
+
+def _device_name() -> str:
+    import socket
+
+    return socket.gethostname() or sys.platform

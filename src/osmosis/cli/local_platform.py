@@ -1,0 +1,287 @@
+"""The platform process of this machine: find it, start it detached, stop it. No rendering, no questions.
+
+A process is only signalled when its id and its start time are those it announced. Starting twice finds the
+first; two starts at once wait for each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import paths
+from ..errors import Conflict, PlatformError, ValidationError
+
+DEFAULT_PORT = 7575
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 45.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Running:
+    """A platform that runs on this machine."""
+
+    pid: int
+    url: str
+    port: int
+    version: str
+    started_at: str
+    start_token: str
+
+
+@dataclass(frozen=True)
+class StartPlan:
+    """How to start a platform; None = the platform's own default."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int | None = None
+    public_url: str | None = None
+    database_url: str | None = None
+    max_jobs: int | None = None
+
+    def command(self, port: int) -> list[str]:
+        """The command line of the process."""
+        words = [sys.executable, "-m", "osmosis.platform", "serve", "--data-dir", str(self.data_dir)]
+        words += ["--host", self.host, "--port", str(port)]
+        for flag, value in (
+            ("--public-url", self.public_url),
+            ("--database-url", self.database_url),
+            ("--max-jobs", self.max_jobs),
+        ):
+            if value is not None:
+                words += [flag, str(value)]
+        return words
+
+
+def find(data_dir: Path) -> Running | None:
+    """The platform that runs on this data folder, None when none does."""
+    from ..platform.executors.processes import is_same
+
+    note = _note(data_dir)
+    try:
+        running = Running(
+            pid=int(note["pid"]),
+            url=str(note["url"]),
+            port=int(note["port"]),
+            version=str(note["version"]),
+            started_at=str(note["started_at"]),
+            start_token=str(note["start_token"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    return running if is_same(running.pid, running.start_token) else None
+
+
+def start(
+    plan: StartPlan, environ: Mapping[str, str], *, say: Callable[[str], None] = lambda _: None
+) -> tuple[Running, bool]:
+    """Start the platform and wait until it answers; `(platform, was it started now)`."""
+    with _start_lock(plan.data_dir):
+        if found := find(plan.data_dir):
+            _must_answer(found)
+            return found, False
+        port = choose_port(plan, say)
+        process, log = _launch(plan.command(port), plan.data_dir, environ)
+        try:
+            running = _wait(process, plan.data_dir, log)
+        except BaseException:
+            _end(process)
+            raise
+        _remember_port(plan.data_dir, port)
+        return running, True
+
+
+def stop(data_dir: Path, *, force: bool = False, timeout_s: float = STOP_TIMEOUT_S) -> Running | None:
+    """Stop the platform in order (SIGTERM), with `force` at once; what was stopped, None when none ran."""
+    from ..platform.executors.processes import is_same
+
+    running = find(data_dir)
+    if running is None:
+        (data_dir / "platform.json").unlink(missing_ok=True)
+        return None
+    _signal(running, signal.SIGKILL if force else signal.SIGTERM)
+    deadline = time.monotonic() + timeout_s
+    while is_same(running.pid, running.start_token):
+        if time.monotonic() > deadline:
+            raise PlatformError(
+                f"the platform (process {running.pid}) did not end within {timeout_s:.0f} s",
+                hint="osmosis platform stop --force",
+            )
+        time.sleep(_POLL_S)
+    if force:
+        (data_dir / "platform.json").unlink(missing_ok=True)
+    return running
+
+
+def choose_port(plan: StartPlan, say: Callable[[str], None] = lambda _: None) -> int:
+    """The port asked for; else the last one used here, else 7575, else any that is free."""
+    if plan.port is not None:
+        if plan.port and not _free(plan.host, plan.port):
+            raise Conflict(
+                f"port {plan.port} on {plan.host} is taken by another program",
+                hint="osmosis platform start, without --port, takes a free one",
+            )
+        return plan.port or _any_port(plan.host)
+    wanted = _last_port(plan.data_dir) or DEFAULT_PORT
+    if _free(plan.host, wanted):
+        return wanted
+    port = _any_port(plan.host)
+    say(f"port {wanted} is taken by another program; using {port}")
+    return port
+
+
+def healthy(url: str) -> bool:
+    """Does a platform answer at this URL."""
+    from ..client import PlatformClient
+
+    with PlatformClient(url, None) as client:
+        return client.healthy()
+
+
+def log_file(data_dir: Path) -> Path:
+    return data_dir / "logs" / "platform.log"
+
+
+def _note(data_dir: Path) -> dict[str, Any]:
+    try:
+        note = json.loads((data_dir / "platform.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+def _last_port(data_dir: Path) -> int | None:
+    try:
+        return int((data_dir / "port").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _remember_port(data_dir: Path, port: int) -> None:
+    """Logins and remotes name the port, so the next start takes the same one when it can."""
+    (data_dir / "port").write_text(f"{port}\n")
+
+
+@contextlib.contextmanager
+def _start_lock(data_dir: Path) -> Iterator[None]:
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(data_dir / "start.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ValidationError(
+            f"cannot write the data folder {data_dir}: {error.strerror}", hint="OSMOSIS_DATA_DIR chooses another one"
+        ) from error
+    try:
+        if os.name == "posix":
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _launch(command: Sequence[str], data_dir: Path, environ: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Path]:
+    log = data_dir / "logs" / "start.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    inherited = {name: value for name, value in environ.items() if not name.startswith("OSMOSIS_TOKEN")}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd=data_dir,
+            env={**inherited, "OSMOSIS_DATA_DIR": str(data_dir)},
+            start_new_session=True,
+        )
+    return process, log
+
+
+def _wait(process: subprocess.Popen[bytes], data_dir: Path, log: Path) -> Running:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            tail = "\n".join(log.read_text(errors="replace").strip().splitlines()[-8:])
+            raise PlatformError(
+                f"the platform ended while starting (exit code {process.returncode}):\n{tail}",
+                hint=f"the whole text is in {log}",
+                log=str(log),
+            )
+        running = find(data_dir)
+        if running and running.pid == process.pid and healthy(running.url):
+            return running
+        time.sleep(_POLL_S)
+    raise PlatformError(f"the platform did not answer within {START_TIMEOUT_S:.0f} s", hint=f"see {log}", log=str(log))
+
+
+def _must_answer(running: Running) -> None:
+    deadline = time.monotonic() + 10.0
+    while not healthy(running.url):
+        if time.monotonic() > deadline:
+            raise PlatformError(
+                f"the platform (process {running.pid}) runs but does not answer at {running.url}",
+                hint="osmosis platform stop --force, then osmosis platform start",
+            )
+        time.sleep(_POLL_S)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _signal(running: Running, number: signal.Signals) -> None:
+    try:
+        os.kill(running.pid, number)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise PlatformError(
+            f"the platform (process {running.pid}) belongs to another user", hint="stop it as that user"
+        ) from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _free(host: str, port: int) -> bool:
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _any_port(host: str) -> int:
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            raise ValidationError(f"cannot listen on {host}: {error.strerror}", hint="--host 127.0.0.1") from error
+        return int(probe.getsockname()[1])
+
+
+def data_dir_of(environ: Mapping[str, str]) -> Path:
+    """The data folder, absolute."""
+    return paths.data_dir(environ).absolute()

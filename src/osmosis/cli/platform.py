@@ -1,0 +1,168 @@
+"""`osmosis platform`: the platform of this machine, as a background process.
+
+Starts, stops and looks at it; what it is and does lives in the `platform` package, which is not loaded here.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ..errors import NotFound
+from . import local_platform
+from .context import AppContext, current
+from .local_platform import Running, StartPlan
+from .output import Column, DetailResult, ListResult, NextStep, OperationResult
+
+app = typer.Typer(
+    help="""The platform on this machine: start, status, stop, logs.
+
+    It stores everything in the user data directory (OSMOSIS_DATA_DIR moves it) and listens on 127.0.0.1:7575.
+
+    Example:
+        osmosis platform start
+        osmosis login
+    """
+)
+
+
+@app.command()
+def start(
+    port: int = typer.Option(None, min=0, max=65535, help="Port to listen on [default: 7575, or a free one]"),
+    host: str = typer.Option("127.0.0.1", help="Address to listen on"),
+    public_url: str = typer.Option(None, help="How clients reach it, when not by host and port"),
+    database_url: str = typer.Option(None, help="SQLAlchemy URL [default: SQLite in the data folder]"),
+    max_jobs: int = typer.Option(None, min=1, help="Jobs at once"),
+) -> OperationResult:
+    """Start the platform in the background; one that runs already is fine.
+
+    Example:
+        osmosis platform start
+        osmosis platform start --port 8080
+    """
+    ctx = current()
+    plan = StartPlan(local_platform.data_dir_of(ctx.environ), host, port, public_url, database_url, max_jobs)
+    running, now = local_platform.start(plan, ctx.environ, say=ctx.output.say)
+    verb = "started" if now else "already running"
+    return OperationResult(
+        "platform.start",
+        f"platform {verb} at {running.url}",
+        {**_facts(running, plan.data_dir), "started": now},
+        next_steps=[NextStep("log in", command="osmosis login"), NextStep("open", url=running.url)],
+    )
+
+
+@app.command()
+def status() -> DetailResult:
+    """Is it running, where, since when. Exit code 1 when it is not.
+
+    Example:
+        osmosis platform status
+    """
+    ctx = current()
+    if ctx.options.platform:
+        url = ctx.platform_url
+        alive = local_platform.healthy(url)
+        return DetailResult({"running": alive, "url": url}, title="platform", exit_code=0 if alive else 1)
+    data_dir = local_platform.data_dir_of(ctx.environ)
+    running = local_platform.find(data_dir)
+    if running is None:
+        return DetailResult(
+            {"running": False, "data_dir": str(data_dir)},
+            title="platform",
+            exit_code=1,
+            next_steps=[NextStep("start it", command="osmosis platform start")],
+        )
+    answers = local_platform.healthy(running.url)
+    facts = {"running": True, "answers": answers, **_facts(running, data_dir)}
+    return DetailResult(facts, title="platform", exit_code=0 if answers else 1)
+
+
+@app.command()
+def stop(
+    force: bool = typer.Option(False, "--force", help="End it at once; runs go on at the next start"),
+) -> OperationResult:
+    """Stop the platform in order; runs that are not over go on at the next start.
+
+    Example:
+        osmosis platform stop
+    """
+    ctx = current()
+    data_dir = local_platform.data_dir_of(ctx.environ)
+    stopped = local_platform.stop(data_dir, force=force)
+    if stopped is None:
+        return OperationResult("platform.stop", "no platform is running here", {"stopped": False})
+    return OperationResult("platform.stop", f"platform stopped ({stopped.url})", {"stopped": True, "pid": stopped.pid})
+
+
+@app.command()
+def logs(
+    follow: bool = typer.Option(False, "--follow", "-f", help="Go on as lines are written, until Ctrl-C"),
+    lines: int = typer.Option(50, "--lines", "-n", min=1, help="How many lines of the end"),
+) -> ListResult | None:
+    """Show the platform's own log.
+
+    Example:
+        osmosis platform logs -f
+    """
+    ctx = current()
+    path = local_platform.log_file(local_platform.data_dir_of(ctx.environ))
+    if not path.is_file():
+        raise NotFound(f"there is no log yet at {path}", hint="osmosis platform start")
+    tail = _tail(path, lines)
+    if not follow:
+        items = [{"line": line} for line in tail]
+        return ListResult(
+            items, [Column("line", "Line")], human=lambda console: _print(ctx, tail), empty="no lines yet"
+        )
+    _print(ctx, tail)
+    _follow(ctx, path)
+    return None
+
+
+def _facts(running: Running, data_dir: Path) -> dict[str, Any]:
+    return {
+        "url": running.url,
+        "pid": running.pid,
+        "port": running.port,
+        "version": running.version,
+        "started_at": running.started_at,
+        "data_dir": str(data_dir),
+        "log": str(local_platform.log_file(data_dir)),
+    }
+
+
+def _tail(path: Path, count: int) -> list[str]:
+    from collections import deque
+
+    with path.open(errors="replace") as file:
+        return [line.rstrip("\n") for line in deque(file, maxlen=count)]
+
+
+def _print(ctx: AppContext, lines: list[str]) -> None:
+    for line in lines:
+        ctx.output.stream({"line": line}, line)
+
+
+def _follow(ctx: AppContext, path: Path) -> None:
+    """Print lines as they come; a log that was rotated is opened again."""
+    file = path.open(errors="replace")
+    file.seek(0, 2)
+    try:
+        while True:
+            if line := file.readline():
+                _print(ctx, [line.rstrip("\n")])
+                continue
+            time.sleep(0.3)
+            try:
+                rotated = path.stat().st_size < file.tell()
+            except FileNotFoundError:
+                continue
+            if rotated:
+                file.close()
+                file = path.open(errors="replace")
+    finally:
+        file.close()
