@@ -58,6 +58,13 @@ def declares(*dependencies: str, python: str = ">=3.10", more: str = "") -> str:
     return f"{head}dependencies = [{listed}]\n{more}"
 
 
+def lock_lowest(folder: Path) -> None:
+    """uv.lock with the oldest versions allowed, which nobody would choose today."""
+    environ = {**os.environ, "UV_PYTHON_DOWNLOADS": "never"}
+    lock = [uv.find_uv_bin(), "lock", "--quiet", "--resolution", "lowest", "--python", sys.executable]
+    subprocess.run(lock, cwd=folder, check=True, env=environ)
+
+
 async def make(builder: Builder, folder: Path, tmp_path: Path) -> Environment:
     project = read_project(folder, "rollouts/multiply")
     return await builder.environment(project, commit_sha="a" * 40, install_to=tmp_path / "installed")
@@ -145,25 +152,25 @@ from osmosis.jobs.log import JobLog
 from osmosis.jobs.project import read_project
 from osmosis.jobs.wheel import build_wheel
 cache = Path({str(cache)!r})
-builder = Builder(uv.find_uv_bin(), cache, build_wheel(cache), os.environ, JobLog(None, lambda line: print(line.message, flush=True)))
+log = JobLog(None, lambda line: print(line.message, flush=True))
+builder = Builder(uv.find_uv_bin(), cache, build_wheel(cache), os.environ, log)
 project = read_project(Path({str(folder)!r}), "rollouts/multiply")
 asyncio.run(builder.environment(project, commit_sha="a" * 40, install_to=Path({str(tmp_path / "x")!r})))
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as job:
-        assert job.stdout is not None
-        for line in job.stdout:
-            if "making the environment" in line:
-                break
-        job.send_signal(signal.SIGKILL)
+    job = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    assert job.stdout is not None
+    async for line in job.stdout:
+        if b"making the environment" in line:
+            break
+    job.send_signal(signal.SIGKILL)
+    await job.wait()
     made = await make(builder, folder, tmp_path)
     assert made.python.exists()
 
 
 async def test_uv_lock_is_honoured_and_additions_are_installed(builder: Builder, wheel: Wheel, tmp_path: Path) -> None:
     folder = rollout(tmp_path, declares("iniconfig>=1.1,<2"))
-    environ = {**os.environ, "UV_PYTHON_DOWNLOADS": "never"}
-    lock = [uv.find_uv_bin(), "lock", "--quiet", "--resolution", "lowest", "--python", sys.executable]
-    subprocess.run(lock, cwd=folder, check=True, env=environ)
+    lock_lowest(folder)
     rollout(tmp_path, declares("iniconfig>=1.1,<2", "typing-extensions"))
     made = await make(builder, folder, tmp_path)
     assert made.packages["iniconfig"] == "1.1.0"

@@ -96,9 +96,9 @@ def _has_agent(tree: ast.Module) -> bool:
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and AGENT_BASES & {_last_name(base) for base in node.bases}:
             return True
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            if _last_name(node.value.func) == "LocalBackend":
-                return True
+        made = node.value if isinstance(node, ast.Assign) else None
+        if isinstance(made, ast.Call) and _last_name(made.func) == "LocalBackend":
+            return True
     return False
 
 

@@ -40,7 +40,10 @@ class JobClient:
     async def request(
         self, method: str, path: str, body: bytes | None, *, timeout_s: float = TIMEOUT_S
     ) -> dict[str, Any]:
-        """The JSON object of the answer. Raises `NetworkError`, `LeaseLost` or what the platform said."""
+        """The JSON object of the answer; of newline-delimited JSON, its `lines`.
+
+        Raises `NetworkError`, `LeaseLost` or what the platform said.
+        """
         if self._session is None:
             raise RuntimeError("the client is not open")
         try:
@@ -53,8 +56,11 @@ class JobClient:
             ) as response:
                 text = await response.read()
                 status, retry_after = response.status, response.headers.get("Retry-After")
+                content_type = response.content_type
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as problem:
             raise NetworkError(f"{self._base}: {type(problem).__name__}: {problem}") from problem
+        if status < 400 and content_type == "application/x-ndjson":
+            return {"lines": [orjson.loads(line) for line in text.splitlines() if line]}
         answer = _object(text)
         if status < 400:
             return answer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -27,6 +27,7 @@ from .job_client import JobClient
 BATCH_SIZE = 100
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_WAIT_S = 0.5
+PAGE = 200
 LOG_LINES_KEPT = 20_000
 HEARTBEAT_TIMEOUT_S = 10.0
 
@@ -130,6 +131,18 @@ class Reporter:
         """The (row_index, attempt) keys the platform has already. Raises what `ended` would hold."""
         body = await self._patiently("GET", "rollouts", None)
         return {(int(row), int(attempt)) for row, attempt in body.get("keys", ())}
+
+    async def bodies(self) -> AsyncIterator[dict[str, Any]]:
+        """The rollouts the platform has, whole, as JSON objects, a page at a time."""
+        offset = 0
+        while True:
+            path = f"rollouts?bodies=true&limit={PAGE}&offset={offset}"
+            lines = (await self._patiently("GET", path, None)).get("lines", [])
+            for line in lines:
+                yield line
+            if len(lines) < PAGE:
+                return
+            offset += len(lines)
 
     async def flush(self) -> None:
         """Returns when everything queued so far has arrived, or `ended` is set."""

@@ -105,7 +105,12 @@ def _heartbeat(api: FakeJobApi) -> Handler:
 
 def _keys(api: FakeJobApi) -> Handler:
     async def handle(request: web.Request) -> web.Response:
-        return web.json_response({"keys": [list(key) for key in api.rollouts]})
+        if request.query.get("bodies") != "true":
+            return web.json_response({"keys": [list(key) for key in sorted(api.rollouts)]})
+        first = int(request.query["offset"])
+        page = sorted(api.rollouts)[first : first + int(request.query["limit"])]
+        body = b"".join(api.rollouts[key].to_line() for key in page)
+        return web.Response(body=body, content_type="application/x-ndjson")
 
     return handle
 

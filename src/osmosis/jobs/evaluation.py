@@ -1,0 +1,229 @@
+"""An eval run, stage by stage: checkout, model, environment, rollout server, rollouts, report.
+
+The one loop is `engine.evaluate`; here is only what surrounds it in a job. What an earlier attempt finished is in
+the journal, what the platform has is fetched into it, and what the platform lacks is sent again: nothing runs twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import orjson
+import uv
+
+from osmosis._version import __version__
+from osmosis.engine.dataset import read_rows
+from osmosis.engine.evaluate import Options, evaluate
+from osmosis.engine.journal import Journal
+from osmosis.engine.metrics import summarize
+from osmosis.llm import Model
+from osmosis.records.config import EvalConfig
+from osmosis.records.plan import EvalPlan, Selection, Timeouts
+from osmosis.records.report import Report
+from osmosis.records.rollout import Rollout
+from osmosis.records.run import Stage
+from osmosis.records.wire import ARTIFACT_VARIABLE
+from osmosis.serve.traingate import TrainGate
+
+from .checkout import Checkout, check_out, locate
+from .context import JobContext
+from .entrypoint import command_for, look_at
+from .environ import rollout_environ
+from .environment import Builder, Environment
+from .failures import JobFailed
+from .model import model_spec, open_and_probe
+from .project import read_project
+from .rollout_server import RolloutServer, ServerCommand
+from .wheel import Wheel, build_wheel
+
+
+class EvalRun:
+    """The evaluation of one job. `report()` works at any time: also for a run that was stopped or failed."""
+
+    def __init__(self, context: JobContext, config: EvalConfig) -> None:
+        self.context = context
+        self.config = config
+        self.plan = make_plan(context, config)
+        self.journal = Journal(context.work_dir / "journal", redactor=context.redactor)
+        self.started_rollouts = False
+
+    async def go(self) -> Report:
+        """All stages. Raises `JobFailed` with the stage's failure."""
+        found = await self._checkout()
+        model = await self._preflight()
+        try:
+            wheel = await asyncio.to_thread(build_wheel, self.context.cache_dir)
+            environment = await self._environment(found, wheel)
+            server = await self._start(found, environment, wheel)
+            try:
+                return await self._rollouts(model, server)
+            finally:
+                await server.stop()
+        finally:
+            await model.close()
+
+    def report(self) -> Report | None:
+        """The figures of what is finished so far; None before the first rollout."""
+        if not self.journal.rollouts_path.exists():
+            return None
+        made = summarize(self.journal.rollouts(), self.plan, rows=len(self.context.spec.rows))
+        return made if made.completed else None
+
+    async def _checkout(self) -> Checkout:
+        spec, experiment = self.context.spec, self.config.experiment
+        self.context.enter(Stage.CHECKOUT, f"checking out commit {spec.commit_sha[:12]}")
+        source = await check_out(
+            spec.repository,
+            spec.commit_sha,
+            self.context.work_dir / "source",
+            environ={k: v for k, v in self.context.environ.items() if k not in spec.secret_names},
+            log=self.context.log,
+        )
+        return locate(source, spec.commit_sha, experiment.rollout, experiment.entrypoint)
+
+    async def _preflight(self) -> Model:
+        name = self.plan.model.name
+        stand_in = " (a stand-in: rule-based, makes seeded mistakes)" if self.plan.model.kind == "offline" else ""
+        self.context.enter(Stage.PREFLIGHT, f"asking the model {name}{stand_in} once")
+        return await open_and_probe(self.plan, self.context.environ)
+
+    async def _environment(self, found: Checkout, wheel: Wheel) -> Environment:
+        label = f"rollouts/{self.config.experiment.rollout}"
+        self.context.enter(Stage.ENVIRONMENT, f"preparing the environment of {label}")
+        hidden = {*self.context.spec.secret_names, *self.config.env}
+        builder = Builder(
+            uv=uv.find_uv_bin(),
+            cache_dir=self.context.cache_dir,
+            wheel=wheel,
+            environ={k: v for k, v in self.context.environ.items() if k not in hidden},
+            log=self.context.log,
+            started=self.context.leftovers.add,
+        )
+        project = read_project(found.rollout_dir, label)
+        return await builder.environment(
+            project, commit_sha=found.commit_sha, install_to=self.context.work_dir / "installed"
+        )
+
+    async def _start(self, found: Checkout, environment: Environment, wheel: Wheel) -> RolloutServer:
+        label = f"rollouts/{self.config.experiment.rollout}/{self.config.experiment.entrypoint}"
+        self.context.enter(Stage.START, f"starting the rollout server: {label}")
+        seen = look_at(found.entrypoint.read_text(encoding="utf-8", errors="replace"))
+        environ = rollout_environ(
+            self.context.environ,
+            env=self.config.env,
+            secret_names=self.context.spec.secret_names,
+            bin_dir=str(environment.folder / "bin"),
+        )
+        paths = [str(found.rollout_dir), *([str(environment.project)] if environment.project else [])]
+        environ["PYTHONPATH"] = ":".join([*paths, *([environ["PYTHONPATH"]] if "PYTHONPATH" in environ else [])])
+        environ[ARTIFACT_VARIABLE] = str(self.context.work_dir / "artifacts")
+        argv = command_for(seen, found.entrypoint, found.rollout_dir, environment, wheel)
+        server = RolloutServer(
+            ServerCommand(argv, found.rollout_dir, environ, label), self.context.log, self.context.leftovers
+        )
+        await server.start()
+        return server
+
+    async def _rollouts(self, model: Model, server: RolloutServer) -> Report:
+        spec = self.context.spec
+        self.context.enter(Stage.ROLLOUTS, f"running {len(spec.rows)} rows x {self.plan.attempts} attempts")
+        self.journal.open(self.plan)
+        gate = TrainGate(model)
+        await gate.start()
+        try:
+            await self._agree_with_platform()
+            async with server.running(gate, self.plan) as rollout:
+                rows = read_rows(Path(spec.dataset_path), self.plan.selection)
+                self.started_rollouts = True
+                evaluating = asyncio.create_task(
+                    evaluate(
+                        self.plan,
+                        rows,
+                        rollout,
+                        journal=self.journal,
+                        observer=_Told(self.context, self.journal),
+                        stop=self.context.stop,
+                        options=Options(rows=len(spec.rows), dataset_rows=spec.dataset_rows),
+                    )
+                )
+                return await _either(evaluating, server.failed)
+        finally:
+            await gate.stop()
+            self.journal.close()
+
+    async def _agree_with_platform(self) -> None:
+        """Journal and platform hold the same rollouts afterwards."""
+        there = await self.context.reporter.stored()
+        here = self.journal.finished()
+        if missing_here := there - set(here):
+            fetched = 0
+            async for body in self.context.reporter.bodies():
+                rollout = Rollout.model_validate(body)
+                if rollout.key in missing_here:
+                    self.journal.append(rollout)
+                    fetched += 1
+            self.context.log.write("rollouts", f"{fetched} finished rollouts were taken from the platform")
+        sent = 0
+        for line in self.journal.lines():
+            if (line["row_index"], line["attempt"]) not in there:
+                self.context.reporter.rollout(orjson.dumps(line))
+                sent += 1
+        if len(here):
+            self.context.log.write("rollouts", f"going on: {len(here)} are finished, {sent} of them are sent again")
+
+
+class _Told:
+    """The engine's observer of a job: rollouts to the platform, figures into the progress."""
+
+    def __init__(self, context: JobContext, journal: Journal) -> None:
+        self._context = context
+        self._journal = journal
+        self._done = 0
+        self._total = 0
+
+    def started(self, total: int, done: int) -> None:
+        self._total, self._done = total, done
+        self._context.advance(done, total)
+
+    def rollout(self, rollout: Rollout, running: Report | None) -> None:
+        self._done += 1
+        self._context.reporter.rollout(self._journal.line(rollout))
+        self._context.advance(self._done, self._total, running)
+
+    def stage(self, text: str) -> None:
+        self._context.log.write("rollouts", text, "warning")
+
+    def finished(self, report: Report) -> None:
+        self._context.advance(report.completed, report.total, report)
+
+
+def make_plan(context: JobContext, config: EvalConfig) -> EvalPlan:
+    """What the engine is told, from the config and the rows the platform has selected."""
+    spec, wanted = context.spec, config.evaluation
+    return EvalPlan(
+        name=spec.run_name,
+        agent=f"rollouts/{config.experiment.rollout}/{config.experiment.entrypoint}",
+        model=model_spec(config),
+        dataset=config.experiment.dataset,
+        selection=Selection(rows=spec.rows),
+        attempts=wanted.n,
+        concurrency=wanted.batch_size,
+        pass_threshold=wanted.pass_threshold,
+        timeouts=Timeouts(agent_s=wanted.agent_workflow_timeout_s, score_s=wanted.grader_timeout_s),
+        provenance={"commit_sha": spec.commit_sha, "osmosis": __version__},
+    )
+
+
+async def _either(evaluating: asyncio.Task[Report], failed: asyncio.Future[JobFailed]) -> Report:
+    """The report, or the failure of the server under it."""
+    either: set[asyncio.Future[object]] = {evaluating, failed}  # type: ignore[arg-type]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if evaluating.done():
+            return evaluating.result()
+        raise failed.result()
+    finally:
+        if not evaluating.done():
+            evaluating.cancel()
+            await asyncio.gather(evaluating, return_exceptions=True)

@@ -1,0 +1,83 @@
+"""The model of an eval run: from the config to a `Model` that has answered once.
+
+The key comes from the variable that `[advanced].api_key_env` names, which is a secret of the run, or from where the
+provider's own variable lies. A model that cannot be used is found out here, before any row is spent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from osmosis.errors import ModelError, OsmosisError
+from osmosis.llm import Model, open_model, probe
+from osmosis.records.config import EvalConfig
+from osmosis.records.plan import EvalPlan, ModelSpec
+from osmosis.records.rollout import Category, Failure, Phase
+
+from .failures import JobFailed, setup_failed
+
+PROBE_TIMEOUT_S = 180.0
+PLATFORM_PREFIX = "osmosis/"
+DEFAULT_KEY = "OPENAI_API_KEY"
+
+
+def model_spec(config: EvalConfig) -> ModelSpec:
+    """Which model the config names. Raises `JobFailed` for a model of a platform that serves none."""
+    name, advanced = config.experiment.model_path, config.advanced
+    if name.startswith(PLATFORM_PREFIX) and not advanced.base_url:
+        raise setup_failed(
+            f"[experiment].model_path: {name!r} is a model of this platform, which serves no model",
+            fix="set it to a provider's model or offline/calculator, or set [advanced].base_url to where it is served",
+            category=Category.MODEL_NOT_FOUND,
+        )
+    return ModelSpec.parse(
+        name, base_url=advanced.base_url, api_key_env=advanced.api_key_env, params=dict(advanced.params)
+    )
+
+
+def api_key(spec: ModelSpec, environ: Mapping[str, str]) -> str | None:
+    """The key to ask with; None leaves it to the provider's own variable. Raises `JobFailed` when it is not there."""
+    if spec.api_key_env:
+        if spec.api_key_env not in environ:
+            raise setup_failed(
+                f"[advanced].api_key_env names {spec.api_key_env}, which is not in the run's environment",
+                fix=f"add it to [secrets].required and store it: `osmosis secret set {spec.api_key_env}`",
+                category=Category.AUTH,
+            )
+        return environ[spec.api_key_env]
+    return environ.get(DEFAULT_KEY) if spec.kind == "openai" else None
+
+
+async def open_and_probe(plan: EvalPlan, environ: Mapping[str, str]) -> Model:
+    """The model, after one tiny call. Raises `JobFailed`; the caller closes it."""
+    model = open_model(plan.model, api_key=api_key(plan.model, environ), retry=plan.retry, timeout_s=_limit(plan))
+    try:
+        await asyncio.wait_for(probe(model), PROBE_TIMEOUT_S)
+    except ModelError as problem:
+        await model.close()
+        raise _unusable(plan.model, Category(problem.category), problem.message, problem.hint) from problem
+    except asyncio.TimeoutError:
+        await model.close()
+        message = f"no answer within {PROBE_TIMEOUT_S:.0f} s"
+        raise _unusable(plan.model, Category.TIMEOUT, message, "check that the endpoint works, then retry") from None
+    except OsmosisError as problem:
+        await model.close()
+        raise _unusable(plan.model, Category.UNKNOWN, problem.message, problem.hint) from problem
+    return model
+
+
+def _limit(plan: EvalPlan) -> float | None:
+    return plan.timeouts.model_s
+
+
+def _unusable(spec: ModelSpec, category: Category, message: str, hint: str | None) -> JobFailed:
+    where = f" at {spec.base_url}" if spec.base_url else ""
+    return JobFailed(
+        Failure(
+            phase=Phase.SETUP,
+            category=category,
+            message=f"the model {spec.name}{where} cannot be used: {message}",
+            fix=hint or "check [experiment].model_path, [advanced] and the secrets of the run",
+        )
+    )

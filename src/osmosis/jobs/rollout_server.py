@@ -1,0 +1,229 @@
+"""The rollout server of a run, kept alive: started, watched, and started again when it dies in the middle.
+
+A rollout that was in flight when the server died is tried once more, alone, so that the one that kills the server is
+told from those beside it; if the server dies under it again, that is its result. A server that keeps dying ends the
+run. Nothing is scored or stored here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from osmosis.engine.task import RolloutFn, Task
+from osmosis.errors import NetworkError
+from osmosis.records.plan import EvalPlan
+from osmosis.records.rollout import Category, Failure, Phase, Rollout
+from osmosis.records.wire import INSTANCE_VARIABLE
+from osmosis.serve.client import served
+from osmosis.serve.process import RolloutServerProcess, ServerStartError
+from osmosis.serve.traingate import TrainGate
+
+from .failures import JobFailed, setup_failed
+from .leftovers import Leftovers
+from .log import JobLog
+
+STEP = "rollout-server"
+DEATHS_IN_A_ROW = 4
+DEATHS_IN_ALL = 24
+STRIKES = 2
+"""A rollout under which the server died this often has failed."""
+SETTLE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCommand:
+    """How the server is started: command, folder, environment (the port is added), and how long it may take."""
+
+    argv: Sequence[str]
+    cwd: Path
+    environ: Mapping[str, str]
+    label: str
+    """What the messages call it: `rollouts/<name>/main.py`."""
+    health_timeout_s: float = 90.0
+
+
+@dataclass(slots=True)
+class _Life:
+    """One life of the server: from healthy to dead."""
+
+    rollout: RolloutFn
+    in_flight: int = 0
+    quiet: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class RolloutServer:
+    """Use `running()`; `failed` then holds the `JobFailed` once the server cannot be kept alive."""
+
+    def __init__(self, command: ServerCommand, log: JobLog, leftovers: Leftovers) -> None:
+        self.command = command
+        self.failed: asyncio.Future[JobFailed] = asyncio.get_running_loop().create_future()
+        self._log = log
+        self._leftovers = leftovers
+        self._life: _Life | None = None
+        self._alive = asyncio.Event()
+        self._alone = asyncio.Lock()
+        self._deaths = 0
+        self._deaths_in_a_row = 0
+        self._process: RolloutServerProcess | None = None
+
+    async def start(self) -> str:
+        """Starts the server and returns its URL. Raises `JobFailed` with the end of its output."""
+        environ = {**self.command.environ, INSTANCE_VARIABLE: uuid.uuid4().hex}
+        process = RolloutServerProcess(
+            self.command.argv,
+            self.command.cwd,
+            environ,
+            log=self._log.stream(STEP),
+            health_timeout_s=self.command.health_timeout_s,
+        )
+        self._process = process
+        starting = asyncio.create_task(process.start())
+        try:
+            while not starting.done() and process.pid is None:  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0.01)
+            self._leftovers.add(process.pid)
+            return await starting
+        except ServerStartError as problem:
+            raise start_failure(problem, self.command) from problem
+        finally:
+            if not starting.done():
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Ends the server's process group; without harm when there is none."""
+        if self._process is not None:
+            await self._process.stop()
+
+    @asynccontextmanager
+    async def running(self, gate: TrainGate, plan: EvalPlan) -> AsyncIterator[RolloutFn]:
+        """A `RolloutFn` over the started server that outlives its deaths; the server is ended at the close."""
+        keeper = asyncio.create_task(self._keep(gate, plan))
+        try:
+            yield self._rollout
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+            await self.stop()
+
+    async def _keep(self, gate: TrainGate, plan: EvalPlan) -> None:
+        try:
+            while True:
+                await self._live(gate, plan)
+                await self.start()
+        except JobFailed as problem:
+            self.failed.set_result(problem)
+        except Exception as problem:  # noqa: BLE001 - border of a task nobody awaits: the run must hear of it
+            message = f"the rollout server cannot be driven: {type(problem).__name__}: {problem}"
+            self.failed.set_result(setup_failed(message, category=Category.UNKNOWN))
+
+    async def _live(self, gate: TrainGate, plan: EvalPlan) -> None:
+        """One life, until the process has ended and every rollout that was on it knows. Raises when it was the last."""
+        process = self._process
+        assert process is not None
+        lost = 0
+        try:
+            async with served(process.url, gate, plan, died=process.wait_died) as rollout:
+                self._life = life = _Life(rollout)
+                self._alive.set()
+                code = await process.wait_died()
+                self._alive.clear()
+                lost = life.in_flight
+                if lost:
+                    life.quiet.clear()
+                    await asyncio.wait_for(life.quiet.wait(), SETTLE_S)
+        except NetworkError:
+            if process.exit_code is None:
+                raise
+            code = process.exit_code  # it died between its first answer and our first question
+        self._deaths += 1
+        self._deaths_in_a_row += 1
+        await process.stop()
+        if self._deaths_in_a_row >= DEATHS_IN_A_ROW or self._deaths >= DEATHS_IN_ALL:
+            raise self._gave_up(process, code)
+        self._log.write(
+            STEP, f"the server ended with {describe(code)} under {lost} rollouts: starting it again", "warning"
+        )
+
+    def _gave_up(self, process: RolloutServerProcess, code: int) -> JobFailed:
+        message = (
+            f"{self.command.label}: the rollout server died {self._deaths} times, "
+            f"the last time with {describe(code)}: {last_line(process.last_words())}"
+        )
+        failure = Failure(
+            phase=Phase.AGENT,
+            category=Category.SERVER_DIED,
+            message=message,
+            traceback=process.last_words() or None,
+            fix="its last output is in the run's log; run it in a terminal to see it die",
+        )
+        return JobFailed(failure)
+
+    async def _rollout(self, task: Task) -> Rollout:
+        """One attempt at one row, over as many lives of the server as it takes; at most `STRIKES` deaths."""
+        strikes = 0
+        while True:
+            alone: AbstractAsyncContextManager[object] = self._alone if strikes else nullcontext()
+            async with alone:
+                await self._alive.wait()
+                rollout = await self._on_this_life(task)
+            if not _died(rollout):
+                self._deaths_in_a_row = 0
+                return rollout
+            strikes += 1
+            if strikes >= STRIKES:
+                # Known to be this rollout's doing: it says nothing about the server's health.
+                self._deaths_in_a_row = 0
+                return rollout
+
+    async def _on_this_life(self, task: Task) -> Rollout:
+        life = self._life
+        assert life is not None
+        life.in_flight += 1
+        try:
+            return await life.rollout(task)
+        finally:
+            life.in_flight -= 1
+            if life.in_flight == 0:
+                life.quiet.set()
+
+
+def start_failure(problem: ServerStartError, command: ServerCommand) -> JobFailed:
+    """Why a server did not come up, in the words of its own last output."""
+    output = str(problem.details.get("output") or "")
+    code = problem.details.get("exit_code_of_server")
+    said = last_line(output)
+    if code is None:
+        return setup_failed(
+            f"{command.label}: {problem.message}" + (f"; its last line: {said}" if said else ""),
+            fix=problem.hint,
+            category=Category.TIMEOUT,
+            tail=output,
+        )
+    fix = problem.hint
+    if said.startswith("ModuleNotFoundError: No module named "):
+        missing = said.split("'")[1].partition(".")[0] if "'" in said else "it"
+        fix = f"add the distribution that has {missing} to the dependencies in the rollout's pyproject.toml"
+    ending = "it ended without serving" if code == 0 else f"the rollout server ended with {describe(code)}"
+    return setup_failed(
+        f"{command.label}: {ending} before it was healthy" + (f": {said}" if said else ""), fix=fix, tail=output
+    )
+
+
+def describe(code: int) -> str:
+    """An exit code in words: `exit code 1`, `signal 9`."""
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:500] if lines else ""
+
+
+def _died(rollout: Rollout) -> bool:
+    return rollout.failure is not None and rollout.failure.category is Category.SERVER_DIED

@@ -1,0 +1,219 @@
+"""One job from its spec to its last message: heartbeats beside the work, stop requests, a lost lease, the result.
+
+Every way to end passes through here: finished, stopped, failed with a `Failure`, or silent because another job has
+the run. The work itself is elsewhere (`evaluation`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from osmosis.engine.redact import Redactor
+from osmosis.errors import LeaseLost, OsmosisError
+from osmosis.records.config import EvalConfig
+from osmosis.records.report import Report
+from osmosis.records.rollout import Category, Failure, Phase
+from osmosis.records.run import JobResult, JobSpec, LogLine, RunStatus, Stage
+
+from .context import JobContext, secret_values
+from .evaluation import EvalRun
+from .failures import TAIL_LINES, JobFailed, setup_failed
+from .leftovers import Leftovers
+from .log import JobLog
+from .reporter import Reporter
+
+HEARTBEAT_S = 5.0
+HEARTBEAT_AT_MOST_EVERY_S = 1.0
+STOP_GRACE_S = 30.0
+TERM_GRACE_S = 8.0
+
+
+class Exit(enum.IntEnum):
+    """Exit codes of a job process: for the executor's log, the platform goes by the last message."""
+
+    REPORTED = 0
+    """The platform has the result, whatever it is."""
+    UNREPORTED = 1
+    """The platform could not be told: it will start the run again."""
+    LEASE_LOST = 3
+    """Another job has the run."""
+
+
+class Job:
+    """One job. `stop()` asks it to end soon; a second kind of asking shortens the wait."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        token: str,
+        environ: Mapping[str, str],
+        *,
+        echo: Callable[[LogLine], None] | None = None,
+        patience_s: float = 900.0,
+    ) -> None:
+        self.spec = spec
+        redactor = Redactor(secret_values(spec, environ, token))
+        log = JobLog(redactor.text, *([echo] if echo else []))
+        self._reporter = Reporter(spec.platform_url, spec.run_id, token, redactor=redactor, patience_s=patience_s)
+        without_token = {name: value for name, value in environ.items() if not name.startswith("_OSMOSIS_")}
+        self.context = JobContext(
+            spec=spec,
+            environ=without_token,
+            log=log,
+            reporter=self._reporter,
+            redactor=redactor,
+            leftovers=Leftovers(_made(spec.work_dir)),
+        )
+        self._grace_s = STOP_GRACE_S
+        self._run: EvalRun | None = None
+
+    def stop(self, grace_s: float = TERM_GRACE_S) -> None:
+        """Lets what is in flight finish for at most `grace_s`, then cuts it off."""
+        self._grace_s = min(self._grace_s, grace_s)
+        self.context.stop.set()
+
+    async def go(self) -> Exit:
+        """Runs the job to its end."""
+        async with self._reporter as reporter:
+            self.context.log.add_sink(reporter.log)
+            if ended := self.context.leftovers.end_all():
+                self.context.log.write("job", f"ended {ended} processes that an earlier attempt left", "warning")
+            beats = asyncio.create_task(self._beat())
+            work = asyncio.create_task(self._work())
+            try:
+                result = await self._first(work, reporter.ended)
+                if result is None:
+                    return Exit.LEASE_LOST
+                self.context.enter(Stage.REPORT, f"reporting: {result.status.value}")
+                await reporter.finish(result)
+            except LeaseLost:
+                return Exit.LEASE_LOST
+            except OsmosisError:
+                return Exit.UNREPORTED
+            finally:
+                for task in (beats, work):
+                    task.cancel()
+                await asyncio.gather(beats, work, return_exceptions=True)
+        return Exit.REPORTED
+
+    async def _first(
+        self, work: asyncio.Task[JobResult], ended: asyncio.Future[OsmosisError] | None
+    ) -> JobResult | None:
+        """The result; None when another job has the run. The work is cut off when nobody listens any more."""
+        assert ended is not None
+        either: set[asyncio.Future[Any]] = {work, ended}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        problem = ended.result()
+        if isinstance(problem, LeaseLost):
+            return None
+        message = f"the platform did not take what the job reported: {problem.message}"
+        return self._failed(setup_failed(message, fix=problem.hint, category=Category.UNKNOWN).failure)
+
+    async def _work(self) -> JobResult:
+        """The result of the run: never raises but for its own cancellation."""
+        try:
+            config = self.spec.config
+            if self.spec.kind == "training" or not isinstance(config, EvalConfig):
+                raise setup_failed("no trainer is installed where this job runs", category=Category.UNKNOWN)
+            self._run = EvalRun(self.context, config)
+            return await self._until_stopped(self._run)
+        except JobFailed as problem:
+            return self._failed(problem.failure)
+        except OsmosisError as problem:
+            message = problem.message
+            return self._failed(setup_failed(message, fix=problem.hint, category=Category.UNKNOWN).failure)
+        except Exception as problem:  # noqa: BLE001 - border of the job: whatever it is, the person is told
+            return self._failed(_crash(problem))
+
+    async def _until_stopped(self, run: EvalRun) -> JobResult:
+        going = asyncio.create_task(run.go())
+        stopping = asyncio.create_task(self.context.stop.wait())
+        either: set[asyncio.Future[Any]] = {going, stopping}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not going.done():
+                await self._wind_down(going, run)
+            if going.cancelled():
+                return JobResult(status=RunStatus.STOPPED, report=run.report())
+            return self._ended(going.result())
+        finally:
+            for task in (going, stopping):
+                task.cancel()
+            await asyncio.gather(going, stopping, return_exceptions=True)
+
+    async def _wind_down(self, going: asyncio.Task[Report], run: EvalRun) -> None:
+        """Before the first rollout there is nothing to wait for; after that, what is in flight may finish."""
+        self.context.log.write("job", "asked to stop", "warning")
+        waited = 0.0
+        while run.started_rollouts and not going.done() and waited < self._grace_s:
+            await asyncio.wait({going}, timeout=0.5)
+            waited += 0.5
+        if not going.done():
+            going.cancel()
+            await asyncio.gather(going, return_exceptions=True)
+
+    def _ended(self, report: Report) -> JobResult:
+        if report.completed >= report.total or report.stopped is None:
+            return JobResult(status=RunStatus.FINISHED, report=report)
+        if self.context.stop.is_set():
+            return JobResult(status=RunStatus.STOPPED, report=report)
+        return JobResult(status=RunStatus.FAILED, report=report, failure=_gave_up(report))
+
+    def _failed(self, failure: Failure) -> JobResult:
+        report = None
+        if self._run is not None:
+            with contextlib.suppress(OsmosisError, OSError):
+                report = self._run.report()
+        return JobResult(status=RunStatus.FAILED, report=report, failure=failure)
+
+    async def _beat(self) -> None:
+        """Says that the job lives, at least every five seconds and soon after something changed."""
+        while True:
+            self.context.changed.clear()
+            reply = await self._reporter.heartbeat(self.context.progress)
+            if reply is not None and reply.stop:
+                self.stop(STOP_GRACE_S)
+            await asyncio.sleep(HEARTBEAT_AT_MOST_EVERY_S)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.context.changed.wait(), HEARTBEAT_S - HEARTBEAT_AT_MOST_EVERY_S)
+
+
+def _made(folder: str) -> Path:
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _gave_up(report: Report) -> Failure:
+    """A run that ended itself: the commonest of its failures says why."""
+    commonest = max(report.failures, key=lambda failure: failure.count, default=None)
+    message = f"the run ended before its end: {report.stopped}"
+    if commonest is None:
+        return Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=message)
+    return Failure(
+        phase=commonest.phase,
+        category=commonest.category,
+        message=f"{message}; {commonest.count} rollouts failed like this: {commonest.example}",
+        fix="correct the cause, then retry the run: what succeeded is kept",
+    )
+
+
+def _crash(problem: Exception) -> Failure:
+    lines = traceback.format_exception(type(problem), problem, problem.__traceback__)
+    return Failure(
+        phase=Phase.SETUP,
+        category=Category.UNKNOWN,
+        message=f"the job crashed: {type(problem).__name__}: {problem}",
+        traceback="\n".join("".join(lines).splitlines()[-TAIL_LINES:]),
+        fix="this is a bug in osmosis: report it with the run's log",
+    )

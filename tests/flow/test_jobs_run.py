@@ -1,0 +1,217 @@
+"""Whole jobs as an executor starts them: real processes, a real repository, a real environment, a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osmosis.jobs.leftovers import NAME, start_time
+from osmosis.records.run import JobSpec, RunStatus, Stage
+from osmosis.testing.job_api import FakeJobApi, job_api
+
+pytestmark = [pytest.mark.flow, pytest.mark.network]
+
+DEADLINE_S = 120.0
+TOKEN = "lease-token"
+PYPROJECT = '[project]\nname = "multiply"\nversion = "0.1"\ndependencies = ["osmosis-ai>=1", "iniconfig>=2"]\n'
+
+AGENT = """
+import asyncio, json, os, re
+import iniconfig
+from osmosis.sdk.workflow import AgentWorkflow
+from osmosis.sdk.grader import Grader
+from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
+
+TOOL = {"type": "function", "function": {"name": "multiply", "parameters": {"type": "object",
+        "properties": {"a": {"type": "number"}, "b": {"type": "number"}}, "required": ["a", "b"]}}}
+
+
+async def before(ctx):
+    pass
+
+
+class Multiply(AgentWorkflow):
+    async def run(self, ctx):
+        await before(ctx)
+        messages = list(ctx.prompt)
+        async with ctx.chat() as chat:
+            for _ in range(4):
+                answer = await chat.complete(messages, tools=[TOOL])
+                messages.append(answer.message)
+                if not answer.tool_calls:
+                    break
+                for call in answer.tool_calls:
+                    said = json.loads(call["function"]["arguments"])
+                    result = str(said["a"] * said["b"])
+                    messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        return messages
+
+
+class Judge(Grader):
+    async def grade(self, ctx):
+        found = re.findall(r"####\\s*(-?[\\d.,]+)", str(ctx.sample.messages[-1].get("content")))
+        right = bool(found) and abs(float(found[-1].replace(",", "")) - float(ctx.label)) < 1e-2
+        ctx.set_reward(1.0 if right else 0.0)
+
+
+config = AgentWorkflowConfig(name="multiply", concurrency=ConcurrencyConfig(max_concurrent=16))
+"""
+SERVES_ITSELF = """
+from osmosis.sdk.backend import LocalBackend
+from osmosis.serve.server import create_rollout_server
+import uvicorn
+if __name__ == "__main__":
+    app = create_rollout_server(LocalBackend(Multiply, config, Judge))
+    uvicorn.run(app, host="127.0.0.1", port=int(os.environ["_OSMOSIS_ROLLOUT_PORT"]), log_level="warning")
+"""
+
+
+@dataclass
+class Desk:
+    """One run to be: its repository, dataset, folders, and the job API it reports to."""
+
+    folder: Path
+    cache: Path
+    api: FakeJobApi
+    environ: dict[str, str]
+    rows: int = 6
+    config: dict[str, Any] = field(default_factory=dict)
+    spec: dict[str, Any] = field(default_factory=dict)
+
+    def commit(self, **files: str) -> str:
+        """A commit with the rollout; keyword `main` is `rollouts/multiply/main.py`."""
+        work = self.folder / "person"
+        rollout = work / "rollouts" / "multiply"
+        rollout.mkdir(parents=True, exist_ok=True)
+        (rollout / "pyproject.toml").write_text(files.pop("pyproject", PYPROJECT))
+        for name, text in files.items():
+            (rollout / f"{name}.py").write_text(text)
+        environ = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
+        identity = ["-c", "user.name=A Person", "-c", "user.email=person@example.org"]
+        for command in (["init", "-q", "-b", "main"], ["add", "-A"], [*identity, "commit", "-q", "-m", "work"]):
+            subprocess.run(["git", *command], cwd=work, check=True, env=environ)
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=work, check=True, capture_output=True, text=True)
+        bare = self.folder / "hub.git"
+        subprocess.run(["git", "clone", "-q", "--bare", str(work), str(bare)], check=True, env=environ)
+        return head.stdout.strip()
+
+    def write(self, commit: str) -> Path:
+        """The job folder, as an executor writes it."""
+        dataset = self.folder / "multiply.jsonl"
+        lines = [
+            {"user_prompt": f"What is {a} times {a + 3}? Answer with #### <number>", "ground_truth": str(a * (a + 3))}
+            for a in range(2, 2 + self.rows)
+        ]
+        dataset.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        experiment = {"rollout": "multiply", "entrypoint": "main.py", "dataset": "multiply"}
+        config = {
+            "experiment": {**experiment, "model_path": "offline/calculator", **self.config.pop("experiment", {})},
+            "evaluation": {"n": 2, "batch_size": 4, **self.config.pop("evaluation", {})},
+            "secrets": {"required": []},
+            **self.config,
+        }
+        spec = {
+            "run_id": self.api.run_id,
+            "run_name": "multiply-1",
+            "kind": "eval",
+            "platform_url": self.api.url,
+            "repository": str(self.folder / "hub.git"),
+            "commit_sha": commit,
+            "config": config,
+            "dataset_path": str(dataset),
+            "dataset_rows": self.rows,
+            "rows": list(range(self.rows)),
+            "secret_names": config["secrets"]["required"],
+            "work_dir": str(self.folder / "work"),
+            "cache_dir": str(self.cache),
+            **self.spec,
+        }
+        folder = self.folder / "job"
+        folder.mkdir(exist_ok=True)
+        (folder / "job.json").write_text(JobSpec.model_validate(spec).model_dump_json())
+        return folder
+
+    async def start(self, folder: Path) -> asyncio.subprocess.Process:
+        environ = {**self.environ, "_OSMOSIS_JOB_TOKEN": self.api.token}
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "osmosis.jobs", str(folder), env=environ, start_new_session=True
+        )
+
+    async def run(self, folder: Path) -> int:
+        process = await self.start(folder)
+        try:
+            return await asyncio.wait_for(process.wait(), DEADLINE_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+    @property
+    def keys(self) -> list[tuple[int, int]]:
+        return sorted(self.api.rollouts)
+
+    @property
+    def owed(self) -> list[tuple[int, int]]:
+        return [(row, attempt) for row in range(self.rows) for attempt in range(2)]
+
+    def servers(self) -> list[int]:
+        """Process groups of the run that are still alive."""
+        listed = self.folder / "work" / NAME
+        if not listed.exists():
+            return []
+        known: dict[str, str] = json.loads(listed.read_text())
+        return [int(pid) for pid, started in known.items() if start_time(int(pid)) == started]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("jobs-cache")
+
+
+@pytest.fixture
+async def desk(tmp_path: Path, cache: Path) -> AsyncIterator[Desk]:
+    async with job_api(token=TOKEN) as api:
+        made = Desk(tmp_path, cache, api, dict(os.environ))
+        yield made
+        for group in made.servers():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+
+
+def log_of(desk: Desk) -> str:
+    return "\n".join(line.message for line in desk.api.logs)
+
+
+@pytest.mark.parametrize("main", [AGENT + SERVES_ITSELF, AGENT], ids=["script", "module"])
+async def test_a_run_from_commit_to_report(desk: Desk, main: str) -> None:
+    job = desk.write(desk.commit(main=main))
+    assert await desk.run(job) == 0
+    result = desk.api.result
+    assert result is not None
+    assert result.status is RunStatus.FINISHED
+    report = result.report
+    assert report is not None
+    assert (report.total, report.completed, report.coverage) == (12, 12, 1.0)
+    assert report.primary is not None
+    assert report.primary.pass_rate is not None
+    assert 0 < report.primary.pass_rate < 1
+    assert desk.keys == desk.owed
+    whole = desk.api.rollouts[(0, 0)]
+    assert [message["role"] for message in whole.messages][:2] == ["user", "assistant"]
+    assert whole.usage.total_tokens > 0
+    passed = sum(1 for r in desk.api.rollouts.values() if r.value("reward") == 1.0)
+    assert passed / 12 == report.primary.pass_rate
+    stages = [beat.stage for beat in desk.api.heartbeats]
+    assert stages[0] is Stage.CHECKOUT
+    assert {line.step for line in desk.api.logs} >= {"checkout", "preflight", "environment", "start", "rollouts"}
+    assert desk.servers() == []
