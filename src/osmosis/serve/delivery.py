@@ -73,6 +73,10 @@ class Delivery:
         """Rollouts with a result that is not acknowledged yet."""
         return len(self._queues)
 
+    def has(self, rollout_id: str) -> bool:
+        """Whether a result of this rollout is still to be delivered."""
+        return rollout_id in self._queues
+
     def start(self) -> None:
         if self._spool is None:
             return

@@ -112,12 +112,16 @@ class Desk:
     def live_ids(self) -> list[str]:
         return list(self._live)
 
-    def accept(self, entry: Entry) -> None:
-        """Takes a rollout in; raises `Draining` or `QueueFull`. Its id must not be live."""
+    def check(self) -> None:
+        """Raises what `accept` would raise now."""
         if not self.accepting:
             raise Draining
         if len(self._queue) >= self.limits.max_queue and not self._slot_free():
             raise QueueFull
+
+    def accept(self, entry: Entry) -> None:
+        """Takes a rollout in; raises `Draining` or `QueueFull`. Its id must not be live."""
+        self.check()
         entry.accepted_at = asyncio.get_running_loop().time()
         self._live[entry.id] = entry
         self._queue.append(entry)

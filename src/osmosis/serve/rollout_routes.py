@@ -86,6 +86,8 @@ class RolloutDesk:
             if known.lease is None and not polled and (known.init is None or known.init == init):
                 return None  # the same request again: it is already ours
             raise HttpProblem(409, f"rollout {rollout_id} exists already")
+        if self.runtime.desk.live(rollout_id) is not None:
+            raise HttpProblem(409, f"rollout {rollout_id} was started by another generation's init")
         if not polled and init.grader_callback_url is None:
             init = init.model_copy(update={"grade": False})
         kept = Kept(entry=self._entry(rollout_id, init), init=init, lease=secrets.token_urlsafe(24) if polled else None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class ServerRuntime:
         self.delivery = Delivery(self.session, spool=Spool(spool_dir) if spool_dir else None, policy=delivery_policy)
         self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Started with the server, cancelled with it."""
+        self.around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+        """Entered before the server takes rollouts, left before it drains."""
         self._drained: asyncio.Task[None] | None = None
         self.unread: Callable[[], int] = lambda: 0
         """How many polled results nobody has read yet; draining waits for them a little."""
@@ -57,7 +59,8 @@ class ServerRuntime:
         try:
             self.delivery.start()
             signals.install()
-            yield
+            async with self.around():
+                yield
         finally:
             signals.remove()
             await self.drain()

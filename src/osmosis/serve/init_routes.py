@@ -1,0 +1,214 @@
+"""`POST /v1/rollout/init` and the health of generation 0.2: an agent loop is started in the background and its one
+result is posted to the trainer's `/v1/rollout/completed` until it is taken. A repeated init gets the first answer;
+a key that is used again for another rollout is refused, never silently answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from pydantic import ValidationError as BadShape
+
+from osmosis.records.wire02 import LoopStatus, RolloutRequest, RolloutResponse
+from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
+from osmosis.sdk.failures import describe
+from osmosis.sdk.settings import RolloutSettings
+from osmosis.sdk.trainer_client import OsmosisLLMClient
+
+from .desk import Draining, Entry, QueueFull
+from .http import HttpProblem, parse, read_body, reply_json
+from .loop_backend import checked_run, tool_dicts, trace_into
+from .outcome import Outcome
+from .runtime import ServerRuntime
+from .spool import Post
+from .trace import TraceFolder
+
+SLOW_TOOLS_S = 0.005
+"""A `get_tools` that takes longer is called in a thread from then on, so that it holds nobody up."""
+
+
+@dataclass(eq=False)
+class Started:
+    """One accepted init."""
+
+    rollout_id: str
+    answer: asyncio.Future[bytes]
+    finished_at: float | None = None
+
+
+@dataclass(eq=False)
+class LoopRun:
+    """What a running agent loop leaves for its result."""
+
+    request: RolloutRequest
+    result: RolloutResult | None = None
+    context: RolloutContext | None = None
+
+
+class LoopDesk:
+    """The rollouts of `/v1/rollout/init`."""
+
+    def __init__(
+        self,
+        loop: RolloutAgentLoop,
+        runtime: ServerRuntime,
+        settings: RolloutSettings,
+        *,
+        record_ttl_s: float,
+        traces: TraceFolder | None = None,
+    ) -> None:
+        self.loop = loop
+        self.runtime = runtime
+        self.settings = settings
+        self._ttl_s = record_ttl_s
+        self._traces = traces
+        self._started: dict[str, Started] = {}
+        self._tools_in_thread = True
+        runtime.background.append(self.clean)
+
+    async def init(self, request: RolloutRequest) -> bytes:
+        """The body of the 202; starts the rollout unless it is known."""
+        key = request.idempotency_key or request.rollout_id
+        known = self._started.get(key)
+        if known is not None:
+            if known.rollout_id != request.rollout_id:
+                raise HttpProblem(409, f"the idempotency key {key!r} belongs to rollout {known.rollout_id!r}")
+            return await asyncio.shield(known.answer)
+        if self.runtime.desk.live(request.rollout_id) is not None:
+            raise HttpProblem(409, f"rollout {request.rollout_id!r} is running under another idempotency key")
+        self._admit()
+        started = Started(request.rollout_id, asyncio.get_running_loop().create_future())
+        self._started[key] = started
+        try:
+            tools = await self._tools(request)
+            answer = orjson.dumps({"rollout_id": request.rollout_id, "tools": tool_dicts(tools)})
+            # A result that an earlier process could not deliver is on its way: it must stay the only one.
+            if not self.runtime.delivery.has(request.rollout_id):
+                self._start(request, tools, started)
+        except BaseException as exc:
+            del self._started[key]
+            problem = exc if isinstance(exc, HttpProblem) else HttpProblem(500, f"get_tools raised {describe(exc)}")
+            started.answer.set_exception(problem)
+            started.answer.exception()  # retrieved: duplicates may not be waiting
+            if isinstance(exc, Exception):
+                raise problem from exc
+            raise
+        started.answer.set_result(answer)
+        return answer
+
+    def health(self) -> dict[str, Any]:
+        return {
+            "status": "healthy",
+            "agent_loop": self.loop.name,
+            "active_rollouts": self.runtime.desk.active,
+            "completed_rollouts": self.runtime.desk.finished,
+        }
+
+    async def clean(self) -> None:
+        """Forgets finished rollouts after their time; runs until cancelled."""
+        loop = asyncio.get_running_loop()
+        every = min(self.settings.server.cleanup_interval_seconds, self._ttl_s)
+        while True:
+            await asyncio.sleep(every)
+            over = loop.time() - self._ttl_s
+            for key, started in list(self._started.items()):
+                if started.finished_at is not None and started.finished_at < over:
+                    del self._started[key]
+
+    def _admit(self) -> None:
+        try:
+            self.runtime.desk.check()
+        except QueueFull:
+            raise HttpProblem(429, "the queue is full", headers={"Retry-After": "5"}) from None
+        except Draining:
+            raise HttpProblem(503, "the server is shutting down", headers={"Retry-After": "30"}) from None
+
+    async def _tools(self, request: RolloutRequest) -> Any:
+        started = time.perf_counter()
+        if self._tools_in_thread:
+            tools = await asyncio.to_thread(self.loop.get_tools, request)
+        else:
+            tools = self.loop.get_tools(request)
+        self._tools_in_thread = time.perf_counter() - started > SLOW_TOOLS_S
+        return tools
+
+    def _start(self, request: RolloutRequest, tools: Any, started: Started) -> None:
+        run = LoopRun(request)
+
+        async def execute(_: Entry) -> Outcome:
+            llm = OsmosisLLMClient(
+                request.server_url,
+                request.rollout_id,
+                request.api_key,
+                settings=self.settings,
+                session=self.runtime.session(),
+            )
+            run.context = RolloutContext(request, tools, llm, time.monotonic())
+            trace_into(run.context, self._traces, (request.api_key,))
+            run.result = await checked_run(self.loop, run.context)
+            return Outcome("success")
+
+        def ended(entry: Entry) -> None:
+            started.finished_at = entry.finished_at
+            assert entry.outcome is not None
+            url = request.server_url.rstrip("/") + "/v1/rollout/completed"
+            body = response_of(run, entry.outcome).model_dump_json(exclude_none=True)
+            self.runtime.delivery.send(Post(request.rollout_id, url, body, request.api_key))
+
+        limit = self.settings.server.request_timeout_seconds
+        try:
+            self.runtime.desk.accept(Entry(request.rollout_id, execute, limit, on_end=ended))
+        except (QueueFull, Draining):
+            self._admit()
+            raise
+
+
+def response_of(run: LoopRun, outcome: Outcome) -> RolloutResponse:
+    """The terminal message: the loop's own result, or ERROR with what is known."""
+    result = run.result
+    if outcome.status == "success" and result is not None:
+        metrics = result.metrics or (run.context._metrics() if run.context else None)
+        try:
+            return RolloutResponse(
+                rollout_id=run.request.rollout_id,
+                status=LoopStatus(result.status),
+                final_messages=result.final_messages,
+                finish_reason=result.finish_reason,
+                error_message=result.error_message,
+                reward=result.reward,
+                metrics=metrics,
+            )
+        except (BadShape, ValueError) as exc:
+            message = f"the result of run is not valid: {exc}"
+    else:
+        message = outcome.message or "the rollout ended without a result"
+    return RolloutResponse(
+        rollout_id=run.request.rollout_id,
+        status=LoopStatus.ERROR,
+        finish_reason="error",
+        error_message=message,
+        metrics=run.context._metrics() if run.context else None,
+    )
+
+
+def init_router(desk: LoopDesk) -> APIRouter:
+    router = APIRouter()
+    limit = desk.runtime.limits.max_body_bytes
+
+    @router.post("/v1/rollout/init", status_code=202)
+    async def init(request: Request) -> Response:
+        body = parse(RolloutRequest, await read_body(request, limit))
+        return Response(await desk.init(body), status_code=202, media_type="application/json")
+
+    @router.get("/platform/health")
+    async def platform_health(request: Request) -> Response:
+        if not request.app.state.authenticated:
+            raise HttpProblem(404, "this server has no API key")
+        return reply_json(desk.health())
+
+    return router

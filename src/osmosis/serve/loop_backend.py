@@ -1,0 +1,163 @@
+"""Runs a `RolloutAgentLoop` (generation 0.2's agent) for `POST /rollout`, so that one server speaks every generation:
+its model calls go to the rollout's own URL, with the tools in each request. The loop's own reward is the reward.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from osmosis.records.rollout import Category, Failure, Message, Phase
+from osmosis.records.wire import RolloutInit, RolloutState
+from osmosis.records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
+from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
+from osmosis.sdk.backend import ExecutionResult
+from osmosis.sdk.chat import ChatClient
+from osmosis.sdk.deadline import SelfCancelled, run_with_deadline
+from osmosis.sdk.failures import failure_of, wire_category
+from osmosis.sdk.types import RolloutSample
+
+from .trace import TraceFolder
+
+NO_TOKEN_LIMIT = 1_000_000_000
+
+
+class UrlModel:
+    """`ctx.llm` over a chat-completions URL that identifies the rollout."""
+
+    def __init__(self, chat: ChatClient, tools: list[dict[str, Any]]) -> None:
+        self._chat = chat
+        self._tools = tools
+        self._metrics = RolloutMetrics()
+
+    async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
+        started = time.monotonic()
+        params = {key: value for key, value in kwargs.items() if value is not None and key not in ("model", "tools")}
+        done = await self._chat.complete(messages, tools=self._tools or None, **params)
+        usage = done.usage
+        known = self._metrics
+        self._metrics = known.model_copy(
+            update={
+                "llm_latency_ms": known.llm_latency_ms + (time.monotonic() - started) * 1000,
+                "num_llm_calls": known.num_llm_calls + 1,
+                "prompt_tokens": known.prompt_tokens + usage.prompt_tokens,
+                "response_tokens": known.response_tokens + usage.completion_tokens,
+                "max_context_tokens": max(known.max_context_tokens, usage.total_tokens),
+            }
+        )
+        return CompletionsResult(
+            message=done.message,
+            token_ids=done.raw.get("token_ids") or [],
+            logprobs=done.raw.get("logprobs") or [],
+            usage={
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "total_tokens": usage.total_tokens,
+            },
+            finish_reason=done.finish_reason or "stop",
+        )
+
+    def get_metrics(self) -> RolloutMetrics:
+        return self._metrics.model_copy()
+
+
+class LoopBackend:
+    """A backend over one agent loop."""
+
+    def __init__(
+        self, loop: RolloutAgentLoop, *, max_concurrent: int | None, traces: TraceFolder | None = None
+    ) -> None:
+        self.loop = loop
+        self.max_concurrent = max_concurrent
+        self._traces = traces
+
+    async def execute(
+        self, init: RolloutInit, *, on_state: Callable[[RolloutState], None] | None = None
+    ) -> ExecutionResult:
+        request = request_of(init)
+        url = init.chat_completions_url
+        try:
+            tools = self.loop.get_tools(request)
+            async with ChatClient(url, api_key=init.llm_api_key or init.controller_api_key) as chat:
+                context = RolloutContext(request, tools, UrlModel(chat, tool_dicts(tools)), time.monotonic())
+                trace_into(context, self._traces, (init.llm_api_key, init.controller_api_key))
+                result = await run_with_deadline(
+                    checked_run(self.loop, context), init.agent_timeout_sec, name=f"agent {init.rollout_id}"
+                )
+        except SelfCancelled:
+            failure = Failure(phase=Phase.AGENT, category=Category.CANCELLED, message="the code cancelled itself")
+            return ExecutionResult("cancelled", err_phase=Phase.AGENT, err_message=failure.message, failure=failure)
+        except Exception as exc:  # noqa: BLE001 - one rollout: user code may raise anything
+            failure = failure_of(exc, Phase.AGENT)
+            return _failed(failure, wire_category(failure, exc))
+        metrics = result.metrics.model_dump() if result.metrics else {}
+        sample = RolloutSample(messages=result.final_messages, label=init.label, metrics=metrics, reward=result.reward)
+        if result.status == LoopStatus.ERROR.value:
+            failure = Failure(
+                phase=Phase.AGENT,
+                category=Category.AGENT_ERROR,
+                message=result.error_message or "the agent reported an error without saying which",
+            )
+            failed = _failed(failure, "agent_error")
+            failed.sample = sample
+            return failed
+        return ExecutionResult("success", sample=sample, graded=result.reward is not None)
+
+
+def request_of(init: RolloutInit) -> RolloutRequest:
+    """The request of generation 0.2 that says the same; sampling parameters ride in `extra_fields`."""
+    extra = init.extra_fields or {}
+    params = extra.get("completion_params")
+    metadata = dict(init.metadata or {})
+    if init.label is not None:
+        metadata.setdefault("ground_truth", init.label)
+    return RolloutRequest(
+        rollout_id=init.rollout_id or "",
+        server_url=init.chat_completions_url,
+        messages=[dict(message) for message in init.initial_messages],
+        completion_params=params if isinstance(params, dict) else {},
+        max_turns=extra.get("max_turns") or 10,
+        max_tokens_total=extra.get("max_tokens_total") or NO_TOKEN_LIMIT,
+        metadata=metadata,
+    )
+
+
+def tool_dicts(tools: Any) -> list[dict[str, Any]]:
+    """What `get_tools` returned as plain JSON; `TypeError` when it is no list of tools."""
+    if not isinstance(tools, list):
+        raise TypeError(f"get_tools returned {type(tools).__name__}, not a list")
+    return [
+        tool
+        if isinstance(tool, dict)
+        else OpenAIFunctionToolSchema.model_validate(tool, from_attributes=True).to_dict()
+        for tool in tools
+    ]
+
+
+async def checked_run(loop: RolloutAgentLoop, context: RolloutContext) -> RolloutResult:
+    """`run`, refusing what is no result."""
+    result = await loop.run(context)
+    if not isinstance(result, RolloutResult):
+        raise TypeError(
+            f"{type(loop).__name__}.run returned {type(result).__name__}; return ctx.complete(...) or ctx.error(...)"
+        )
+    return result
+
+
+def trace_into(context: RolloutContext, traces: TraceFolder | None, secrets: tuple[str | None, ...]) -> None:
+    """Makes `ctx.log_event` write to the server's trace folder."""
+    if traces is not None:
+        context._debug_dir = traces.folder
+        context._trace = traces.open(context.request.rollout_id, secrets)  # type: ignore[assignment]
+
+
+def _failed(failure: Failure, category: str) -> ExecutionResult:
+    return ExecutionResult(
+        "failure",
+        err_phase=failure.phase,
+        err_message=failure.message,
+        err_category=category,
+        traceback=failure.traceback,
+        failure=failure,
+    )

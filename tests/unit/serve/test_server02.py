@@ -1,0 +1,203 @@
+"""Generation 0.2: init, the agent loop, exactly one completion, authentication, idempotency."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from osmosis.records.wire02 import OpenAIFunctionToolSchema, RolloutRequest
+from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
+from osmosis.sdk.settings import RolloutClientSettings, RolloutSettings
+from osmosis.serve.client import served
+from osmosis.serve.delivery import DeliveryPolicy
+from osmosis.serve.limits import ServeLimits
+from osmosis.serve.server02 import create_app
+from osmosis.testing.faults import Fault, Faulty
+from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app
+from osmosis.testing.server import running_app
+from osmosis.testing.waiting import until
+
+from .support import ScriptedModel, open_gate, plan, task
+
+ADD = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}
+QUICK = DeliveryPolicy(quick_tries=50, base_delay_s=0.01, max_delay_s=0.02)
+
+
+class Adds(RolloutAgentLoop):
+    name = "adds"
+
+    def get_tools(self, request: RolloutRequest) -> list[OpenAIFunctionToolSchema]:
+        if request.metadata.get("no_tools"):
+            raise LookupError("the toolbox is locked")
+        return [OpenAIFunctionToolSchema.model_validate(ADD)]
+
+    async def run(self, ctx: RolloutContext) -> RolloutResult:
+        if ctx.request.metadata.get("crash"):
+            raise RuntimeError("the abacus broke")
+        if ctx.request.metadata.get("hang"):
+            await asyncio.Event().wait()
+        messages = list(ctx.request.messages)
+        for _ in range(ctx.request.max_turns):
+            done = await ctx.chat(messages, **ctx.request.completion_params)
+            messages.append(done.message)
+            ctx.log_event("llm_response", content=done.content, key=ctx.request.api_key)
+            if not done.has_tool_calls:
+                return ctx.complete(messages, done.finish_reason, reward=1.0)
+            for call in done.tool_calls:
+                ctx.record_tool_call(1.0)
+                messages.append({"role": "tool", "content": "8", "tool_call_id": call["id"]})
+        return ctx.complete(messages, "max_turns")
+
+
+def request(rollout_id: str, trainer: str, **more: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "add 5 and 3"}]
+    base = {"rollout_id": rollout_id, "server_url": trainer, "messages": messages, "completion_params": {"seed": 7}}
+    return {**base, "api_key": "trainer-key-123", **more}
+
+
+def _none(path: str, body: bytes) -> Fault | None:
+    return None
+
+
+def of(tracker: RolloutCompletionTracker, rollout_id: str) -> list[dict[str, Any]]:
+    return [response for response in tracker.responses if response["rollout_id"] == rollout_id]
+
+
+@asynccontextmanager
+async def pair(tmp_path: Path, fault: Any = None, **more: Any) -> AsyncIterator[tuple[Any, str, str, Any]]:
+    """A server and a trainer: the client session, both URLs, the tracker."""
+    tracker = RolloutCompletionTracker()
+    policy = more.pop("delivery_policy", QUICK)
+    app = create_app(Adds(), spool_dir=tmp_path / "spool", environ={}, delivery_policy=policy, **more)
+    async with (
+        running_app(Faulty(create_mock_trainer_app(tracker), fault or _none)) as trainer,
+        running_app(app) as url,
+        aiohttp.ClientSession() as session,
+    ):
+        yield session, url, trainer, tracker
+
+
+async def test_init_answers_tools_and_one_completion_follows(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (session, url, trainer, tracker):
+        for _ in range(3):  # repeated: answered alike, run once
+            async with session.post(f"{url}/v1/rollout/init", json=request("r/1 ä", trainer)) as reply:
+                assert reply.status == 202
+                body = await reply.json()
+        assert body["rollout_id"] == "r/1 ä"
+        assert body["tools"][0]["function"]["name"] == "add"
+        await until(lambda: of(tracker, "r/1 ä"))
+        async with session.get(f"{url}/health") as reply:
+            health = await reply.json()
+    assert len(tracker.responses) == 1
+    result = tracker.responses[0]
+    assert (result["status"], result["finish_reason"], result["reward"]) == ("COMPLETED", "stop", 1.0)
+    assert [message["role"] for message in result["final_messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert result["metrics"]["num_llm_calls"] == 2
+    assert result["metrics"]["num_tool_calls"] == 1
+    assert health["agent_loop"] == "adds"
+    assert health["completed_rollouts"] == 1
+
+
+async def test_every_failure_is_one_error_completion(tmp_path: Path) -> None:
+    def fault(path: str, body: bytes) -> Fault | None:
+        refused = path == "/v1/chat/completions" and b'"refused"' in body
+        return Fault(status=400, body=b"no such policy") if refused else None
+
+    settings = RolloutSettings(client=RolloutClientSettings(max_retries=0))
+    limits = ServeLimits(rollout_timeout_s=30, drain_s=0.1)
+    async with pair(tmp_path, fault, settings=settings, limits=limits) as (session, url, trainer, tracker):
+        for name, metadata in {"crash": {"crash": 1}, "hang": {"hang": 1}, "refused": {}}.items():
+            async with session.post(f"{url}/v1/rollout/init", json=request(name, trainer, metadata=metadata)) as reply:
+                assert reply.status == 202
+        await until(lambda: len(tracker.responses) == 2)
+    # Leaving stopped the server: the hanging rollout was ended and reported, not dropped.
+    ends = {response["rollout_id"]: response for response in tracker.responses}
+    assert sorted(response["rollout_id"] for response in tracker.responses) == ["crash", "hang", "refused"]
+    assert "shut down" in ends["hang"]["error_message"]
+    assert ends["crash"]["status"] == "ERROR"
+    assert "the abacus broke" in ends["crash"]["error_message"]
+    assert "no such policy" in ends["refused"]["error_message"]
+
+
+async def test_failing_tools_are_a_json_500_and_can_be_tried_again(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (session, url, trainer, tracker):
+        async with session.post(
+            f"{url}/v1/rollout/init", json=request("r1", trainer, metadata={"no_tools": True})
+        ) as reply:
+            assert reply.status == 500
+            assert "the toolbox is locked" in (await reply.json())["detail"]
+        async with session.post(f"{url}/v1/rollout/init", json=request("r1", trainer)) as reply:
+            assert reply.status == 202
+        await until(lambda: of(tracker, "r1"))
+
+
+async def test_a_key_used_for_another_rollout_is_refused(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (session, url, trainer, tracker):
+        statuses = []
+        for name in ("r1", "r2"):
+            body = request(name, trainer, idempotency_key="k")
+            async with session.post(f"{url}/v1/rollout/init", json=body) as reply:
+                statuses.append(reply.status)
+        assert statuses == [202, 409]
+        await until(lambda: of(tracker, "r1"))
+
+
+async def test_authentication_comes_before_the_body(tmp_path: Path) -> None:
+    async with pair(tmp_path, api_key="osm_rollout_test") as (session, url, _trainer, _):
+        cases = [
+            ({}, 401),
+            ({"Authorization": "Bearer wrong"}, 401),
+            ({"Authorization": "Basic osm_rollout_test"}, 401),
+            ({"Authorization": "Bearer kë"}, 401),
+            ({"Authorization": "bearer   osm_rollout_test"}, 422),
+            ({"Authorization": "osm_rollout_test"}, 422),
+        ]
+        for headers, expected in cases:
+            async with session.post(f"{url}/v1/rollout/init", data="{", headers=headers) as reply:
+                assert reply.status == expected, headers
+        for path, expected in {"/health": 200, "/platform/health": 401, "/docs": 401, "/openapi.json": 401}.items():
+            async with session.get(url + path) as reply:
+                assert reply.status == expected, path
+        async with session.get(f"{url}/platform/health", headers={"Authorization": "osm_rollout_test"}) as reply:
+            assert (await reply.json())["agent_loop"] == "adds"
+
+
+async def test_traces_stay_in_their_folder_and_hold_no_key(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    async with pair(tmp_path, debug_dir=logs, api_key=None) as (session, url, trainer, tracker):
+        async with session.post(f"{url}/v1/rollout/init", json=request("../../evil", trainer)) as reply:
+            assert reply.status == 202
+        await until(lambda: of(tracker, "../../evil"))
+    files = list(tmp_path.rglob("*.jsonl"))
+    assert len(files) == 1
+    assert files[0].is_relative_to(logs)
+    text = files[0].read_text()
+    assert "trainer-key-123" not in text
+    assert json.loads(text.splitlines()[0])["event"] == "llm_response"
+
+
+async def test_our_driver_drives_an_agent_loop_in_every_generation(tmp_path: Path) -> None:
+    app = create_app(Adds(), spool_dir=tmp_path, environ={}, delivery_policy=QUICK)
+    model = ScriptedModel()
+    async with running_app(app) as url, open_gate(model) as gate:
+        for generation in ("0.2", "0.3", "0.4"):
+            async with served(url, gate, plan(), generation=generation) as rollout_fn:
+                one = task(attempt=int(generation[-1]))
+                rollout = await rollout_fn(one)
+            assert rollout.failure is None, (generation, rollout.failure)
+            assert rollout.value("reward") == 1.0
+            assert rollout.messages[-1]["content"] == "42"
+            assert rollout.usage.total_tokens == 10
+    assert [request.tools[0]["function"]["name"] for request in model.requests if request.tools] == ["add"] * 3
+
+
+def test_limits_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_concurrent must be positive"):
+        create_app(Adds(), max_concurrent=0, environ={})
