@@ -48,6 +48,8 @@ class Options:
     limiter: Limiter | None = None
     """Shared with the model's signals when concurrency adapts."""
     stuck_s: float = STUCK_S
+    only: KeySet | None = None
+    """Run only these keys of the selection."""
 
 
 async def evaluate(
@@ -157,10 +159,12 @@ class _Run:
         self.spending.add(self.summary.total_tokens, self.summary.total_cost_usd)
 
     def _owed(self, rows: Iterable[Row]) -> Iterator[Task]:
+        only = self.options.only
         for row in rows:
             self.rows_seen += 1
             for attempt in range(self.plan.attempts):
-                if (row.index, attempt) not in self.done:
+                key = (row.index, attempt)
+                if key not in self.done and (only is None or key in only):
                     yield Task(row, attempt, f"{row.index}-{attempt}-{uuid.uuid4().hex[:12]}")
         self.exhausted = True
 

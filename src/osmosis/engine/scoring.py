@@ -8,6 +8,7 @@ or returns no finite number leaves a failure, never a zero.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import math
@@ -16,9 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from osmosis.errors import LoadError, ModelError
+from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout, Score
+from osmosis.sdk.judge_result import collect_judge_usage
 
 from .clock import Deadline
 from .failures import tail
@@ -65,7 +67,8 @@ class FunctionScorer:
         if self._is_async:
             with Deadline(self.timeout_s):
                 return await call()
-        result = await self._pool.run(call, self.timeout_s)
+        # The thread works in this context, so that what a judge consumes is counted for this score.
+        result = await self._pool.run(functools.partial(contextvars.copy_context().run, call), self.timeout_s)
         if inspect.isawaitable(result):  # a plain function that hands back a coroutine
             with Deadline(self.timeout_s):
                 return await result
@@ -94,14 +97,23 @@ def load_scorers(
 async def run_score(name: str, call: Callable[[], Any], timeout_s: float | None) -> Score:
     """Awaits `call()` and turns whatever comes of it into a score."""
     started = time.perf_counter()
+    with collect_judge_usage() as judged:
+        score = await _run_score(name, call, timeout_s, started)
+    if judged.calls and score.usage is None:
+        score.usage = judged.usage
+    return score
+
+
+async def _run_score(name: str, call: Callable[[], Any], timeout_s: float | None, started: float) -> Score:
     try:
         result = await call()
     except asyncio.TimeoutError as error:
         limit = "its time limit" if timeout_s is None else f"{timeout_s:g} s"
         failure = _failure(Category.TIMEOUT, f"{name} did not finish within {limit}", error)
         return _score(name, started, failure=failure)
-    except ModelError as error:
-        return _score(name, started, failure=_failure(Category(error.category), error.message, error))
+    except OsmosisError as error:  # a judge or model that failed says why
+        category = error.details.get("category") or Category.SCORE_ERROR.value
+        return _score(name, started, failure=_failure(Category(category), error.message, error))
     except Exception as error:  # noqa: BLE001 - one rollout: a score function may raise anything
         failure = _failure(Category.SCORE_ERROR, f"{name} raised {type(error).__name__}: {error}", error)
         return _score(name, started, failure=failure)

@@ -17,7 +17,7 @@ from osmosis.records.plan import ModelSpec, Retry
 from osmosis.records.rollout import Category
 
 from .failures import HINTS, category_of, model_error, parse_retry_after
-from .model import ChatRequest, Completion, Signals
+from .model import ChatRequest, Completion, Signals, sampling
 from .openai_compatible import read_completion
 from .pricing import price_of
 from .retry import RetryingModel
@@ -60,7 +60,7 @@ class LiteLLMModel(RetryingModel):
         self._call = _load()
 
     async def once(self, request: ChatRequest) -> Completion:
-        arguments: dict[str, Any] = {**self.spec.params, **request.params}
+        arguments = sampling(self.spec, request)
         arguments.update(model=self.spec.name, messages=request.messages, num_retries=0, max_retries=0)
         if request.tools:
             arguments["tools"] = request.tools

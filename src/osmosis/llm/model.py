@@ -30,6 +30,18 @@ class ChatRequest:
     """Called with the seconds before each wait for a rate limit, so that a deadline can be moved."""
 
 
+def sampling(spec: ModelSpec, request: ChatRequest) -> dict[str, Any]:
+    """The sampling parameters of one call: the model's own, then the request's.
+
+    The plan's `seed` is moved on by the attempt number: with one seed for all, attempts would repeat one answer.
+    """
+    params = {**spec.params, **request.params} if request.params else dict(spec.params)
+    seed = params.get("seed")
+    if request.attempt and isinstance(seed, int) and seed == spec.params.get("seed"):
+        params["seed"] = seed + request.attempt
+    return params
+
+
 @dataclass(slots=True)
 class Completion:
     """One answer of a model."""

@@ -18,12 +18,11 @@ from osmosis.records.plan import ModelSpec, Retry
 from osmosis.records.rollout import Category, Usage
 
 from .failures import http_error, model_error
-from .model import ChatRequest, Completion, Signals
+from .model import ChatRequest, Completion, Signals, sampling
 from .pricing import Price, price_of
 from .retry import RetryingModel
 
 CONNECT_TIMEOUT_S = 10.0
-_OWN_KEYS = ("model", "messages")
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -68,10 +67,9 @@ class OpenAICompatibleModel(RetryingModel):
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
         """The request as it is sent."""
-        body: dict[str, Any] = {"model": self.spec.name, "messages": request.messages}
-        body.update(self.spec.params)
-        if request.params:
-            body.update((k, v) for k, v in request.params.items() if k not in _OWN_KEYS)
+        body = sampling(self.spec, request)
+        body["model"] = self.spec.name
+        body["messages"] = request.messages
         if request.tools:
             body["tools"] = request.tools
         return body

@@ -1,0 +1,93 @@
+"""What a result depends on, as four separate hashes (agent code, row, sampling, score functions), and where a run
+came from (versions, git commit, uncommitted changes).
+
+A resume compares the hashes and so knows what to reuse, what to grade again and what to run again. Provenance is
+for the reader and decides nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from osmosis._version import __version__
+from osmosis.records.plan import EvalPlan, ModelSpec
+
+from .loader import load_module, source_files, source_hash
+
+_DIFF_LIMIT = 200_000
+
+
+def digest(*parts: Any) -> str:
+    """A short digest of JSON-like values."""
+    return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()[:16]
+
+
+def plan_hashes(plan: EvalPlan, *, agent_files: Sequence[Path], base_dir: Path) -> dict[str, str]:
+    """`agent`, `sampling` and `score` of a plan; a row's own hash is `dataset.row_hash`."""
+    return {
+        "agent": digest(plan.agent, plan.max_turns, plan.max_tokens_total, source_hash(list(agent_files))),
+        "sampling": sampling_hash(plan.model),
+        "score": score_hash(plan.score_fns, base_dir),
+    }
+
+
+def sampling_hash(model: ModelSpec) -> str:
+    """Of everything that decides what the model is asked and answers."""
+    return digest(model.name, model.kind, model.base_url, model.params, model.seed)
+
+
+def score_hash(paths: Sequence[str], base_dir: Path) -> str:
+    """Of the score functions' names and the source they stand in; of a rubric's file."""
+    files: list[Path] = []
+    for path in paths:
+        module, _, attribute = path.partition(":")
+        if module == "rubric":
+            files.append(base_dir / attribute.partition("#")[0])
+        else:
+            files.extend(source_files(load_module(module, base_dir), base_dir))
+    return digest(sorted(paths), source_hash(sorted(set(files))))
+
+
+def folder_files(folder: Path) -> list[Path]:
+    """The Python files of a folder that is run as a whole (an MCP folder, a rollout)."""
+    skipped = {".venv", "__pycache__", ".git", "node_modules"}
+    return sorted(p for p in folder.rglob("*.py") if not skipped & set(p.relative_to(folder).parts))
+
+
+def provenance(base_dir: Path) -> dict[str, Any]:
+    """Versions and the state of git, as far as there is any."""
+    found: dict[str, Any] = {
+        "osmosis": __version__,
+        "python": sys.version.split()[0],
+        "platform": sys.platform,
+        "folder": str(base_dir),
+    }
+    commit = _git(base_dir, "rev-parse", "HEAD")
+    if commit:
+        diff = _git(base_dir, "diff", "HEAD", "--no-ext-diff", "--no-color") or ""
+        found["git"] = {
+            "commit": commit.strip(),
+            "branch": (_git(base_dir, "rev-parse", "--abbrev-ref", "HEAD") or "").strip(),
+            "dirty": bool(diff),
+        }
+        if diff:
+            found["git"]["diff_sha256"] = hashlib.sha256(diff.encode()).hexdigest()
+            found["git"]["diff"] = diff[:_DIFF_LIMIT]
+    return found
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, errors="replace"
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,195 @@
+"""The document of `-o results.json`: `config`, `summary`, `rows`, key for key as published, with more keys beside.
+
+Written row by row from the journal, so a large run needs no more memory here than a small one; at once or not at
+all, so that a half document is never read.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from osmosis._version import __version__
+from osmosis.errors import ValidationError
+from osmosis.records.plan import EvalPlan
+from osmosis.records.report import Interval, Report, ScoreReport
+
+from .journal import Journal, KeySet
+from .outcome import SUCCESS, outcome_of_line
+
+
+def check_output(path: Path) -> None:
+    """Raises before anything is spent when the document could not be written there."""
+    if path.is_dir():
+        raise ValidationError(f"-o {path} is a folder", hint=f"give a file: {path / 'results.json'}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValidationError(f"-o {path}: {error.strerror}", hint="choose another file") from error
+    if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise ValidationError(f"-o {path} cannot be written", hint="choose another file")
+
+
+def write_results(path: Path, journal: Journal, plan: EvalPlan, report: Report, **more: Any) -> None:
+    """The document of this run; `more` are further top-level keys."""
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as out:
+        out.write(b'{"config":' + orjson.dumps(config_part(journal, plan)))
+        out.write(b',"summary":' + orjson.dumps(summary_part(report)))
+        out.write(b',"rows":[')
+        _write_rows(out, journal, plan)
+        out.write(b"]")
+        for key, value in more.items():
+            out.write(b"," + orjson.dumps(key) + b":" + orjson.dumps(value))
+        out.write(b"}\n")
+        out.flush()
+        os.fsync(out.fileno())
+    part.replace(path)
+
+
+def config_part(journal: Journal, plan: EvalPlan) -> dict[str, Any]:
+    return {
+        "model": plan.model.name,
+        "n_runs": plan.attempts,
+        "pass_threshold": plan.pass_threshold,
+        "eval_fns": plan.score_fns,
+        "agent": plan.agent,
+        "dataset": plan.dataset,
+        "dataset_sha256": plan.dataset_hash,
+        "base_url": plan.model.base_url,
+        "sampling": plan.model.params,
+        "selection": plan.selection.to_dict(),
+        "concurrency": plan.concurrency,
+        "name": plan.name,
+        "journal": str(journal.folder),
+        "version": __version__,
+        "provenance": {k: v for k, v in plan.provenance.items() if k != "git"}
+        | {"git": {k: v for k, v in plan.provenance.get("git", {}).items() if k != "diff"}},
+    }
+
+
+def summary_part(report: Report) -> dict[str, Any]:
+    """The figures; `eval_fns` maps each score function to its own."""
+    return {
+        "total_rows": report.rows,
+        "total_runs": report.total,
+        "eval_fns": {score.name: score_part(score) for score in report.scores},
+        "total_tokens": report.usage.total_tokens,
+        "total_duration_ms": report.duration_ms,
+        "completed_runs": report.completed,
+        "succeeded": report.succeeded,
+        "failed": report.failed,
+        "skipped": report.skipped,
+        "coverage": report.coverage,
+        "prompt_tokens": report.usage.prompt_tokens,
+        "completion_tokens": report.usage.completion_tokens,
+        "cost_usd": report.usage.cost_usd,
+        "judge_tokens": report.judge_usage.total_tokens,
+        "judge_cost_usd": report.judge_usage.cost_usd,
+        "latency_ms": report.latency_ms.to_dict() if report.latency_ms else None,
+        "tokens_per_run": report.tokens.to_dict() if report.tokens else None,
+        "failures": [f.to_dict() for f in report.failures],
+        "stopped": report.stopped,
+    }
+
+
+def score_part(score: ScoreReport) -> dict[str, Any]:
+    """One score function's figures, with `pass_at_<k>` and `pass_hat_<k>` as keys of their own."""
+    part: dict[str, Any] = {"mean": score.mean, "std": score.std, "min": score.min, "max": score.max}
+    for point in score.pass_at_k:
+        part[f"pass_at_{point.k}"] = point.value
+    for point in score.pass_hat_k:
+        part[f"pass_hat_{point.k}"] = point.value
+    part.update(
+        median=score.median,
+        mean_scored=score.mean_scored,
+        mean_ci=_pair(score.mean_interval),
+        pass_rate=score.pass_rate,
+        pass_rate_ci=_pair(score.pass_rate_interval),
+        passed=score.passed,
+        scored=score.scored,
+        failed=score.failed,
+        flake_rate=score.flake_rate,
+        pass_at_k_ci={str(p.k): _pair(p.interval) for p in score.pass_at_k},
+    )
+    return part
+
+
+def _pair(interval: Interval | None) -> list[float] | None:
+    return [interval.low, interval.high] if interval else None
+
+
+def _write_rows(out: IO[bytes], journal: Journal, plan: EvalPlan) -> None:
+    row, runs, first = None, [], True
+    for line in sorted_lines(journal):
+        if row is not None and line["row_index"] != row:
+            out.write((b"" if first else b",") + _row(row, runs, plan))
+            runs, first = [], False
+        row = line["row_index"]
+        runs.append(run_part(line))
+    if row is not None:
+        out.write((b"" if first else b",") + _row(row, runs, plan))
+
+
+def _row(index: int, runs: list[dict[str, Any]], plan: EvalPlan) -> bytes:
+    rates = {}
+    for name in runs[0]["scores"]:
+        values = [run["scores"].get(name) for run in runs]
+        rates[name] = sum(1 for v in values if v is not None and v >= plan.pass_threshold) / len(runs)
+    return orjson.dumps({"row_index": index, "runs": runs, "pass_rate": rates})
+
+
+def run_part(line: dict[str, Any]) -> dict[str, Any]:
+    """One rollout; `error` only when there is one. A score that failed is null, never 0."""
+    outcome = outcome_of_line(line)
+    run: dict[str, Any] = {
+        "run_index": outcome.attempt,
+        "success": outcome.status == SUCCESS,
+        "scores": outcome.scores,
+        "duration_ms": outcome.duration_ms,
+        "tokens": outcome.prompt_tokens + outcome.completion_tokens,
+        "status": outcome.status,
+        "prompt_tokens": outcome.prompt_tokens,
+        "completion_tokens": outcome.completion_tokens,
+        "cost_usd": outcome.cost_usd,
+        "llm_calls": len(line.get("calls") or ()),
+        "tool_calls": line.get("num_tool_calls", 0),
+        "finish_reason": line.get("finish_reason"),
+        "rollout_id": line.get("rollout_id"),
+    }
+    failure = line.get("failure")
+    if failure:
+        run["error"] = failure["message"]
+        run["failure"] = {k: failure[k] for k in ("phase", "category")}
+    broken = {n: s["failure"]["message"] for n, s in (line.get("scores") or {}).items() if s.get("failure")}
+    if broken:
+        run["score_errors"] = broken
+    return run
+
+
+def sorted_lines(journal: Journal) -> Iterator[dict[str, Any]]:
+    """The stored rollouts by row, then attempt; keeps positions in memory, not rollouts."""
+    rows, attempts, offsets = array("q"), array("q"), array("q")
+    seen = KeySet()
+    if not journal.rollouts_path.exists():
+        return
+    with journal.rollouts_path.open("rb") as source:
+        offset = 0
+        for raw in source:
+            try:
+                head = orjson.loads(raw)
+                if raw.endswith(b"\n") and seen.add((head["row_index"], head["attempt"])):
+                    rows.append(head["row_index"])
+                    attempts.append(head["attempt"])
+                    offsets.append(offset)
+            except (orjson.JSONDecodeError, KeyError, TypeError):
+                pass  # a torn line is no rollout
+            offset += len(raw)
+        for i in sorted(range(len(rows)), key=lambda i: (rows[i], attempts[i])):
+            source.seek(offsets[i])
+            yield orjson.loads(source.readline())

@@ -1,0 +1,181 @@
+"""What to do with the rollouts a journal holds when their inputs may have changed: reuse, grade again, run again.
+
+Looks only; `apply` changes the journal, and each of its steps can be cut off and started again without losing
+anything that was paid for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from osmosis.records.dataset import Row
+from osmosis.records.plan import EvalPlan
+
+from .dataset import row_hash
+from .evaluate import Options, evaluate
+from .journal import Journal, KeySet
+from .observer import Observer
+from .outcome import SUCCESS
+from .recorded import recorded
+from .scoring import Scorer
+
+_RERUN = ("agent", "row", "sampling")
+
+
+@dataclass(slots=True)
+class ResumePlan:
+    """How many stored rollouts can be used as they are, and which cannot."""
+
+    reuse: int = 0
+    regrade: KeySet = field(default_factory=KeySet)
+    rerun: KeySet = field(default_factory=KeySet)
+    retry: KeySet = field(default_factory=KeySet)
+    """Failed ones that were asked to be run again."""
+    gone: KeySet = field(default_factory=KeySet)
+    """Of rows or attempts that are not selected any more."""
+    owed: int = 0
+    """Never finished."""
+    changed: dict[str, int] = field(default_factory=dict)
+    """Which input changed, for how many rollouts."""
+
+    @property
+    def drifted(self) -> bool:
+        """Whether stored results do not fit the inputs of now."""
+        return bool(len(self.regrade) or len(self.rerun) or len(self.gone))
+
+    def line(self) -> str:
+        """The plan in one line."""
+        parts = [f"{self.reuse} reuse", f"{len(self.regrade)} regrade", f"{len(self.rerun)} rerun"]
+        parts += [f"{len(self.retry)} retry"] if len(self.retry) else []
+        parts += [f"{len(self.gone)} set aside"] if len(self.gone) else []
+        parts += [f"{self.owed} to run"] if self.owed else []
+        why = ", ".join(f"{name} changed" for name in self.changed)
+        return ", ".join(parts) + (f" ({why})" if why else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "reuse": self.reuse,
+            "regrade": len(self.regrade),
+            "rerun": len(self.rerun),
+            "retry": len(self.retry),
+            "set_aside": len(self.gone),
+            "to_run": self.owed,
+            "changed": self.changed,
+        }
+
+
+def plan_resume(
+    journal: Journal,
+    rows: Iterable[Row],
+    plan: EvalPlan,
+    hashes: Mapping[str, str],
+    *,
+    retry_failed: Sequence[str] | None = None,
+) -> ResumePlan:
+    """Compares what is stored with the inputs of now. `retry_failed`: categories or phases, empty for all failures."""
+    row_hashes = {row.index: row_hash(row.data) for row in rows}
+    found = ResumePlan()
+    for line in journal.lines():
+        key = (line["row_index"], line["attempt"])
+        if key[0] not in row_hashes or key[1] >= plan.attempts:
+            found.gone.add(key)
+        elif retry_failed is not None and _failed(line, retry_failed):
+            found.retry.add(key)
+        else:
+            _sort(found, key, line, {**hashes, "row": row_hashes[key[0]]})
+    kept = found.reuse + len(found.regrade)
+    found.owed = len(row_hashes) * plan.attempts - kept - len(found.rerun) - len(found.retry)
+    return found
+
+
+def _sort(found: ResumePlan, key: tuple[int, int], line: dict[str, Any], now: Mapping[str, str]) -> None:
+    stored: dict[str, str] = line.get("hashes") or {}
+    differs = [name for name in (*_RERUN, "score") if name in stored and name in now and stored[name] != now[name]]
+    for name in differs:
+        found.changed[name] = found.changed.get(name, 0) + 1
+    if any(name in _RERUN for name in differs):
+        found.rerun.add(key)
+    elif differs and line["status"] == SUCCESS:
+        found.regrade.add(key)
+    else:
+        found.reuse += 1
+
+
+def _failed(line: dict[str, Any], classes: Sequence[str]) -> bool:
+    failures = [line["failure"]] if line.get("failure") else []
+    failures += [s["failure"] for s in (line.get("scores") or {}).values() if s.get("failure")]
+    skipped = line["status"] == "skipped"
+    if not classes:
+        return bool(failures) or skipped
+    kinds = {f["category"] for f in failures} | {f["phase"] for f in failures} | ({"skipped"} if skipped else set())
+    return bool(kinds & set(classes))
+
+
+async def apply(
+    found: ResumePlan,
+    journal: Journal,
+    plan: EvalPlan,
+    rows: Iterable[Row],
+    scorers: Sequence[Scorer],
+    hashes: Mapping[str, str],
+    *,
+    observer: Observer | None = None,
+) -> None:
+    """Grades again what needs only that, and takes out what is to be run again or is not selected any more."""
+    journal.lock()
+    if len(found.regrade):
+        await regrade(journal, plan, rows, scorers, found.regrade, hashes, observer=observer)
+    drop = KeySet([*found.rerun, *found.retry, *found.gone])
+    if len(drop):
+        journal.drop(drop)
+
+
+async def regrade(
+    journal: Journal,
+    plan: EvalPlan,
+    rows: Iterable[Row],
+    scorers: Sequence[Scorer],
+    keys: KeySet,
+    hashes: Mapping[str, str],
+    *,
+    observer: Observer | None = None,
+) -> None:
+    """Scores these stored rollouts again, without asking the model; the old scores stay until all new ones are there."""
+    work = Journal(journal.folder / "regrade", redactor=journal.redactor)
+    for left in (work.rollouts_path, work.run_path):
+        left.unlink(missing_ok=True)
+    journal.lock()
+    free = plan.model_copy(update={"budget": type(plan.budget)(), "adaptive": False})
+    async with recorded(journal.rollouts_path) as read:
+        await evaluate(
+            free,
+            rows,
+            read,
+            scorers=scorers,
+            journal=work,
+            observer=observer,
+            options=Options(only=keys, hashes=dict(hashes)),
+        )
+    part = journal.folder / "rollouts.jsonl.part"
+    done = work.finished()
+    with part.open("wb") as out:
+        for line in _merged(journal, work, done):
+            out.write(orjson.dumps(line) + b"\n")
+        out.flush()
+        os.fsync(out.fileno())
+    journal.replace_rollouts(part)
+    for path in sorted(work.folder.iterdir()):
+        path.unlink()
+    work.folder.rmdir()
+
+
+def _merged(journal: Journal, work: Journal, done: KeySet) -> Iterator[dict[str, Any]]:
+    for line in journal.lines():
+        if (line["row_index"], line["attempt"]) not in done:
+            yield line
+    yield from work.lines()
