@@ -1,0 +1,226 @@
+"""`osmosis doctor`: one report of everything that could be wrong, each finding with its fix.
+
+Puts together what the workspace says (`workspace.doctor`), what the platform says, and, with `--imports`, what
+each rollout's own environment says. A part that cannot be asked is a finding, never a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .._version import __version__
+from ..errors import AuthRequired, OsmosisError, WorkspaceRequired
+from ..records.problem import Problem
+from ..records.source import Source
+from .context import AppContext, current
+from .output import DetailResult, NextStep
+
+if TYPE_CHECKING:
+    from ..client import PlatformClient
+    from ..workspace.layout import Workspace
+
+_ORDER = ("error", "warning", "info")
+
+
+def doctor(
+    path: Annotated[Path | None, typer.Argument(help="A folder of the workspace; default: here.")] = None,
+    fix: Annotated[
+        bool,
+        typer.Option("--fix", help="Create what is missing, refresh what was generated; overwrites nothing of yours."),
+    ] = False,
+    imports: Annotated[
+        bool, typer.Option("--imports", help="Also import each entrypoint in its own environment (makes it first).")
+    ] = False,
+) -> DetailResult:
+    """Check everything that could be wrong here; exit code 1 when there is an error.
+
+    Example:
+
+        osmosis doctor
+        osmosis doctor --fix
+        osmosis doctor --imports
+    """
+    ctx = current()
+    from ..workspace import doctor as checks
+    from ..workspace.layout import FILES, FOLDERS, find_workspace
+
+    start = ctx.path(path) if path else ctx.cwd
+    problems = checks.machine(ctx.environ)
+    workspace: Workspace | None = None
+    source: Source | None = None
+    fixed: list[str] = []
+    try:
+        workspace = find_workspace(start)
+    except WorkspaceRequired as error:
+        problems.append(_from_error(error, "no-workspace", "warning"))
+    if workspace is not None:
+        source = checks.source_of(workspace)
+        if fix:
+            fixed = checks.repair(workspace, source)
+        problems = [*checks.diagnose(workspace, source), *problems]
+    platform, said = _platform(ctx, workspace, source)
+    problems += said
+    if imports and workspace is not None:
+        problems += _imports(ctx, workspace)
+    problems.sort(key=lambda p: _ORDER.index(p.severity))
+    missing = [p.where for p in problems if p.code in ("missing-folder", "missing-file")]
+    errors = sum(p.severity == "error" for p in problems)
+    data = {
+        "version": __version__,
+        "workspace_directory": str(workspace.root) if workspace else None,
+        "required_paths": [*FOLDERS, *FILES],
+        "missing": missing,
+        "valid": workspace is not None and errors == 0,
+        "fixed": fixed,
+        "git": source and {"identity": source.identity, "remote_url": source.remote_url, "branch": source.branch},
+        "platform": platform,
+        "workspace": platform.get("workspace"),
+        "imports_checked": imports,
+        "findings": [p.to_dict() for p in problems],
+    }
+    steps = [NextStep("import every entrypoint too", command="osmosis doctor --imports")] if not imports else []
+    if not fix and any("doctor --fix" in p.fix for p in problems):
+        steps.insert(0, NextStep("repair what can be repaired", command="osmosis doctor --fix"))
+    return DetailResult(
+        data,
+        title="Doctor",
+        human=lambda console: _draw(console, data, problems),
+        exit_code=1 if errors else 0,
+        next_steps=steps,
+    )
+
+
+def _from_error(error: OsmosisError, code: str, severity: str, where: str = "") -> Problem:
+    return Problem.model_validate(
+        {"code": code, "what": error.message, "where": where, "fix": error.hint or "", "severity": severity}
+    )
+
+
+def _platform(
+    ctx: AppContext, workspace: Workspace | None, source: Source | None
+) -> tuple[dict[str, Any], list[Problem]]:
+    """What the platform says of this person, this workspace, its secrets, datasets and sync state."""
+    facts: dict[str, Any] = {"url": None, "reachable": False, "logged_in": False, "credentials": None}
+    try:
+        facts["url"] = ctx.platform_url
+        from .connect import login_of
+
+        login = login_of(ctx)
+        facts["credentials"] = login.store if login else None
+        facts["logged_in"] = bool(login and not login.expired)
+        with ctx.client(auth=facts["logged_in"]) as client:
+            facts["reachable"] = client.healthy()
+            if not facts["reachable"]:
+                what = f"the platform at {client.url} does not answer"
+                problem = Problem(
+                    code="no-platform", what=what, where="platform", fix="osmosis platform start", severity="warning"
+                )
+                return facts, [problem]
+            if not facts["logged_in"]:
+                state = "the login has expired" if login else "not logged in"
+                what = f"{state} at {client.url}"
+                problem = Problem(code="no-login", what=what, where="platform", fix="osmosis login", severity="warning")
+                return facts, [problem]
+            return facts, list(_logged_in(ctx, client, workspace, source, facts))
+    except OsmosisError as error:
+        severity = "warning" if isinstance(error, AuthRequired) else "error"
+        return facts, [_from_error(error, "platform", severity, "platform")]
+
+
+def _logged_in(
+    ctx: AppContext,
+    client: PlatformClient,
+    workspace: Workspace | None,
+    source: Source | None,
+    facts: dict[str, Any],
+) -> Iterable[Problem]:
+    if workspace is None or source is None or source.identity is None:
+        return
+    from .sync import ask_sync, differences
+
+    state = ask_sync(client, rollouts=True)
+    if not state.connected:
+        what = f"the platform does not know the repository {source.identity}"
+        fix = "osmosis init --here --platform"
+        yield Problem(code="unknown-remote", what=what, where="origin", fix=fix, severity="warning")
+        return
+    verified = client.accounts.verify()
+    facts["workspace"] = verified.get("workspace")
+    facts["sync"] = {"status": state.status, "commit_sha": state.commit_sha, "branches": state.branches}
+    if state.status == "Failed":
+        what = f"the last sync failed: {state.error or 'no reason given'}"
+        yield Problem(code="sync-failed", what=what, where="sync", fix="osmosis sync status")
+    for text in differences(state, source):
+        if text.startswith("the platform"):
+            fix = "git push" if source.ahead else "osmosis sync --wait"
+            yield Problem(code="not-synced", what=text, where="sync", fix=fix, severity="warning")
+    yield from _names(client, workspace)
+
+
+def _names(client: PlatformClient, workspace: Workspace) -> Iterable[Problem]:
+    """Datasets and secrets that configs name and the platform does not have."""
+    from ..workspace.config import ConfigFile, check_file
+
+    datasets = {str(row.get("file_name")): str(row.get("status")) for row in client.datasets.all()}
+    secrets = {str(row.get("name")) for row in client.secrets.all()}
+    for kind, path in workspace.configs():
+        file = ConfigFile(kind, path, workspace.relative(path))
+        config, _ = check_file(file, workspace)
+        if config is None:
+            continue
+        name = config.experiment.dataset
+        where = f"{file.where('experiment.dataset')}: experiment.dataset"
+        if name not in datasets:
+            local = workspace.local_dataset(name)
+            fix = f"osmosis dataset upload {workspace.relative(local)}" if local else "osmosis dataset list"
+            what = f"the platform has no dataset {name}"
+            yield Problem(code="no-dataset", what=what, where=where, fix=fix, severity="warning")
+        elif datasets[name] not in ("uploaded", "None"):
+            what = f"the dataset {name} is {datasets[name]}, not ready"
+            fix = f"osmosis dataset info {name}"
+            yield Problem(code="dataset-not-ready", what=what, where=where, fix=fix, severity="warning")
+        for secret in config.secret_names():
+            if secret not in secrets:
+                where = f"{file.where('secrets.required')}: secrets.required"
+                what, fix = f"the secret {secret} is not registered", f"osmosis secret set {secret}"
+                yield Problem(code="no-secret", what=what, where=where, fix=fix, severity="warning")
+
+
+def _imports(ctx: AppContext, workspace: Workspace) -> list[Problem]:
+    """Make each rollout's environment and import its entrypoint there, in a process of its own."""
+    from ..workspace.doctor import find_uv
+    from .import_check import check_imports
+
+    uv = find_uv(ctx.environ)
+    if uv is None:
+        return []  # `machine` has said that uv is missing
+    return check_imports(ctx, workspace, uv)
+
+
+def _draw(console: Any, data: dict[str, Any], problems: list[Problem]) -> None:
+    from rich.text import Text
+
+    from .output import clean
+
+    place = data["workspace_directory"] or "no workspace"
+    platform = data["platform"]
+    reach = "reachable" if platform["reachable"] else "not reachable"
+    login = f"logged in (kept in: {platform['credentials']})" if platform["logged_in"] else "not logged in"
+    console.print(Text(clean(f"workspace  {place}")))
+    console.print(Text(clean(f"platform   {platform['url']}: {reach}, {login}")))
+    for line in data["fixed"]:
+        console.print(Text(clean(f"fixed      {line}"), style="green"))
+    styles = {"error": "red", "warning": "yellow", "info": "dim"}
+    for problem in problems:
+        where = f"{problem.where}: " if problem.where else ""
+        line = Text(f"{problem.severity:<10} ", style=styles[problem.severity])
+        line.append(clean(f"{where}{problem.what}"), style="default")
+        console.print(line)
+        if problem.fix:
+            console.print(Text(clean(f"           {problem.fix}"), style="cyan"))
+    if not any(p.severity != "info" for p in problems):
+        console.print(Text("nothing wrong was found", style="green"))

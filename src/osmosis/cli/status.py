@@ -1,0 +1,160 @@
+"""`osmosis status`: where one is, on one screen: folder, configs, git, sync, last runs, and what to do next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import OsmosisError
+from ..records.source import Source, SyncState
+from .context import AppContext, current
+from .output import DetailResult, NextStep
+
+if TYPE_CHECKING:
+    from ..workspace.layout import Workspace
+
+
+def status() -> DetailResult:
+    """Show where you are and what to do next.
+
+    Example:
+
+        osmosis status
+    """
+    ctx = current()
+    from ..workspace.config import ConfigFile, check_file
+    from ..workspace.git import read_source
+    from ..workspace.layout import find_workspace
+
+    workspace = find_workspace(ctx.cwd)
+    source = read_source(workspace.root)
+    configs = []
+    for kind, path in workspace.configs():
+        file = ConfigFile(kind, path, workspace.relative(path))
+        _, problems = check_file(file, workspace)
+        errors = [p.line() for p in problems if p.severity == "error"]
+        configs.append({"path": file.shown, "kind": kind, "errors": errors})
+    state, runs, platform = _platform(ctx)
+    data: dict[str, Any] = {
+        "workspace_directory": str(workspace.root),
+        "rollouts": [r.name for r in workspace.rollouts()],
+        "configs": configs,
+        "datasets": [workspace.relative(p) for p in workspace.datasets()],
+        "git": source.to_dict() if source else None,
+        "platform": platform,
+        "sync": state.to_dict() if state else None,
+        "runs": runs,
+    }
+    steps = next_steps(workspace, source, state, configs, platform, runs)
+    return DetailResult(data, title="Status", human=lambda console: _draw(console, data), next_steps=steps)
+
+
+def _platform(ctx: AppContext) -> tuple[SyncState | None, list[dict[str, Any]], dict[str, Any]]:
+    """Sync state and the last runs. Without a platform the screen still says everything about the folder."""
+    facts: dict[str, Any] = {"url": None, "reachable": False, "note": None}
+    try:
+        facts["url"] = ctx.platform_url
+        with ctx.client() as client:
+            facts["reachable"] = client.healthy()
+            if not facts["reachable"]:
+                facts["note"] = "not reachable"
+                return None, [], facts
+            from .sync import ask_sync
+
+            state = ask_sync(client)
+            if not state.connected:
+                facts["note"] = "does not know this repository"
+                return state, [], facts
+            runs = [
+                {"kind": kind, **{k: row.get(k) for k in ("name", "status", "created_at", "platform_url")}}
+                for kind, each in (("eval", client.evals), ("training", client.trainings))
+                for row in each.rows(each.page(limit=3))
+            ]
+            return state, sorted(runs, key=lambda row: str(row["created_at"]), reverse=True)[:3], facts
+    except OsmosisError as error:
+        facts["note"] = error.message
+        facts["hint"] = error.hint
+        return None, [], facts
+
+
+def next_steps(
+    workspace: Workspace,
+    source: Source | None,
+    state: SyncState | None,
+    configs: list[dict[str, Any]],
+    platform: dict[str, Any],
+    runs: list[dict[str, Any]],
+) -> list[NextStep]:
+    """The one or two things that come next, the most pressing first."""
+    if not workspace.rollouts():
+        return [NextStep("make a rollout", command="osmosis rollout new multiply --template multiply")]
+    broken = [c["path"] for c in configs if c["errors"]]
+    if broken:
+        return [NextStep("correct a config", command=f"osmosis config check {broken[0]}")]
+    if source is None:
+        return [NextStep("put it under git", command="osmosis init --here")]
+    if source.dirty or source.untracked:
+        push = " && git push" if source.remote_url else ""
+        return [NextStep("commit what changed", command=f"git add -A && git commit -m 'what changed'{push}")]
+    if state is None:
+        hint = platform.get("hint") or "osmosis platform start"
+        return [NextStep("reach the platform", command=hint)]
+    if not state.connected:
+        return [NextStep("connect it to the platform", command="osmosis init --here --platform")]
+    if source.ahead or (source.upstream is None and not source.detached):
+        command = "git push" if source.upstream else f"git push -u origin {source.branch}"
+        return [NextStep("push", command=command)]
+    if source.commit and state.synced(source.branch) != source.commit:
+        return [NextStep("have the platform look", command="osmosis sync --wait")]
+    evals = [c["path"] for c in configs if c["kind"] == "eval"]
+    steps = []
+    if evals:
+        steps.append(NextStep("evaluate", command=f"osmosis eval submit {evals[0]} --wait"))
+    if runs:
+        steps.append(NextStep("look at the last run", command=f"osmosis {_noun(runs[0])} info {runs[0]['name']}"))
+    return steps
+
+
+def _noun(run: dict[str, Any]) -> str:
+    return "eval" if run["kind"] == "eval" else "train"
+
+
+def _draw(console: Any, data: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    from .output import clean
+
+    def row(label: str, value: str, style: str = "default") -> None:
+        line = Text(f"{label:<10} ", style="dim")
+        line.append(clean(value), style=style)
+        console.print(line)
+
+    row("workspace", data["workspace_directory"])
+    row("rollouts", ", ".join(data["rollouts"]) or "none yet")
+    broken = sum(1 for c in data["configs"] if c["errors"])
+    row(
+        "configs",
+        f"{len(data['configs'])}" + (f", {broken} with errors" if broken else ""),
+        "red" if broken else "default",
+    )
+    row("datasets", ", ".join(data["datasets"]) or "none in data/")
+    row("git", _git_line(data["git"]))
+    platform = data["platform"]
+    row("platform", f"{platform['url'] or ''} {platform['note'] or ''}".strip())
+    if (sync := data["sync"]) and sync.get("connected"):
+        commit = str(sync.get("commit_sha") or "nothing yet")[:10]
+        row("synced", f"{commit} of {sync.get('default_branch')} ({sync.get('status') or 'no sync yet'})")
+    for run in data["runs"]:
+        row("run", f"{run['name']}  {run['status']}  {run['platform_url'] or ''}")
+
+
+def _git_line(git: dict[str, Any] | None) -> str:
+    if git is None:
+        return "no repository"
+    parts = [git.get("branch") or "detached", str(git.get("commit") or "no commit")[:10]]
+    for key, word in (("ahead", "to push"), ("behind", "to pull")):
+        if git.get(key):
+            parts.append(f"{git[key]} {word}")
+    changed = len(git.get("dirty") or []) + len(git.get("untracked") or [])
+    if changed:
+        parts.append(f"{changed} uncommitted")
+    return ", ".join(parts) + (f" -> {git['remote_url']}" if git.get("remote_url") else ", no remote")

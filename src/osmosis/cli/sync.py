@@ -1,0 +1,223 @@
+"""`osmosis sync`: have the platform look at the repository, and see what it has next to what is here."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import Conflict, NotFound, OsmosisError, PlatformError
+from ..records.source import Source, SyncState
+from .context import AppContext, current
+from .output import DetailResult, NextStep, OperationResult
+
+if TYPE_CHECKING:
+    from ..client import PlatformClient
+
+app = typer.Typer(help="What the platform has of this repository.", invoke_without_command=True)
+NOT_CONNECTED = ("GIT_REPOSITORY_NOT_CONNECTED", "GIT_SCOPE_REQUIRED", "WORKSPACE_SCOPE_HEADER_ACCESS_DENIED")
+_BUSY = ("Pending", "Syncing")
+POLL_S = 0.5
+
+
+def ask_sync(client: PlatformClient, *, rollouts: bool = False) -> SyncState:
+    """What the platform has. A repository it does not know is a state too, not an error."""
+    from ..workspace.preflight import sync_state
+
+    try:
+        state = sync_state(client.sync.state())
+    except OsmosisError as error:
+        if isinstance(error, NotFound) or error.details.get("platform_code") in NOT_CONNECTED:
+            return SyncState(connected=False, error=error.message)
+        raise
+    assert state is not None
+    if rollouts and state.commit_sha:
+        state.rollouts = [str(row.get("name")) for row in client.sync.rollouts()]
+    return state
+
+
+def wait_for_commit(
+    ctx: AppContext, client: PlatformClient, commit: str, branch: str | None, *, timeout_s: float = 300.0
+) -> SyncState:
+    """Poll until the platform has this commit of the branch. Raises with the sync's own error when it failed, or
+    when time is over."""
+    deadline = time.monotonic() + timeout_s
+    started = False
+    said = ""
+    while True:
+        state = ask_sync(client)
+        if state.synced(branch) == commit:
+            return state
+        status = state.status or "no sync yet"
+        if status not in _BUSY:
+            if started and status == "Failed":
+                hint = "osmosis sync status, then correct it and push again"
+                raise PlatformError(f"the sync failed: {state.error or 'no reason given'}", hint=hint)
+            if started and status == "Success":
+                raise Conflict(
+                    f"the platform synced {branch or state.default_branch}, but not {commit[:10]}",
+                    hint="git push, then osmosis sync --wait",
+                )
+            client.sync.start()
+            started = True
+        if status != said:
+            ctx.output.say(f"waiting for the platform to sync {commit[:10]} ({status})")
+            said = status
+        if time.monotonic() > deadline:
+            hint = "osmosis sync status; the platform's log says more: osmosis platform logs"
+            raise PlatformError(f"the platform has not synced {commit[:10]} after {timeout_s:g} s", hint=hint)
+        time.sleep(POLL_S)
+
+
+@app.callback()
+def sync(
+    parsed: typer.Context,
+    wait: Annotated[bool, typer.Option("--wait", help="Until the platform has the commit of HEAD.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait at most.", min=1)] = 300.0,
+) -> OperationResult | None:
+    """Have the platform look at the repository now; with --wait until it has HEAD.
+
+    Example:
+
+        osmosis sync --wait
+        osmosis sync status
+    """
+    if parsed.invoked_subcommand is not None:
+        return None
+    ctx = current()
+    source = _source(ctx)
+    with ctx.client() as client:
+        before = ask_sync(client)
+        _require_connected(before, source)
+        if not wait:
+            client.sync.start()
+            state = ask_sync(client)
+        elif source is not None and source.commit:
+            _require_pushed(source)
+            state = wait_for_commit(ctx, client, source.commit, source.branch, timeout_s=timeout)
+        else:
+            client.sync.start()
+            state = _wait_until_done(client, timeout)
+    body = _body(state, source)
+    commit = state.synced(source.branch if source else None)
+    have = f"the platform has {commit[:10]}" if commit else "the platform has no commit yet"
+    message = f"{have} of {(source.branch if source else None) or state.default_branch}"
+    steps = [NextStep(action, command=command) for action, command in _steps(state, source)]
+    return OperationResult("sync.start", message, body, next_steps=steps)
+
+
+@app.command("status")
+def status() -> DetailResult:
+    """Show what the platform has, what is here, and what differs.
+
+    Example:
+
+        osmosis sync status
+    """
+    ctx = current()
+    source = _source(ctx)
+    with ctx.client() as client:
+        state = ask_sync(client, rollouts=True)
+    body = _body(state, source)
+    steps = [NextStep(action, command=command) for action, command in _steps(state, source)]
+    return DetailResult(body, title="Git Sync", next_steps=steps)
+
+
+def _source(ctx: AppContext) -> Source | None:
+    """Git facts of the workspace around the current folder; None when `--workspace` speaks for another one."""
+    from ..workspace.git import read_source
+    from ..workspace.layout import find_workspace
+
+    if ctx.options.workspace:
+        return None
+    return read_source(find_workspace(ctx.cwd).root)
+
+
+def _require_connected(state: SyncState, source: Source | None) -> None:
+    if not state.connected:
+        which = source.identity if source and source.identity else "this repository"
+        raise NotFound(f"the platform does not know {which}", hint="osmosis init --here --platform")
+
+
+def _require_pushed(source: Source) -> None:
+    if source.detached:
+        raise Conflict("HEAD is detached: there is no branch to wait for", hint="git switch main")
+    if source.upstream is None:
+        raise Conflict(f"branch {source.branch} was never pushed", hint=f"git push -u origin {source.branch}")
+    if source.ahead:
+        count = "1 commit is" if source.ahead == 1 else f"{source.ahead} commits are"
+        raise Conflict(f"{count} not pushed to {source.upstream}", hint="git push")
+
+
+def _wait_until_done(client: PlatformClient, timeout_s: float) -> SyncState:
+    deadline = time.monotonic() + timeout_s
+    state = ask_sync(client)
+    while state.status in _BUSY:
+        if time.monotonic() > deadline:
+            raise PlatformError(f"the sync is not over after {timeout_s:g} s", hint="osmosis sync status")
+        time.sleep(POLL_S)
+        state = ask_sync(client)
+    if state.status == "Failed":
+        raise PlatformError(f"the sync failed: {state.error or 'no reason given'}", hint="osmosis sync status")
+    return state
+
+
+def _body(state: SyncState, source: Source | None) -> dict[str, Any]:
+    here = source.to_dict() if source else None
+    differing = differences(state, source)
+    return {
+        "platform": {
+            "connected": state.connected,
+            "repository": state.repository,
+            "default_branch": state.default_branch,
+            "commit_sha": state.commit_sha,
+            "branches": state.branches,
+            "status": state.status,
+            "error": state.error,
+            "rollouts": state.rollouts,
+            "events": state.events[:10],
+        },
+        "here": here,
+        "in_sync": source is not None and not differing,
+        "differences": differing,
+    }
+
+
+def differences(state: SyncState, source: Source | None) -> list[str]:
+    """What the platform does not have of what is here, in words."""
+    if source is None:
+        return []
+    found = []
+    if source.dirty:
+        found.append(f"{len(source.dirty)} changed files are not committed: {_few(source.dirty)}")
+    if source.untracked:
+        found.append(f"{len(source.untracked)} files are not in git: {_few(source.untracked)}")
+    if source.ahead:
+        found.append(f"{source.ahead} commits are not pushed to {source.upstream}")
+    if source.behind:
+        found.append(f"{source.behind} commits of {source.upstream} are not here")
+    if not state.connected:
+        found.append("the platform does not know this repository")
+    elif source.commit and (have := state.synced(source.branch)) != source.commit:
+        what = f"has {have[:10]}" if have else "has nothing"
+        found.append(f"the platform {what} of {source.branch or 'this commit'}, HEAD is {source.commit[:10]}")
+    return found
+
+
+def _few(paths: list[str]) -> str:
+    return ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
+
+
+def _steps(state: SyncState, source: Source | None) -> list[tuple[str, str]]:
+    if source is None:
+        return []
+    if not state.connected:
+        return [("connect it", "osmosis init --here --platform")]
+    if source.dirty or source.untracked:
+        return [("commit and push", "git add -A && git commit -m 'what changed' && git push")]
+    if source.ahead or source.upstream is None:
+        return [("push", "git push" if source.upstream else f"git push -u origin {source.branch}")]
+    if source.commit and state.synced(source.branch) != source.commit:
+        return [("have the platform look", "osmosis sync --wait")]
+    return []

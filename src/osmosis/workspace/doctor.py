@@ -1,0 +1,272 @@
+"""Everything that could be wrong with a workspace and its machine, as findings with their fixes.
+
+Reads files, git and the machine; asks no platform and imports no rollout: `cli.doctor` adds what those say. The
+repairs only create what is missing or refresh what was generated; nothing a person wrote is changed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from .. import paths
+from ..records.problem import Problem
+from ..records.source import Source
+from .config import ConfigFile, check_file
+from .git import GitError, git_at, read_source, run_git
+from .layout import FILES, FOLDERS, Workspace, check
+from .template_update import instances
+from .templates import WORKSPACE, TemplateRecord, current_version, render_raw, schema_files
+
+LOW_DISK = 2 * 1024**3
+OLDEST_GIT = (2, 25)
+IGNORED = (".osmosis/", ".env")
+
+
+def diagnose(workspace: Workspace, source: Source | None) -> list[Problem]:
+    """Findings about the folder: layout, git, configs, datasets, ignored files, templates. No network."""
+    return [
+        *check(workspace),
+        *_configs(workspace),
+        *_repository(workspace, source),
+        *_ignored(workspace, source),
+        *_generated(workspace),
+        *_templates(workspace),
+    ]
+
+
+def machine(environ: Mapping[str, str]) -> list[Problem]:
+    """Findings about this machine: git, uv, disk, how rollout code is shut in."""
+    return [*_git_version(), *_uv(environ), *_disk(environ), *_sandbox()]
+
+
+def source_of(workspace: Workspace) -> Source | None:
+    """Git facts, None also when git cannot be asked (`machine` says why)."""
+    try:
+        return read_source(workspace.root)
+    except GitError:
+        return None
+
+
+def _configs(workspace: Workspace) -> list[Problem]:
+    found: list[Problem] = []
+    named: set[str] = set()
+    for kind, path in workspace.configs():
+        file = ConfigFile(kind, path, workspace.relative(path))
+        config, problems = check_file(file, workspace)
+        found += problems
+        if config is None:
+            continue
+        named.add(config.experiment.rollout)
+        dataset = config.experiment.dataset
+        if workspace.local_dataset(dataset) is None:
+            found.append(
+                Problem(
+                    code="no-local-dataset",
+                    what=f"data/ has no file for the dataset {dataset}",
+                    where=f"{file.where('experiment.dataset')}: experiment.dataset",
+                    fix=f"osmosis dataset download {dataset} -o data/, or add data/{dataset}.jsonl",
+                    severity="info",
+                )
+            )
+    for folder in workspace.rollouts():
+        if folder.name not in named and not found:
+            found.append(
+                Problem(
+                    code="no-config",
+                    what=f"no config runs the rollout {folder.name}",
+                    where=f"rollouts/{folder.name}",
+                    fix=f"add configs/eval/{folder.name}.toml",
+                    severity="info",
+                )
+            )
+    return found
+
+
+def _repository(workspace: Workspace, source: Source | None) -> list[Problem]:
+    if source is None:
+        fix = "osmosis init --here"
+        return [Problem(code="no-repository", what="this workspace is not in a git repository", fix=fix)]
+    found = []
+    if source.commit is None:
+        fix = "git add -A && git commit -m 'first commit'"
+        found.append(Problem(code="no-commit", what="the repository has no commit yet", fix=fix))
+    if source.prefix:
+        what = f"the workspace is the folder {source.prefix.rstrip('/')} of a bigger repository"
+        found.append(Problem(code="nested-workspace", what=what, fix="make the workspace a repository of its own"))
+    if source.remote_url is None:
+        fix = "osmosis init --here --platform, or: git remote add origin <url>"
+        found.append(Problem(code="no-remote", what="there is no remote named origin", fix=fix, severity="warning"))
+    elif source.identity is None:
+        what = f"the remote {source.remote_url} does not end in owner/repository"
+        found.append(Problem(code="bad-remote", what=what, fix="git remote set-url origin <url>"))
+    changed = len(source.dirty) + len(source.untracked)
+    if changed:
+        what = f"{changed} files are not committed: {', '.join([*source.dirty, *source.untracked][:3])}"
+        fix = "git add -A && git commit -m 'what changed'"
+        found.append(Problem(code="uncommitted", what=what, where="git", fix=fix, severity="warning"))
+    if source.ahead:
+        what = f"{source.ahead} commits are not pushed to {source.upstream}"
+        found.append(Problem(code="unpushed", what=what, where="git", fix="git push", severity="warning"))
+    elif source.remote_url and source.commit and source.upstream is None and not source.detached:
+        what, fix = f"branch {source.branch} was never pushed", f"git push -u origin {source.branch}"
+        found.append(Problem(code="no-upstream", what=what, where="git", fix=fix, severity="warning"))
+    return found
+
+
+def _ignored(workspace: Workspace, source: Source | None) -> list[Problem]:
+    if source is None:
+        return []
+    client = git_at(workspace.root)
+    found = []
+    for name in IGNORED:
+        # A folder is ignored when a file in it would be.
+        probe = f"{name}x" if name.endswith("/") else name
+        try:
+            run_git(client, "check-ignore", "--quiet", "--no-index", probe)
+        except GitError:
+            what = f"{name} is not ignored by git"
+            found.append(Problem(code="not-ignored", what=what, where=".gitignore", fix="osmosis doctor --fix"))
+    tracked = [p for p in run_git(client, "ls-files", "-z", "--", ".env", ".osmosis").split("\0") if p]
+    if tracked:
+        what = f"{', '.join(tracked[:3])} is under version control"
+        top = tracked[0].split("/")[0]
+        fix = f"git rm -r --cached {top} && git commit -m 'forget {top}', then replace any secret in it"
+        found.append(Problem(code="secrets-in-git", what=what, where=tracked[0], fix=fix))
+    return found
+
+
+def _generated(workspace: Workspace) -> list[Problem]:
+    found = []
+    for relative, text in schema_files().items():
+        path = workspace.root / relative
+        if not path.is_file() or path.read_text("utf-8", "replace") != text:
+            state = "is missing" if not path.is_file() else "belongs to another version of osmosis"
+            found.append(
+                Problem(
+                    code="schema",
+                    what=f"{relative} {state}: editors complete configs with it",
+                    where=relative,
+                    fix="osmosis doctor --fix",
+                    severity="info",
+                )
+            )
+    return found
+
+
+def _templates(workspace: Workspace) -> list[Problem]:
+    return [
+        Problem(
+            code="template-outdated",
+            what=f"{i.label} comes from version {i.record.version} of its template, {i.latest} is there",
+            where=f"{workspace.relative(i.folder)}/.template.toml",
+            fix=f"osmosis template update {i.label}",
+            severity="info",
+        )
+        for i in instances(workspace)
+        if i.outdated
+    ]
+
+
+def _git_version() -> list[Problem]:
+    try:
+        said = run_git(git_at(Path.home()), "--version")
+    except GitError as error:
+        return [Problem(code="no-git", what=error.message, where="git", fix=error.hint or "install git")]
+    numbers = [int(n) for n in said.split()[2].split(".")[:2] if n.isdigit()] if len(said.split()) > 2 else []
+    if tuple(numbers) < OLDEST_GIT:
+        return [Problem(code="old-git", what=f"{said} is too old", where="git", fix="install git 2.25 or newer")]
+    return []
+
+
+def find_uv(environ: Mapping[str, str]) -> str | None:
+    """The `uv` that makes rollout environments: the one that came with osmosis, else the one on PATH."""
+    try:
+        from uv import find_uv_bin
+
+        return str(find_uv_bin())
+    except (ImportError, FileNotFoundError):
+        return shutil.which("uv", path=environ.get("PATH"))
+
+
+def _uv(environ: Mapping[str, str]) -> list[Problem]:
+    if find_uv(environ):
+        return []
+    what = "uv is missing: the environments of rollouts are made with it"
+    return [Problem(code="no-uv", what=what, where="uv", fix="pip install uv")]
+
+
+def _disk(environ: Mapping[str, str]) -> list[Problem]:
+    found = []
+    seen = set()
+    for name, folder in (("data", paths.data_dir(environ)), ("cache", paths.cache_dir(environ))):
+        place = folder
+        while not place.exists():
+            place = place.parent
+        usage = shutil.disk_usage(place)
+        device = place.stat().st_dev
+        if usage.free < LOW_DISK and device not in seen:
+            seen.add(device)
+            what = f"only {usage.free / 1e9:.1f} GB are free for the {name} folder"
+            fix = f"make room, or move it: OSMOSIS_{name.upper()}_DIR"
+            found.append(Problem(code="low-disk", what=what, where=str(folder), fix=fix, severity="warning"))
+    return found
+
+
+def _sandbox() -> list[Problem]:
+    what = "rollout code runs with your own rights, in a process group of its own with a cleaned environment"
+    fix = "run only code you trust, or start the platform as a user of its own"
+    return [Problem(code="sandbox", what=what, where="sandbox", fix=fix, severity="info")]
+
+
+def repair(workspace: Workspace, source: Source | None) -> list[str]:
+    """Create missing folders and files, refresh schemas, complete .gitignore; what was done, one line each."""
+    done = []
+    for name in FOLDERS:
+        path = workspace.root / name
+        if not path.exists() and not _through_link(workspace.root, name):
+            path.mkdir(parents=True)
+            (path / ".gitkeep").touch()
+            done.append(f"created {name}/")
+    done += _missing_files(workspace)
+    for relative, text in schema_files().items():
+        path = workspace.root / relative
+        if path.parent.is_dir() and (not path.is_file() or path.read_text("utf-8", "replace") != text):
+            path.write_text(text, "utf-8")
+            done.append(f"wrote {relative}")
+    lines = [name for name in IGNORED if any(p.what.startswith(f"{name} is not") for p in _ignored(workspace, source))]
+    if lines:
+        ignore = workspace.root / ".gitignore"
+        text = ignore.read_text("utf-8") if ignore.is_file() else ""
+        joint = "" if not text or text.endswith("\n") else "\n"
+        ignore.write_text(text + joint + "\n".join(lines) + "\n", "utf-8")
+        done.append(f"added {', '.join(lines)} to .gitignore")
+    return done
+
+
+def _missing_files(workspace: Workspace) -> list[str]:
+    import tempfile
+
+    missing = [name for name in FILES if not (workspace.root / name).exists()]
+    missing = [name for name in missing if not _through_link(workspace.root, name)]
+    if not missing:
+        return []
+    record = TemplateRecord(WORKSPACE, current_version(), {"name": workspace.name})
+    with tempfile.TemporaryDirectory(prefix="osmosis-doctor-") as scratch:
+        render_raw(record, Path(scratch))
+        for name in missing:
+            target = workspace.root / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(Path(scratch) / name, target)
+    return [f"created {name}" for name in missing]
+
+
+def _through_link(root: Path, name: str) -> bool:
+    """A link on the way would have us write outside the workspace."""
+    spot = root
+    for part in Path(name).parts:
+        spot = spot / part
+        if spot.is_symlink():
+            return True
+    return False
