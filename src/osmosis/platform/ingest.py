@@ -51,11 +51,11 @@ def complete(platform: Platform, dataset_id: str, etags: dict[int, str] | None =
     if work.size <= platform.settings.inline_bytes:
         _finish(platform, work)
     else:
-        threading.Thread(target=_in_background, args=(platform, work), daemon=True, name="ingest").start()
+        _in_thread(platform, work)
 
 
-def recover(platform: Platform) -> None:
-    """Take up uploads that a restart interrupted."""
+def recover(platform: Platform) -> list[threading.Thread]:
+    """Take up uploads that a restart interrupted; the threads that do it are the answer."""
     with platform.db.read() as session:
         query = (
             sa.select(tables.Upload, tables.Dataset)
@@ -63,8 +63,13 @@ def recover(platform: Platform) -> None:
             .where(tables.Upload.status == "processing")
         )
         found = [_work(upload, dataset) for upload, dataset in session.execute(query)]
-    for work in found:
-        threading.Thread(target=_in_background, args=(platform, work), daemon=True, name="ingest").start()
+    return [_in_thread(platform, work) for work in found]
+
+
+def _in_thread(platform: Platform, work: Work) -> threading.Thread:
+    thread = threading.Thread(target=_in_background, args=(platform, work), daemon=True, name="ingest")
+    thread.start()
+    return thread
 
 
 def _work(upload: tables.Upload, dataset: tables.Dataset) -> Work:

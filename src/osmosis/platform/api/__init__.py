@@ -7,6 +7,7 @@ from fastapi import APIRouter
 
 def routers() -> list[APIRouter]:
     """Every router of the API, in order of match."""
-    from . import auth, sync
+    from . import auth, browser, datasets, eval_runs, jobs, models, secrets, sync, training_runs, workspaces
 
-    return [auth.router, sync.router]
+    parts = (auth, browser, workspaces, sync, datasets, secrets, eval_runs, training_runs, models, jobs)
+    return [part.router for part in parts]

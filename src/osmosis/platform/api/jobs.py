@@ -48,7 +48,7 @@ def stored(
     bodies: bool = False,
     limit: int = 200,
     offset: int = 0,
-) -> Response | dict[str, Any]:
+) -> Any:
     """The keys that are stored; with `bodies=true` one page of the rollouts themselves, one JSON line each."""
     with platform.db.read() as session:
         _check_token(session.get(tables.Run, run_id), token)

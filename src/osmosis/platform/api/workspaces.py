@@ -1,4 +1,4 @@
-"""`/api/cli/workspaces`, `/sync`, `/rollouts`, `/quickstart`: workspaces, their repository and what is synced."""
+"""`/api/cli/workspaces` and `/quickstart`: workspaces and the repository each is connected to."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pydantic import BaseModel
 
 from .. import tables
 from ..context import Platform
-from ..services import mirror, repositories, sync, synced, workspaces
-from ..services.pages import Page
-from .deps import CallerDep, PlatformDep, ScopeDep
+from ..services import mirror, repositories, sync, workspaces
+from .deps import CallerDep, PlatformDep
 
 router = APIRouter(prefix="/api/cli")
 
@@ -74,32 +73,6 @@ def connect(name: str, body: Connect, platform: PlatformDep, caller: CallerDep) 
     sync.run(platform.db, platform.settings, event_id)
     with platform.db.read() as session:
         return _body(platform, workspace, role, repositories.of_workspace(session, workspace.id))
-
-
-@router.get("/sync")
-def sync_state(platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
-    with platform.db.read() as session:
-        return synced.state(session, platform.settings, repositories.require(session, scope.workspace.id))
-
-
-@router.post("/sync")
-def sync_now(platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
-    with platform.db.write() as session:
-        event_id = sync.request(session, repositories.require(session, scope.workspace.id)).id
-    sync.run(platform.db, platform.settings, event_id)
-    return sync_state(platform, scope)
-
-
-@router.get("/rollouts")
-def list_rollouts(
-    platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0, branch: str | None = None
-) -> dict[str, Any]:
-    page = Page(limit, offset)
-    with platform.db.read() as session:
-        repository = repositories.of_workspace(session, scope.workspace.id)
-        found = synced.rollouts(session, repository, branch) if repository else []
-        shown = [synced.rollout_body(row, repository) for row in found[offset : offset + limit]]  # type: ignore[arg-type]
-    return page.wrap("rollouts", shown, len(found))
 
 
 @router.get("/quickstart")

@@ -1,0 +1,64 @@
+"""Every error leaves in the shape clients know: `error` and `message` (the same text), `code`, `issues`, `hint`.
+
+A bug leaves as INTERNAL with the place of the log; its traceback stays in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from osmosis.errors import InternalError, OsmosisError, ValidationError, from_wire
+
+log = logging.getLogger("osmosis.platform")
+
+
+def error_response(error: OsmosisError) -> JSONResponse:
+    """The body and status of a known error."""
+    headers = {}
+    if (wait := error.details.get("retry_after")) is not None:
+        headers["Retry-After"] = str(wait)
+    return JSONResponse(error.to_wire(), status_code=error.http_status, headers=headers)
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Install the handlers."""
+
+    @app.exception_handler(OsmosisError)
+    async def known(request: Request, error: OsmosisError) -> JSONResponse:
+        if error.http_status >= 500:
+            log.error("%s %s: %s", request.method, request.url.path, error)
+        return error_response(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
+        issues = [
+            {"key": ".".join(str(part) for part in found["loc"][1:]) or str(found["loc"][0]), "message": found["msg"]}
+            for found in error.errors()
+        ]
+        text = "; ".join(f"{issue['key']}: {issue['message']}" for issue in issues[:5])
+        return error_response(ValidationError(f"the request is malformed: {text}", issues=issues))
+
+    @app.exception_handler(HTTPException)
+    async def plain(request: Request, error: HTTPException) -> Response:
+        message = error.detail if error.status_code != 404 else f"no such path: {request.url.path}"
+        rebuilt = from_wire(error.status_code, {"message": str(message)})
+        return JSONResponse(
+            {"error": rebuilt.message, "message": rebuilt.message, "code": rebuilt.code},
+            status_code=error.status_code,
+            headers=error.headers,
+        )
+
+    @app.exception_handler(Exception)
+    async def bug(request: Request, error: Exception) -> JSONResponse:
+        log.exception("%s %s failed", request.method, request.url.path, exc_info=error)
+        return error_response(
+            InternalError(
+                f"the platform failed at {request.method} {request.url.path}: {type(error).__name__}",
+                hint="see the platform's log: osmosis platform logs",
+            )
+        )

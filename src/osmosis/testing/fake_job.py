@@ -1,0 +1,184 @@
+"""A job that runs nothing: `python -m osmosis.testing.fake_job <job folder>` speaks the job API like a real one.
+
+It reads `job.json`, makes a rollout per row and attempt (reward 1.0 for even rows, else 0.0), keeps a journal in the
+job folder and reports each. How it misbehaves is said in `[env]` of the run's config: `FAKE_JOB` is a comma-separated
+list of `crash-once:N` (dies after N rollouts, the first time), `crash` (dies at once, always), `mute` (never reports),
+`wait:N` (waits after N rollouts until told to stop or until `<job folder>/go` exists), `fail` (reports failed),
+`environ` (logs the names in its environment).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from osmosis.records.report import Report, ScoreReport
+from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score
+from osmosis.records.run import JobResult, JobSpec, LogLine, Progress, RolloutBatch, RunStatus, Stage
+
+RETRY_S = 0.05
+PATIENCE_S = 60.0
+
+
+class Stopped(Exception):
+    """The platform asked for it."""
+
+
+class FakeJob:
+    """One life of the job."""
+
+    def __init__(self, folder: Path, token: str) -> None:
+        self.folder = folder
+        self.spec = JobSpec.model_validate_json((folder / "job.json").read_text())
+        self.modes = dict(_modes(self.spec.config.env.get("FAKE_JOB", "")))
+        self.journal = folder / "fake-journal.jsonl"
+        self.http = httpx.Client(
+            base_url=f"{self.spec.platform_url}/api/jobs/{self.spec.run_id}",
+            headers={"Authorization": f"Bearer {token}"},
+            trust_env=False,
+        )
+
+    def run(self) -> int:
+        if "crash" in self.modes:
+            print("fake job: crashing as told")  # noqa: T201 - what a job prints is its last words
+            return 7
+        if "mute" in self.modes:
+            time.sleep(PATIENCE_S)
+            return 8
+        if "environ" in self.modes:
+            self.log(" ".join(sorted(os.environ)))
+        if "fail" in self.modes:
+            failure = Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message="failed as told", fix="do not tell")
+            self.post("finish", JobResult(status=RunStatus.FAILED, failure=failure))
+            return 1
+        try:
+            self.work()
+        except Stopped:
+            self.post("finish", JobResult(status=RunStatus.STOPPED, report=self.report()))
+            return 0
+        self.post("finish", JobResult(status=RunStatus.FINISHED, report=self.report()))
+        return 0
+
+    def work(self) -> None:
+        done = {(rollout.row_index, rollout.attempt) for rollout in self.rollouts()}
+        self.post("rollouts", RolloutBatch(rollouts=list(self.rollouts())))
+        stored = {tuple(key) for key in self.request("GET", "rollouts", None)["keys"]}
+        attempts = getattr(getattr(self.spec.config, "evaluation", None), "n", 1)
+        for row in self.spec.rows:
+            for attempt in range(attempts):
+                if (row, attempt) in done or (row, attempt) in stored:
+                    continue
+                self.heartbeat()
+                rollout = _rollout(row, attempt)
+                with self.journal.open("ab") as file:
+                    file.write(rollout.to_line())
+                self.post("rollouts", RolloutBatch(rollouts=[rollout]))
+                self.misbehave(len(list(self.rollouts())))
+        self.heartbeat()
+
+    def misbehave(self, finished: int) -> None:
+        marker = self.folder / "crashed"
+        if str(finished) == self.modes.get("crash-once") and not marker.exists():
+            marker.touch()
+            os._exit(9)
+        while str(finished) == self.modes.get("wait") and not (self.folder / "go").exists():
+            self.heartbeat()
+            time.sleep(RETRY_S)
+
+    def rollouts(self) -> Iterator[Rollout]:
+        if self.journal.exists():
+            for line in self.journal.read_bytes().splitlines():
+                yield Rollout.model_validate_json(line)
+
+    def heartbeat(self) -> None:
+        progress = Progress(
+            stage=Stage.ROLLOUTS,
+            completed=len(list(self.rollouts())),
+            total=len(self.spec.rows),
+            report=self.report(),
+        )
+        if self.post("heartbeat", progress)["stop"]:
+            raise Stopped
+
+    def log(self, message: str) -> None:
+        line = LogLine(step="fake", message=message)
+        self.request("POST", "logs", {"lines": [json.loads(line.model_dump_json())]})
+
+    def report(self) -> Report:
+        rewards = [rollout.value("reward") or 0.0 for rollout in self.rollouts()]
+        passed = sum(reward >= 1.0 for reward in rewards)
+        mean = sum(rewards) / len(rewards) if rewards else None
+        score = ScoreReport(
+            name="reward",
+            mean=mean,
+            mean_scored=mean,
+            std=None,
+            min=min(rewards, default=None),
+            max=max(rewards, default=None),
+            median=None,
+            passed=passed,
+            scored=len(rewards),
+            failed=0,
+            pass_rate=passed / len(rewards) if rewards else None,
+        )
+        return Report(
+            rows=len(self.spec.rows),
+            attempts=1,
+            pass_threshold=1.0,
+            total=len(self.spec.rows),
+            completed=len(rewards),
+            succeeded=len(rewards),
+            failed=0,
+            skipped=0,
+            coverage=len(rewards) / max(1, len(self.spec.rows)),
+            scores=[score],
+        )
+
+    def post(self, path: str, body: Any) -> dict[str, Any]:
+        return self.request("POST", path, json.loads(body.model_dump_json()))
+
+    def request(self, method: str, path: str, body: Any) -> dict[str, Any]:
+        """Patient while nobody answers; a lost lease ends the job."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                answer = self.http.request(method, f"/{path}", json=body)
+            except httpx.TransportError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_S)
+                continue
+            if answer.status_code == 409:
+                sys.exit(5)
+            answer.raise_for_status()
+            found: dict[str, Any] = answer.json()
+            return found
+
+
+def _modes(text: str) -> Iterator[tuple[str, str]]:
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition(":")
+        yield name, value
+
+
+def _rollout(row: int, attempt: int) -> Rollout:
+    reward = 1.0 if row % 2 == 0 else 0.0
+    return Rollout(
+        rollout_id=f"fake-{row}-{attempt}",
+        row_index=row,
+        attempt=attempt,
+        status=RolloutStatus.SUCCESS,
+        messages=[{"role": "user", "content": f"row {row}"}, {"role": "assistant", "content": "done"}],
+        scores={"reward": Score(name="reward", value=reward)},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(FakeJob(Path(sys.argv[1]), os.environ["_OSMOSIS_JOB_TOKEN"]).run())

@@ -1,0 +1,135 @@
+"""A platform over a real database file (and over Postgres when a URL is given), with a pushed repository."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from fastapi.testclient import TestClient
+
+from osmosis.platform import tables
+from osmosis.platform.app import create_app
+from osmosis.platform.context import Platform
+from osmosis.platform.services import sync
+from osmosis.platform.settings import PlatformSettings
+
+POSTGRES = os.environ.get("OSMOSIS_TEST_POSTGRES_URL", "")
+DATABASES = ["sqlite", *(["postgres"] if POSTGRES else [])]
+
+
+@dataclass
+class Site:
+    """A platform and a client of its owner inside workspace `demo`."""
+
+    platform: Platform
+    http: TestClient
+    """Sends the token and the workspace header."""
+    anonymous: TestClient
+
+    def json(self, method: str, path: str, expect: int = 200, **kwargs: Any) -> Any:
+        answer = self.http.request(method, path if path.startswith("/") else f"/api/cli/{path}", **kwargs)
+        assert answer.status_code == expect, answer.text
+        return answer.json() if answer.content else None
+
+    def announce(self, name: str, content: bytes, extension: str = "jsonl", **extra: Any) -> dict[str, Any]:
+        """Create the dataset and send its file, in one piece or in parts as told; not completed."""
+        body = {"file_name": name, "file_size": len(content), "extension": extension, **extra}
+        created: dict[str, Any] = self.json("POST", "datasets", json=body)
+        upload = created["upload"]
+        size = upload.get("part_size") or len(content)
+        for number, part in enumerate(upload.get("presigned_urls") or [upload]):
+            piece = content[number * size : (number + 1) * size]
+            sent = self.anonymous.put(path_of(part["presigned_url"]), content=piece)
+            assert sent.status_code == 200, sent.text
+            assert sent.headers["ETag"]
+        return created
+
+    def complete(self, created: dict[str, Any], expect: int = 200) -> dict[str, Any]:
+        return self.json("POST", f"datasets/{created['id']}/complete", expect=expect, json={})
+
+    def upload(self, name: str, content: bytes, extension: str = "jsonl", **extra: Any) -> dict[str, Any]:
+        return self.complete(self.announce(name, content, extension, **extra))
+
+    def push(self, files: dict[str, str], branch: str = "main") -> str:
+        """Commit files to the workspace's repository, push and sync; the commit is the answer."""
+        with self.platform.db.read() as session:
+            repository = session.scalars(sa.select(tables.Repository)).one()
+        checkout = self.platform.settings.data_dir / "checkout"
+        if not checkout.exists():
+            checkout.mkdir()
+            _git(checkout, "init", "-q", "-b", branch)
+        elif _git(checkout, "branch", "--show-current") != branch:
+            _git(checkout, "switch", "-q", "-c", branch)
+        for name, text in files.items():
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            (checkout / name).write_text(text)
+        _git(checkout, "add", "-A")
+        _git(checkout, "-c", "user.name=T", "-c", "user.email=t@localhost", "commit", "-q", "-m", "a change")
+        _git(checkout, "push", "-q", repository.path, branch)
+        sync.after_push(self.platform.db, self.platform.settings, repository.id)
+        return _git(checkout, "rev-parse", "HEAD")
+
+
+def path_of(url: str) -> str:
+    """A signed URL as the in-process client wants it."""
+    return "/" + url.split("/", 3)[3]
+
+
+def _git(folder: Path, *args: str) -> str:
+    done = subprocess.run(["git", *args], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty platform's data folder, copied by each test."""
+    folder = tmp_path_factory.mktemp("migrated")
+    create_app(PlatformSettings(data_dir=folder, worker=False)).state.platform.db.close()
+    return folder
+
+
+@pytest.fixture(params=DATABASES)
+def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Empty for SQLite; for Postgres a database of its own."""
+    if request.param == "sqlite":
+        yield ""
+        return
+    name = f"osmosis_test_{uuid.uuid4().hex}"
+    admin = sa.create_engine(POSTGRES, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name}"))
+    yield sa.make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
+    with admin.connect() as connection:
+        connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
+    admin.dispose()
+
+
+@pytest.fixture
+def site(tmp_path: Path, migrated: Path, database_url: str) -> Iterator[Site]:
+    folder = tmp_path / "data"
+    shutil.copytree(migrated, folder)
+    environ = {"PATH": os.environ["PATH"]}
+    settings = PlatformSettings(
+        data_dir=folder, worker=False, database_url=database_url, environ=environ, part_bytes=64
+    )
+    app = create_app(settings)
+    anonymous = TestClient(app, raise_server_exceptions=False)
+    token = anonymous.post(
+        "/api/cli/bootstrap",
+        json={"deviceName": "test"},
+        headers={"Authorization": f"Bearer {(folder / 'bootstrap.token').read_text().strip()}"},
+    ).json()["token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = anonymous.post("/api/cli/workspaces", json={"name": "demo"}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    http = TestClient(app, headers={**headers, "X-Osmosis-Workspace": "demo"}, raise_server_exceptions=False)
+    yield Site(app.state.platform, http, anonymous)
+    app.state.platform.db.close()
