@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypedDict
 
 from ..errors import OsmosisError
@@ -105,9 +106,7 @@ def resolve_judge(
     """Checks `model_info` and finds its key; `TypeError` or `MissingAPIKeyError` say what is missing."""
     provider = _text(model_info, "provider").lower()
     model = _text(model_info, "model")
-    unknown = sorted(set(model_info) - set(ModelInfo.__annotations__))
-    if unknown:
-        logger.warning("model_info: unknown keys are not used: %s", ", ".join(unknown))
+    _tell_unknown(", ".join(sorted(set(map(str, model_info)) - set(ModelInfo.__annotations__))))
     base = model_info.get("api_base")
     if base is not None and (not isinstance(base, str) or not base.strip()):
         raise TypeError(f"model_info['api_base'] must be a non-empty string, got {base!r}")
@@ -120,6 +119,13 @@ def resolve_judge(
         api_key=None if provider in _NOT_A_KEY and not model_info.get("api_key") else key,
         timeout_s=float(seconds),
     )
+
+
+@lru_cache(maxsize=256)
+def _tell_unknown(keys: str) -> None:
+    # Cached: a reward that is called for every rollout would otherwise say the same every time.
+    if keys:
+        logger.warning("model_info: unknown keys are not used: %s", keys)
 
 
 def resolve_api_key(

@@ -13,6 +13,7 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Annotated, Any, Generic, Literal, ParamSpec, TypeVar, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -23,6 +24,9 @@ from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchem
 from .agent_loop import RolloutContext
 from .deadline import DeadlineExceeded, run_with_deadline
 from .exceptions import ToolArgumentError, ToolExecutionError
+
+tool_time_limit: ContextVar[float | None] = ContextVar("osmosis_tool_time_limit", default=None)
+"""Seconds for every tool call that brings no limit of its own; an evaluation sets it from its plan."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -267,6 +271,7 @@ async def execute_tool_calls(
 
 
 async def _limited(work: Awaitable[Any], timeout_s: float | None, name: str) -> Any:
+    timeout_s = tool_time_limit.get() if timeout_s is None else timeout_s
     if timeout_s is None:
         return await work
 

@@ -1,0 +1,361 @@
+"""`osmosis eval-rubric`, `osmosis eval rubric` and `osmosis preview`: judge recorded conversations.
+
+Parses, calls `sdk.rubric_*`, shows. Every result is on disk before the next is counted; a run in which every
+judgement failed exits 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import UsageError, ValidationError
+from .context import AppContext, current
+from .output import Column, DetailResult, ListResult, NextStep, Result, clean
+
+if TYPE_CHECKING:
+    from ..sdk.rubric_run import RubricJob, RubricRun
+
+CONFIG_NAME = "rubric_configs.yaml"
+_PREVIEWED = (".yaml", ".yml", ".jsonl")
+
+DataOption = Annotated[str, typer.Option("--data", "-d", help="JSONL file with one conversation per line.")]
+NumberOption = Annotated[int, typer.Option("--number", "-n", min=1, help="Judgements per conversation.")]
+OutputOption = Annotated[str | None, typer.Option("--output", "-o", help="Report file, or folder for it.")]
+ConcurrencyOption = Annotated[int, typer.Option("--concurrency", min=1, help="Judgements at once.")]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Keep what an interrupted or partly failed run has judged; needs -o FILE.")
+]
+TimeoutOption = Annotated[float | None, typer.Option("--timeout", help="Seconds for one call of the judge.")]
+
+
+def eval_rubric(
+    rubric: Annotated[str, typer.Option("--rubric", "-r", help="Id of the rubric in the config file.")],
+    data: DataOption,
+    config: Annotated[
+        str | None, typer.Option("--config", "-c", help=f"Rubric file; else {CONFIG_NAME} near the data or here.")
+    ] = None,
+    number: NumberOption = 1,
+    output: OutputOption = None,
+    baseline: Annotated[str | None, typer.Option("--baseline", "-b", help="Earlier report to compare with.")] = None,
+    rubric_fn: Annotated[
+        str | None, typer.Option("--rubric-fn", help="Custom @osmosis_rubric function, module:name.")
+    ] = None,
+    concurrency: ConcurrencyOption = 8,
+    resume: ResumeOption = False,
+    timeout: TimeoutOption = None,
+) -> Result:
+    """Judge conversations with a rubric of a rubric file.
+
+    Example:
+
+        osmosis eval-rubric --rubric support_followup --data conversations.jsonl
+        osmosis eval-rubric -r tone -d data.jsonl -n 3 -o out/tone.json --baseline old.json
+        osmosis eval-rubric -r tone -d data.jsonl --rubric-fn my_rubrics:judge_tone
+    """
+    from ..sdk.judge_model import resolve_judge
+    from ..sdk.rubric_files import load_rubric_suite
+    from ..sdk.rubric_records import load_rubric_records
+    from ..sdk.rubric_report import Baseline
+    from ..sdk.rubric_run import RubricJob
+
+    ctx = current()
+    if not rubric.strip():
+        raise UsageError("--rubric is empty", hint="give the id of a rubric in the config file")
+    data_path = _existing(ctx, data, "--data")
+    config_path = _find_config(ctx, config, data_path)
+    suite = load_rubric_suite(config_path)
+    for warning in suite.warnings:
+        ctx.output.warn("RUBRIC_FILE", warning)
+    chosen = suite.get(rubric.strip())
+    function = _load_function(ctx, rubric_fn) if rubric_fn else None
+    if function is None:
+        resolve_judge(chosen.model_info, environ=ctx.environ)
+    records = load_rubric_records(data_path, chosen.id)
+    compared = Baseline.read(ctx.path(baseline)) if baseline else None
+    target = _target(ctx, output, chosen.id)
+    job = RubricJob(chosen, records, number, concurrency, function, timeout, ctx.environ)
+    runs = _judge(ctx, job, target, resume=resume and _resumable(output, target))
+    from ..sdk.rubric_report import build_report, write_json
+
+    report = build_report(job, runs, config_path=config_path, data_path=data_path, baseline=compared)
+    if output is None or not Path(output).suffix:
+        report["output_identifier"] = target.stem.rpartition("_")[2]
+    write_json(target, report)
+    again = ["osmosis eval-rubric -r", chosen.id, "-d", data, "-c", str(config_path), "-n", str(number)]
+    return _result(report, job, target, [*again, *(["--rubric-fn", rubric_fn] if rubric_fn else [])])
+
+
+def rubric(
+    data: DataOption,
+    rubric: Annotated[str, typer.Option("--rubric", "-r", help="The rubric's text, or @file.")],
+    model: Annotated[str, typer.Option("--model", help="The judge: provider/model.")],
+    number: NumberOption = 1,
+    output: OutputOption = None,
+    api_key: Annotated[str | None, typer.Option("--api-key", help="Better: --api-key-env.", hidden=True)] = None,
+    api_key_env: Annotated[str | None, typer.Option("--api-key-env", help="Variable that holds the key.")] = None,
+    base_url: Annotated[str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint of the judge.")] = None,
+    timeout: TimeoutOption = None,
+    score_min: Annotated[float, typer.Option("--score-min", help="Lowest score.")] = 0.0,
+    score_max: Annotated[float, typer.Option("--score-max", help="Highest score.")] = 1.0,
+    concurrency: ConcurrencyOption = 8,
+    resume: ResumeOption = False,
+) -> Result:
+    """Judge recorded conversations with a rubric given on the command line.
+
+    Example:
+
+        osmosis eval rubric -d conversations.jsonl -r "Names the capital." --model openai/gpt-5-mini
+        osmosis eval rubric -d rollouts.jsonl -r @rubric.txt --model judge --base-url http://127.0.0.1:8000/v1
+    """
+    from ..sdk.judge_model import resolve_judge
+    from ..sdk.rubric_files import RubricConfig
+    from ..sdk.rubric_records import load_rubric_records
+    from ..sdk.rubric_report import build_report, write_json
+    from ..sdk.rubric_run import RubricJob
+
+    ctx = current()
+    data_path = _existing(ctx, data, "--data")
+    text, source = _rubric_text(ctx, rubric)
+    _check_bounds(score_min, score_max)
+    info = _judge_info(model, base_url, api_key, api_key_env)
+    if api_key:
+        ctx.output.warn("API_KEY_VISIBLE", "--api-key is visible to others on this machine; use --api-key-env NAME")
+    resolve_judge(info, environ=ctx.environ)
+    config = RubricConfig("rubric", text, info, score_min, score_max, source_label=source)
+    records = load_rubric_records(data_path)
+    target = _target(ctx, output, "rubric")
+    job = RubricJob(config, records, number, concurrency, None, timeout, ctx.environ)
+    runs = _judge(ctx, job, target, resume=resume and _resumable(output, target))
+    report = build_report(job, runs, config_path=Path(source), data_path=data_path)
+    write_json(target, report)
+    again = ["osmosis eval rubric -d", data, "-r", rubric, "--model", model, "-n", str(number)]
+    return _result(report, job, target, again, fail_on_any=True)
+
+
+def preview(
+    path: Annotated[str, typer.Option("--path", "-p", help="A .yaml, .yml or .jsonl file.")],
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Show the first N only.")] = None,
+) -> Result:
+    """Show the rubrics of a YAML file, or the records of a JSONL file.
+
+    Example:
+
+        osmosis preview --path rubric_configs.yaml
+        osmosis preview -p conversations.jsonl --limit 3
+    """
+    ctx = current()
+    file = _existing(ctx, path, "--path")
+    if file.suffix.lower() not in _PREVIEWED:
+        raise ValidationError(f"{file}: cannot preview {file.suffix or 'this'}; it must end in {', '.join(_PREVIEWED)}")
+    if file.suffix.lower() == ".jsonl":
+        return _preview_records(file, limit)
+    return _preview_rubrics(ctx, file, limit)
+
+
+# -- inputs ------------------------------------------------------------------------------------------------------
+
+
+def _existing(ctx: AppContext, value: str, option: str) -> Path:
+    path = ctx.path(value)
+    if not path.exists():
+        raise ValidationError(f"{option}: there is no file {path}")
+    if path.is_dir():
+        raise ValidationError(f"{option}: {path} is a folder, not a file")
+    return path
+
+
+def _find_config(ctx: AppContext, given: str | None, data: Path) -> Path:
+    if given is not None:
+        return _existing(ctx, given, "--config")
+    tried = [data.parent / CONFIG_NAME, ctx.cwd / CONFIG_NAME, ctx.cwd / "examples" / CONFIG_NAME]
+    for path in tried:
+        if path.is_file():
+            return path
+    raise ValidationError(
+        f"no rubric file found; looked for {', '.join(str(path) for path in dict.fromkeys(tried))}",
+        hint="name it: --config path/to/rubrics.yaml",
+    )
+
+
+def _load_function(ctx: AppContext, path: str) -> Callable[..., Any]:
+    from ..engine.loader import load_object
+
+    # A person's function reads its keys from the process: what the env file says has to be there.
+    for name, value in ctx.environ.items():
+        os.environ.setdefault(name, value)
+    function = load_object(path, ctx.cwd)
+    if not callable(function):
+        raise ValidationError(f"--rubric-fn {path} is {type(function).__name__}, not a function")
+    loaded: Callable[..., Any] = function
+    return loaded
+
+
+def _rubric_text(ctx: AppContext, value: str) -> tuple[str, str]:
+    if not value.startswith("@"):
+        text, source = value, "command line"
+    else:
+        file = _existing(ctx, value[1:], "--rubric")
+        text, source = file.read_text(encoding="utf-8"), str(file)
+    if not text.strip():
+        raise ValidationError("the rubric is empty", hint="give its text, or @file")
+    return text, source
+
+
+def _check_bounds(low: float, high: float) -> None:
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise UsageError(f"--score-max must be greater than --score-min, got {low:g} to {high:g}")
+
+
+def _judge_info(model: str, base_url: str | None, api_key: str | None, api_key_env: str | None) -> dict[str, Any]:
+    from ..sdk.judge_model import provider_of
+
+    provider, name = ("openai", model) if base_url else provider_of(model)
+    if not provider:
+        raise UsageError(f"--model {model} names no provider", hint="write provider/model, such as openai/gpt-5-mini")
+    info: dict[str, Any] = {"provider": provider, "model": name}
+    pairs = {"api_base": base_url, "api_key": api_key, "api_key_env": api_key_env}
+    return {**info, **{key: value for key, value in pairs.items() if value}}
+
+
+def _target(ctx: AppContext, output: str | None, rubric_id: str) -> Path:
+    """The report's file; a folder or nothing gets `rubric_eval_result_<unix seconds>.json`."""
+    if output is None:
+        from ..paths import cache_dir
+
+        slug = re.sub(r"[^A-Za-z0-9_-]+", "_", rubric_id).strip("_").lower() or "rubric"
+        folder = cache_dir(ctx.environ) / "eval_result" / slug
+    else:
+        path = ctx.path(output)
+        if path.suffix:
+            if path.is_dir():
+                raise ValidationError(f"--output: {path} is a folder", hint="name a file in it, or drop the ending")
+            return path
+        folder = path
+    stamp = int(time.time())
+    while (file := folder / f"rubric_eval_result_{stamp}.json").exists():
+        stamp += 1
+    return file
+
+
+def _resumable(output: str | None, target: Path) -> bool:
+    if output is None or not Path(output).suffix:
+        raise UsageError("--resume needs the report file of the run to go on with", hint="-o path/to/report.json")
+    if not _runs_path(target).is_file():
+        raise ValidationError(f"nothing to resume: there is no {_runs_path(target)}", hint="leave --resume out")
+    return True
+
+
+def _runs_path(target: Path) -> Path:
+    return target.with_name(f"{target.stem}.runs.jsonl")
+
+
+# -- the run -----------------------------------------------------------------------------------------------------
+
+
+def _judge(ctx: AppContext, job: RubricJob, target: Path, *, resume: bool) -> list[RubricRun]:
+    from ..sdk.rubric_run import RunFile, run_rubric
+
+    results = RunFile(_runs_path(target), resume=resume)
+    missing = len(job.missing(results.runs))
+    total = len(job.records) * job.number
+    if missing < total:
+        ctx.output.say(f"{total - missing} of {total} judgements are there already")
+    try:
+        with _progress(ctx, total, total - missing) as advance:
+            return asyncio.run(run_rubric(job, results, on_run=advance))
+    except KeyboardInterrupt:
+        done = total - len(job.missing(results.runs))
+        ctx.output.say(f"{done} of {total} judgements are kept; go on with: --resume -o {target}", style="yellow")
+        raise
+    finally:
+        results.close()
+
+
+@contextmanager
+def _progress(ctx: AppContext, total: int, done: int) -> Iterator[Callable[[RubricRun], None]]:
+    if not ctx.output.live or total < 2:
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=ctx.output.console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total, completed=done)
+        yield lambda _: bar.advance(task)
+
+
+def _result(
+    report: dict[str, Any], job: RubricJob, target: Path, again: list[str], *, fail_on_any: bool = False
+) -> DetailResult:
+    from .rubric_show import draw_report
+
+    overall = report["overall_statistics"]
+    failed, total = overall["failure_count"], overall["total_runs"]
+    steps = []
+    if failed:
+        words = " ".join([again[0], *(shlex.quote(word) for word in again[1:])])
+        steps.append(NextStep(f"judge the {failed} failed again", command=f"{words} -o {target} --resume"))
+    return DetailResult(
+        {**report, "output_path": str(target)},
+        human=lambda console: draw_report(console, report, job, target),
+        exit_code=1 if failed == total or (fail_on_any and failed) else 0,
+        next_steps=steps,
+    )
+
+
+# -- preview -----------------------------------------------------------------------------------------------------
+
+
+def _preview_records(file: Path, limit: int | None) -> ListResult:
+    from ..sdk.rubric_records import read_json_lines
+    from .rubric_show import draw_records
+
+    rows = [
+        {"index": number, "line": line, "record": record}
+        for number, (line, record) in enumerate(read_json_lines(file), start=1)
+    ]
+    shown = rows[:limit]
+    if not rows:
+        raise ValidationError(f"{file} is empty: it needs one JSON object per line")
+    return ListResult(
+        shown,
+        [Column("index", "#"), Column("record", "record")],
+        total_count=len(rows),
+        has_more=len(shown) < len(rows),
+        human=lambda console: draw_records(console, file, shown, len(rows)),
+    )
+
+
+def _preview_rubrics(ctx: AppContext, file: Path, limit: int | None) -> ListResult:
+    from ..sdk.rubric_files import load_rubric_configs
+    from .rubric_show import draw_rubrics
+
+    parsed = load_rubric_configs(file)
+    if not parsed:
+        raise ValidationError(f"{file} has no rubric: an entry needs `id`, `rubric` and `model_info`")
+    rows: list[dict[str, Any]] = [
+        {"index": number, "label": one.label, "line": one.line, "problems": list(one.problems), "config": one.payload}
+        for number, one in enumerate(parsed, start=1)
+    ]
+    for row in rows:
+        for problem in row["problems"]:
+            ctx.output.warn("RUBRIC_FILE", f"{file}:{row['line']}: {clean(row['label'])}: {problem}")
+    shown = rows[:limit]
+    return ListResult(
+        shown,
+        [Column("index", "#"), Column("label", "label"), Column("config", "config")],
+        total_count=len(rows),
+        has_more=len(shown) < len(rows),
+        human=lambda console: draw_rubrics(console, file, shown, len(rows)),
+    )

@@ -1,0 +1,308 @@
+"""Rubric files (YAML), read with the line of every problem.
+
+`load_rubric_suite` is strict and lists everything that is wrong; `load_rubric_configs` shows what is there, for
+previews. Nothing is asked here, and no key is looked up.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import ValidationError
+from .judge_model import ModelInfo
+from .rubric_records import digest_of, is_number, read_text
+
+SUPPORTED_VERSION = 1
+_ENTRY_KEYS = frozenset(
+    {"id", "rubric", "model_info", "score_min", "score_max", "system_prompt", "original_input", "ground_truth"}
+)
+_ENTRY_EXTRAS = frozenset({"title", "description", "name", "tags"})
+_DOCUMENT_KEYS = ("version", "default_model_info", "default_score_min", "default_score_max")
+_DEFAULTED = ("model_info", "score_min", "score_max", "system_prompt", "original_input", "ground_truth")
+
+
+@dataclass(frozen=True)
+class RubricConfig:
+    """One rubric of a file, defaults filled in."""
+
+    id: str
+    rubric: str
+    model_info: dict[str, Any]
+    score_min: float | None = None
+    score_max: float | None = None
+    system_prompt: str | None = None
+    original_input: str | None = None
+    ground_truth: str | None = None
+    label: str = ""
+    """Where in the file: `rubrics[0]`."""
+    source_label: str = ""
+    """`path:label`."""
+    line: int = 0
+
+    def judge_info(self) -> dict[str, Any]:
+        """`model_info` with the config's own prompt before the judge's."""
+        prompts = [p for p in (self.system_prompt, self.model_info.get("system_prompt")) if p]
+        info = dict(self.model_info)
+        if prompts:
+            info["system_prompt"] = "\n\n".join(str(prompt).strip() for prompt in prompts)
+        return info
+
+    def digest(self) -> str:
+        """Changes when a judgement could: resume compares it. Knows no key."""
+        info = {key: value for key, value in self.model_info.items() if key != "api_key"}
+        data = [self.rubric, info, self.score_min, self.score_max, self.system_prompt, self.original_input]
+        return digest_of([*data, self.ground_truth])
+
+
+@dataclass(frozen=True)
+class ParsedItem:
+    """One entry as it stands, valid or not."""
+
+    label: str
+    payload: dict[str, Any]
+    line: int
+    problems: tuple[str, ...] = ()
+
+
+@dataclass
+class RubricSuite:
+    """All rubrics of a file, by id, in the file's order."""
+
+    path: Path
+    version: int | None
+    configs: dict[str, RubricConfig]
+    warnings: list[str] = field(default_factory=list)
+    """Unknown keys and the like; nothing that stops."""
+
+    def available_ids(self) -> list[str]:
+        return list(self.configs)
+
+    def get(self, rubric_id: str) -> RubricConfig:
+        """By exact id, else by the only one that differs in case; `ValidationError` lists the ids."""
+        if rubric_id in self.configs:
+            return self.configs[rubric_id]
+        alike = [config for name, config in self.configs.items() if name.lower() == rubric_id.lower()]
+        if len(alike) == 1:
+            return alike[0]
+        near = difflib.get_close_matches(rubric_id, self.configs, n=1)
+        raise ValidationError(
+            f"there is no rubric {rubric_id!r} in {self.path}; it has: {', '.join(self.configs)}",
+            hint=f"--rubric {near[0]}" if near else None,
+        )
+
+
+# -- YAML --------------------------------------------------------------------------------------------------------
+
+
+def load_rubric_suite(path: Path) -> RubricSuite:
+    """The rubrics of a YAML file; `ValidationError` names every problem with its line."""
+    reading = _Reading(path)
+    configs: dict[str, RubricConfig] = {}
+    for entry, defaults in reading.entries():
+        config = reading.config(entry, defaults)
+        if config is not None:
+            configs[config.id] = config
+    if not reading.issues and not configs:
+        reading.issue(1, "rubrics", "no rubric found: an entry needs `id`, `rubric` and `model_info`")
+    reading.stop_if_wrong()
+    return RubricSuite(path, reading.version, configs, reading.warnings)
+
+
+def load_rubric_configs(path: Path) -> list[ParsedItem]:
+    """Every entry, broken ones with their problems; stops only for what makes the file unreadable."""
+    reading = _Reading(path)
+    found: list[ParsedItem] = []
+    for entry, defaults in reading.entries():
+        kept = len(reading.issues)
+        reading.config(entry, defaults)
+        problems = tuple(issue["message"] for issue in reading.issues[kept:] if not issue.get("fatal"))
+        reading.issues[kept:] = [issue for issue in reading.issues[kept:] if issue.get("fatal")]
+        found.append(ParsedItem(entry.label, entry.value, entry.line, problems))
+    reading.stop_if_wrong()
+    return found
+
+
+@dataclass(frozen=True)
+class _Entry:
+    label: str
+    value: dict[str, Any]
+    line: int
+    lines: dict[str, int]
+
+
+class _Reading:
+    """One pass over a file, collecting what is wrong."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.version: int | None = None
+        self.issues: list[dict[str, Any]] = []
+        self.warnings: list[str] = []
+        self._seen: dict[str, int] = {}
+        self._versions: set[int | None] = set()
+        try:
+            self._nodes = list(yaml.compose_all(read_text(path), Loader=yaml.SafeLoader))
+        except yaml.YAMLError as exc:
+            mark = getattr(exc, "problem_mark", None)
+            where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+            problem = getattr(exc, "problem", None) or str(exc)
+            raise ValidationError(f"{where}: not YAML: {problem}") from exc
+
+    def issue(self, line: int, key: str, message: str, *, fatal: bool = False) -> None:
+        found = {"key": key, "message": message, "where": f"{self.path}:{line}: {key}"}
+        self.issues.append({**found, "fatal": True} if fatal else found)
+
+    def stop_if_wrong(self) -> None:
+        if not self.issues:
+            return
+        for issue in self.issues:
+            issue.pop("fatal", None)
+        first = self.issues[0]
+        raise ValidationError(f"{first['where']}: {first['message']}", issues=self.issues)
+
+    def entries(self) -> Iterator[tuple[_Entry, dict[str, Any]]]:
+        for position, node in enumerate(self._nodes):
+            if node is None:
+                continue
+            defaults = self._defaults(node) if isinstance(node, yaml.MappingNode) else {}
+            for entry in self._walk(node, ""):
+                label = entry.label or f"document[{position}]"
+                yield _Entry(label, entry.value, entry.line, entry.lines), defaults
+
+    def _defaults(self, node: yaml.MappingNode) -> dict[str, Any]:
+        value, lines = _plain(node), _lines(node)
+        if isinstance(value.get("rubric"), str):
+            return {}
+        line = lines.get("version", node.start_mark.line + 1)
+        version = value.get("version")
+        if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
+            self.issue(line, "version", f"must be a whole number, got {version!r}", fatal=True)
+        elif version is not None and version != SUPPORTED_VERSION:
+            self.issue(line, "version", f"version {version} is not known; {SUPPORTED_VERSION} is", fatal=True)
+        self._versions.add(version if isinstance(version, int) else None)
+        if len(self._versions) > 1:
+            self.issue(line, "version", "the documents of this file have different versions", fatal=True)
+        self.version = version if isinstance(version, int) else self.version
+        if "default_extra_info" in value:
+            self.issue(lines["default_extra_info"], "default_extra_info", _NO_EXTRA, fatal=True)
+        for key in ("default_score_min", "default_score_max"):
+            if value.get(key) is not None and not is_number(value[key]):
+                self.issue(lines[key], key, f"must be a number, got {value[key]!r}", fatal=True)
+        return {key: value[f"default_{key}"] for key in _DEFAULTED if value.get(f"default_{key}") is not None}
+
+    def _walk(self, node: yaml.Node, label: str) -> Iterator[_Entry]:
+        line = node.start_mark.line + 1
+        if isinstance(node, yaml.MappingNode):
+            value = _plain(node)
+            if isinstance(value.get("rubric"), str):
+                yield _Entry(label, value, line, _lines(node))
+                return
+            for key_node, child in node.value:
+                key = str(key_node.value)
+                if not key.startswith("default_"):
+                    yield from self._walk(child, f"{label}.{key}" if label else key)
+        elif isinstance(node, yaml.SequenceNode):
+            for position, child in enumerate(node.value):
+                yield from self._walk(child, f"{label}[{position}]")
+
+    def config(self, entry: _Entry, defaults: dict[str, Any]) -> RubricConfig | None:
+        """The checked config, or None with issues."""
+        before = len(self.issues)
+        value = {**defaults, **{key: one for key, one in entry.value.items() if one is not None}}
+        problem = _Problems(self, entry)
+        name = value.get("id")
+        if not isinstance(name, str) or not name.strip():
+            problem("id", "must be a non-empty string")
+        elif name in self._seen:
+            problem("id", f"{name!r} is used twice, first in line {self._seen[name]}", fatal=True)
+        else:
+            self._seen[name] = entry.line
+        if not value["rubric"].strip():
+            problem("rubric", "must not be empty")
+        info = value.get("model_info")
+        if not isinstance(info, dict):
+            problem("model_info", "must be a mapping with provider and model (or set default_model_info)")
+        else:
+            self._model_info(info, problem)
+        if "extra_info" in entry.value:
+            problem("extra_info", _NO_EXTRA, fatal=True)
+        bounds = [self._bound(value, info, key, problem) for key in ("score_min", "score_max")]
+        low = 0.0 if bounds[0] is None else bounds[0]
+        high = 1.0 if bounds[1] is None else bounds[1]
+        if high <= low:
+            problem("score_max", f"must be greater than score_min, got {low:g} to {high:g}")
+        self._unknown(entry)
+        if len(self.issues) > before:
+            return None
+        texts = {key: value[key] for key in ("system_prompt", "original_input", "ground_truth") if _said(value, key)}
+        return RubricConfig(
+            id=value["id"],
+            rubric=value["rubric"],
+            model_info=dict(value["model_info"]),
+            score_min=bounds[0],
+            score_max=bounds[1],
+            label=entry.label,
+            source_label=f"{self.path}:{entry.label}",
+            line=entry.line,
+            **texts,
+        )
+
+    def _model_info(self, info: dict[str, Any], problem: _Problems) -> None:
+        for key in ("provider", "model"):
+            if not isinstance(info.get(key), str) or not info[key].strip():
+                problem(f"model_info.{key}", "must be a non-empty string")
+        for key in sorted(set(info) - set(ModelInfo.__annotations__)):
+            near = difflib.get_close_matches(key, ModelInfo.__annotations__, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            self.warnings.append(f"{self.path}:{problem.line('model_info')}: model_info.{key} is not used{meant}")
+
+    def _bound(self, value: dict[str, Any], info: Any, key: str, problem: _Problems) -> float | None:
+        found = value.get(key)
+        if found is None and isinstance(info, dict):
+            found = info.get(key)
+        if found is None:
+            return None
+        if not is_number(found):
+            problem(key, f"must be a number, got {found!r}")
+            return None
+        return float(found)
+
+    def _unknown(self, entry: _Entry) -> None:
+        for key in sorted(set(map(str, entry.value)) - _ENTRY_KEYS - _ENTRY_EXTRAS - {"extra_info"}):
+            near = difflib.get_close_matches(key, _ENTRY_KEYS, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            self.warnings.append(
+                f"{self.path}:{entry.lines.get(key, entry.line)}: {entry.label}.{key} is not used{meant}"
+            )
+
+
+_NO_EXTRA = "extra_info does not belong in a rubric file: put it on the records of the data file"
+
+
+class _Problems:
+    def __init__(self, reading: _Reading, entry: _Entry) -> None:
+        self._reading, self._entry = reading, entry
+
+    def line(self, key: str) -> int:
+        return self._entry.lines.get(key.partition(".")[0], self._entry.line)
+
+    def __call__(self, key: str, message: str, *, fatal: bool = False) -> None:
+        self._reading.issue(self.line(key), f"{self._entry.label}.{key}", message, fatal=fatal)
+
+
+def _plain(node: yaml.Node) -> Any:
+    return yaml.SafeLoader("").construct_object(node, deep=True)
+
+
+def _lines(node: yaml.MappingNode) -> dict[str, int]:
+    return {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
+
+
+def _said(value: dict[str, Any], key: str) -> bool:
+    return isinstance(value.get(key), str) and bool(value[key].strip())

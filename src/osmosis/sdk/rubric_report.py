@@ -1,0 +1,138 @@
+"""What a rubric run adds up to: statistics, the JSON report, the comparison with an earlier one.
+
+Computes and writes; a failed run has no score and is counted as a failure, never as a zero.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ValidationError
+from ..records.base import utc_now
+from ..records.rollout import Usage
+from .rubric_records import RubricRecord
+from .rubric_run import RubricJob, RubricRun
+
+STATISTICS = ("average", "variance", "stdev", "min", "max")
+
+
+def summarise(runs: Iterable[RubricRun]) -> dict[str, Any]:
+    """Population statistics over the scored runs; all 0.0 when there is none."""
+    runs = list(runs)
+    scores = [run.score for run in runs if run.score is not None and run.status == "success"]
+    figures = dict.fromkeys(STATISTICS, 0.0)
+    if scores:
+        figures = {
+            "average": statistics.fmean(scores),
+            "variance": statistics.pvariance(scores),
+            "stdev": statistics.pstdev(scores),
+            "min": min(scores),
+            "max": max(scores),
+        }
+    return {
+        **figures,
+        "total_runs": len(runs),
+        "success_count": len(scores),
+        "failure_count": len(runs) - len(scores),
+    }
+
+
+def usage_of(runs: Iterable[RubricRun]) -> Usage:
+    """What all runs consumed."""
+    total = Usage()
+    for run in runs:
+        if run.usage:
+            total = total + Usage.model_validate(run.usage)
+    return total
+
+
+def build_report(
+    job: RubricJob, runs: list[RubricRun], *, config_path: Path, data_path: Path, baseline: Baseline | None = None
+) -> dict[str, Any]:
+    """The report as JSON-safe data, `overall_statistics` before the records."""
+    overall = summarise(runs)
+    by_record: dict[int, list[RubricRun]] = {}
+    for run in runs:
+        by_record.setdefault(run.record_index, []).append(run)
+    report: dict[str, Any] = {
+        "generated_at": utc_now().isoformat(),
+        "rubric_id": job.config.id,
+        "rubric_source": job.config.source_label,
+        "provider": job.config.model_info.get("provider"),
+        "model": job.config.model_info.get("model"),
+        "number": job.number,
+        "config_path": str(config_path),
+        "data_path": str(data_path),
+        "overall_statistics": overall,
+        "usage": usage_of(runs).model_dump(),
+        "records": [_record_block(record, by_record.get(record.index, [])) for record in job.records],
+    }
+    if baseline is not None:
+        report["baseline_comparison"] = baseline.compare(overall)
+    return report
+
+
+def _record_block(record: RubricRecord, runs: list[RubricRun]) -> dict[str, Any]:
+    hidden = ("record_index", "digest")
+    return {
+        "id": record.id,
+        "record_index": record.index,
+        "conversation_id": record.conversation_id,
+        "input_record": record.payload,
+        "statistics": summarise(runs),
+        "runs": [{key: value for key, value in run.__dict__.items() if key not in hidden} for run in runs],
+    }
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """An earlier report to compare with."""
+
+    source: Path
+    figures: dict[str, float]
+
+    @classmethod
+    def read(cls, path: Path) -> Baseline:
+        """From a report, or from an object with average, variance, stdev at the top; `ValidationError` else."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as exc:
+            raise ValidationError(f"cannot read the baseline {path}: {exc.strerror or exc}") from exc
+        except ValueError as exc:
+            raise ValidationError(f"the baseline {path} is not JSON: {exc}") from exc
+        found = data.get("overall_statistics", data) if isinstance(data, dict) else {}
+        figures = {
+            key: float(value)
+            for key, value in (found.items() if isinstance(found, dict) else ())
+            if key in STATISTICS and isinstance(value, (int, float)) and not isinstance(value, bool)
+        }
+        if not figures:
+            raise ValidationError(f"the baseline {path} has no figures: it needs overall_statistics")
+        return cls(path, figures)
+
+    def compare(self, current: dict[str, Any]) -> dict[str, Any]:
+        """The baseline's figures and how far the current ones are from them."""
+        deltas = {key: current[key] - value for key, value in self.figures.items()}
+        return {
+            "source_path": str(self.source),
+            "baseline_statistics": self.figures,
+            "delta_statistics": deltas,
+        }
+
+
+def write_json(path: Path, data: dict[str, Any]) -> None:
+    """Writes a report so that no reader ever sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    text = json.dumps(data, ensure_ascii=False, indent=2, default=str)
+    with partial.open("w", encoding="utf-8") as handle:
+        handle.write(text + "\n")
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(partial, path)
