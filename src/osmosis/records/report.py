@@ -50,23 +50,23 @@ class ScoreReport(Record):
     """The summary of one score function."""
 
     name: str
-    mean: float | None
+    mean: float | None = None
     """Failures counted as 0.0 (seed 001)."""
     mean_interval: Interval | None = None
     """Clustered by row."""
-    mean_scored: float | None
+    mean_scored: float | None = None
     """Over scored rollouts only."""
-    std: float | None
+    std: float | None = None
     """Population standard deviation, failures as 0.0."""
-    min: float | None
-    max: float | None
-    median: float | None
+    min: float | None = None
+    max: float | None = None
+    median: float | None = None
     passed: int
     """Rollouts with a score at or above the threshold."""
     scored: int
     failed: int
     """Rollouts without this score, whoever is to blame."""
-    pass_rate: float | None
+    pass_rate: float | None = None
     """passed / (scored + failed)."""
     pass_rate_interval: Interval | None = None
     pass_at_k: list[PassAtK] = Field(default_factory=list)
