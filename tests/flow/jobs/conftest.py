@@ -1,4 +1,4 @@
-"""Whole jobs as an executor starts them: real processes, a real repository, a real environment, a real server."""
+"""A desk for whole jobs: a rollout in a real repository, a dataset, and the job API that the job reports to."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from typing import Any
 import pytest
 
 from osmosis.jobs.leftovers import NAME, start_time
-from osmosis.records.run import JobSpec, RunStatus, Stage
+from osmosis.records.run import JobResult, JobSpec
 from osmosis.testing.job_api import FakeJobApi, job_api
-
-pytestmark = [pytest.mark.flow, pytest.mark.network]
 
 DEADLINE_S = 120.0
 TOKEN = "lease-token"
@@ -38,7 +36,7 @@ TOOL = {"type": "function", "function": {"name": "multiply", "parameters": {"typ
 
 
 async def before(ctx):
-    pass
+    pass  # what a test wants done
 
 
 class Multiply(AgentWorkflow):
@@ -75,6 +73,13 @@ if __name__ == "__main__":
     app = create_rollout_server(LocalBackend(Multiply, config, Judge))
     uvicorn.run(app, host="127.0.0.1", port=int(os.environ["_OSMOSIS_ROLLOUT_PORT"]), log_level="warning")
 """
+
+
+def with_before(*lines: str) -> str:
+    """A rollout that serves itself and does this before it asks the model."""
+    body = "".join(f"    {line}\n" for line in lines)
+    agent = AGENT.replace("    pass  # what a test wants done\n", body)
+    return agent + SERVES_ITSELF
 
 
 @dataclass
@@ -164,6 +169,16 @@ class Desk:
     def owed(self) -> list[tuple[int, int]]:
         return [(row, attempt) for row in range(self.rows) for attempt in range(2)]
 
+    @property
+    def result(self) -> JobResult:
+        """The job's last message."""
+        assert self.api.result is not None, f"no result; the log says:\n{self.log}"
+        return self.api.result
+
+    @property
+    def log(self) -> str:
+        return "\n".join(f"{line.step}: {line.message}" for line in self.api.logs)
+
     def servers(self) -> list[int]:
         """Process groups of the run that are still alive."""
         listed = self.folder / "work" / NAME
@@ -186,32 +201,3 @@ async def desk(tmp_path: Path, cache: Path) -> AsyncIterator[Desk]:
         for group in made.servers():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
-
-
-def log_of(desk: Desk) -> str:
-    return "\n".join(line.message for line in desk.api.logs)
-
-
-@pytest.mark.parametrize("main", [AGENT + SERVES_ITSELF, AGENT], ids=["script", "module"])
-async def test_a_run_from_commit_to_report(desk: Desk, main: str) -> None:
-    job = desk.write(desk.commit(main=main))
-    assert await desk.run(job) == 0
-    result = desk.api.result
-    assert result is not None
-    assert result.status is RunStatus.FINISHED
-    report = result.report
-    assert report is not None
-    assert (report.total, report.completed, report.coverage) == (12, 12, 1.0)
-    assert report.primary is not None
-    assert report.primary.pass_rate is not None
-    assert 0 < report.primary.pass_rate < 1
-    assert desk.keys == desk.owed
-    whole = desk.api.rollouts[(0, 0)]
-    assert [message["role"] for message in whole.messages][:2] == ["user", "assistant"]
-    assert whole.usage.total_tokens > 0
-    passed = sum(1 for r in desk.api.rollouts.values() if r.value("reward") == 1.0)
-    assert passed / 12 == report.primary.pass_rate
-    stages = [beat.stage for beat in desk.api.heartbeats]
-    assert stages[0] is Stage.CHECKOUT
-    assert {line.step for line in desk.api.logs} >= {"checkout", "preflight", "environment", "start", "rollouts"}
-    assert desk.servers() == []

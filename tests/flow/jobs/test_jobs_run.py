@@ -1,0 +1,182 @@
+"""Whole jobs as an executor starts them: real processes, a real repository, a real environment, a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+
+import pytest
+
+from osmosis.records.rollout import Category, Phase, RolloutStatus
+from osmosis.records.run import RunStatus, Stage
+from osmosis.testing.waiting import until
+
+from .conftest import AGENT, DEADLINE_S, PYPROJECT, SERVES_ITSELF, Desk, with_before
+
+pytestmark = [pytest.mark.flow, pytest.mark.network]
+
+
+@pytest.mark.parametrize("main", [AGENT + SERVES_ITSELF, AGENT], ids=["script", "module"])
+async def test_a_run_from_commit_to_report(desk: Desk, main: str) -> None:
+    job = desk.write(desk.commit(main=main))
+    assert await desk.run(job) == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    report = desk.result.report
+    assert report is not None
+    assert (report.total, report.completed, report.coverage) == (12, 12, 1.0)
+    assert report.primary is not None
+    assert report.primary.pass_rate is not None
+    assert 0 < report.primary.pass_rate < 1
+    assert desk.keys == desk.owed
+    whole = desk.api.rollouts[(0, 0)]
+    assert [message["role"] for message in whole.messages][:2] == ["user", "assistant"]
+    assert whole.usage.total_tokens > 0
+    passed = sum(1 for r in desk.api.rollouts.values() if r.value("reward") == 1.0)
+    assert passed / 12 == report.primary.pass_rate
+    stages = [beat.stage for beat in desk.api.heartbeats]
+    assert stages[0] is Stage.CHECKOUT
+    assert {line.step for line in desk.api.logs} >= {"checkout", "preflight", "environment", "start", "rollouts"}
+    assert desk.servers() == []
+
+
+COUNT = 'open(os.environ["_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"] + ".count", "a")'
+COUNTED = COUNT + '.write(ctx.prompt[-1]["content"] + "\\n")'
+SLOW = "await asyncio.sleep(0.4)"
+
+
+def executions(desk: Desk) -> int:
+    """How often a rollout began, over all attempts of the job."""
+    return len((desk.folder / "work" / "artifacts.count").read_text().splitlines())
+
+
+async def test_killed_in_the_middle_it_goes_on_and_everything_counts_once(desk: Desk) -> None:
+    job = desk.write(desk.commit(main=with_before(COUNTED, SLOW)))
+    process = await desk.start(job)
+    await until(lambda: len(desk.api.rollouts) >= 2, within=DEADLINE_S)
+    process.send_signal(signal.SIGKILL)
+    await process.wait()
+    orphans = desk.servers()
+    assert len(orphans) == 1
+    assert await desk.run(job) == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert desk.result.report is not None
+    assert desk.result.report.completed == 12
+    assert desk.keys == desk.owed
+    assert sorted(set(desk.api.received)) == desk.owed
+    in_flight = 4
+    assert executions(desk) <= 12 + in_flight
+    assert "ended 1 processes that an earlier attempt left" in desk.log
+    assert desk.servers() == []
+    assert not set(orphans) & set(desk.servers())
+
+
+async def test_what_the_platform_has_is_not_run_again_in_a_fresh_work_folder(desk: Desk) -> None:
+    job = desk.write(desk.commit(main=with_before(COUNTED)))
+    assert await desk.run(job) == 0
+    first = desk.result.report
+    shutil.rmtree(desk.folder / "work")
+    for key in [(0, 0), (3, 1)]:
+        del desk.api.rollouts[key]  # as a retry drops what failed
+    desk.api.result = None
+    assert await desk.run(job) == 0
+    assert executions(desk) == 2
+    assert desk.keys == desk.owed
+    assert desk.result.report is not None
+    assert first is not None
+    assert desk.result.report.completed == 12
+
+
+async def test_what_the_platform_lacks_is_sent_again(desk: Desk) -> None:
+    job = desk.write(desk.commit(main=with_before(COUNTED)))
+    assert await desk.run(job) == 0
+    lost = desk.api.rollouts.pop((2, 0))
+    assert await desk.run(job) == 0
+    assert executions(desk) == 12
+    assert desk.api.rollouts[(2, 0)] == lost
+
+
+async def test_a_stop_lets_what_is_in_flight_finish(desk: Desk) -> None:
+    desk.rows = 40
+    job = desk.write(desk.commit(main=with_before(SLOW)))
+    process = await desk.start(job)
+    await until(lambda: len(desk.api.rollouts) >= 2, within=DEADLINE_S)
+    desk.api.stop = True
+    assert await asyncio.wait_for(process.wait(), DEADLINE_S) == 0
+    assert desk.result.status is RunStatus.STOPPED
+    assert desk.result.failure is None
+    report = desk.result.report
+    assert report is not None
+    assert report.completed == len(desk.api.rollouts) < report.total == 80
+    assert {rollout.status for rollout in desk.api.rollouts.values()} == {RolloutStatus.SUCCESS}
+    assert desk.servers() == []
+
+
+async def test_sigterm_stops_too_and_cuts_off_what_does_not_end(desk: Desk) -> None:
+    job = desk.write(desk.commit(main=with_before("await asyncio.sleep(0 if '2 times' in str(ctx.prompt) else 600)")))
+    process = await desk.start(job)
+    await until(lambda: len(desk.api.rollouts) == 2, within=DEADLINE_S)
+    process.terminate()
+    assert await asyncio.wait_for(process.wait(), DEADLINE_S) == 0
+    assert desk.result.status is RunStatus.STOPPED
+    assert desk.result.report is not None
+    assert desk.result.report.completed == 2
+    assert desk.servers() == []
+
+
+async def test_sigterm_while_the_environment_is_made(desk: Desk) -> None:
+    job = desk.write(desk.commit(main=AGENT, pyproject=PYPROJECT.replace("iniconfig>=2", "iniconfig>=2,!=2.0.9")))
+    process = await desk.start(job)
+    await until(lambda: "making the environment" in desk.log, within=DEADLINE_S)
+    process.terminate()
+    assert await asyncio.wait_for(process.wait(), DEADLINE_S) == 0
+    assert desk.result.status is RunStatus.STOPPED
+    assert desk.result.report is None
+    assert not list((desk.cache / "environments").glob(".making-*"))
+
+
+async def test_a_lost_lease_ends_the_job_at_once(desk: Desk) -> None:
+    desk.rows = 60
+    job = desk.write(desk.commit(main=with_before(SLOW)))
+    process = await desk.start(job)
+    await until(lambda: len(desk.api.rollouts) >= 2, within=DEADLINE_S)
+    desk.api.lease_lost = True
+    assert await asyncio.wait_for(process.wait(), DEADLINE_S) == 3
+    assert desk.api.result is None
+    assert desk.servers() == []
+    assert desk.api.late_writes <= 3  # what was on its way: a batch, a line, a heartbeat
+
+
+async def test_a_platform_that_is_away_for_a_while(desk: Desk) -> None:
+    job = desk.write(desk.commit(main=with_before(SLOW)))
+    process = await desk.start(job)
+    await until(lambda: len(desk.api.rollouts) >= 2, within=DEADLINE_S)
+    desk.api.down = True
+    asked = desk.api.requests
+    await until(lambda: desk.api.requests > asked + 4, within=DEADLINE_S)
+    desk.api.down = False
+    assert await asyncio.wait_for(process.wait(), DEADLINE_S) == 0
+    assert desk.result.status is RunStatus.FINISHED
+    assert sorted(desk.api.received) == desk.owed
+
+
+async def test_secrets_reach_the_rollout_and_nothing_else(desk: Desk) -> None:
+    value = "s3cret-value/with+signs="
+    desk.environ["SEARCH_KEY"] = value
+    desk.environ["UNDECLARED_KEY"] = "not-for-the-rollout"
+    desk.config = {"env": {"MODE": "fast"}, "secrets": {"required": ["SEARCH_KEY"]}}
+    desk.environ["MODE"] = "fast"
+    seen = "names = sorted(set(os.environ) & {'SEARCH_KEY', 'MODE', 'UNDECLARED_KEY', '_OSMOSIS_JOB_TOKEN'})"
+    leak = "print('key', os.environ['SEARCH_KEY'], names, flush=True)"
+    fails = "raise RuntimeError(f'{names} refused ' + os.environ['SEARCH_KEY'])"
+    assert await desk.run(desk.write(desk.commit(main=with_before(seen, leak, fails)))) == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    said = desk.api.rollouts[(0, 0)].failure
+    assert said is not None
+    assert (said.phase, said.category) == (Phase.AGENT, Category.AGENT_ERROR)
+    assert "['MODE', 'SEARCH_KEY'] refused [redacted]" in said.message
+    assert "key [redacted] ['MODE', 'SEARCH_KEY']" in desk.log
+    stored = "".join(p.read_text() for p in (desk.folder / "work" / "journal").iterdir() if p.suffix != ".lock")
+    for text in (desk.api.text(), stored, (desk.folder / "job" / "job.json").read_text()):
+        assert "s3cret-value" not in text
+        assert desk.api.token not in text
