@@ -65,6 +65,7 @@ _EVAL = Group(
         "wait": _at("eval", "wait", "Follow a run until it is over"),
         "logs": _at("eval", "logs", "Show the log of a run"),
         "stop": _at("eval", "stop", "Stop a pending or running run"),
+        "delete": _at("eval", "delete", "Delete a run and everything it produced"),
         "retry": _at("eval", "retry", "Run the failed and skipped rollouts of a run again"),
         "download": _at("eval", "download", "Fetch metrics and conversations of a run"),
         "upload": _at("eval_upload", "upload", "Send a local run to the platform"),
@@ -78,7 +79,7 @@ _EVAL = Group(
     about="Local, without a workspace:\n"
     "  osmosis eval -m agent:agent -d data.jsonl --eval-fn rewards:fn --model gpt-5-mini",
     fallback=_at("eval_local", "local_eval", "Evaluate an agent on this machine"),
-    guesses={"start": "submit", "status": "info", "show": "info", "cancel": "stop", "ls": "list", "rm": "stop"},
+    guesses={"start": "submit", "status": "info", "show": "info", "cancel": "stop", "ls": "list", "rm": "delete"},
 )
 
 COMMANDS: Mapping[str, Command | Group] = {

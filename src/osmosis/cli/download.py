@@ -1,0 +1,147 @@
+"""Fetching what a run produced: a manifest, URLs in batches, files side by side, nothing half-written.
+
+Files that are there with the right size are left alone; paths of the manifest can never leave the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from ..client.transfer import Progress, Transfer
+from ..errors import OsmosisError, PlatformError, UsageError
+from . import prompts
+from .context import AppContext
+from .output import OperationResult
+from .render_text import size
+from .run_body import RunView
+from .runs import download_dir
+
+if TYPE_CHECKING:
+    from ..client import PlatformClient
+
+TYPES = ("metrics", "trajectories", "artifacts", "logs")
+BATCH = 500
+AT_ONCE = 8
+ASK_ABOVE = 100 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class DownloadOptions:
+    output: str | None
+    types: str
+    rows: str | None
+    overwrite: bool
+    yes: bool
+
+
+def download_run(ctx: AppContext, name: str, options: DownloadOptions) -> OperationResult:
+    """Fetch; exit code 1 when some files failed, with their names."""
+    wanted = [part.strip() for part in options.types.split(",") if part.strip()]
+    if unknown := sorted(set(wanted) - {*TYPES, "all"}):
+        raise UsageError(f"--type {', '.join(unknown)}: not one of {', '.join(TYPES)}, all")
+    types = ",".join(TYPES) if "all" in wanted else ",".join(wanted)
+    with ctx.client() as client:
+        view = RunView("eval", client.evals.get(name))
+        folder = _folder(download_dir(ctx, view.name, options.output), str(view.run.get("id") or ""), options)
+        manifest = client.evals.manifest(view.name, types=types, rows=options.rows)
+        files = list(manifest.get("files") or [])
+        missing = [file for file in files if options.overwrite or not _present(folder, file)]
+        total = sum(int(file.get("size") or 0) for file in missing)
+        question = f"Fetch {len(missing)} files, {size(total)}?"
+        if total > ASK_ABOVE and not prompts.confirm(ctx, question, yes=options.yes):
+            return OperationResult("eval.download", "Cancelled.", status="cancelled")
+        with _progress(ctx, total) as progress:
+            failed = _fetch_all(client, view.name, folder, missing, progress)
+    _mark(folder, view)
+    got = len(missing) - len(failed)
+    resource = {
+        "name": view.name,
+        "path": str(folder),
+        "files": len(files),
+        "files_fetched": got,
+        "files_present": len(files) - len(missing),
+        "files_failed": [{"path": path, "error": why} for path, why in failed],
+        "bytes": total,
+    }
+    message = f"{got} files fetched to {folder}" + (f", {len(failed)} failed" if failed else "")
+    return OperationResult("eval.download", message, resource, exit_code=1 if failed else 0)
+
+
+def _folder(folder: Path, run_id: str, options: DownloadOptions) -> Path:
+    """The folder; with `--<id>` behind it when it holds another run."""
+    try:
+        other = json.loads((folder / ".run.json").read_text()).get("id")
+    except (OSError, ValueError, AttributeError):
+        return folder
+    if options.output or other in (None, run_id):
+        return folder
+    return folder.with_name(f"{folder.name}--{hashlib.sha256(run_id.encode()).hexdigest()[:8]}")
+
+
+def _mark(folder: Path, view: RunView) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    note = {"id": view.run.get("id"), "name": view.name, "url": view.url}
+    (folder / ".run.json").write_text(json.dumps(note, indent=2) + "\n")
+
+
+def _target(folder: Path, path: str) -> Path:
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\\" in path:
+        raise PlatformError(f"the platform named a file outside the folder: {path}")
+    return folder.joinpath(*pure.parts)
+
+
+def _present(folder: Path, file: dict[str, Any]) -> bool:
+    target = _target(folder, str(file["path"]))
+    return target.is_file() and file.get("size") is not None and target.stat().st_size == file["size"]
+
+
+def _fetch_all(
+    client: PlatformClient, name: str, folder: Path, files: list[dict[str, Any]], progress: Progress
+) -> list[tuple[str, str]]:
+    failed: list[tuple[str, str]] = []
+    transfer = Transfer(client.url)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for start in range(0, len(files), BATCH):
+            urls = client.evals.download_urls(name, files[start : start + BATCH])
+
+            def fetch(file: dict[str, Any], urls: dict[str, str] = urls) -> tuple[str, str] | None:
+                path = str(file["path"])
+                try:
+                    if path not in urls:
+                        return path, "the platform gave no URL"
+                    transfer.download(urls[path], _target(folder, path), progress)
+                except OsmosisError as error:
+                    return path, error.message
+                return None
+
+            failed += [bad for bad in pool.map(fetch, files[start : start + BATCH]) if bad]
+    return failed
+
+
+@contextmanager
+def _progress(ctx: AppContext, total: int) -> Iterator[Progress]:
+    with byte_progress(ctx, total, "fetching") as moved:
+        yield moved
+
+
+@contextmanager
+def byte_progress(ctx: AppContext, total: int, what: str) -> Iterator[Progress]:
+    """A bar of bytes on a terminal, nothing elsewhere."""
+    if not ctx.output.live or total < 1024 * 1024:
+        yield lambda count: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bars(*columns, console=ctx.output.console(stderr=True), transient=True) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda count: bars.advance(task, count)

@@ -1,0 +1,459 @@
+"""One local run from plan to report: agent, dataset, scores, model, journal, pilot, loop, baselines, documents.
+
+Everything that can be wrong is found out before the first paid call. Commands (`eval`, `eval run`, `eval resume`)
+make a `LocalRun` and call `run_local`; a script may do the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..engine.dataset import DatasetFacts, read_rows, scan_dataset
+from ..engine.evaluate import Options, evaluate
+from ..engine.identity import digest, folder_files, plan_hashes, provenance
+from ..engine.journal import Journal, KeySet
+from ..engine.limiter import Limiter
+from ..engine.redact import Redactor
+from ..engine.results import check_output, config_part, summary_part, write_results
+from ..engine.resume import ResumePlan, apply, plan_resume
+from ..engine.scoring import Scorer, close_scorers, load_scorers
+from ..engine.task import RolloutFn
+from ..errors import Conflict, UsageError, ValidationError
+from ..llm import Model, open_model, probe
+from ..records.dataset import Row
+from ..records.plan import EvalPlan, ModelSpec
+from ..records.report import Report
+from .context import AppContext
+from .eval_plan import declared_secrets, key_for
+from .eval_progress import ProgressObserver
+from .eval_show import draw_report, exit_code, next_steps
+from .output import DetailResult, Mode
+from .prompts import confirm
+
+
+@dataclass
+class LocalRun:
+    """A plan, and what surrounds it on this machine. The key is never stored."""
+
+    plan: EvalPlan
+    base_dir: Path
+    """Where modules and relative paths are looked for."""
+    runs_dir: Path
+    grader: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    server_key_env: str | None = None
+    secrets: list[str] = field(default_factory=list)
+    """Names of variables whose values are taken out of everything written."""
+    output: Path | None = None
+    fail_under: float | None = None
+    yes: bool = False
+    quiet: bool = False
+    retry_failed: list[str] | None = None
+    """Run failed rollouts again: of these categories or phases, all when empty; None = do not."""
+    baselines: list[ModelSpec] = field(default_factory=list)
+    pilot: int | None = None
+    must_exist: bool = False
+    """A resume: the run has to be there."""
+
+    @property
+    def folder(self) -> Path:
+        return self.runs_dir / self.plan.name
+
+    @property
+    def dataset(self) -> Path:
+        return self.base_dir / Path(self.plan.dataset).expanduser()
+
+    def facts(self) -> dict[str, Any]:
+        """What a resume needs beside the plan; stored in `run.json`."""
+        return {
+            "base_dir": str(self.base_dir),
+            "grader": self.grader,
+            "server_key_env": self.server_key_env,
+            "secrets": self.secrets,
+        }
+
+
+def runs_dir(ctx: AppContext) -> Path:
+    """`.osmosis/runs` of the workspace, else of the current folder."""
+    from ..errors import WorkspaceRequired
+
+    try:
+        root = ctx.workspace_root()
+    except WorkspaceRequired:
+        root = ctx.cwd
+    return root / ".osmosis" / "runs"
+
+
+def open_run(ctx: AppContext, name: str) -> Journal:
+    """The journal of a run, by name or by path."""
+    from ..errors import NotFound
+
+    folder = runs_dir(ctx) / name
+    if not (folder / "run.json").exists() and (ctx.path(name) / "run.json").exists():
+        folder = ctx.path(name)
+    journal = Journal(folder)
+    if not journal.exists:
+        known = sorted(p.parent.name for p in runs_dir(ctx).glob("*/run.json"))
+        listed = f"; there are: {', '.join(known[-8:])}" if known else ""
+        raise NotFound(f"there is no run {name!r} in {runs_dir(ctx)}{listed}", hint="give the name of a local run")
+    return journal
+
+
+def run_local(ctx: AppContext, run: LocalRun) -> DetailResult | int:
+    """Runs the plan here and returns what there is to show."""
+    if run.output is not None:
+        check_output(run.output)
+    session = _Session(ctx, run)
+    session.prepare()
+    report, interrupted = _with_signals(ctx, session)
+    more: dict[str, Any] = {}
+    baselines = [] if report.stopped or interrupted else session.run_baselines()
+    if baselines:
+        more["baselines"] = {spec.name: session.beside(journal, found) for spec, journal, found in baselines}
+    if run.output is not None:
+        write_results(run.output, session.journal, session.plan, report, **more)
+    return _result(session, report, interrupted, more)
+
+
+class _Session:
+    """The parts of one run, made in the order in which they can fail for free."""
+
+    def __init__(self, ctx: AppContext, run: LocalRun) -> None:
+        self.ctx = ctx
+        self.run = run
+        self.plan = run.plan
+        self.notes: list[str] = []
+        self.agent: Any = None
+        self.scorers: list[Scorer] = []
+        self.facts = DatasetFacts()
+        self.hashes: dict[str, str] = {}
+        self.resume = ResumePlan()
+        self.key: str | None = None
+
+    def prepare(self) -> None:
+        """Loads and checks everything that costs nothing."""
+        run, plan, environ = self.run, self.plan, self.ctx.environ
+        files = self._load_agent()
+        self.scorers = load_scorers(plan.score_fns, run.base_dir, timeout_s=plan.timeouts.score_s, environ=environ)
+        if not self.scorers and not self._brings_reward():
+            raise UsageError(
+                "nothing scores these rollouts", hint="give --eval-fn module:function, --rubric FILE or a grader"
+            )
+        self.facts = scan_dataset(run.dataset, plan.selection, require_ground_truth=plan.require_ground_truth)
+        if not plan.skip_bad_rows:
+            self.facts.refuse_bad(run.dataset)
+        elif self.facts.bad:
+            self.say(f"{len(self.facts.bad)} bad rows are left out: {'; '.join(map(str, self.facts.bad[:3]))}")
+        if not self.facts.selected:
+            raise ValidationError(f"{run.dataset} has no row to run", hint="check --rows, --offset and --limit")
+        self.key = key_for(plan.model, environ, run.api_key)
+        server_key = environ.get(run.server_key_env) if run.server_key_env else None
+        self.redactor = Redactor(declared_secrets(run.secrets, environ, self.key, server_key))
+        self.server_key = server_key
+        self._check_budget()
+        plan.dataset_hash = self.facts.sha256
+        plan.provenance = {**provenance(run.base_dir), "rows_hash": self.facts.rows_hash}
+        self.hashes = plan_hashes(plan, agent_files=files, base_dir=run.base_dir)
+        if run.grader or self._brings_reward():
+            self.hashes["agent"] = digest(self.hashes["agent"], run.grader)
+        self.journal = Journal(run.folder, redactor=self.redactor)
+        self._take_up()
+
+    def _load_agent(self) -> list[Path]:
+        kind, _, rest = self.plan.agent.partition(":")
+        if kind == "server":
+            return []
+        if kind == "mcp":
+            from ..engine.mcp_agent import load_mcp_agent
+
+            self.agent = load_mcp_agent(rest, self.run.base_dir)
+            folder = self.run.base_dir / rest
+            return folder_files(folder) if "://" not in rest and folder.is_dir() else []
+        from ..engine.agent import load_agent
+
+        self.agent = load_agent(self.plan.agent, self.run.base_dir, grader=self.run.grader)
+        files: list[Path] = list(self.agent.files)
+        return files
+
+    def _brings_reward(self) -> bool:
+        return self.agent is None or bool(self.agent.graded) or (self.agent.loop is not None and self._loop_rewards())
+
+    def _loop_rewards(self) -> bool:
+        """Without any score function an agent loop's own reward is what there is."""
+        return not self.plan.score_fns and bool(getattr(self.agent.loop, "gives_reward", False))
+
+    def _check_budget(self) -> None:
+        if self.plan.budget.max_cost_usd is None or self.plan.model.kind in ("offline", "replay"):
+            return
+        from ..llm.pricing import price_of
+
+        local = bool(re.match(r"https?://(localhost|127\.|\[::1\])", self.plan.model.base_url or ""))
+        if price_of(self.plan.model, local=local) is None:
+            raise ValidationError(
+                f"the price of {self.plan.model.name} is unknown, so --max-cost cannot be kept",
+                hint="give --price IN,OUT (USD per million tokens), or limit --max-tokens-total",
+            )
+
+    def _take_up(self) -> None:
+        """Looks at what the journal holds and shows what will happen to it; asks when something is thrown away."""
+        if not self.journal.exists:
+            if self.run.must_exist:
+                self.journal.run()
+            self.resume.owed = self.facts.selected * self.plan.attempts
+            return
+        self.resume = plan_resume(self.journal, self.rows(), self.plan, self.hashes, retry_failed=self.run.retry_failed)
+        if self.resume.reuse or self.resume.drifted or len(self.resume.retry):
+            self.say(f"run {self.plan.name}: {self.resume.line()}")
+        if self.resume.drifted:
+            if not self.run.yes and not self.ctx.interactive:
+                raise Conflict(
+                    f"the inputs of run {self.plan.name} have changed: {self.resume.line()}",
+                    hint="--yes does that; another --name starts anew and keeps this run",
+                    resume=self.resume.to_dict(),
+                )
+            if not confirm(self.ctx, "Go on with this plan?", yes=self.run.yes):
+                raise KeyboardInterrupt
+
+    def rows(self) -> Iterator[Row]:
+        """The selected rows, read anew."""
+        return read_rows(
+            self.run.dataset,
+            self.plan.selection,
+            skip_bad=self.plan.skip_bad_rows,
+            require_ground_truth=self.plan.require_ground_truth,
+        )
+
+    def say(self, text: str) -> None:
+        if not self.run.quiet:
+            self.ctx.output.say(self.redactor_text(text))
+
+    def redactor_text(self, text: str) -> str:
+        redactor = getattr(self, "redactor", None)
+        return redactor.text(text) if redactor else text
+
+    async def go(self, stop: asyncio.Event) -> Report:
+        """The run itself."""
+        run, plan = self.run, self.plan
+        limiter = Limiter(plan.concurrency, adaptive=plan.adaptive)
+        if self.ctx.options.offline and plan.model.base_url:
+            from .environment import allow_host
+
+            allow_host(plan.model.base_url)
+        model = self.open_model(plan.model, self.key, limiter)
+        observer = ProgressObserver(self.ctx.output, quiet=run.quiet)
+        try:
+            if self.resume.owed or len(self.resume.rerun) or len(self.resume.retry):
+                await probe(model)
+            if self.resume.drifted or len(self.resume.retry):
+                self.journal.lock()
+                await apply(self.resume, self.journal, plan, self.rows(), self.scorers, self.hashes)
+            self.journal.open(plan, facts={"local": run.facts()})
+            async with self.rollouts(plan, model) as rollout_fn:
+                options = Options(
+                    rows=self.facts.selected, dataset_rows=self.facts.rows, hashes=self.hashes, limiter=limiter
+                )
+                if run.pilot and self.resume.owed > run.pilot and not self.resume.reuse:
+                    await self._pilot(rollout_fn, options, stop)
+                return await evaluate(
+                    plan,
+                    self.rows(),
+                    rollout_fn,
+                    scorers=self.scorers,
+                    journal=self.journal,
+                    observer=observer,
+                    stop=stop,
+                    options=options,
+                )
+        finally:
+            observer.close()
+            self.journal.close()
+            await model.close()
+            await close_scorers(self.scorers)
+
+    def open_model(self, spec: ModelSpec, key: str | None, limiter: Limiter | None = None) -> Model:
+        cache = None
+        if self.plan.cache:
+            from ..paths import cache_dir
+
+            cache = cache_dir(self.ctx.environ) / "answers"
+        return open_model(
+            spec,
+            api_key=key,
+            retry=self.plan.retry,
+            timeout_s=self.plan.timeouts.model_s,
+            cache_dir=cache,
+            signals=limiter if limiter is not None and limiter.adaptive else None,
+        )
+
+    @asynccontextmanager
+    async def rollouts(self, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
+        """The `RolloutFn` of this plan's agent."""
+        if self.agent is not None and self.agent.loop is not None:
+            from ..engine.rollout import in_process
+
+            async with in_process(self.agent, model, plan) as rollout_fn:
+                yield rollout_fn
+            return
+        from ..serve.traingate import TrainGate
+
+        gate = TrainGate(model)
+        await gate.start()
+        try:
+            if self.agent is not None:
+                from ..engine.rollout import in_process
+
+                async with in_process(self.agent, model, plan, endpoints=gate) as rollout_fn:
+                    yield rollout_fn
+            else:
+                from ..serve.client import served
+
+                url = plan.agent.partition(":")[2]
+                async with served(url, gate, plan, api_key=self.server_key) as rollout_fn:
+                    yield rollout_fn
+        finally:
+            await gate.stop()
+
+    async def _pilot(self, rollout_fn: RolloutFn, options: Options, stop: asyncio.Event) -> None:
+        """A few rollouts, spread over the rows, then what the rest will cost, and the question whether to go on."""
+        import random
+
+        from ..engine.forecast import forecast
+
+        assert self.run.pilot is not None
+        plan = self.plan
+        indices = [row.index for row in self.rows()]
+        chosen = random.Random(plan.selection.seed).sample(indices, min(self.run.pilot, len(indices)))
+        only = KeySet((index, 0) for index in chosen)
+        pilot = Options(rows=options.rows, hashes=options.hashes, limiter=options.limiter, only=only)
+        await evaluate(
+            plan, self.rows(), rollout_fn, scorers=self.scorers, journal=self.journal, stop=stop, options=pilot
+        )
+        measured = list(self.journal.rollouts())
+        left = self.facts.selected * plan.attempts - len(measured)
+        found = forecast(measured, left, plan.concurrency)
+        self.journal.note(forecast=found.to_dict())
+        self.say(f"pilot: {found.line()}")
+        self.notes.append(f"pilot: {found.line()}")
+        if not stop.is_set() and not confirm(self.ctx, f"{found.line()}. Go on?", yes=self.run.yes):
+            stop.set()
+
+    def run_baselines(self) -> list[tuple[ModelSpec, Journal, Report]]:
+        """The same rows, agent and scores with other models, each in a journal of its own."""
+        done = []
+        for spec in self.run.baselines:
+            name = f"{self.plan.name}--{re.sub(r'[^A-Za-z0-9._-]+', '-', spec.name)}"[:96]
+            self.say(f"baseline {spec.name}: run {name}")
+            plan = self.plan.model_copy(update={"name": name, "model": spec}, deep=True)
+            child = LocalRun(
+                plan,
+                self.run.base_dir,
+                self.run.runs_dir,
+                grader=self.run.grader,
+                server_key_env=self.run.server_key_env,
+                secrets=self.run.secrets,
+                yes=self.run.yes,
+                quiet=self.run.quiet,
+                retry_failed=self.run.retry_failed,
+            )
+            session = _Session(self.ctx, child)
+            session.prepare()
+            report, interrupted = _with_signals(self.ctx, session)
+            done.append((spec, session.journal, report))
+            if interrupted:
+                break
+        return done
+
+    def beside(self, journal: Journal, report: Report) -> dict[str, Any]:
+        """A baseline's summary and its comparison with this run, for the results document."""
+        from ..engine.compare import compare
+
+        part: dict[str, Any] = {"name": journal.folder.name, "summary": summary_part(report)}
+        try:
+            found = compare(journal, self.journal)
+        except ValidationError as error:
+            self.notes.append(f"against {journal.folder.name}: {error.message}")
+            return part
+        interval = f" [{found.interval.low:+.3f}, {found.interval.high:+.3f}]" if found.interval else ""
+        self.notes.append(
+            f"against {journal.folder.name}: {found.mean_b:.3f} vs {found.mean_a:.3f}, "
+            f"difference {found.difference:+.3f}{interval}, {found.verdict}"
+        )
+        part["comparison"] = found.to_dict()
+        return part
+
+
+def _with_signals(ctx: AppContext, session: _Session) -> tuple[Report, bool]:
+    """Runs the session; the first Ctrl-C lets what is in flight finish, the second cuts it off."""
+    interrupted = False
+
+    async def main() -> Report:
+        nonlocal interrupted
+        stop = asyncio.Event()
+        work = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+
+        def on_signal() -> None:
+            nonlocal interrupted
+            if interrupted and work is not None:
+                work.cancel()
+                return
+            interrupted = True
+            stop.set()
+            session.say("stopping: rollouts in flight may finish; once more cuts them off")
+
+        with _handled(loop, on_signal):
+            return await session.go(stop)
+
+    try:
+        return asyncio.run(main()), interrupted
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+@contextmanager
+def _handled(loop: asyncio.AbstractEventLoop, on_signal: Any) -> Iterator[None]:
+    handled = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            loop.add_signal_handler(number, on_signal)
+            handled.append(number)
+        except (NotImplementedError, RuntimeError, ValueError):
+            pass  # not the main thread: whoever runs us there handles signals
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
+
+
+def _result(session: _Session, report: Report, interrupted: bool, more: dict[str, Any]) -> DetailResult | int:
+    run, plan = session.run, session.plan
+    code = 130 if interrupted else exit_code(report, run.fail_under)
+    primary = report.primary
+    if run.fail_under is not None and code == 1 and primary is not None and primary.mean is not None:
+        session.notes.append(f"mean {primary.mean:.4f} against --fail-under {run.fail_under:g}")
+    if run.output is not None:
+        session.notes.append(f"results: {run.output}")
+    if run.quiet and session.ctx.mode is not Mode.JSON:
+        return code
+    data = {
+        "name": plan.name,
+        "journal": str(run.folder),
+        "output": str(run.output) if run.output else None,
+        "config": config_part(session.journal, plan),
+        "summary": summary_part(report),
+        **more,
+    }
+    return DetailResult(
+        session.redactor.data(data),
+        exit_code=code,
+        next_steps=next_steps(plan, report),
+        human=lambda console: draw_report(console, plan, report, notes=session.notes),
+    )

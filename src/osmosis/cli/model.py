@@ -1,0 +1,95 @@
+"""`osmosis model`: base models and the adapters that training runs made; deploying and undeploying them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from ..errors import NotFound, UsageError
+from .context import current
+from .output import Column, DetailResult, ListResult, OperationResult
+from .render_text import when
+
+app = typer.Typer(
+    help="""Base models and trained adapters.
+
+    Example:
+        osmosis model list
+        osmosis model info multiply-1-step-20
+    """
+)
+NAME = typer.Argument(..., help="Name of the model")
+
+
+@app.command("list")
+def list_models(
+    kind: str = typer.Option("all", "--type", help="all, base or lora"),
+    limit: int = typer.Option(None, min=1, max=50, help="How many of each [default: 50]"),
+    everything: bool = typer.Option(False, "--all", help="All of them"),
+) -> ListResult:
+    """List base models and adapters.
+
+    Example:
+        osmosis model list --type lora
+    """
+    from .runs import page_flags
+
+    if kind not in ("all", "base", "lora"):
+        raise UsageError(f"--type {kind}: not one of all, base, lora")
+    count = page_flags(limit, everything)
+    blocks: dict[str, list[dict[str, Any]]] = {}
+    with current().client() as client:
+        for each in ("base", "lora") if kind == "all" else (kind,):
+            page = {"models": client.models.all(each)} if everything else client.models.page(each, limit=count)
+            blocks[each] = list(page.get("models") or [])
+    items = [{**row, "type": each} for each, rows in blocks.items() for row in rows]
+    columns = [
+        Column("model_name", "Name"),
+        Column("type", "Type"),
+        Column("base_model", "Base"),
+        Column("training_run_name", "From run"),
+        Column("checkpoint_step", "Step", justify="right"),
+        Column("reward", "Reward", justify="right"),
+        Column("created_at", "Created", show=when, wide=True),
+    ]
+    extra = {f"{each}_models": rows for each, rows in blocks.items()}
+    return ListResult(items, columns, empty="no model yet: osmosis train submit makes them", extra=extra)
+
+
+@app.command()
+def info(name: str = NAME) -> DetailResult:
+    """Show one model, an adapter or a base model.
+
+    Example:
+        osmosis model info multiply-1-step-20
+    """
+    with current().client() as client:
+        try:
+            return DetailResult(client.models.lora(name), title=name)
+        except NotFound:
+            return DetailResult(client.models.base(name), title=name)
+
+
+@app.command()
+def deploy(name: str = NAME) -> OperationResult:
+    """Deploy an adapter for inference.
+
+    Example:
+        osmosis model deploy multiply-1-step-20
+    """
+    with current().client() as client:
+        row = client.models.deploy(name)
+    return OperationResult("model.deploy", f"model {name} is {row.get('status')}", row)
+
+
+@app.command()
+def undeploy(name: str = NAME) -> OperationResult:
+    """Take an adapter out of inference.
+
+    Example:
+        osmosis model undeploy multiply-1-step-20
+    """
+    with current().client() as client:
+        row = client.models.undeploy(name)
+    return OperationResult("model.undeploy", f"model {name} is {row.get('status')}", row)

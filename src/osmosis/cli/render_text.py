@@ -1,0 +1,42 @@
+"""Times, sizes and durations as people say them. Imports nothing, so command modules may use it freely."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+
+def duration(ms: float | None) -> str:
+    """Milliseconds as people say them: `850 ms`, `12.3 s`, `4 min 05 s`."""
+    if ms is None:
+        return "-"
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def when(value: Any) -> str:
+    """An ISO time as a short local one."""
+    try:
+        parsed = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+    except ValueError:
+        return str(value or "")
+    return parsed.astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def size(count: int | None) -> str:
+    """Bytes as people say them."""
+    if count is None:
+        return "-"
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"

@@ -1,0 +1,241 @@
+"""`osmosis secret`: names with values that go in once and never come back.
+
+A value is read from a hidden prompt, a variable, a file or standard input, never from the command line, where it
+would stay in the shell's history.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+from ..errors import NotFound, UsageError, ValidationError
+from ..records.config import SECRET_NAME
+from . import prompts
+from .context import AppContext, current
+from .output import Column, ListResult, NextStep, OperationResult
+from .render_text import when
+from .runs import page_flags, scope_of
+
+app = typer.Typer(
+    help="""Secrets that runs get as environment variables: set, list, delete, import, check.
+
+    Example:
+        osmosis secret set OPENAI_API_KEY
+        osmosis secret check configs/eval/multiply.toml
+    """
+)
+NAME = typer.Argument(..., help="Capitals, digits and _, as the variable will be called")
+SCOPE = typer.Option("personal", "--scope", help="personal (yours alone) or workspace")
+YES = typer.Option(False, "--yes", "-y", help="Do not ask")
+MAX_NAME = 255
+
+
+@app.command("set")
+def set_secret(
+    name: str = NAME,
+    scope: str = SCOPE,
+    env: str = typer.Option(None, "--env", help="Take the value from this variable"),
+    from_file: str = typer.Option(None, "--from-file", help="Take the value from this file; - is standard input"),
+) -> OperationResult:
+    """Register a secret, or give it a new value.
+
+    Without --env or --from-file the value is asked for, or read from a pipe.
+
+    Example:
+        osmosis secret set OPENAI_API_KEY
+        osmosis secret set OPENAI_API_KEY --env OPENAI_API_KEY --scope workspace
+        pass show openai | osmosis secret set OPENAI_API_KEY
+    """
+    ctx = current()
+    _check_name(name)
+    _check_scope(scope)
+    value = _value(ctx, name, env, from_file)
+    with ctx.client() as client:
+        row = client.secrets.set(name, value, scope=scope)
+        extra = scope_of(client.scope)
+    return OperationResult("secret.set", f"secret {name} is set ({scope})", _row(row), extra=extra)
+
+
+@app.command("list")
+def list_secrets(
+    scope: str = typer.Option("all", "--scope", help="all, workspace or personal"),
+    limit: int = typer.Option(None, min=1, max=50, help="How many [default: 50]"),
+    everything: bool = typer.Option(False, "--all", help="All of them"),
+) -> ListResult:
+    """List secrets: names, scopes and ages, never a value.
+
+    Example:
+        osmosis secret list --scope workspace
+    """
+    ctx = current()
+    _check_scope(scope, also="all")
+    count = page_flags(limit, everything)
+    with ctx.client() as client:
+        extra = scope_of(client.scope)
+        if everything:
+            rows, page = client.secrets.all(scope=scope), {}
+        else:
+            page = client.secrets.page(scope=scope, limit=count)
+            rows = page["environment_secrets"]
+    columns = [
+        Column("name", "Name"),
+        Column("scope", "Scope"),
+        Column("shadows", "Shadows", show=lambda v: "the workspace's" if v else ""),
+        Column("updated_at", "Set", show=when),
+        Column("updater_name", "By", wide=True),
+    ]
+    if any(row.get("last_used_by") for row in rows):
+        columns.append(Column("last_used_by", "Last used by"))
+    return ListResult(
+        _with_shadows(rows),
+        columns,
+        empty="no secret yet: osmosis secret set NAME",
+        total_count=page.get("total_count"),
+        has_more=bool(page.get("has_more")),
+        next_offset=page.get("next_offset"),
+        extra=extra,
+    )
+
+
+@app.command()
+def delete(name: str = NAME, scope: str = SCOPE, yes: bool = YES) -> OperationResult:
+    """Delete a secret.
+
+    Example:
+        osmosis secret delete OPENAI_API_KEY --yes
+    """
+    ctx = current()
+    _check_scope(scope)
+    with ctx.client() as client:
+        names = {str(row.get("name")) for row in client.secrets.all(scope=scope)}
+        if name not in names:
+            from .resolve import nearest
+
+            near = nearest(name, names)
+            raise NotFound(
+                f"there is no {scope} secret {name}", hint=f"did you mean {near}?" if near else "osmosis secret list"
+            )
+        if not prompts.confirm(ctx, f"Delete {scope} secret {name}?", yes=yes):
+            return OperationResult("secret.delete", "Cancelled.", status="cancelled")
+        client.secrets.delete(name, scope=scope)
+    return OperationResult("secret.delete", f"secret {name} is deleted ({scope})", {"name": name, "scope": scope})
+
+
+@app.command("import")
+def import_file(
+    file: str = typer.Argument(..., help="A file of NAME=value lines; - is standard input"),
+    scope: str = SCOPE,
+    only: list[str] = typer.Option(None, "--only", help="Only this name; repeatable"),
+    yes: bool = YES,
+) -> OperationResult:
+    """Register the secrets of a .env file. Nothing is set when one name is wrong.
+
+    Example:
+        osmosis secret import .env --only OPENAI_API_KEY
+    """
+    from .submit import read_secrets_file
+
+    ctx = current()
+    _check_scope(scope)
+    values = read_secrets_file(ctx, file)
+    if absent := [name for name in only or [] if name not in values]:
+        raise NotFound(f"{file} has no {', '.join(absent)}")
+    values = {name: value for name, value in values.items() if not only or name in only}
+    if not values:
+        raise ValidationError(f"{file} has no NAME=value line")
+    for name, value in values.items():
+        _check_name(name)
+        if not value:
+            raise ValidationError(f"{name} is empty in {file}", hint="give it a value, or choose with --only")
+    if not prompts.confirm(ctx, f"Set {', '.join(values)} ({scope})?", yes=yes):
+        return OperationResult("secret.import", "Cancelled.", status="cancelled")
+    with ctx.client() as client:
+        for name, value in values.items():
+            client.secrets.set(name, value, scope=scope)
+    resource = {"names": list(values), "scope": scope}
+    return OperationResult("secret.import", f"{len(values)} secrets are set ({scope})", resource)
+
+
+@app.command()
+def check(config: str = typer.Argument(..., help="A config under configs/")) -> ListResult:
+    """Check that every secret a config requires is registered. Exit code 1 when one is not.
+
+    Example:
+        osmosis secret check configs/eval/multiply.toml
+    """
+    ctx = current()
+    from ..workspace.config import load_config
+    from ..workspace.layout import find_workspace
+
+    workspace = find_workspace(ctx.cwd)
+    path = ctx.path(config)
+    kind: Any = "training" if "training" in path.parts else "eval"
+    required = load_config(path, workspace.root, kind)[0].secret_names()
+    with ctx.client() as client:
+        rows = client.secrets.all()
+    by_name: dict[str, list[str]] = {}
+    for row in rows:
+        by_name.setdefault(str(row["name"]), []).append(str(row["scope"]))
+    items = [
+        {"name": name, "registered": name in by_name, "scope": _effective(by_name.get(name, []))} for name in required
+    ]
+    missing = [item["name"] for item in items if not item["registered"]]
+    columns = [Column("name", "Name"), Column("registered", "Registered"), Column("scope", "From")]
+    steps = [NextStep("register it", command=f"osmosis secret set {name}") for name in missing]
+    empty = f"{config} requires no secret"
+    return ListResult(items, columns, empty=empty, exit_code=1 if missing else 0, next_steps=steps)
+
+
+def _effective(scopes: list[str]) -> str | None:
+    """A personal secret shadows the workspace's of the same name."""
+    return "personal" if "personal" in scopes else scopes[0] if scopes else None
+
+
+def _with_shadows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    shared = {row["name"] for row in rows if row.get("scope") == "workspace"}
+    return [{**row, "shadows": row.get("scope") == "personal" and row["name"] in shared} for row in rows]
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key != "value"}
+
+
+def _check_name(name: str) -> None:
+    if not SECRET_NAME.match(name) or len(name) > MAX_NAME:
+        better = "".join(c if c.isalnum() else "_" for c in name.upper()).lstrip("0123456789_")
+        hint = f"osmosis secret set {better}" if SECRET_NAME.match(better) else "for example OPENAI_API_KEY"
+        raise ValidationError(
+            f"{name!r} is not a secret name: use capitals, digits and _, starting with a letter", hint=hint
+        )
+
+
+def _check_scope(scope: str, also: str = "") -> None:
+    allowed = [*([also] if also else []), "personal", "workspace"]
+    if scope not in allowed:
+        raise UsageError(f"--scope {scope}: not one of {', '.join(allowed)}")
+
+
+def _value(ctx: AppContext, name: str, env: str | None, from_file: str | None) -> str:
+    if env and from_file:
+        raise UsageError("--env and --from-file exclude each other: keep one")
+    if env:
+        value = ctx.environ.get(env)
+        if value is None:
+            raise ValidationError(f"the variable {env} is not set", hint=f"export {env}=..., or leave --env out")
+    elif from_file and from_file != "-":
+        try:
+            value = ctx.path(from_file).read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValidationError(f"cannot read {from_file}: {type(error).__name__}", hint="--from-file FILE") from None
+    elif from_file == "-" or (ctx.stdin is sys.stdin and not ctx.stdin.closed and not ctx.stdin.isatty()):
+        value = ctx.stdin.read().rstrip("\r\n")
+        if not value and from_file != "-":
+            value = prompts.hidden(ctx, f"Value of {name}", flags=["--env", "--from-file"])
+    else:
+        value = prompts.hidden(ctx, f"Value of {name}", flags=["--env", "--from-file"])
+    if not value:
+        raise ValidationError(f"the value of {name} is empty", hint="osmosis secret delete removes a secret")
+    return value

@@ -1,0 +1,131 @@
+"""`osmosis serve`: an agent as an HTTP server that trainers and evaluations call. Parses, checks, hands over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import UsageError, ValidationError
+from .context import AppContext, current
+
+if TYPE_CHECKING:
+    from ..serve.serving import ServeOptions
+
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
+def serve(
+    module: Annotated[str, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")],
+    port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="Port to listen on.")] = 9000,
+    host: Annotated[str, typer.Option("--host", "-H", help="Address to listen on.")] = "0.0.0.0",
+    no_validate: Annotated[bool, typer.Option("--no-validate", help="Skip the check of the agent.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="Start again when a file changes.")] = False,
+    log_level: Annotated[str, typer.Option("--log-level", help="One of: " + ", ".join(LOG_LEVELS) + ".")] = "info",
+    skip_register: Annotated[
+        bool, typer.Option("--skip-register", help="Do not tell the platform; the API key stays on.")
+    ] = False,
+    local: Annotated[
+        bool, typer.Option("--local", "--local-debug", help="For this machine: no registration, no API key.")
+    ] = False,
+    api_key: Annotated[
+        str | None, typer.Option("--api-key", help="Key that callers must send; generated when absent.")
+    ] = None,
+    log: Annotated[str | None, typer.Option("--log", help="Folder for one trace per rollout.")] = None,
+    max_concurrent: Annotated[
+        int | None, typer.Option("--max-concurrent", min=1, help="Rollouts that run at once (agent loops).")
+    ] = None,
+) -> None:
+    """Serve an agent over HTTP.
+
+    Example:
+
+        osmosis serve -m server:agent_loop --local
+        osmosis serve -m server:agent_loop -p 9001 --log ./traces
+    """
+    ctx = current()
+    if log_level not in LOG_LEVELS:
+        raise UsageError(f"--log-level {log_level} is none of {', '.join(LOG_LEVELS)}")
+    from ..serve import serving
+
+    key, note = serving.choose_key(api_key, local=local)
+    target = _load(ctx, module)
+    is_loop = hasattr(target, "get_tools")
+    if max_concurrent is not None and not is_loop:
+        raise ValidationError(
+            f"--max-concurrent is for agent loops; {module} is none",
+            hint="set concurrency in its AgentWorkflowConfig",
+        )
+    options = serving.ServeOptions(
+        target=module,
+        base_dir=str(ctx.cwd),
+        host=host,
+        port=port,
+        log_level=log_level,
+        api_key=key,
+        key_note=note,
+        log_dir=str(ctx.path(log)) if log else None,
+        max_concurrent=max_concurrent,
+        **(_registration(ctx) if is_loop and not (skip_register or local) else {}),
+    )
+    if is_loop and not no_validate:
+        _validate(ctx, target)
+    serving.serve(target, options, reload=reload, environ=ctx.environ, announce=_announcer(ctx))
+
+
+def _load(ctx: AppContext, module: str) -> object:
+    from ..engine.agent import load_agent
+    from ..engine.loader import load_object
+
+    if ":" in module:
+        found = load_object(module, ctx.cwd)
+        if hasattr(found, "router"):  # an app of the person's own: served as it is
+            return found
+    agent = load_agent(module, ctx.cwd)
+    return agent.loop if agent.loop is not None else agent.backend
+
+
+def _registration(ctx: AppContext) -> dict[str, str | None]:
+    from ..errors import AuthRequired
+    from .connect import login_of, usable
+
+    url = ctx.platform_url
+    try:
+        login = usable(login_of(ctx), url)
+    except AuthRequired as exc:
+        raise AuthRequired(
+            f"{exc.message}; the server would be registered there", hint="osmosis login, or add --skip-register"
+        ) from exc
+    return {"platform_url": url, "token": login.token, "public_host": ctx.environ.get("OSMOSIS_PUBLIC_HOST")}
+
+
+def _validate(ctx: AppContext, loop: object) -> None:
+    from ..sdk.validator import validate_agent_loop
+
+    result = validate_agent_loop(loop)
+    result.raise_if_invalid()
+    ctx.output.say(f"agent {result.agent_name} is valid, {result.tool_count} tools")
+    for warning in result.warnings:
+        ctx.output.warn(warning.code, str(warning))
+
+
+def _announcer(ctx: AppContext) -> Callable[[ServeOptions, str], None]:
+    from ..serve.serving import print_panel
+    from .output import Mode
+
+    def announce(options: ServeOptions, name: str) -> None:
+        if ctx.mode is Mode.RICH:
+            print_panel(options, name)
+            return
+        row = {
+            "agent": name,
+            "host": options.host,
+            "port": options.port,
+            "api_key": options.key_note if options.api_key and options.key_note == options.api_key else None,
+            "registers_with": options.platform_url if options.registers else None,
+            "log_dir": options.log_dir,
+        }
+        ctx.output.stream(row, f"serving {name} on {options.host}:{options.port}, API key: {options.key_note}")
+
+    return announce

@@ -1,0 +1,148 @@
+"""`osmosis workspace`: the workspaces one belongs to on a platform, and which one commands speak for.
+
+Inside a workspace folder its `origin` decides; elsewhere the active one, chosen here; `--workspace` above both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from ..client.credentials import CredentialStore
+from ..errors import NotFound, WorkspaceRequired
+from .connect import checkout_identity
+from .context import AppContext, current
+from .output import Column, DetailResult, ListResult, NextStep, OperationResult
+from .resolve import nearest
+
+app = typer.Typer(
+    help="""Workspaces on the platform: list, current, switch, create, connect.
+
+    Example:
+        osmosis workspace list
+        osmosis workspace switch demo
+    """
+)
+
+
+@app.command("list")
+def list_workspaces() -> ListResult:
+    """List the workspaces you belong to.
+
+    Example:
+        osmosis workspace list
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        rows = client.workspaces.list()
+    active, how = _meant(ctx, rows)
+    items = [{**row, "current": row.get("name") == active} for row in rows]
+    columns = [
+        Column("current", "", show=lambda v: "*" if v else ""),
+        Column("name", "Name"),
+        Column("role", "Role"),
+        Column("connected_repo.repo_full_name", "Repository"),
+    ]
+    return ListResult(items, columns, empty="no workspace yet: osmosis init NAME", extra={"current_by": how})
+
+
+@app.command("current")
+def current_workspace() -> DetailResult:
+    """Show for which workspace commands speak here, and why.
+
+    Example:
+        osmosis workspace current
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        rows = client.workspaces.list()
+    name, how = _meant(ctx, rows)
+    row = next((row for row in rows if row.get("name") == name), None)
+    if row is None:
+        raise WorkspaceRequired(
+            "no workspace is chosen here", hint="osmosis workspace switch NAME, or osmosis init NAME"
+        )
+    return DetailResult({**row, "chosen_by": how, "platform_url": ctx.platform_url}, title=str(name))
+
+
+@app.command()
+def switch(name: str = typer.Argument(..., help="Name of the workspace")) -> OperationResult:
+    """Choose the workspace for commands outside a workspace folder.
+
+    Example:
+        osmosis workspace switch demo
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        row = _find(client, name)
+    CredentialStore(ctx.environ).set_workspace(ctx.platform_url, name)
+    message = f"the active workspace at {ctx.platform_url} is {name}"
+    here = checkout_identity(ctx)
+    if here and here != (row.get("connected_repo") or {}).get("repo_full_name"):
+        ctx.output.warn("WORKSPACE", f"inside this folder its own repository decides: {here}")
+    return OperationResult("workspace.switch", message, row)
+
+
+@app.command()
+def create(name: str = typer.Argument(..., help="Small letters, digits, - _ and .")) -> OperationResult:
+    """Create a workspace with a repository hosted by the platform.
+
+    Example:
+        osmosis workspace create demo
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        row = client.workspaces.create(name)
+    url = (row.get("connected_repo") or {}).get("url")
+    steps = [NextStep("make its folder", command=f"osmosis init {name}")]
+    return OperationResult(
+        "workspace.create", f"workspace {name} is created, its repository is {url}", row, next_steps=steps
+    )
+
+
+@app.command()
+def connect(
+    name: str = typer.Argument(..., help="Name of the workspace"),
+    repository_url: str = typer.Argument(None, help="URL of its repository [default: origin of this folder]"),
+) -> OperationResult:
+    """Connect a workspace to a repository on another git host, or a bare one on disk.
+
+    Example:
+        osmosis workspace connect demo https://github.com/acme/demo.git
+    """
+    ctx = current()
+    url = repository_url or _origin(ctx)
+    with ctx.client(scoped=False) as client:
+        _find(client, name)
+        row = client.workspaces.connect(name, url)
+    repository = (row.get("connected_repo") or {}).get("repo_full_name")
+    return OperationResult("workspace.connect", f"workspace {name} is connected to {repository}", row)
+
+
+def _origin(ctx: AppContext) -> str:
+    from ..workspace.git import git_at, run_git
+
+    return run_git(git_at(ctx.workspace_root()), "remote", "get-url", "origin").strip()
+
+
+def _find(client: Any, name: str) -> dict[str, Any]:
+    rows = client.workspaces.list()
+    for row in rows:
+        if row.get("name") == name:
+            return dict(row)
+    near = nearest(name, [str(row.get("name")) for row in rows])
+    hint = f"did you mean {near}?" if near else f"osmosis workspace create {name}"
+    raise NotFound(f"there is no workspace {name}", hint=hint)
+
+
+def _meant(ctx: AppContext, rows: list[dict[str, Any]]) -> tuple[str | None, str]:
+    """The workspace commands speak for here, and what decides it."""
+    if ctx.options.workspace:
+        return ctx.options.workspace, "--workspace"
+    if identity := checkout_identity(ctx):
+        for row in rows:
+            if (row.get("connected_repo") or {}).get("repo_full_name") == identity:
+                return str(row.get("name")), "the origin of this folder"
+        return None, "the origin of this folder, which is not connected"
+    return CredentialStore(ctx.environ).active_workspace(ctx.platform_url), "osmosis workspace switch"
