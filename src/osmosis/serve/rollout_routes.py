@@ -10,11 +10,11 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 
-from osmosis.records.base import Record
+from osmosis.records.base import Record, utc_now
 from osmosis.records.wire import (
     LEASE_HEADER,
     CancelRequest,
@@ -33,6 +33,7 @@ from .http import HttpProblem, parse, read_body, reply, reply_json
 from .outcome import Outcome, from_execution
 from .runtime import ServerRuntime
 from .spool import Post
+from .trace import TraceFolder
 
 if TYPE_CHECKING:
     from .server import Backend
@@ -64,11 +65,19 @@ class Kept:
 class RolloutDesk:
     """The rollouts of `POST /rollout`: leases, callbacks, results kept for late readers."""
 
-    def __init__(self, backend: Backend, runtime: ServerRuntime, *, instance_id: str | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        runtime: ServerRuntime,
+        *,
+        instance_id: str | None = None,
+        traces: TraceFolder | None = None,
+    ) -> None:
         self.backend = backend
         self.runtime = runtime
         self.instance_id = instance_id
         self.limits = runtime.limits
+        self._traces = traces
         self._kept: dict[str, Kept] = {}
         runtime.unread = self._unread
         runtime.background.append(self.sweep)
@@ -101,6 +110,7 @@ class RolloutDesk:
         except Draining:
             raise HttpProblem(503, "the server is shutting down", headers={"Retry-After": "30"}) from None
         self._kept[rollout_id] = kept
+        self._trace(init, "rollout_accepted", messages=init.initial_messages, metadata=init.metadata)
         kept.lease_until = asyncio.get_running_loop().time() + self.limits.lease_s
         if kept.lease is None:
             return None
@@ -196,6 +206,7 @@ class RolloutDesk:
         kept.init = None
         assert init is not None
         assert outcome is not None
+        self._trace(init, "rollout_ended", **_facts(outcome))
         if kept.lease is not None:
             return
         self._call_completion(kept, init, outcome)
@@ -235,9 +246,22 @@ class RolloutDesk:
             Post(str(init.rollout_id), url, message.model_dump_json(exclude_none=True), init.controller_api_key)
         )
 
+    def _trace(self, init: RolloutInit, event: str, **facts: Any) -> None:
+        if self._traces is None:
+            return
+        trace = self._traces.open(str(init.rollout_id), (init.llm_api_key, init.controller_api_key))
+        head = {"event": event, "rollout_id": init.rollout_id, "timestamp": utc_now().isoformat()}
+        trace.write({**head, **facts})
+
     def _unread(self) -> int:
         since = asyncio.get_running_loop().time() - RETURNS_WITHIN_S
         return sum(1 for kept in self._kept.values() if not kept.read and (kept.readers or kept.last_read > since))
+
+
+def _facts(outcome: Outcome) -> dict[str, Any]:
+    sample = outcome.sample.to_dict() if outcome.sample else None
+    failure = outcome.failure.to_dict() if outcome.failure else None
+    return {"status": outcome.status, "sample": sample, "failure": failure}
 
 
 def rollout_router(desk: RolloutDesk) -> APIRouter:

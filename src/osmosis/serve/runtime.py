@@ -41,6 +41,8 @@ class ServerRuntime:
         """Started with the server, cancelled with it."""
         self.around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         """Entered before the server takes rollouts, left before it drains."""
+        self.after_close: list[Callable[[], None]] = []
+        """Called last, in a thread: they may wait for disks."""
         self._drained: asyncio.Task[None] | None = None
         self.unread: Callable[[], int] = lambda: 0
         """How many polled results nobody has read yet; draining waits for them a little."""
@@ -69,6 +71,8 @@ class ServerRuntime:
             await self.delivery.close(self.limits.delivery_drain_s)
             await self._session.close()
             self._session = None
+            for close in self.after_close:
+                await asyncio.to_thread(close)
 
     async def drain(self) -> None:
         """Ends every rollout with a result, within the limits; idempotent."""

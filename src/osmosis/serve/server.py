@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from .http import HttpProblem, answer_problem
 from .limits import ServeLimits
 from .rollout_routes import RolloutDesk, rollout_router
 from .runtime import ServerRuntime
+from .trace import TraceFolder, secret_values
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
 
@@ -45,6 +47,7 @@ def create_rollout_server(
     limits: ServeLimits | None = None,
     delivery_policy: DeliveryPolicy | None = None,
     spool_dir: Path | None = None,
+    log_dir: str | os.PathLike[str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> FastAPI:
     """A FastAPI app that runs rollouts on `backend`.
@@ -55,15 +58,18 @@ def create_rollout_server(
     """
     environ = os.environ if environ is None else environ
     if configure_logging:
-        _configure_logging()
+        configure_logs()
     runtime = ServerRuntime(
         backend.max_concurrent,
         limits or ServeLimits(),
         spool_dir=spool_dir or default_spool(environ),
         delivery_policy=delivery_policy,
     )
+    traces = open_traces(log_dir, api_key, environ)
+    if traces is not None:
+        runtime.after_close.append(traces.close)
     app = assemble("Osmosis rollout server", runtime, lifespan, api_key=api_key)
-    desk = RolloutDesk(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE))
+    desk = RolloutDesk(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE), traces=traces)
     app.include_router(rollout_router(desk))
     app.state.rollouts = desk
     return app
@@ -89,15 +95,25 @@ def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, a
     return app
 
 
+def open_traces(
+    folder: str | os.PathLike[str] | None, api_key: str | None, environ: Mapping[str, str]
+) -> TraceFolder | None:
+    """The traces of one server run, in a folder of their own; None without a log folder."""
+    if folder is None:
+        return None
+    return TraceFolder(Path(folder) / str(int(time.time())), [api_key or "", *secret_values(environ)])
+
+
 def default_spool(environ: Mapping[str, str]) -> Path:
     root = environ.get(ARTIFACT_VARIABLE)
     return (Path(root) if root else data_dir(environ)) / "undelivered"
 
 
-def _configure_logging() -> None:
+def configure_logs(level: int = logging.INFO) -> None:
+    """Log lines of ours on stderr, unless the process has its own logging."""
     logger = logging.getLogger("osmosis")
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
+        logger.setLevel(level)

@@ -5,9 +5,7 @@ anything but `/health` without the key when there is one.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -30,8 +28,7 @@ from .loop_backend import LoopBackend
 from .registration import Registrar, Registration
 from .rollout_routes import RolloutDesk, rollout_router
 from .runtime import ServerRuntime
-from .server import assemble, default_spool
-from .trace import TraceFolder, secret_values
+from .server import assemble, default_spool, open_traces
 
 Hook = Callable[[], Awaitable[None]]
 
@@ -72,9 +69,9 @@ def create_app(
     runtime = ServerRuntime(
         int(slots), bounds, spool_dir=spool_dir or default_spool(environ), delivery_policy=delivery_policy
     )
-    traces = None
-    if debug_dir is not None:
-        traces = TraceFolder(Path(debug_dir) / str(int(time.time())), [api_key or "", *secret_values(environ)])
+    traces = open_traces(debug_dir, api_key, environ)
+    if traces is not None:
+        runtime.after_close.append(traces.close)
     if registration is None and credentials is not None and server_host and server_port:
         registration = Registration(
             platform_url=environ.get("OSMOSIS_PLATFORM_URL", DEFAULT_PLATFORM_URL),
@@ -98,8 +95,6 @@ def create_app(
         finally:
             if on_shutdown is not None:
                 await on_shutdown()
-            if traces is not None:
-                await asyncio.to_thread(traces.close)
 
     @asynccontextmanager
     async def unregistering() -> AsyncIterator[None]:

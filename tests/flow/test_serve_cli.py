@@ -1,0 +1,198 @@
+"""`osmosis serve` as a process: serving, traces, reload, registration, bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from osmosis.serve.process import free_port
+from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app
+from osmosis.testing.server import running_app
+from osmosis.testing.waiting import until
+
+pytestmark = pytest.mark.flow
+
+AGENT = """
+    from osmosis_ai.rollout import RolloutAgentLoop
+
+    class Loop(RolloutAgentLoop):
+        name = "first"
+
+        def get_tools(self, request):
+            return []
+
+        async def run(self, ctx):
+            done = await ctx.chat(ctx.request.messages)
+            ctx.log_event("said", content=done.content, env=__import__("os").environ.get("MY_API_KEY"))
+            return ctx.complete([*ctx.request.messages, done.message])
+
+    agent_loop = Loop()
+"""
+
+
+class Serving:
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self.process = process
+        self.url = f"http://127.0.0.1:{port}"
+        self.output: list[str] = []
+
+    async def health(self, within: float = 60.0, **want: Any) -> dict[str, Any]:
+        async with aiohttp.ClientSession() as session:
+            deadline = asyncio.get_running_loop().time() + within
+            while asyncio.get_running_loop().time() < deadline:
+                try:
+                    async with session.get(f"{self.url}/health") as reply:
+                        body: dict[str, Any] = await reply.json()
+                        if all(body.get(key) == value for key, value in want.items()):
+                            return body
+                except aiohttp.ClientError:
+                    assert self.process.returncode is None, "".join(self.output)
+                await asyncio.sleep(0.05)
+        raise AssertionError(f"no health like {want}: {''.join(self.output)}")
+
+    async def end(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return await asyncio.wait_for(self.process.wait(), 30)
+
+
+@asynccontextmanager
+async def serving(folder: Path, *words: str, source: str = AGENT, **env: str) -> AsyncIterator[Serving]:
+    (folder / "agent.py").write_text(textwrap.dedent(source))
+    port = free_port()
+    environ = {
+        **os.environ,
+        "OSMOSIS_CONFIG_DIR": str(folder / "config"),
+        "OSMOSIS_DATA_DIR": str(folder / "data"),
+        **env,
+    }
+    command = ["-m", "osmosis", "serve", "-m", "agent:agent_loop", "-H", "127.0.0.1", "-p", str(port), *words]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command,
+        cwd=folder,
+        env=environ,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    server = Serving(process, port)
+
+    async def read() -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            server.output.append(line.decode())
+
+    reader = asyncio.create_task(read())
+    try:
+        yield server
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        await reader
+
+
+async def test_a_rollout_is_served_traced_and_reported(tmp_path: Path) -> None:
+    tracker = RolloutCompletionTracker()
+    async with (
+        running_app(create_mock_trainer_app(tracker)) as trainer,
+        serving(tmp_path, "--local", "--log", "traces", MY_API_KEY="sk-env-secret-value") as server,
+        aiohttp.ClientSession() as session,
+    ):
+        assert (await server.health())["agent_loop"] == "first"
+        messages = [{"role": "user", "content": "hi"}]
+        body = {"rollout_id": "r1", "server_url": trainer, "messages": messages, "completion_params": {}}
+        async with session.post(f"{server.url}/v1/rollout/init", json=body) as reply:
+            assert reply.status == 202
+        await until(lambda: tracker.responses)
+        assert await server.end() in (0, -signal.SIGTERM)
+    assert tracker.responses[0]["status"] == "COMPLETED"
+    [trace] = (tmp_path / "traces").glob("*/r1.jsonl")
+    assert json.loads(trace.read_text())["event"] == "said"
+    assert "sk-env-secret-value" not in trace.read_text()
+
+
+async def test_a_key_is_generated_printed_and_wanted(tmp_path: Path) -> None:
+    async with serving(tmp_path, "--skip-register", "--json") as server, aiohttp.ClientSession() as session:
+        await server.health()
+        row = next(json.loads(line) for line in server.output if line.startswith("{"))
+        assert row["api_key"].startswith("osm_rollout_")
+        for headers, status in (({}, 401), ({"Authorization": f"Bearer {row['api_key']}"}, 200)):
+            async with session.get(f"{server.url}/platform/health", headers=headers) as reply:
+                assert reply.status == status
+
+
+async def test_a_change_of_the_file_reloads_the_agent(tmp_path: Path) -> None:
+    async with serving(tmp_path, "--local", "--reload") as server:
+        await server.health(agent_loop="first")
+        (tmp_path / "agent.py").write_text(textwrap.dedent(AGENT.replace('"first"', '"second"')))
+        await server.health(agent_loop="second")
+
+
+async def test_the_server_is_registered_again_until_it_works_and_taken_out(tmp_path: Path) -> None:
+    seen: list[tuple[str, dict[str, Any]]] = []
+    platform = FastAPI()
+
+    @platform.post("/api/cli/rollout-server/register")
+    async def register(request: Request) -> JSONResponse:
+        seen.append(("register", await request.json()))
+        if len(seen) == 1:
+            return JSONResponse({"error": "not now"}, status_code=503)
+        assert request.headers["Authorization"] == "Bearer tok-1"
+        return JSONResponse({"id": "rs-1", "status": "healthy", "health_check_result": None})
+
+    @platform.delete("/api/cli/rollout-server/{server_id}")
+    async def remove(server_id: str) -> JSONResponse:
+        seen.append(("delete", {"id": server_id}))
+        return JSONResponse({})
+
+    async with running_app(platform) as url:
+        env = {"OSMOSIS_PLATFORM_URL": url, "OSMOSIS_TOKEN": "tok-1", "OSMOSIS_TOKEN_PLATFORM_URL": url}
+        async with serving(tmp_path, "--api-key", "server-key-1", **env) as server:
+            await until(lambda: len(seen) >= 2, within=60)
+            await until(lambda: any("registered with" in line for line in server.output), within=10)
+            await server.end()
+    assert [what for what, _ in seen] == ["register", "register", "delete"]
+    said = seen[1][1]
+    assert (said["host"], said["agent_loop_name"], said["api_key"]) == ("127.0.0.1", "first", "server-key-1")
+    assert seen[2][1] == {"id": "rs-1"}
+
+
+@pytest.mark.parametrize(
+    ("words", "source", "expected"),
+    [
+        ([], AGENT, "not logged in"),
+        (["--local", "--api-key", "k"], AGENT, "exclude each other"),
+        (["--local", "--log-level", "loud"], AGENT, "--log-level"),
+        (["--local"], "import does_not_exist", "does_not_exist"),
+        (["--local"], AGENT.replace("return []", "return None"), "GET_TOOLS_RETURNS_NONE"),
+        (["--local"], "agent_loop = 7", "no agent"),
+    ],
+)
+async def test_bad_input_is_one_clear_error(tmp_path: Path, words: list[str], source: str, expected: str) -> None:
+    async with serving(tmp_path, *words, source=source) as server:
+        assert await asyncio.wait_for(server.process.wait(), 60) in (1, 2)
+    text = "".join(server.output)
+    assert expected in text
+    assert "Traceback" not in text
+
+
+async def test_a_taken_port_says_so(tmp_path: Path) -> None:
+    async with running_app(FastAPI()) as url:
+        port = url.rsplit(":", 1)[1]
+        async with serving(tmp_path, "--local", "-p", port) as server:
+            assert await asyncio.wait_for(server.process.wait(), 60) == 1
+    assert "cannot listen on" in "".join(server.output)
