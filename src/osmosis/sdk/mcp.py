@@ -116,7 +116,7 @@ class McpTools:
         path = Path(self.source).expanduser().resolve()
         if not path.exists():
             raise LoadError(f"there is no MCP folder or file {path}", hint="give a folder with main.py, or a URL")
-        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - lives as long as the server
         environ = dict(os.environ if self._environ is None else self._environ)
         transport = StdioTransport(
             sys.executable,

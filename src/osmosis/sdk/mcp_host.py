@@ -40,7 +40,7 @@ def main(source: str) -> None:
     """Serves the folder or file `source` until stdin closes; exits 1 with the reason on stderr."""
     protocol = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    sys.stdout = _Stdout(protocol)  # type: ignore[assignment]
+    sys.stdout = _Stdout(protocol)
     try:
         server = find_server(Path(source))
     except LookupError as exc:
