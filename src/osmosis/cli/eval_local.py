@@ -5,7 +5,7 @@ Declares the flags and hands them on: what they mean is `eval_plan`, what happen
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -83,14 +83,15 @@ def local_eval(
         osmosis eval -m server:agent_loop -d test_data.jsonl --eval-fn rewards:compute_reward \\
             --model my-model --base-url http://localhost:8000/v1 --n 5 --batch-size 16 -o results.json
     """
-    given = dict(locals())
+    given: dict[str, Any] = dict(locals())
     from .eval_plan import LocalFlags, build_plan, parse_model, sampling
     from .eval_session import LocalRun, run_local, runs_dir
 
     ctx = current()
     if classes and not retry_failed:
         raise UsageError(f"unexpected argument: {classes[0]}", hint="osmosis eval --help")
-    flags = LocalFlags(**{f: given[f] if given[f] is not None else _empty(f) for f in LocalFlags.__annotations__})
+    known = {name: given[name] for name in LocalFlags.__annotations__ if given[name] is not None}
+    flags = LocalFlags(**known)
     plan = build_plan(flags, runs_dir=runs_dir(ctx))
     if pilot is not None and pilot < 1:
         raise UsageError("--pilot must be at least 1")
@@ -111,7 +112,3 @@ def local_eval(
         pilot=pilot,
     )
     return run_local(ctx, run)
-
-
-def _empty(name: str) -> list[str] | None:
-    return [] if name in ("eval_fn", "rubric", "k", "param") else None

@@ -161,7 +161,7 @@ class _Session:
         plan.dataset_hash = self.facts.sha256
         plan.provenance = {**provenance(run.base_dir), "rows_hash": self.facts.rows_hash}
         self.hashes = plan_hashes(plan, agent_files=files, base_dir=run.base_dir)
-        if run.grader or self._brings_reward():
+        if run.grader:
             self.hashes["agent"] = digest(self.hashes["agent"], run.grader)
         self.journal = Journal(run.folder, redactor=self.redactor)
         self._take_up()
@@ -183,11 +183,7 @@ class _Session:
         return files
 
     def _brings_reward(self) -> bool:
-        return self.agent is None or bool(self.agent.graded) or (self.agent.loop is not None and self._loop_rewards())
-
-    def _loop_rewards(self) -> bool:
-        """Without any score function an agent loop's own reward is what there is."""
-        return not self.plan.score_fns and bool(getattr(self.agent.loop, "gives_reward", False))
+        return self.agent is None or bool(self.agent.graded)
 
     def _check_budget(self) -> None:
         if self.plan.budget.max_cost_usd is None or self.plan.model.kind in ("offline", "replay"):

@@ -86,14 +86,17 @@ class Journal:
         """Whether rollouts can be appended now."""
         return self._file is not None
 
-    def open(self, plan: EvalPlan) -> None:
-        """Makes the folder, or takes it up again; raises `Conflict` while another process writes it."""
+    def open(self, plan: EvalPlan, *, facts: dict[str, Any] | None = None) -> None:
+        """Makes the folder, or takes it up again; raises `Conflict` while another process writes it.
+
+        `facts` are further keys of `run.json`, for whoever resumes the run.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock()
         self._cut_torn_line()
         before = self.run() if self.exists else {"created_at": utc_now().isoformat(), "sessions": []}
         self._session = {"started_at": utc_now().isoformat(), "pid": os.getpid(), "duration_ms": 0.0}
-        self._run = {**before, "schema": SCHEMA, "plan": plan.model_dump(mode="json")}
+        self._run = {**before, **(facts or {}), "schema": SCHEMA, "plan": plan.model_dump(mode="json")}
         self._run["sessions"] = [*before.get("sessions", []), self._session]
         self._write_run()
         self._file = self.rollouts_path.open("ab")
@@ -218,6 +221,11 @@ class Journal:
             return Report.model_validate_json(self.report_path.read_bytes())
         except FileNotFoundError:
             return None
+
+    def note(self, **facts: Any) -> None:
+        """Adds keys to `run.json` while the run is open."""
+        self._run.update(facts)
+        self._write_run()
 
     def session_took(self, duration_ms: float) -> None:
         """How long this session ran, for the sum over all sessions."""

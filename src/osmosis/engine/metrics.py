@@ -16,7 +16,7 @@ from osmosis.records.report import FailureCount, PassAtK, Report, ScoreReport
 from osmosis.records.rollout import Category, Phase, Rollout, Usage
 
 from .outcome import SKIPPED, SUCCESS, FailureKey, Outcome, outcome_of
-from .stats import distribution, mean_interval, pass_at_k, pass_hat_k, plain_interval, quantile, rate_interval
+from .stats import distribution, mean_interval, pass_at_k, pass_hat_k, share_interval, quantile, rate_interval
 
 DEFAULT_KS = (1, 3, 5, 10)
 _ROWS_SHOWN = 10
@@ -116,7 +116,7 @@ class _ScoreSums:
         values = [estimate(n, c, k) for n, c in zip(counted, self.passes, strict=True) if n >= k]
         if not values:
             return None
-        return PassAtK(k=k, value=sum(values) / len(values), interval=plain_interval(values), rows=len(values))
+        return PassAtK(k=k, value=sum(values) / len(values), interval=share_interval(values), rows=len(values))
 
     def _flake_rate(self, counted: Sequence[int]) -> float:
         repeated = [(n, c) for n, c in zip(counted, self.passes, strict=True) if n > 1]

@@ -145,7 +145,7 @@ async def regrade(
     *,
     observer: Observer | None = None,
 ) -> None:
-    """Scores these stored rollouts again, without asking the model; the old scores stay until all new ones are there."""
+    """Scores these stored rollouts again, without asking the model; the old scores stay until the end."""
     work = Journal(journal.folder / "regrade", redactor=journal.redactor)
     for left in (work.rollouts_path, work.run_path):
         left.unlink(missing_ok=True)

@@ -30,6 +30,7 @@ from osmosis.records.rollout import (
 from osmosis.records.wire import RolloutInit
 from osmosis.records.wire02 import RolloutMetrics, RolloutRequest
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
+from osmosis.sdk.tools import tool_time_limit
 
 from .agent import Agent, as_agent
 from .clock import Deadline
@@ -71,6 +72,7 @@ async def in_process(
     `endpoints` gives workflows that bring a vendor's client a URL; those that use `ctx.chat()` need none.
     """
     found = as_agent(agent)
+    tool_time_limit.set(plan.timeouts.tool_s)
 
     async def run(task: Task) -> Rollout:
         if found.loop is not None:

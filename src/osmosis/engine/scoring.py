@@ -13,7 +13,7 @@ import functools
 import inspect
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,15 +76,28 @@ class FunctionScorer:
 
 
 def load_scorers(
-    paths: Sequence[str], base_dir: Path, *, timeout_s: float | None = None, pool: DaemonPool | None = None
+    paths: Sequence[str],
+    base_dir: Path,
+    *,
+    timeout_s: float | None = None,
+    pool: DaemonPool | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> list[Scorer]:
-    """The score functions as given; raises `LoadError` for one that is missing, named twice or has another shape."""
+    """The score functions as given, `module:function` or `rubric:file.yaml#id`.
+
+    Raises `LoadError` for one that is missing, named twice or has another shape. `environ` holds judges' keys.
+    """
     doubled = sorted({path for path in paths if list(paths).count(path) > 1})
     if doubled:
         raise LoadError(f"score function named twice: {', '.join(doubled)}", hint="name each --eval-fn once")
     pool = pool or DaemonPool()
     scorers: list[Scorer] = []
     for path in paths:
+        if path.startswith("rubric:"):
+            from .rubrics import RubricScorer  # brings a YAML reader and the judge: only when there is a rubric
+
+            scorers.append(RubricScorer.load(path, base_dir, timeout_s=timeout_s, environ=environ))
+            continue
         found = load_object(path, base_dir)
         if isinstance(found, type):
             found = found()
@@ -92,6 +105,14 @@ def load_scorers(
             raise LoadError(f"{path} is a {type(found).__name__}, not a function", hint="name a score function")
         scorers.append(FunctionScorer(path, found, pool=pool, timeout_s=timeout_s))
     return scorers
+
+
+async def close_scorers(scorers: Sequence[Scorer]) -> None:
+    """Lets go of what scorers hold: a judge's connection, for one."""
+    for scorer in scorers:
+        close = getattr(scorer, "close", None)
+        if close is not None:
+            await close()
 
 
 async def run_score(name: str, call: Callable[[], Any], timeout_s: float | None) -> Score:

@@ -106,6 +106,12 @@ def plain_interval(values: Sequence[float], level: float = 0.95) -> Interval | N
     return mean_interval(values, [1] * len(values), level)
 
 
+def share_interval(values: Sequence[float], level: float = 0.95) -> Interval | None:
+    """`plain_interval` of values that lie between 0 and 1, and so does their mean."""
+    found = plain_interval(values, level)
+    return found and Interval(low=max(0.0, found.low), high=min(1.0, found.high), level=level)
+
+
 def distribution(values: Sequence[float]) -> Distribution | None:
     if not len(values):
         return None
