@@ -71,6 +71,7 @@ _EVAL = Group(
         "upload": _at("eval_upload", "upload", "Send a local run to the platform"),
         "run": _at("eval_run", "run", "Run a config of this workspace on this machine"),
         "resume": _at("eval_resume", "resume", "Go on with an interrupted local run"),
+        "regrade": _at("eval_resume", "regrade", "Score a local run again without asking the model"),
         "compare": _at("eval_compare", "compare", "Compare runs row by row"),
         "report": _at("eval_report", "report", "Report on a local run: figures, failures, HTML"),
         "rubric": _at("rubric", "rubric", "Judge recorded conversations with a rubric"),

@@ -1,0 +1,99 @@
+"""`osmosis eval compare A B`: two local runs, paired by row and attempt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .context import current
+from .output import DetailResult, clean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..engine.compare import Comparison
+    from ..engine.journal import Journal
+
+
+def compare(
+    a: Annotated[str, typer.Argument(help="The run to compare against.")],
+    b: Annotated[str, typer.Argument(help="The run that may be better.")],
+    score: Annotated[str | None, typer.Option(help="Which score; default: the first that both have.")] = None,
+    fail_on_regression: Annotated[
+        bool, typer.Option("--fail-on-regression", help="Exit 1 when B is worse than A.")
+    ] = False,
+    margin: Annotated[
+        float, typer.Option(help="With --fail-on-regression: exit 1 unless B is within this of A.")
+    ] = 0.0,
+    flips: Annotated[int, typer.Option(help="How many flips to show with both conversations.")] = 5,
+) -> DetailResult:
+    """Compare two local runs row by row: difference with interval, McNemar's test, every flip.
+
+    Example:
+
+        osmosis eval compare nightly-1 nightly-2 --fail-on-regression --margin 0.02
+    """
+    from ..engine.compare import compare as compare_runs
+    from ..engine.compare import transcripts
+    from ..errors import UsageError
+    from .eval_session import open_run
+
+    ctx = current()
+    if margin < 0:
+        raise UsageError("--margin must not be negative")
+    first, second = open_run(ctx, a), open_run(ctx, b)
+    found = compare_runs(first, second, score=score)
+    worse = found.regressed(margin)
+    # Lost ones first: they are what a reader looks for.
+    shown = sorted(found.flips, key=lambda flip: flip.gained)[: max(0, flips)]
+    talks = [
+        {**flip.to_dict(), "transcript_a": before, "transcript_b": after}
+        for flip, before, after in transcripts(first, second, shown)
+    ]
+    data = {"a": a, "b": b, **found.to_dict(), "regressed": worse, "margin": margin, "transcripts": talks}
+    return DetailResult(
+        data,
+        exit_code=1 if fail_on_regression and worse else 0,
+        human=lambda console: _draw(console, first, second, found, talks, worse=worse, margin=margin),
+    )
+
+
+def _draw(
+    console: Console,
+    a: Journal,
+    b: Journal,
+    found: Comparison,
+    talks: list[dict[str, Any]],
+    *,
+    worse: bool,
+    margin: float,
+) -> None:
+    from rich.text import Text
+
+    from ..engine.report_text import message_text
+    from .render import pairs
+
+    ci = f" [{found.interval.low:+.4f}, {found.interval.high:+.4f}]" if found.interval else ""
+    console.print(Text(f"{a.folder.name} -> {b.folder.name}: {found.verdict}", style="bold"))
+    console.print(
+        pairs(
+            {
+                "score": found.score,
+                "pairs": f"{found.pairs} on {found.rows} rows (only A {found.only_a}, only B {found.only_b})",
+                "mean": f"{found.mean_a:.4f} -> {found.mean_b:.4f}",
+                "difference": f"{found.difference:+.4f}{ci}",
+                "pass rate": f"{found.pass_rate_a:.4f} -> {found.pass_rate_b:.4f}",
+                "flips": f"{found.gained} gained, {found.lost} lost (McNemar p = {found.p_value:.4g})",
+            }
+        )
+    )
+    for talk in talks:
+        head = f"row {talk['row_index']} attempt {talk['attempt']}: {talk['kind']}, {talk['before']:g} -> {talk['after']:g}"
+        console.print(Text(head, style="green" if talk["kind"] == "gained" else "red"))
+        for side in ("a", "b"):
+            messages = talk[f"transcript_{side}"]
+            last = message_text(messages[-1]) if messages else ""
+            console.print(Text(f"  {side.upper()}: {clean(last)[:400]}"))
+    if worse:
+        console.print(Text(f"regression (margin {margin:g})", style="bold red"))

@@ -1,0 +1,191 @@
+"""`osmosis eval resume` and `osmosis eval regrade`: go on with a local run, or score it again without asking the model.
+
+Both read the plan from the run's own `run.json`; flags here change only what does not change a result, or say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import UsageError, ValidationError
+from .context import AppContext, current
+from .output import DetailResult
+
+
+def resume(
+    name: Annotated[str, typer.Argument(help="Name of the run, or its folder.")],
+    classes: Annotated[
+        list[str] | None, typer.Argument(metavar="[CLASS]...", help="With --retry-failed: categories or phases.")
+    ] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed rollouts again [CLASS...].")] = False,
+    batch_size: Annotated[
+        str | None, typer.Option("--batch-size", "--concurrency", help="Rollouts at once, or auto.", metavar="N|auto")
+    ] = None,
+    max_cost: Annotated[float | None, typer.Option(help="New limit in USD, spending so far included.")] = None,
+    max_tokens_total: Annotated[int | None, typer.Option(help="New limit in tokens, those so far included.")] = None,
+    run_timeout: Annotated[float | None, typer.Option(help="Seconds for this session.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="The key, when it is in no variable.")] = None,
+    output: Annotated[str | None, typer.Option("-o", "--output", help="Write the results document.")] = None,
+    fail_under: Annotated[float | None, typer.Option(help="Exit 1 when the first score's mean is below.")] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Agree to rerun or regrade changed inputs.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No report on stdout.")] = False,
+) -> DetailResult | int:
+    """Go on with a local run: what is on disk is kept, the rest is run.
+
+    Example:
+
+        osmosis eval resume nightly
+        osmosis eval resume nightly --retry-failed timeout rate_limit
+    """
+    from .eval_plan import parse_concurrency
+    from .eval_session import run_local
+
+    ctx = current()
+    if classes and not retry_failed:
+        raise UsageError(f"unexpected argument: {classes[0]}", hint="failure classes go with --retry-failed")
+    run = stored_run(ctx, name)
+    plan = run.plan
+    if batch_size is not None:
+        plan.concurrency, plan.adaptive = parse_concurrency(batch_size)
+    if max_cost is not None:
+        plan.budget.max_cost_usd = max_cost
+    if max_tokens_total is not None:
+        plan.budget.max_total_tokens = max_tokens_total
+    plan.timeouts.run_s = run_timeout
+    run.api_key = api_key
+    run.output = ctx.path(output) if output else None
+    run.fail_under, run.yes, run.quiet = fail_under, yes, quiet
+    run.retry_failed = (classes or []) if retry_failed else None
+    check_classes(classes or [])
+    return run_local(ctx, run)
+
+
+def regrade(
+    name: Annotated[str, typer.Argument(help="Name of the run, or its folder.")],
+    eval_fn: Annotated[list[str] | None, typer.Option("--eval-fn", help="Score with these instead. Repeat.")] = None,
+    rubric: Annotated[list[str] | None, typer.Option(help="Score with this rubric too: file.yaml#id. Repeat.")] = None,
+    pass_threshold: Annotated[float | None, typer.Option(help="Another threshold.")] = None,
+    failed_only: Annotated[bool, typer.Option("--failed-only", help="Only rollouts with a failed score.")] = False,
+    output: Annotated[str | None, typer.Option("-o", "--output", help="Write the results document.")] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No report on stdout.")] = False,
+) -> DetailResult | int:
+    """Score a run's stored conversations again, without asking the model. All new scores replace the old at once.
+
+    Example:
+
+        osmosis eval regrade nightly
+        osmosis eval regrade nightly --eval-fn rewards:stricter --pass-threshold 0.5
+    """
+    ctx = current()
+    run = stored_run(ctx, name)
+    if eval_fn or rubric:
+        run.plan.score_fns = [*(eval_fn or []), *(f"rubric:{r}" for r in rubric or [])]
+    if pass_threshold is not None:
+        run.plan.pass_threshold = pass_threshold
+    run.output = ctx.path(output) if output else None
+    run.quiet = quiet
+    return _regrade(ctx, run, failed_only=failed_only)
+
+
+def stored_run(ctx: AppContext, name: str) -> Any:
+    """The `LocalRun` that the run's `run.json` describes."""
+    from .eval_session import LocalRun, open_run
+
+    journal = open_run(ctx, name)
+    local = journal.run().get("local")
+    if not isinstance(local, dict):
+        raise ValidationError(f"run {name} was not made by this command", hint="it can be reported on and compared")
+    plan = journal.plan()
+    plan.name = journal.folder.name
+    base = Path(local["base_dir"])
+    if not base.is_dir():
+        raise ValidationError(f"the folder of run {name} is gone: {base}", hint="move it back, or run anew")
+    return LocalRun(
+        plan,
+        base,
+        journal.folder.parent,
+        grader=local.get("grader"),
+        server_key_env=local.get("server_key_env"),
+        secrets=local.get("secrets") or [],
+        must_exist=True,
+    )
+
+
+def check_classes(classes: list[str]) -> None:
+    """Refuses words that are no failure class."""
+    from ..records.rollout import Category, Phase
+
+    known = [c.value for c in Category] + [p.value for p in Phase] + ["skipped"]
+    wrong = [c for c in classes if c not in known]
+    if wrong:
+        raise UsageError(f"{wrong[0]!r} is no failure class", hint=f"one of: {', '.join(known)}")
+
+
+def _regrade(ctx: AppContext, run: Any, *, failed_only: bool) -> DetailResult | int:
+    from ..engine.dataset import read_rows, scan_dataset
+    from ..engine.evaluate import Options, evaluate
+    from ..engine.identity import score_hash
+    from ..engine.journal import Journal, KeySet
+    from ..engine.redact import Redactor
+    from ..engine.results import check_output, write_results
+    from ..engine.resume import regrade as regrade_keys
+    from ..engine.scoring import close_scorers, load_scorers
+    from .eval_plan import declared_secrets
+    from .eval_show import draw_report, exit_code, next_steps
+
+    plan = run.plan
+    if run.output is not None:
+        check_output(run.output)
+    if not plan.score_fns:
+        raise UsageError("this run has only its grader's rewards", hint="give --eval-fn module:function")
+    scorers = load_scorers(plan.score_fns, run.base_dir, timeout_s=plan.timeouts.score_s, environ=ctx.environ)
+    facts = scan_dataset(run.dataset, plan.selection)
+    journal = Journal(run.folder, redactor=Redactor(declared_secrets(run.secrets, ctx.environ)))
+    stored = {}
+    keys = KeySet()
+    for line in journal.lines():
+        key = (line["row_index"], line["attempt"])
+        failed = any(s.get("failure") for s in (line.get("scores") or {}).values())
+        if line["status"] == "success" and (failed or not failed_only):
+            keys.add(key)
+            stored = line.get("hashes") or stored
+    hashes = {**{k: v for k, v in stored.items() if k != "row"}, "score": score_hash(plan.score_fns, run.base_dir)}
+
+    def rows() -> Any:
+        return read_rows(run.dataset, plan.selection, skip_bad=plan.skip_bad_rows)
+
+    async def go() -> Any:
+        try:
+            if len(keys):
+                await regrade_keys(journal, plan, rows(), scorers, keys, hashes)
+            journal.open(plan)
+
+            async def nothing(_: Any) -> Any:
+                raise AssertionError("a regrade runs nothing")
+
+            options = Options(rows=facts.selected, dataset_rows=facts.rows, only=KeySet())
+            return await evaluate(plan, rows(), nothing, scorers=scorers, journal=journal, options=options)
+        finally:
+            journal.close()
+            await close_scorers(scorers)
+
+    report = asyncio.run(go())
+    if run.output is not None:
+        write_results(run.output, journal, plan, report)
+    code = exit_code(report)
+    note = f"{len(keys)} rollouts scored again"
+    if run.quiet:
+        return code
+    from ..engine.results import summary_part
+
+    data = {"name": plan.name, "journal": str(run.folder), "regraded": len(keys), "summary": summary_part(report)}
+    return DetailResult(
+        journal.redactor.data(data),
+        exit_code=code,
+        next_steps=next_steps(plan, report),
+        human=lambda console: draw_report(console, plan, report, notes=[note]),
+    )
