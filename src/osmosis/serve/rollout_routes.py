@@ -163,7 +163,11 @@ class RolloutDesk:
             ids = [rollout_id for rollout_id in self.runtime.desk.live_ids() if rollout_id.startswith(request.prefix)]
         else:
             ids = self.runtime.desk.live_ids() if request.all else []
-        return self.runtime.desk.cancel(ids)
+        said = self.runtime.desk.cancel(ids)
+        for rollout_id in said:
+            if (kept := self._kept.get(rollout_id)) is not None:
+                kept.read = True  # whoever cancels a rollout knows its end
+        return said
 
     def health(self) -> ServerHealth:
         desk = self.runtime.desk

@@ -10,11 +10,22 @@ from typing import Any
 import uvicorn
 
 
+class _Server(uvicorn.Server):
+    """uvicorn looks ten times a second whether it should end; tests have no time for that."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.stop = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        await self.stop.wait()
+
+
 @asynccontextmanager
 async def running_app(app: Any, *, host: str = "127.0.0.1") -> AsyncIterator[str]:
     """The base URL of `app`, served by uvicorn with its lifespan; shut down gracefully at the end."""
     config = uvicorn.Config(app, host=host, port=0, log_config=None, access_log=False, lifespan="on")
-    server = uvicorn.Server(config)
+    server = _Server(config)
     task = asyncio.create_task(server.serve())
     try:
         while not server.started:
@@ -25,5 +36,5 @@ async def running_app(app: Any, *, host: str = "127.0.0.1") -> AsyncIterator[str
         port = server.servers[0].sockets[0].getsockname()[1]
         yield f"http://{host}:{port}"
     finally:
-        server.should_exit = True
+        server.stop.set()
         await task
