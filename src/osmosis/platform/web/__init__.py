@@ -1,0 +1,20 @@
+"""The pages of the platform: what a person sees of runs, rollouts, datasets, secrets and Git Sync in a browser.
+
+Rendered on the server, from the same services and records as the API; a page computes no figure of its own. Works
+without JavaScript; with it, a run's figures follow by server-sent events. Nothing is loaded from elsewhere and no
+script is inline.
+"""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+
+def mount(app: FastAPI) -> None:
+    """Add the pages and their static files to the platform."""
+    from . import login, rollout_pages, run_pages, workspace_pages
+    from .render import mount_static
+
+    mount_static(app)
+    for module in (login, run_pages, rollout_pages, workspace_pages):
+        app.include_router(module.router)

@@ -1,0 +1,163 @@
+"""Getting in: the login page, one-time login links, and approving a device that shows a code."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Form, Request, Response
+
+from osmosis.errors import AuthRequired, NotFound, OsmosisError
+
+from ..services import device, repositories, startup, users
+from ..settings import PlatformSettings
+from .render import PageRoute, page, redirect
+from .session import (
+    GUEST_COOKIE,
+    GUEST_SECONDS,
+    SESSION_COOKIE,
+    LoginNeeded,
+    Viewer,
+    check_form,
+    check_viewer_form,
+    csrf_of,
+    guest_secret,
+    platform_of,
+    safe_next,
+    set_cookie,
+    viewer,
+)
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+ViewerDep = Annotated[Viewer, Depends(viewer)]
+Text = Annotated[str, Form()]
+
+
+@router.get("/login")
+def login_page(request: Request, next: str = "/") -> Response:
+    try:
+        viewer(request)
+    except (LoginNeeded, AuthRequired):
+        return _form(request, next)
+    return redirect(safe_next(next))
+
+
+def _form(request: Request, next_page: str, *, problem: OsmosisError | None = None, link: str = "") -> Response:
+    """The login form, bound to a guest cookie; `link` is the secret of a one-time link."""
+    platform = platform_of(request)
+    secret = guest_secret(request)
+    response = page(
+        request,
+        "login.html",
+        None,
+        status=problem.http_status if problem else 200,
+        next_page=safe_next(next_page),
+        problem=problem,
+        link=link,
+        guest_csrf=csrf_of(platform, secret),
+        bootstrap_file=_bootstrap_file(platform.settings),
+    )
+    set_cookie(response, platform, GUEST_COOKIE, secret, max_age=GUEST_SECONDS)
+    return response
+
+
+def _bootstrap_file(settings: PlatformSettings) -> str:
+    """Where the bootstrap token is; to a network the folder is not told."""
+    folder = str(settings.data_dir) if repositories.is_loopback(settings) else "DATA_FOLDER"
+    return f"{folder}/{startup.BOOTSTRAP_FILE}"
+
+
+@router.post("/login")
+def login(request: Request, token: Text, csrf: Text = "", next: Text = "/") -> Response:
+    """Log in with a platform token, or with the text of the bootstrap file."""
+    platform = platform_of(request)
+    check_form(request, csrf, csrf_of(platform, request.cookies.get(GUEST_COOKIE, "")))
+    text = token.strip()
+    try:
+        if text.startswith("osb_"):
+            startup.check_bootstrap(platform, text)
+            with platform.db.write() as session:
+                owner = users.ensure_owner(session, platform.settings.owner_name)
+                issued = users.issue_token(session, owner, _browser(request), kind="session")
+        else:
+            with platform.db.write() as session:
+                issued = users.issue_token(
+                    session, users.check_token(session, text).user, _browser(request), kind="session"
+                )
+    except AuthRequired as error:
+        return _form(request, next, problem=error)
+    return _enter(request, issued.text, next)
+
+
+@router.get("/login/link")
+def login_link(request: Request, code: str) -> Response:
+    """A one-time link asks before it logs in: fetching it ahead, as some programs do, uses nothing up."""
+    return _form(request, "/", link=code)
+
+
+@router.post("/login/link")
+def use_login_link(request: Request, code: Text, csrf: Text = "") -> Response:
+    platform = platform_of(request)
+    check_form(request, csrf, csrf_of(platform, request.cookies.get(GUEST_COOKIE, "")))
+    with platform.db.write() as session:
+        answer: Any = device.poll(session, code)
+        if isinstance(answer, str):
+            answer = None
+        else:
+            users.revoke_token(session, answer.user, answer.row.id)  # the browser gets one of its own kind
+            answer = users.issue_token(session, answer.user, _browser(request), kind="session")
+    if answer is None:
+        return _form(request, "/", problem=AuthRequired("this link was used or is too old", hint="make a new one"))
+    return _enter(request, answer.text, "/")
+
+
+def _enter(request: Request, token: str, next_page: str) -> Response:
+    response = redirect(safe_next(next_page))
+    set_cookie(response, platform_of(request), SESSION_COOKIE, token, max_age=users.SESSION_DAYS * 86400)
+    response.delete_cookie(GUEST_COOKIE, path="/")
+    return response
+
+
+def _browser(request: Request) -> str:
+    return f"browser: {request.headers.get('user-agent', 'unknown')[:120]}"
+
+
+@router.post("/logout")
+def logout(request: Request, who: ViewerDep, csrf: Text = "") -> Response:
+    check_viewer_form(request, who, csrf)
+    with platform_of(request).db.write() as session:
+        users.revoke_token(session, who.user, who.token_id)
+    response = redirect("/login")
+    response.delete_cookie(SESSION_COOKIE, path="/")
+    return response
+
+
+@router.get("/device")
+def device_page(request: Request, who: ViewerDep, user_code: str = "") -> Response:
+    """Ask the person whether the device that shows this code may act for them."""
+    waiting, problem = None, None
+    if user_code:
+        try:
+            with platform_of(request).db.read() as session:
+                waiting = device.find(session, user_code)
+        except NotFound as error:
+            problem = error
+    status = problem.http_status if problem else 200
+    return page(
+        request, "device.html", who, status=status, waiting=waiting, problem=problem, user_code=user_code, done=""
+    )
+
+
+@router.post("/device")
+def decide_device(request: Request, who: ViewerDep, user_code: Text, answer: Text, csrf: Text = "") -> Response:
+    check_viewer_form(request, who, csrf)
+    problem = None
+    try:
+        with platform_of(request).db.write() as session:
+            device.decide(session, user_code, who.user, approve=answer == "approve")
+    except OsmosisError as error:
+        problem = error
+    done = "" if problem else ("approved" if answer == "approve" else "denied")
+    status = problem.http_status if problem else 200
+    return page(
+        request, "device.html", who, status=status, waiting=None, problem=problem, user_code=user_code, done=done
+    )

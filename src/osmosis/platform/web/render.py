@@ -1,0 +1,133 @@
+"""Templates, headers and errors of pages.
+
+Every page leaves through `page()`: escaped by default, with a content security policy that allows this platform's
+own files and nothing else. Known errors become pages here, with what to do next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.routing import APIRoute
+from fastapi.staticfiles import StaticFiles
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.types import Scope
+
+from osmosis._version import __version__
+from osmosis.errors import AuthRequired, OsmosisError
+
+from ..services import workspaces
+from . import words
+from .session import LoginNeeded, Viewer, login_url, platform_of, viewer
+
+HERE = Path(__file__).parent
+STATIC = HERE / "static"
+SECURITY = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+        "form-action 'self'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+def _asset_stamp() -> str:
+    """Changes when any static file does, so that browsers may keep them for ever."""
+    digest = hashlib.sha256()
+    for path in sorted(STATIC.rglob("*")):
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _environment() -> Environment:
+    env = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters.update(words.FILTERS)
+    env.globals.update(stamp=_asset_stamp(), version=__version__)
+    return env
+
+
+ENVIRONMENT = _environment()
+
+
+def html(name: str, **values: Any) -> str:
+    """One template as text."""
+    return ENVIRONMENT.get_template(name).render(**values)
+
+
+def page(request: Request, name: str, who: Viewer | None, *, status: int = 200, **values: Any) -> HTMLResponse:
+    """A whole page. `workspace` among the values is the name of the workspace it belongs to."""
+    mine: list[str] = []
+    if who is not None:
+        with platform_of(request).db.read() as session:
+            mine = [row.name for row, _, _ in workspaces.of_user(session, who.user)]
+    values.setdefault("workspace", None)
+    values.setdefault("here", "")
+    text = html(name, who=who, csrf=who.csrf if who else "", mine=mine, **values)
+    return HTMLResponse(text, status_code=status, headers={**SECURITY, "Cache-Control": "no-store"})
+
+
+def fragment(name: str, **values: Any) -> HTMLResponse:
+    """A part of a page, for a page that is already there."""
+    return HTMLResponse(html(name, **values), headers={**SECURITY, "Cache-Control": "no-store"})
+
+
+def redirect(to: str) -> RedirectResponse:
+    return RedirectResponse(to, status_code=303, headers=SECURITY)
+
+
+class PageRoute(APIRoute):
+    """A route whose errors are pages, and where a missing session leads to the login."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def shown(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except LoginNeeded as needed:
+                return redirect(login_url(needed.page))
+            except OsmosisError as error:
+                return error_page(request, error)
+
+        return shown
+
+
+def error_page(request: Request, error: OsmosisError) -> HTMLResponse:
+    """A known error, with the navigation when the person is logged in."""
+    try:
+        who = viewer(request)
+    except (LoginNeeded, AuthRequired):
+        who = None
+    response = page(request, "error.html", who, status=error.http_status, error=error)
+    if isinstance(error, AuthRequired):
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+class _Assets(StaticFiles):
+    """Static files with the same headers as pages; a stamped address never changes its content."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(SECURITY)
+        stamped = b"v=" in scope.get("query_string", b"")
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if stamped else "no-cache"
+        return response
+
+
+def mount_static(app: FastAPI) -> None:
+    app.mount("/static", _Assets(directory=STATIC), name="static")

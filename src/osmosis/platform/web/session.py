@@ -1,0 +1,138 @@
+"""Who looks at a page: a browser session in a cookie, or a bearer token as in the API.
+
+The cookie holds a token of kind `session` that scripts cannot read and other sites cannot send with a POST. A form
+sent with a cookie must carry the session's CSRF value and come from this platform's own pages; a bearer token
+needs neither, for no browser adds it by itself.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from dataclasses import dataclass
+from urllib.parse import quote, urlsplit
+
+from fastapi import Request, Response
+
+from osmosis.errors import AuthRequired, Forbidden
+from osmosis.records.base import utc_now
+
+from .. import tables
+from ..context import Platform
+from ..security.tokens import hash_token
+from ..services import users
+
+SESSION_COOKIE = "osmosis_session"
+GUEST_COOKIE = "osmosis_guest"
+"""Before the login there is no session; its form is bound to this random value."""
+GUEST_SECONDS = 3600
+
+
+class LoginNeeded(Exception):
+    """A browser without a session asked for a page; `page` is where it wanted to go."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(page)
+        self.page = page
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """A person who looks at a page."""
+
+    user: tables.User
+    token_id: str
+    csrf: str
+    """The value forms carry; empty with a bearer token."""
+
+
+def platform_of(request: Request) -> Platform:
+    platform: Platform = request.app.state.platform
+    return platform
+
+
+def viewer(request: Request) -> Viewer:
+    """The person behind a page request. LoginNeeded without a credential, AuthRequired with a bad bearer token."""
+    platform = platform_of(request)
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    if scheme:
+        if scheme.lower() != "bearer" or not bearer.strip():
+            raise AuthRequired("the Authorization header carries no bearer token", code="TOKEN_MISSING")
+        return _checked(platform, bearer.strip(), csrf=False)
+    cookie = request.cookies.get(SESSION_COOKIE)
+    if not cookie:
+        raise LoginNeeded(_wanted(request))
+    try:
+        return _checked(platform, cookie, csrf=True)
+    except AuthRequired:
+        raise LoginNeeded(_wanted(request)) from None
+
+
+def _checked(platform: Platform, token: str, *, csrf: bool) -> Viewer:
+    with platform.db.read() as session:
+        row = users.check_token(session, token)
+        found = Viewer(row.user, row.id, csrf_of(platform, token) if csrf else "")
+        touch = users.needs_touch(row, utc_now())
+    if touch:
+        with platform.db.write() as session:
+            users.touch_token(session, found.token_id)
+    return found
+
+
+def _wanted(request: Request) -> str:
+    if request.method != "GET":
+        return "/"
+    query = f"?{request.url.query}" if request.url.query else ""
+    return f"{request.url.path}{query}"
+
+
+def csrf_of(platform: Platform, secret: str) -> str:
+    """The form value that belongs to a session or guest cookie."""
+    return platform.vault.sign(f"csrf|{hash_token(secret)}")
+
+
+def check_form(request: Request, given: str, expected: str) -> None:
+    """Forbidden unless the form was made for this session and sent from one of our pages."""
+    origin = request.headers.get("origin")
+    if origin and origin != "null" and urlsplit(origin).netloc != request.headers.get("host"):
+        raise Forbidden("this form was sent from another site", hint="open the page again and repeat")
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Forbidden("this form was sent from another site", hint="open the page again and repeat")
+    if not hmac.compare_digest(given.encode(), expected.encode()):
+        raise Forbidden("this form is too old or not yours", hint="open the page again and repeat")
+
+
+def check_viewer_form(request: Request, who: Viewer, given: str) -> None:
+    """The same for a person who is logged in; a bearer token needs no form value."""
+    if who.csrf:
+        check_form(request, given, who.csrf)
+
+
+def guest_secret(request: Request) -> str:
+    """The guest cookie's value, or a new one."""
+    known = request.cookies.get(GUEST_COOKIE, "")
+    return known if len(known) == 43 else secrets.token_urlsafe(32)
+
+
+def set_cookie(response: Response, platform: Platform, name: str, value: str, *, max_age: int) -> None:
+    response.set_cookie(
+        name,
+        value,
+        max_age=max_age,
+        path="/",
+        httponly=True,
+        samesite="lax",
+        secure=platform.settings.url.startswith("https://"),
+    )
+
+
+def login_url(page: str) -> str:
+    return "/login" if page == "/" else f"/login?next={quote(page, safe='')}"
+
+
+def safe_next(page: str | None) -> str:
+    """A path of this platform, `/` for anything that could lead elsewhere."""
+    if not page or not page.startswith("/") or page.startswith(("//", "/\\")) or not page.isprintable():
+        return "/"
+    parts = urlsplit(page)
+    return "/" if parts.scheme or parts.netloc or "\\" in page else page

@@ -1,0 +1,164 @@
+"""How values are written on pages: numbers, times, sizes, and advice for each kind of failure.
+
+Pure functions; a missing value is an en dash, never a zero.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from osmosis.records.base import utc_now
+from osmosis.records.report import Interval
+from osmosis.records.rollout import Category
+
+NOTHING = "–"
+
+ADVICE: dict[Category, str] = {
+    Category.AGENT_ERROR: "The rollout's own code raised. Open one of the rows and read its traceback.",
+    Category.SCORE_ERROR: "The grader or score function raised. Open one of the rows and read its traceback.",
+    Category.INVALID_SCORE: "The score was no finite number. Return a float; raise when there is none.",
+    Category.TIMEOUT: "Raise agent_workflow_timeout_s or grader_timeout_s, lower batch_size, or look for a call "
+    "that blocks the event loop.",
+    Category.RATE_LIMIT: "Lower batch_size or raise the provider's limit, then retry the failed rollouts.",
+    Category.AUTH: "The model's provider refused the key. Set the secret again: osmosis secret set NAME.",
+    Category.MODEL_NOT_FOUND: "Correct experiment.model_path in the config.",
+    Category.BAD_REQUEST: "The provider refused the request: parameters or tools do not fit this model.",
+    Category.CONTEXT_LENGTH: "The conversation outgrew the model. Shorten prompts and tool results, or take "
+    "another model.",
+    Category.SERVER_ERROR: "The provider failed. Retry the failed rollouts later.",
+    Category.CONNECTION: "The model's endpoint could not be reached. Check base_url and the network.",
+    Category.BAD_RESPONSE: "The other side answered with something that is no valid message. See the run's log.",
+    Category.SERVER_DIED: "The rollout server ended. The last lines of the run's log say why.",
+    Category.CANCELLED: "The rollout was stopped before it ended. Retry the failed rollouts.",
+    Category.BUDGET: "The run's budget was used up. Raise it, or run fewer rows.",
+    Category.UNKNOWN: "Open one of the rows and the run's log.",
+}
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """`0.712`; whole numbers stay whole."""
+    if value is None:
+        return NOTHING
+    if float(value).is_integer() and abs(value) < 1e15 and digits <= 3:
+        return f"{int(value):,}"
+    return f"{value:,.{digits}f}"
+
+
+def score(value: float | None) -> str:
+    """`0.712`, always with three digits, so that columns align."""
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{value * 100:.1f} %"
+
+
+def interval(value: Interval | None) -> str:
+    """`0.61 to 0.78`"""
+    return NOTHING if value is None else f"{value.low:.3f} to {value.high:.3f}"
+
+
+def interval_percent(value: Interval | None) -> str:
+    return NOTHING if value is None else f"{value.low * 100:.1f} % to {value.high * 100:.1f} %"
+
+
+def count(value: int | None) -> str:
+    return NOTHING if value is None else f"{value:,}"
+
+
+def dollars(value: float | None) -> str:
+    """An unknown price is not free."""
+    if value is None:
+        return "unknown"
+    return f"${value:,.4f}" if value < 1 else f"${value:,.2f}"
+
+
+def duration(milliseconds: float | None) -> str:
+    """`840 ms`, `12.3 s`, `4 min 10 s`, `2 h 5 min`."""
+    if milliseconds is None:
+        return NOTHING
+    seconds = milliseconds / 1000
+    if seconds < 1:
+        return f"{milliseconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def size(value: int | None) -> str:
+    """`1.4 MB`, in powers of 1000."""
+    if value is None:
+        return NOTHING
+    amount = float(value)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000 or unit == "GB":
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return NOTHING
+
+
+def ago(moment: datetime | None) -> str:
+    """`3 min ago`"""
+    if moment is None:
+        return NOTHING
+    seconds = max(0, (utc_now() - moment).total_seconds())
+    if seconds < 60:
+        return "just now"
+    for limit, unit in ((3600, "min"), (86400, "h"), (86400 * 365, "days")):
+        if seconds < limit:
+            divisor = {"min": 60, "h": 3600, "days": 86400}[unit]
+            amount = int(seconds // divisor)
+            return f"{amount} {'day' if unit == 'days' and amount == 1 else unit} ago"
+    return f"{moment:%Y-%m-%d}"
+
+
+def moment(value: datetime | None) -> str:
+    """`2026-11-21 05:08:56 UTC`"""
+    return NOTHING if value is None else f"{value:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def iso(value: datetime | None) -> str:
+    return value.isoformat() if value else ""
+
+
+def pretty(value: Any) -> str:
+    """JSON a person can read."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+def advice(category: Category | str) -> str:
+    try:
+        return ADVICE[Category(category)]
+    except ValueError:
+        return ADVICE[Category.UNKNOWN]
+
+
+def label(value: Any) -> str:
+    """`agent_error` becomes `agent error`."""
+    return str(getattr(value, "value", value)).replace("_", " ").replace("-", " ")
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "number": number,
+    "score": score,
+    "percent": percent,
+    "interval": interval,
+    "interval_percent": interval_percent,
+    "count": count,
+    "dollars": dollars,
+    "duration": duration,
+    "size": size,
+    "ago": ago,
+    "moment": moment,
+    "iso": iso,
+    "pretty": pretty,
+    "advice": advice,
+    "label": label,
+}
