@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -88,12 +89,86 @@ def _git(folder: Path, *args: str) -> str:
     return done.stdout.strip()
 
 
+ROLLOUT = {
+    "rollouts/multiply/main.py": "print('never run by the platform')\n",
+    "rollouts/multiply/pyproject.toml": "[project]\nname = 'multiply'\nversion = '0'\n",
+}
+
+
+def rows_of(count: int) -> bytes:
+    """A dataset of this many rows."""
+    lines = [{"user_prompt": f"What is {n} x 2?", "ground_truth": str(n * 2)} for n in range(count)]
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+def _settings(folder: Path, database_url: str) -> PlatformSettings:
+    environ = {"PATH": os.environ["PATH"]}
+    return PlatformSettings(data_dir=folder, worker=False, database_url=database_url, environ=environ)
+
+
+def _open(folder: Path, database_url: str, token: str) -> Site:
+    app = create_app(_settings(folder, database_url))
+    headers = {"Authorization": f"Bearer {token}", "X-Osmosis-Workspace": "demo"}
+    http = TestClient(app, headers=headers, raise_server_exceptions=False)
+    return Site(app.state.platform, http, TestClient(app, raise_server_exceptions=False))
+
+
+def _build(folder: Path, database_url: str) -> Site:
+    """A new platform with workspace `demo`."""
+    app = create_app(_settings(folder, database_url))
+    anonymous = TestClient(app)
+    token = anonymous.post(
+        "/api/cli/bootstrap",
+        json={"deviceName": "test"},
+        headers={"Authorization": f"Bearer {(folder / 'bootstrap.token').read_text().strip()}"},
+    ).json()["token"]
+    made = anonymous.post("/api/cli/workspaces", json={"name": "demo"}, headers={"Authorization": f"Bearer {token}"})
+    assert made.status_code == 200, made.text
+    app.state.platform.db.close()
+    return _open(folder, database_url, token)
+
+
+def _fill(site: Site) -> Site:
+    """A pushed rollout and a dataset."""
+    site.push(ROLLOUT)
+    site.upload("sums", rows_of(40))
+    return site
+
+
+@dataclass
+class Template:
+    """A data folder made once, and the token that works in it."""
+
+    folder: Path
+    token: str
+
+    def copy(self, folder: Path) -> Site:
+        """The same platform elsewhere: stored paths follow."""
+        shutil.copytree(self.folder, folder)
+        site = _open(folder, "", self.token)
+        with site.platform.db.write() as session:
+            for column in (tables.Repository.path, tables.Dataset.path):
+                moved = sa.func.replace(column, str(self.folder), str(folder))
+                session.execute(sa.update(column.class_).values({column.key: moved}))
+        return site
+
+
+def _template(folder: Path, *, filled: bool) -> Template:
+    site = _build(folder, "")
+    if filled:
+        _fill(site)
+    site.platform.db.close()
+    return Template(folder, site.http.headers["authorization"].partition(" ")[2])
+
+
 @pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty platform's data folder, copied by each test."""
-    folder = tmp_path_factory.mktemp("migrated")
-    create_app(PlatformSettings(data_dir=folder, worker=False)).state.platform.db.close()
-    return folder
+def plain_template(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    return _template(tmp_path_factory.mktemp("plain") / "data", filled=False)
+
+
+@pytest.fixture(scope="session")
+def ready_template(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    return _template(tmp_path_factory.mktemp("ready") / "data", filled=True)
 
 
 @pytest.fixture(params=DATABASES)
@@ -113,23 +188,18 @@ def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def site(tmp_path: Path, migrated: Path, database_url: str) -> Iterator[Site]:
+def site(tmp_path: Path, plain_template: Template, database_url: str) -> Iterator[Site]:
+    """A platform with an empty workspace `demo`."""
     folder = tmp_path / "data"
-    shutil.copytree(migrated, folder)
-    environ = {"PATH": os.environ["PATH"]}
-    settings = PlatformSettings(
-        data_dir=folder, worker=False, database_url=database_url, environ=environ, part_bytes=64
-    )
-    app = create_app(settings)
-    anonymous = TestClient(app, raise_server_exceptions=False)
-    token = anonymous.post(
-        "/api/cli/bootstrap",
-        json={"deviceName": "test"},
-        headers={"Authorization": f"Bearer {(folder / 'bootstrap.token').read_text().strip()}"},
-    ).json()["token"]
-    headers = {"Authorization": f"Bearer {token}"}
-    answer = anonymous.post("/api/cli/workspaces", json={"name": "demo"}, headers=headers)
-    assert answer.status_code == 200, answer.text
-    http = TestClient(app, headers={**headers, "X-Osmosis-Workspace": "demo"}, raise_server_exceptions=False)
-    yield Site(app.state.platform, http, anonymous)
-    app.state.platform.db.close()
+    found = _build(folder, database_url) if database_url else plain_template.copy(folder)
+    yield found
+    found.platform.db.close()
+
+
+@pytest.fixture
+def ready(tmp_path: Path, ready_template: Template, database_url: str) -> Iterator[Site]:
+    """A platform with a pushed rollout `multiply` and a dataset `sums` of 40 rows."""
+    folder = tmp_path / "data"
+    found = _fill(_build(folder, database_url)) if database_url else ready_template.copy(folder)
+    yield found
+    found.platform.db.close()

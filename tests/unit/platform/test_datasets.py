@@ -17,6 +17,13 @@ def rows(count: int = 6, **extra) -> bytes:
     return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
+@pytest.fixture
+def in_parts(site):
+    """Uploads above 128 bytes travel in parts of 64."""
+    object.__setattr__(site.platform.settings, "part_bytes", 64)
+    return site
+
+
 def path_of(url: str) -> str:
     """A signed URL as the in-process client wants it."""
     return "/" + url.split("/", 3)[3]
@@ -45,7 +52,8 @@ def test_the_answer_of_create_has_what_every_client_generation_reads(site) -> No
     assert {"presigned_url", "expires_in", "upload_headers", "s3_key", "upload_id"} <= set(upload)
 
 
-def test_a_large_file_travels_in_parts_with_etags(site) -> None:
+def test_a_large_file_travels_in_parts_with_etags(in_parts) -> None:
+    site = in_parts
     content = rows(10)
     body = {"file_name": "big", "file_size": len(content), "extension": "jsonl"}
     created = site.json("POST", "datasets", json=body)
@@ -65,7 +73,8 @@ def test_a_large_file_travels_in_parts_with_etags(site) -> None:
     assert site.json("POST", f"datasets/{created['id']}/complete", json=done) == first
 
 
-def test_a_missing_part_is_named(site) -> None:
+def test_a_missing_part_is_named(in_parts) -> None:
+    site = in_parts
     content = rows(10)
     created = site.json("POST", "datasets", json={"file_name": "b", "file_size": len(content), "extension": "jsonl"})
     first = created["upload"]["presigned_urls"][0]
@@ -142,15 +151,7 @@ def small(truth: str) -> bytes:
     return (b'{"user_prompt":"q","ground_truth":"%s"}\n' % truth.encode()) * 4
 
 
-@pytest.fixture
-def whole_uploads(site):
-    """Uploads in one piece, whatever their size."""
-    object.__setattr__(site.platform.settings, "part_bytes", 1 << 20)
-    return site
-
-
-def test_a_taken_name_is_a_conflict_and_overwriting_makes_a_new_version(whole_uploads) -> None:
-    site = whole_uploads
+def test_a_taken_name_is_a_conflict_and_overwriting_makes_a_new_version(site) -> None:
     first = site.upload("d", small("1"))
     body = {"file_name": "d", "file_size": 5, "extension": "jsonl"}
     refused = site.json("POST", "datasets", expect=409, json=body)
@@ -162,16 +163,14 @@ def test_a_taken_name_is_a_conflict_and_overwriting_makes_a_new_version(whole_up
     assert len(list(objects.dataset_dir(site.platform, first["id"]).iterdir())) == 1
 
 
-def test_a_refused_new_version_leaves_the_old_one(whole_uploads) -> None:
-    site = whole_uploads
+def test_a_refused_new_version_leaves_the_old_one(site) -> None:
     first = site.upload("d", small("1"))
     site.complete(site.announce("d", b"{]\n", overwrite_dataset_id=first["id"]), expect=400)
     now = site.json("GET", "datasets/d")
     assert (now["status"], now["sha256"]) == ("uploaded", first["sha256"])
 
 
-def test_the_wrong_size_and_a_wrong_signature_are_refused(whole_uploads) -> None:
-    site = whole_uploads
+def test_the_wrong_size_and_a_wrong_signature_are_refused(site) -> None:
     created = site.json("POST", "datasets", json={"file_name": "d", "file_size": 100, "extension": "jsonl"})
     url = path_of(created["upload"]["presigned_url"])
     assert site.anonymous.put(url, content=b"x" * 101).status_code == 400
@@ -183,8 +182,7 @@ def test_the_wrong_size_and_a_wrong_signature_are_refused(whole_uploads) -> None
     assert "50 bytes arrived, 100 were announced" in refused["message"]
 
 
-def test_a_damaged_part_is_noticed(whole_uploads) -> None:
-    site = whole_uploads
+def test_a_damaged_part_is_noticed(site) -> None:
     content = small("1")
     created = site.announce("d", content)
     parts = [{"PartNumber": 1, "ETag": '"0123"'}]
@@ -192,8 +190,7 @@ def test_a_damaged_part_is_noticed(whole_uploads) -> None:
     assert "arrived damaged" in refused["message"]
 
 
-def test_abort_and_delete(whole_uploads) -> None:
-    site = whole_uploads
+def test_abort_and_delete(site) -> None:
     created = site.json("POST", "datasets", json={"file_name": "d", "file_size": 100, "extension": "jsonl"})
     site.json("POST", f"datasets/{created['id']}/abort", json={})
     assert site.json("GET", "datasets/d")["status"] == "cancelled"
@@ -219,8 +216,7 @@ def test_what_cannot_be_a_dataset_is_refused_at_once(site, body) -> None:
     assert site.json("POST", "datasets", expect=400, json=body)["issues"]
 
 
-def test_pages_of_a_list(whole_uploads) -> None:
-    site = whole_uploads
+def test_pages_of_a_list(site) -> None:
     for number in range(3):
         site.upload(f"d{number}", small("1"))
     first = site.json("GET", "datasets?limit=2")
@@ -232,8 +228,7 @@ def test_pages_of_a_list(whole_uploads) -> None:
         site.json("GET", f"datasets?{bad}", expect=400)
 
 
-def test_an_upload_that_a_restart_interrupted_is_taken_up_again(whole_uploads) -> None:
-    site = whole_uploads
+def test_an_upload_that_a_restart_interrupted_is_taken_up_again(site) -> None:
     created = site.announce("d", small("1"))
     assert ingest._begin(site.platform, created["id"]) is not None
     assert site.json("GET", "datasets/d")["status"] == "processing"

@@ -127,7 +127,7 @@ def counts(session: Session, run_id: str) -> dict[str, int]:
         .where(tables.Rollout.run_id == run_id)
         .group_by(tables.Rollout.status)
     )
-    return dict(session.execute(query).tuples())
+    return {status: count for status, count in session.execute(query)}
 
 
 def rewards(session: Session, run_id: str) -> list[float]:

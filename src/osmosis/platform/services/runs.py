@@ -184,9 +184,9 @@ def release(session: Session, run: tables.Run, reason: str, *, max_starts: int, 
 
 def finish(session: Session, run: tables.Run, result: JobResult, *, max_starts: int) -> None:
     """The job's last message. `stopped` without a request means it was interrupted: the run goes on later."""
-    if result.report is not None:
-        run.report = result.report.to_dict()
     if result.status is RunStatus.STOPPED and run.stop_requested_at is None:
+        if result.report is not None:
+            run.report = result.report.to_dict()
         release(session, run, "the job was interrupted", max_starts=max_starts)
         return
     end(session, run, result, "")
@@ -194,6 +194,8 @@ def finish(session: Session, run: tables.Run, result: JobResult, *, max_starts: 
 
 def end(session: Session, run: tables.Run, result: JobResult, reason: str) -> None:
     """Bring a run to its end and destroy what was given for it alone."""
+    if result.report is not None:
+        run.report = result.report.to_dict()
     if result.failure is not None:
         run.failure = result.failure.to_dict()
         log(session, run.id, result.failure.message, level="error")

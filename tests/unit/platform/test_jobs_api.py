@@ -1,0 +1,233 @@
+"""What a job may say, and until when: leases, rollouts that count once, restarts, stops."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from osmosis.errors import Conflict
+from osmosis.platform import tables
+from osmosis.platform.services import runs
+from osmosis.records.base import utc_now
+from osmosis.records.rollout import Rollout, RolloutStatus, Score
+from osmosis.records.run import JobResult, RunStatus
+
+BODY = {
+    "experiment_config": {
+        "rollout": "multiply",
+        "entrypoint": "main.py",
+        "model_path": "offline/calculator",
+        "dataset": "sums",
+    },
+    "evaluation_config": {"limit": 4},
+}
+
+
+class Job:
+    """A job as the platform sees it: a run and a lease token."""
+
+    def __init__(self, site, run_id: str, token: str) -> None:
+        self.site, self.run_id, self.token = site, run_id, token
+
+    def send(self, path: str, body: Any, expect: int = 200, method: str = "POST") -> Any:
+        answer = self.site.anonymous.request(
+            method, f"/api/jobs/{self.run_id}/{path}", json=body, headers={"Authorization": f"Bearer {self.token}"}
+        )
+        assert answer.status_code == expect, answer.text
+        return answer
+
+    def rollouts(self, *keys: tuple[int, int], expect: int = 200) -> Any:
+        return self.send("rollouts", {"rollouts": [rollout(*key) for key in keys]}, expect).json()
+
+    def finish(self, status: str = "finished", expect: int = 200) -> Any:
+        return self.send("finish", {"status": status}, expect).json()
+
+    def row(self) -> tables.Run:
+        with self.site.platform.db.read() as session:
+            return session.get_one(tables.Run, self.run_id)
+
+
+def rollout(row: int, attempt: int = 0) -> dict[str, Any]:
+    made = Rollout(
+        rollout_id=f"r{row}-{attempt}",
+        row_index=row,
+        attempt=attempt,
+        status=RolloutStatus.SUCCESS,
+        scores={"reward": Score(name="reward", value=1.0)},
+    )
+    return made.model_dump(mode="json")
+
+
+def claim(site, worker: str = "one") -> Job | None:
+    with site.platform.db.write() as session:
+        found = runs.claim(session, worker, 60)
+        return Job(site, found[0].id, found[1]) if found else None
+
+
+@pytest.fixture
+def job(ready) -> Job:
+    ready.json("POST", "eval-runs", json=BODY)
+    found = claim(ready)
+    assert found
+    return found
+
+
+def release(job: Job, **changes: Any) -> None:
+    with job.site.platform.db.write() as session:
+        run = session.get_one(tables.Run, job.run_id)
+        runs.release(session, run, "gone", **{"max_starts": 3, **changes})
+
+
+def test_a_job_reports_from_start_to_finish(job) -> None:
+    beat = {"stage": "rollouts", "completed": 1, "total": 4}
+    assert job.send("heartbeat", beat).json() == {"stop": False}
+    assert job.rollouts((0, 0), (1, 0)) == {"stored": 2}
+    job.send("logs", {"lines": [{"message": "hello \0 there", "step": "uv"}]})
+    job.send("metrics", {"points": [{"key": "k", "step": 1, "value": 2.0}, {"key": "k", "step": 1, "value": 3.0}]})
+    assert job.send("rollouts", None, method="GET").json() == {"keys": [[0, 0], [1, 0]]}
+    assert job.finish() == {"status": "finished"}
+    row = job.row()
+    assert (row.status, row.progress["completed"]) == ("finished", 1)
+    logs = job.site.json("GET", f"eval-runs/{row.name}/logs")["logs"]
+    assert "hello  there" in [line["message"] for line in logs]
+
+
+def test_a_rollout_counts_once_however_often_it_is_sent(job) -> None:
+    assert job.rollouts((0, 0), (0, 0), (1, 0)) == {"stored": 2}
+    assert job.rollouts((0, 0), (1, 0), (2, 0)) == {"stored": 1}
+    assert job.site.json("GET", f"eval-runs/{job.run_id}/rollouts")["total_count"] == 3
+
+
+def test_stored_rollouts_can_be_fetched_whole_by_the_next_job(job) -> None:
+    job.rollouts((0, 0), (1, 0), (2, 0))
+    answer = job.send("rollouts?bodies=true&limit=2&offset=1", None, method="GET")
+    found = [Rollout.model_validate_json(line) for line in answer.text.splitlines()]
+    assert [r.key for r in found] == [(1, 0), (2, 0)]
+
+
+def test_a_job_that_was_replaced_is_told_so_and_nothing_of_it_is_kept(job) -> None:
+    release(job)
+    new = claim(job.site, "two")
+    assert new.run_id == job.run_id
+    for path, body in (
+        ("heartbeat", {"stage": "rollouts"}),
+        ("rollouts", {"rollouts": [rollout(0)]}),
+        ("logs", {"lines": [{"message": "late"}]}),
+        ("metrics", {"points": [{"key": "k", "step": 1, "value": 2.0}]}),
+        ("finish", {"status": "finished"}),
+    ):
+        refused = job.send(path, body, expect=409).json()
+        assert refused["code"] == "LEASE_LOST"
+    job.send("rollouts", None, method="GET", expect=409)
+    assert new.send("rollouts", None, method="GET").json() == {"keys": []}
+    assert new.row().status == "running"
+
+
+@pytest.mark.parametrize("token", ["", "osj_guess"])
+def test_without_the_lease_token_nothing_is_said_or_stored(job, token) -> None:
+    stranger = Job(job.site, job.run_id, token)
+    stranger.rollouts((0, 0), expect=409 if token else 401)
+
+
+def test_a_user_token_does_not_speak_for_a_run(job) -> None:
+    user = job.site.http.headers["authorization"].partition(" ")[2]
+    Job(job.site, job.run_id, user).rollouts((0, 0), expect=409)
+
+
+def test_after_the_end_a_late_write_is_dropped_but_the_same_finish_is_fine(job) -> None:
+    job.finish()
+    assert job.finish() == {"status": "finished"}
+    job.rollouts((0, 0), expect=409)
+    job.finish("failed", expect=409)
+
+
+def test_a_stop_reaches_the_job_with_the_next_heartbeat(job) -> None:
+    answer = job.site.json("POST", f"eval-runs/{job.run_id}/stop", json={})
+    assert (answer["status"], answer["stop_requested"]) == ("running", True)
+    assert job.send("heartbeat", {"stage": "rollouts"}).json() == {"stop": True}
+    assert job.finish("stopped") == {"status": "stopped"}
+
+
+def test_an_interrupted_job_does_not_end_the_run(job) -> None:
+    assert job.finish("stopped") == {"status": "running"}
+    again = claim(job.site, "two")
+    assert again.run_id == job.run_id
+    assert again.row().starts == 2
+
+
+def test_a_run_whose_jobs_keep_vanishing_fails_with_the_reason(job) -> None:
+    release(job)
+    assert job.row().status == "running"
+    for _ in range(2):
+        release(claim(job.site))
+    row = job.row()
+    assert (row.status, row.starts) == ("failed", 3)
+    assert "ended 3 times without a result; the last time: gone" in row.failure["message"]
+    assert claim(job.site) is None
+
+
+def test_a_job_the_platform_itself_ended_does_not_count_as_a_start(job) -> None:
+    for _ in range(5):
+        release(job, count=False)
+        job = claim(job.site)
+    assert (job.row().status, job.row().starts) == ("running", 1)
+
+
+def test_a_stop_before_the_next_start_ends_the_run(job) -> None:
+    release(job)
+    assert job.site.json("POST", f"eval-runs/{job.run_id}/stop", json={})["status"] == "stopped"
+
+
+def test_a_heartbeat_extends_the_lease(job) -> None:
+    with job.site.platform.db.write() as session:
+        session.execute(sa.update(tables.Run).values(lease_until=utc_now() - timedelta(seconds=5)))
+    job.send("heartbeat", {"stage": "rollouts"})
+    assert job.row().lease_until > utc_now() + timedelta(seconds=50)
+
+
+def test_values_given_with_a_run_are_gone_when_it_is_over(ready) -> None:
+    secrets = {"required": ["KEY"], "provided": {"KEY": "v"}}
+    ready.json("POST", "eval-runs", json={**BODY, "secrets": secrets})
+    job = claim(ready)
+    with ready.platform.db.read() as session:
+        assert session.scalars(sa.select(tables.Secret.scope)).all() == ["run"]
+    job.finish()
+    with ready.platform.db.read() as session:
+        assert session.scalars(sa.select(tables.Secret)).all() == []
+
+
+def test_many_workers_never_get_the_same_run(ready) -> None:
+    for _ in range(6):
+        ready.json("POST", "eval-runs", json=BODY)
+    got: list[str] = []
+
+    def work(name: str) -> None:
+        while (job := claim(ready, name)) is not None:
+            got.append(job.run_id)
+
+    threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(got) == len(set(got)) == 6
+
+
+def test_runs_are_claimed_in_the_order_of_their_submit(ready) -> None:
+    names = [ready.json("POST", "eval-runs", json=BODY)["name"] for _ in range(3)]
+    assert [claim(ready).row().name for _ in range(3)] == names
+
+
+def test_every_change_of_status_is_an_event_and_nonsense_is_refused(job) -> None:
+    job.finish()
+    with job.site.platform.db.write() as session:
+        run = session.get_one(tables.Run, job.run_id)
+        with pytest.raises(Conflict):
+            runs.switch_status(session, run, RunStatus.RUNNING)
+        with pytest.raises(Conflict):
+            runs.end(session, run, JobResult(status=RunStatus.FAILED), "no")
+        assert [e["status"] for e in runs.events(session, run.id)] == ["pending", "running", "finished"]
