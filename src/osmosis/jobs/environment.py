@@ -165,7 +165,7 @@ class Builder:
                 cwd=project.folder,
                 environ=environ,
                 timeout_s=self.timeout_s,
-                log=None if quiet else self.log.stream(STEP),
+                log=None if quiet else self.log.stream(STEP, "debug"),
                 started=self.started,
             )
 

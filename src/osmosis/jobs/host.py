@@ -105,11 +105,11 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     try:
         app = make_app(load_module(argv[0], Path.cwd()))
     except OsmosisError as problem:
+        # The last line is what a job shows first.
         if trace := problem.details.get("traceback"):
-            sys.stderr.write(f"{trace}\n")
-        sys.stderr.write(f"{problem.message}\n")
-        if problem.hint:
-            sys.stderr.write(f"{problem.hint}\n")
+            sys.stderr.write(f"{trace}\n{problem.message}\n")
+        else:
+            sys.stderr.write(f"{problem.message}: {problem.hint}\n" if problem.hint else f"{problem.message}\n")
         return 1
     import uvicorn
 

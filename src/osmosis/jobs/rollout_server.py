@@ -8,6 +8,9 @@ run. Nothing is scored or stored here.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -33,6 +36,11 @@ DEATHS_IN_ALL = 24
 STRIKES = 2
 """A rollout under which the server died this often has failed."""
 SETTLE_S = 10.0
+GRACE_S = 10.0
+CUT_OFF_GRACE_S = 1.0
+"""When nobody waits for what is in flight any more."""
+TETHER = Path(__file__).with_name("tether.py")
+MISSING = re.compile(r"No module named '([^'.]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +82,9 @@ class RolloutServer:
     async def start(self) -> str:
         """Starts the server and returns its URL. Raises `JobFailed` with the end of its output."""
         environ = {**self.command.environ, INSTANCE_VARIABLE: uuid.uuid4().hex}
+        tether = (sys.executable, "-I", "-S", str(TETHER), str(os.getpid()))
         process = RolloutServerProcess(
-            self.command.argv,
+            (*tether, *self.command.argv),
             self.command.cwd,
             environ,
             log=self._log.stream(STEP),
@@ -95,21 +104,23 @@ class RolloutServer:
                 starting.cancel()
                 await asyncio.gather(starting, return_exceptions=True)
 
-    async def stop(self) -> None:
-        """Ends the server's process group; without harm when there is none."""
+    async def stop(self, *, grace_s: float = GRACE_S) -> None:
+        """Ends the server's process group, after `grace_s` by force; without harm when there is none."""
         if self._process is not None:
-            await self._process.stop()
+            await self._process.stop(grace_s=grace_s)
 
     @asynccontextmanager
     async def running(self, gate: TrainGate, plan: EvalPlan) -> AsyncIterator[RolloutFn]:
         """A `RolloutFn` over the started server that outlives its deaths; the server is ended at the close."""
         keeper = asyncio.create_task(self._keep(gate, plan))
+        grace_s = CUT_OFF_GRACE_S
         try:
             yield self._rollout
+            grace_s = GRACE_S
         finally:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
-            await self.stop()
+            await self.stop(grace_s=grace_s)
 
     async def _keep(self, gate: TrainGate, plan: EvalPlan) -> None:
         try:
@@ -206,9 +217,8 @@ def start_failure(problem: ServerStartError, command: ServerCommand) -> JobFaile
             tail=output,
         )
     fix = problem.hint
-    if said.startswith("ModuleNotFoundError: No module named "):
-        missing = said.split("'")[1].partition(".")[0] if "'" in said else "it"
-        fix = f"add the distribution that has {missing} to the dependencies in the rollout's pyproject.toml"
+    if missing := MISSING.search("\n".join(output.splitlines()[-4:])):
+        fix = f"add the distribution that has {missing[1]} to the dependencies in the rollout's pyproject.toml"
     ending = "it ended without serving" if code == 0 else f"the rollout server ended with {describe(code)}"
     return setup_failed(
         f"{command.label}: {ending} before it was healthy" + (f": {said}" if said else ""), fix=fix, tail=output

@@ -56,8 +56,7 @@ async def test_killed_in_the_middle_it_goes_on_and_everything_counts_once(desk: 
     await until(lambda: len(desk.api.rollouts) >= 2, within=DEADLINE_S)
     process.send_signal(signal.SIGKILL)
     await process.wait()
-    orphans = desk.servers()
-    assert len(orphans) == 1
+    await until(lambda: desk.servers() == [], within=10, what="the end of the killed job's rollout server")
     assert await desk.run(job) == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
     assert desk.result.report is not None
@@ -66,9 +65,7 @@ async def test_killed_in_the_middle_it_goes_on_and_everything_counts_once(desk: 
     assert sorted(set(desk.api.received)) == desk.owed
     in_flight = 4
     assert executions(desk) <= 12 + in_flight
-    assert "ended 1 processes that an earlier attempt left" in desk.log
     assert desk.servers() == []
-    assert not set(orphans) & set(desk.servers())
 
 
 async def test_what_the_platform_has_is_not_run_again_in_a_fresh_work_folder(desk: Desk) -> None:

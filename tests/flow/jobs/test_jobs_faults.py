@@ -1,0 +1,147 @@
+"""What people do wrong and what breaks under a job: one clear failure each, in bounded time, nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osmosis.records.rollout import Category, Failure, Phase
+from osmosis.records.run import RunStatus
+
+from .conftest import AGENT, PYPROJECT, SERVES_ITSELF, Desk, with_before
+
+pytestmark = [pytest.mark.flow, pytest.mark.network]
+
+
+async def failure_of(desk: Desk, job: Path) -> Failure:
+    assert await desk.run(job) == 0
+    assert desk.result.status is RunStatus.FAILED, desk.log
+    assert desk.result.failure is not None
+    assert desk.servers() == []
+    return desk.result.failure
+
+
+async def test_a_commit_that_is_gone(desk: Desk) -> None:
+    desk.commit(main=AGENT)
+    failure = await failure_of(desk, desk.write("0123456789abcdef0123456789abcdef01234567"))
+    assert "commit 0123456789ab is no longer in" in failure.message
+    assert not (desk.folder / "work" / "source").exists()
+
+
+async def test_a_rollout_that_is_not_there(desk: Desk) -> None:
+    desk.config = {"experiment": {"rollout": "multipy"}}
+    failure = await failure_of(desk, desk.write(desk.commit(main=AGENT)))
+    assert failure.message.startswith("rollouts/multipy does not exist in commit")
+    assert failure.message.endswith("there: multiply")
+
+
+async def test_a_dependency_that_cannot_be_installed(desk: Desk) -> None:
+    bad = PYPROJECT.replace("iniconfig>=2", "osmosis-no-such-distribution>=3")
+    failure = await failure_of(desk, desk.write(desk.commit(main=AGENT, pyproject=bad)))
+    assert (failure.phase, failure.category) == (Phase.SETUP, Category.AGENT_ERROR)
+    assert "rollouts/multiply/pyproject.toml: a dependency cannot be installed" in failure.message
+    assert "osmosis-no-such-distribution>=3" in failure.message
+
+
+@pytest.mark.parametrize("tail", [SERVES_ITSELF, ""], ids=["script", "module"])
+async def test_an_import_that_fails(desk: Desk, tail: str) -> None:
+    failure = await failure_of(desk, desk.write(desk.commit(main="import not_installed_anywhere\n" + AGENT + tail)))
+    assert "rollouts/multiply/main.py: the rollout server ended with exit code 1" in failure.message
+    assert "not_installed_anywhere" in failure.message
+    assert "main.py" in str(failure.traceback)
+    assert "add the distribution that has not_installed_anywhere" in str(failure.fix)
+
+
+async def test_a_file_that_serves_nothing(desk: Desk) -> None:
+    failure = await failure_of(desk, desk.write(desk.commit(main="ANSWER = 42\n")))
+    assert "exposes nothing that can be served" in failure.message + str(failure.traceback)
+
+
+async def test_a_script_that_ends_without_serving(desk: Desk) -> None:
+    failure = await failure_of(desk, desk.write(desk.commit(main="if __name__ == '__main__':\n    print('done')\n")))
+    assert "ended without serving" in failure.message
+
+
+async def test_a_model_that_cannot_be_reached_is_found_out_before_the_environment(desk: Desk) -> None:
+    desk.config = {"advanced": {"base_url": "http://127.0.0.1:9/v1"}, "experiment": {"model_path": "mine"}}
+    failure = await failure_of(desk, desk.write(desk.commit(main=AGENT)))
+    assert (failure.phase, failure.category) == (Phase.SETUP, Category.CONNECTION)
+    assert "the model mine at http://127.0.0.1:9/v1 cannot be used" in failure.message
+    assert "environment: " not in desk.log
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (
+            {
+                "experiment": {"model_path": "mine"},
+                "advanced": {"base_url": "http://127.0.0.1:9/v1", "api_key_env": "MINE_KEY"},
+            },
+            "[advanced].api_key_env names MINE_KEY",
+        ),
+        ({"experiment": {"model_path": "osmosis/multiply-step-20"}}, "a model of this platform"),
+    ],
+)
+async def test_a_model_that_is_named_wrongly(desk: Desk, config: dict[str, Any], says: str) -> None:
+    desk.config = config
+    assert says in (await failure_of(desk, desk.write(desk.commit(main=AGENT)))).message
+
+
+async def test_a_dataset_that_is_not_there(desk: Desk) -> None:
+    job = desk.write(desk.commit(main=AGENT))
+    (desk.folder / "multiply.jsonl").unlink()
+    assert "multiply.jsonl" in (await failure_of(desk, job)).message
+
+
+async def test_training_without_a_trainer(desk: Desk) -> None:
+    job = desk.write(desk.commit(main=AGENT))
+    spec = json.loads((job / "job.json").read_text())
+    spec["kind"] = "training"
+    spec["config"] = {"experiment": spec["config"]["experiment"], "training": {}}
+    (job / "job.json").write_text(json.dumps(spec))
+    assert "no trainer is installed" in (await failure_of(desk, job)).message
+
+
+async def test_a_rollout_that_kills_the_server_fails_alone(desk: Desk) -> None:
+    desk.rows = 12
+    main = with_before("if 'What is 7 times' in ctx.prompt[-1]['content']: os._exit(7)", "await asyncio.sleep(0.05)")
+    assert await desk.run(desk.write(desk.commit(main=main))) == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert len(desk.api.rollouts) == 24
+    failed = {key: r.failure for key, r in desk.api.rollouts.items() if r.failure is not None}
+    assert set(failed) == {(5, 0), (5, 1)}
+    assert {f.category for f in failed.values() if f} == {Category.SERVER_DIED}
+    assert "the server ended with exit code 7" in desk.log
+
+
+async def test_a_server_that_keeps_dying_ends_the_run(desk: Desk) -> None:
+    main = with_before("print('out of luck', flush=True)", "os._exit(9)")
+    desk.config = {"evaluation": {"batch_size": 1, "n": 1}}
+    desk.rows = 60
+    failure = await failure_of(desk, desk.write(desk.commit(main=main)))
+    assert failure.category is Category.SERVER_DIED
+    assert "exit code 9" in failure.message
+
+
+async def test_a_job_folder_that_is_none(tmp_path: Path) -> None:
+    async def refused(*arguments: str, token: str = "x") -> str:
+        environ = {**os.environ, "_OSMOSIS_JOB_TOKEN": token}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "osmosis.jobs", *arguments, env=environ, stderr=asyncio.subprocess.PIPE
+        )
+        _, said = await process.communicate()
+        assert process.returncode == 2
+        return said.decode()
+
+    assert "usage: python -m osmosis.jobs" in await refused()
+    assert "only a platform's executor starts jobs" in await refused(str(tmp_path), token="")
+    assert "job.json cannot be read" in await refused(str(tmp_path))
+    (tmp_path / "job.json").write_text('{"run_id": "r", "kind": "eval"}')
+    assert "is no job: run_name: Field required" in await refused(str(tmp_path))
