@@ -73,7 +73,7 @@ def upload(
         from .download import byte_progress
 
         with byte_progress(ctx, path.stat().st_size, path.name) as moved:
-            made = client.datasets.upload(path, overwrite_id=present and present.get("id"), progress=moved)
+            made = client.datasets.upload(path, overwrite_id=str(present["id"]) if present else None, progress=moved)
         made = _until_ready(client, made)
         scope = scope_of(client.scope)
     rows = made.get("row_count")

@@ -199,7 +199,14 @@ class Output:
         else:
             from .render import draw
 
-            draw(self.console(), result)
+            console = self.console()
+            if console.is_terminal:
+                draw(console, result)
+            else:  # tables pad their cells: no reader of a pipe wants the blanks
+                with console.capture() as drawn:
+                    draw(console, result)
+                for line in drawn.get().splitlines():
+                    self._line(self.stdout, line.rstrip())
         return result.exit_code
 
     def stream(self, row: dict[str, Any], text: str) -> None:

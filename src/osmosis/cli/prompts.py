@@ -16,7 +16,7 @@ def confirm(ctx: AppContext, question: str, *, yes: bool, flag: str = "--yes", d
     """True when the person agrees. `yes` is the value of the flag that answers beforehand."""
     if yes:
         return True
-    _need_person(ctx, question, [flag])
+    require_person(ctx, question, [flag])
     import questionary
 
     return bool(_ask(questionary.confirm(question, default=default)))
@@ -31,7 +31,7 @@ def ask(
     validate: Callable[[str], bool | str] | None = None,
 ) -> str:
     """A line of text. `validate` returns True or what is wrong."""
-    _need_person(ctx, question, [flag])
+    require_person(ctx, question, [flag])
     import questionary
 
     return str(_ask(questionary.text(question, default=default, validate=validate)))
@@ -46,7 +46,7 @@ def choose(
     default: str | None = None,
 ) -> str:
     """One of `choices` (value, what the person reads)."""
-    _need_person(ctx, question, [flag])
+    require_person(ctx, question, [flag])
     import questionary
 
     options = [questionary.Choice(title=title, value=value) for value, title in choices]
@@ -55,13 +55,14 @@ def choose(
 
 def hidden(ctx: AppContext, question: str, *, flags: Sequence[str]) -> str:
     """A secret value, not echoed."""
-    _need_person(ctx, question, flags)
+    require_person(ctx, question, flags)
     import questionary
 
     return str(_ask(questionary.password(question)))
 
 
-def _need_person(ctx: AppContext, question: str, flags: Sequence[str]) -> None:
+def require_person(ctx: AppContext, question: str, flags: Sequence[str]) -> None:
+    """Raise `InteractiveRequired` naming the flags, unless somebody can be asked."""
     if not ctx.interactive:
         named = " or ".join(flags)
         raise InteractiveRequired(

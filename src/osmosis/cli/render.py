@@ -16,6 +16,7 @@ from rich.text import Text
 from .output import Column, DetailResult, ListResult, NextStep, OperationResult, Result, clean, pick
 
 NARROW = 100
+MAX_ENTRIES = 5
 _STATUS_STYLE = {
     "finished": "green",
     "success": "green",
@@ -103,5 +104,17 @@ def _fill(grid: Table, data: Mapping[str, Any], indent: int) -> None:
             _fill(grid, value, indent + 2)
         elif isinstance(value, list) and all(not isinstance(v, (dict, list)) for v in value):
             grid.add_row(Text(name), Text(", ".join(clean(v) for v in value)))
+        elif isinstance(value, list):
+            for i, entry in enumerate(value[:MAX_ENTRIES]):
+                grid.add_row(Text("" if i else name), Text(_brief(entry)))
+            if len(value) > MAX_ENTRIES:
+                grid.add_row(Text(""), Text(f"and {len(value) - MAX_ENTRIES} more"))
         else:
             grid.add_row(Text(name), Text(clean(value)))
+
+
+def _brief(entry: Any) -> str:
+    """A nested object on one line: its scalars."""
+    if not isinstance(entry, Mapping):
+        return clean(entry)
+    return "  ".join(clean(v) for v in entry.values() if v is not None and not isinstance(v, (dict, list)))

@@ -1,0 +1,257 @@
+"""`osmosis quickstart`: from an empty folder to a scored run, by the commands a person would type.
+
+Everything stays inside one folder. Stopped at any point, the same command goes on where it stopped; run again, it
+makes a new run in the same workspace.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import Any
+
+import typer
+
+from ..errors import PlatformError, ValidationError
+from . import prompts
+from .context import AppContext, current
+from .output import NextStep, OperationResult, Result
+from .quickstart_model import ModelChoice, choose_model
+from .quickstart_steps import Declined, Demo
+
+ROLLOUT = "multiply"
+CONFIG = f"configs/eval/{ROLLOUT}.toml"
+DATA = f"data/{ROLLOUT}.jsonl"
+SYNC_TIMEOUT_S = 60.0
+_FOLDERS = ("OSMOSIS_DATA_DIR", "OSMOSIS_CONFIG_DIR")
+_ELSEWHERE = ("OSMOSIS_PLATFORM_URL", "OSMOSIS_TOKEN", "OSMOSIS_TOKEN_PLATFORM_URL", "OSMOSIS_DATABASE_URL")
+
+
+def quickstart(
+    yes: bool = typer.Option(False, "--yes", "-y", help="Do everything without asking"),
+    folder: str = typer.Option("./osmosis-demo", "--dir", help="Folder for everything the demo makes"),
+    model: str = typer.Option(None, "--model", help="Model to evaluate [default: one whose key is set, else offline]"),
+    base_url: str = typer.Option(None, "--base-url", help="OpenAI-compatible endpoint that serves the model"),
+    api_key_env: str = typer.Option(None, "--api-key-env", help="Variable that holds the endpoint's key"),
+) -> OperationResult:
+    """From nothing to a scored run: platform, login, workspace, rollout, dataset, push, evaluation.
+
+    Each step is printed as the command you would type. Without a model or a key it uses an offline stand-in.
+
+    Example:
+        osmosis quickstart
+        osmosis quickstart --yes --dir /tmp/demo
+        osmosis quickstart --base-url http://127.0.0.1:8000/v1 --model qwen3
+    """
+    ctx = current()
+    if not yes:
+        prompts.require_person(ctx, "quickstart asks before each step", ["--yes"])
+    choice = choose_model(ctx, model=model, base_url=base_url, api_key_env=api_key_env, yes=yes)
+    demo = _demo(ctx, folder, yes=yes)
+    try:
+        result = _walk(demo, choice)
+    except Declined:
+        return demo.declined()
+    except KeyboardInterrupt:
+        ctx.output.say("stopped; the same command goes on from here", style="yellow")
+        raise
+    return _finished(demo, choice, result)
+
+
+def _demo(ctx: AppContext, folder: str, *, yes: bool) -> Demo:
+    root = ctx.path(folder).absolute()
+    if root.exists() and not root.is_dir():
+        raise ValidationError(f"{root} is a file", hint="osmosis quickstart --dir FOLDER")
+    environ = dict(ctx.environ)
+    if not ctx.options.platform:
+        for name in _ELSEWHERE:
+            environ.pop(name, None)
+        environ |= {"OSMOSIS_DATA_DIR": str(root / "platform"), "OSMOSIS_CONFIG_DIR": str(root / "config")}
+    return Demo(ctx, root, root / (ctx.options.workspace or "demo"), environ, yes, cwd=ctx.cwd)
+
+
+def _walk(demo: Demo, choice: ModelChoice) -> Result:
+    """The seven steps."""
+    demo.line("From an empty folder to a scored run. Everything stays in this folder:")
+    demo.line(f"  {demo.root}")
+    demo.line(f"Model: {choice.note}")
+    try:
+        demo.root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValidationError(f"cannot make {demo.root}: {error.strerror}", hint="--dir FOLDER") from error
+    _platform(demo)
+    demo.heading(2, "Log in")
+    demo.osmosis("login")
+    demo.heading(3, "Make a workspace: a folder, a git repository, its place on the platform")
+    _workspace(demo)
+    demo.heading(4, "Make a rollout: an agent that multiplies with a tool, its grader, configs and data")
+    _rollout(demo, choice)
+    demo.heading(5, "Give the platform the dataset and the code")
+    _send(demo, choice)
+    demo.heading(6, "Evaluate: every row is run several times, each attempt is graded")
+    result = _evaluate(demo)
+    demo.line()
+    demo.line("7/7  Done: the figures are above, the page shows every conversation", style="bold")
+    return result
+
+
+def _platform(demo: Demo) -> None:
+    if demo.ctx.options.platform:
+        demo.heading(1, f"Use the platform at {demo.ctx.platform_url}")
+        demo.osmosis("platform", "status")
+        return
+    demo.heading(1, "Start the platform, in the background, on this machine")
+    for name in _FOLDERS:
+        demo.line(f"$ export {name}={shlex.quote(demo.environ[name])}", style="cyan")
+    demo.osmosis("platform", "start")
+
+
+def _workspace(demo: Demo) -> None:
+    demo.change_dir(demo.root)
+    name = demo.workspace.name
+    if not demo.workspace.exists():
+        demo.osmosis("init", name)
+        demo.change_dir(demo.workspace)
+        return
+    demo.change_dir(demo.workspace)
+    if _connected(demo):
+        demo.note(f"workspace {name} is there already and is used again")
+    else:
+        demo.osmosis("init", "--here", "--platform")
+
+
+def _connected(demo: Demo) -> bool:
+    """Is `origin` the repository that the platform has for this workspace, at its present address."""
+    from ..workspace.git import read_source
+
+    source = read_source(demo.workspace) if (demo.workspace / ".git").exists() else None
+    if source is None or not source.remote_url or not source.upstream:
+        return False
+    with _client(demo, scoped=False) as client:
+        row = client.workspaces.find(demo.workspace.name) or {}
+    return source.remote_url == (row.get("connected_repo") or {}).get("url")
+
+
+def _client(demo: Demo, *, scoped: bool = True) -> Any:
+    from dataclasses import replace
+
+    return replace(demo.ctx, environ=demo.environ, cwd=demo.workspace).client(scoped=scoped)
+
+
+def _rollout(demo: Demo, choice: ModelChoice) -> None:
+    words = ["rollout", "new", ROLLOUT, "--template", ROLLOUT, *choice.flags()]
+    made = (demo.workspace / CONFIG).is_file() and (demo.workspace / "rollouts" / ROLLOUT / "main.py").is_file()
+    if not made:
+        # A step that was stopped half-way may have left some of the files.
+        partly = (demo.workspace / "rollouts" / ROLLOUT).exists() or (demo.workspace / CONFIG).exists()
+        demo.osmosis(*words, *(["--force"] if partly else []))
+    elif _same_model(demo, choice):
+        demo.note(f"rollout {ROLLOUT} is there already")
+    elif _clean(demo):
+        demo.note("the config is for another model: the rollout is made anew, the old files stay in git's history")
+        demo.osmosis(*words, "--force")
+    else:
+        raise ValidationError(
+            f"{CONFIG} is for another model, and there are changes that are not committed",
+            hint=f"cd {demo.workspace} && git commit -am 'my changes', then the same command again",
+        )
+    if not _three_attempts(demo):
+        demo.osmosis("config", "set", CONFIG, "evaluation.n", "3")
+
+
+def _config(demo: Demo) -> Any:
+    from ..workspace.config import load_eval_config
+
+    return load_eval_config(demo.workspace / CONFIG, demo.workspace)[0]
+
+
+def _same_model(demo: Demo, choice: ModelChoice) -> bool:
+    config = _config(demo)
+    return bool(config.experiment.model_path == choice.name and config.advanced.base_url == choice.base_url)
+
+
+def _three_attempts(demo: Demo) -> bool:
+    return bool(_config(demo).evaluation.n >= 3)
+
+
+def _clean(demo: Demo) -> bool:
+    from ..workspace.git import git_at, run_git
+
+    return not run_git(git_at(demo.workspace), "status", "--porcelain")
+
+
+def _send(demo: Demo, choice: ModelChoice) -> None:
+    demo.osmosis("dataset", "upload", DATA, "--overwrite", "--yes", shown=["dataset", "upload", DATA])
+    if choice.secret:
+        demo.osmosis("secret", "set", choice.secret, "--env", choice.secret)
+    if _clean(demo):
+        demo.note("nothing new to commit")
+    else:
+        from ..workspace.gitwrite import identity_options
+
+        demo.git("add", "-A")
+        demo.git("commit", "-q", "-m", f"Add {ROLLOUT}", options=identity_options(demo.workspace))
+    demo.git("push", "-q", "-u", "origin", "HEAD")
+    _synced(demo)
+
+
+def _synced(demo: Demo) -> None:
+    """Wait until Git Sync has seen the push, and show what it found."""
+    from ..workspace.git import read_source
+
+    source = read_source(demo.workspace)
+    commit = source.commit if source else None
+    deadline = time.monotonic() + SYNC_TIMEOUT_S
+    with _client(demo) as client:
+        while True:
+            state = client.sync.state()
+            event = next((e for e in state.get("events") or [] if e.get("commit_sha") == commit), None)
+            if event and event.get("status") == "Failed":
+                raise PlatformError(f"Git Sync failed: {event.get('error')}", hint="osmosis sync status")
+            if state.get("last_synced_commit_sha") == commit:
+                break
+            if time.monotonic() > deadline:
+                raise PlatformError(f"Git Sync has not seen commit {str(commit)[:12]}", hint="osmosis sync --wait")
+            time.sleep(0.3)
+    demo.osmosis("sync", "status")
+
+
+def _evaluate(demo: Demo) -> Result:
+    with _client(demo) as client:
+        rows = client.evals.rows(client.evals.page(limit=1))
+    if rows and rows[0].get("status") in ("pending", "running"):
+        name = str(rows[0]["name"])
+        demo.note(f"run {name} is under way already and is followed to its end")
+        return demo.osmosis("eval", "wait", name)
+    if rows:
+        demo.note(f"there are earlier runs (the last is {rows[0]['name']}): this is a new one in the same workspace")
+    return demo.osmosis("eval", "submit", CONFIG, "--yes", "--wait")
+
+
+def _finished(demo: Demo, choice: ModelChoice, result: Result) -> OperationResult:
+    assert isinstance(result, OperationResult)
+    run = result.resource
+    summary = run.get("summary") or {}
+    rate = summary.get("pass_rate")
+    shown = "no pass rate" if rate is None else f"pass rate {rate:.4f}"
+    message = f"run {run.get('name')} is {run.get('status')}: {shown} ({choice.note})"
+    exports = {} if demo.ctx.options.platform else {name: demo.environ[name] for name in _FOLDERS}
+    resource = {
+        "run": {key: run.get(key) for key in ("id", "name", "status", "url")},
+        "summary": summary,
+        "model": choice.name,
+        "stand_in": choice.name.startswith("offline/"),
+        "workspace_directory": str(demo.workspace),
+        "environment": exports,
+        "steps": demo.done,
+    }
+    enter = " ".join(f"{name}={shlex.quote(value)}" for name, value in exports.items())
+    steps = [NextStep("the run's page", url=str(run.get("url")))]
+    if enter:
+        steps.append(NextStep("in this shell", command=f"export {enter}"))
+    steps += [
+        NextStep("look around", command=f"cd {shlex.quote(str(demo.workspace))} && osmosis eval list"),
+        NextStep("the figures as data", command=f"osmosis eval info {run.get('name')} --json"),
+        NextStep("stop the platform", command="osmosis platform stop"),
+    ]
+    return OperationResult("quickstart", message, resource, exit_code=result.exit_code, next_steps=steps)
