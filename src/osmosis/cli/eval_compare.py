@@ -89,7 +89,8 @@ def _draw(
         )
     )
     for talk in talks:
-        head = f"row {talk['row_index']} attempt {talk['attempt']}: {talk['kind']}, {talk['before']:g} -> {talk['after']:g}"
+        change = f"{talk['kind']}, {talk['before']:g} -> {talk['after']:g}"
+        head = f"row {talk['row_index']} attempt {talk['attempt']}: {change}"
         console.print(Text(head, style="green" if talk["kind"] == "gained" else "red"))
         for side in ("a", "b"):
             messages = talk[f"transcript_{side}"]

@@ -145,7 +145,7 @@ def _regrade(ctx: AppContext, run: Any, *, failed_only: bool) -> DetailResult | 
     scorers = load_scorers(plan.score_fns, run.base_dir, timeout_s=plan.timeouts.score_s, environ=ctx.environ)
     facts = scan_dataset(run.dataset, plan.selection)
     journal = Journal(run.folder, redactor=Redactor(declared_secrets(run.secrets, ctx.environ)))
-    stored = {}
+    stored: dict[str, str] = {}
     keys = KeySet()
     for line in journal.lines():
         key = (line["row_index"], line["attempt"])

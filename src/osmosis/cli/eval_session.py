@@ -129,6 +129,7 @@ class _Session:
         self.ctx = ctx
         self.run = run
         self.plan = run.plan
+        self.kind, _, self.target = self.plan.agent.partition(":")
         self.notes: list[str] = []
         self.agent: Any = None
         self.scorers: list[Scorer] = []
@@ -167,15 +168,13 @@ class _Session:
         self._take_up()
 
     def _load_agent(self) -> list[Path]:
-        kind, _, rest = self.plan.agent.partition(":")
-        if kind == "server":
+        if self.kind == "server" or "://" in self.target:
             return []
-        if kind == "mcp":
-            from ..engine.mcp_agent import load_mcp_agent
-
-            self.agent = load_mcp_agent(rest, self.run.base_dir)
-            folder = self.run.base_dir / rest
-            return folder_files(folder) if "://" not in rest and folder.is_dir() else []
+        if self.kind == "mcp":
+            folder = self.run.base_dir / self.target
+            if not folder.exists():
+                raise ValidationError(f"there is no MCP folder {folder}", hint="--mcp DIR or URL")
+            return folder_files(folder) if folder.is_dir() else [folder]
         from ..engine.agent import load_agent
 
         self.agent = load_agent(self.plan.agent, self.run.base_dir, grader=self.run.grader)
@@ -183,7 +182,7 @@ class _Session:
         return files
 
     def _brings_reward(self) -> bool:
-        return self.agent is None or bool(self.agent.graded)
+        return self.kind == "server" or (self.agent is not None and bool(self.agent.graded))
 
     def _check_budget(self) -> None:
         if self.plan.budget.max_cost_usd is None or self.plan.model.kind in ("offline", "replay"):
@@ -291,27 +290,40 @@ class _Session:
     @asynccontextmanager
     async def rollouts(self, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
         """The `RolloutFn` of this plan's agent."""
-        if self.agent is not None and self.agent.loop is not None:
-            from ..engine.rollout import in_process
+        from ..engine.rollout import in_process
 
+        if self.kind == "mcp":
+            from ..sdk.mcp import mcp_agent
+
+            source = self.target if "://" in self.target else str(self.run.base_dir / self.target)
+            async with (
+                mcp_agent(source, environ=self.ctx.environ, timeout_s=plan.timeouts.tool_s) as loop,
+                in_process(loop, model, plan) as rollout_fn,
+            ):
+                yield rollout_fn
+        elif self.agent is not None and self.agent.loop is not None:
             async with in_process(self.agent, model, plan) as rollout_fn:
                 yield rollout_fn
-            return
+        else:
+            async with self._gated(plan, model) as rollout_fn:
+                yield rollout_fn
+
+    @asynccontextmanager
+    async def _gated(self, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
+        """A workflow here or a rollout server elsewhere: both may call the model over HTTP."""
+        from ..engine.rollout import in_process
         from ..serve.traingate import TrainGate
 
         gate = TrainGate(model)
         await gate.start()
         try:
             if self.agent is not None:
-                from ..engine.rollout import in_process
-
                 async with in_process(self.agent, model, plan, endpoints=gate) as rollout_fn:
                     yield rollout_fn
             else:
                 from ..serve.client import served
 
-                url = plan.agent.partition(":")[2]
-                async with served(url, gate, plan, api_key=self.server_key) as rollout_fn:
+                async with served(self.target, gate, plan, api_key=self.server_key) as rollout_fn:
                     yield rollout_fn
         finally:
             await gate.stop()
