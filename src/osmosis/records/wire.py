@@ -149,5 +149,6 @@ class ServerHealth(Record):
     status: str = "healthy"
     concurrency: ServerConcurrency = Field(default_factory=ServerConcurrency)
     instance_id: str | None = None
-    process_id: int | None = None
+    process_id: int | str | None = None
+    """Ours says its process id; the hosted SDK's servers say a random text that changes with each start."""
     lifecycle: ServerLifecycle | None = None
