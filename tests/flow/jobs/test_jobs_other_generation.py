@@ -49,7 +49,7 @@ class Judge(Grader):
 
 if __name__ == "__main__":
     import uvicorn
-    app = create_rollout_server(LocalBackend(Multiply, grader=Judge))
+    app = create_rollout_server(backend=LocalBackend(workflow=Multiply, grader=Judge))
     uvicorn.run(app, host="127.0.0.1", port=int(os.environ["_OSMOSIS_ROLLOUT_PORT"]), log_level="warning")
 """
 
