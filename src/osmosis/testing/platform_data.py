@@ -70,7 +70,7 @@ def timeout() -> Failure:
         phase=Phase.AGENT,
         category=Category.TIMEOUT,
         message="the agent did not finish within 450 s",
-        traceback='Traceback (most recent call last):\n  File "rollouts/multiply/main.py", line 12, in run\nTimeoutError',
+        traceback='Traceback (most recent call last):\n  File "main.py", line 12, in run\nTimeoutError',
     )
 
 

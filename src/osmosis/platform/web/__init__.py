@@ -13,8 +13,10 @@ from fastapi import FastAPI
 def mount(app: FastAPI) -> None:
     """Add the pages and their static files to the platform."""
     from . import login, rollout_pages, run_pages, workspace_pages
+    from .live import LivePages
     from .render import mount_static
 
+    app.state.live = LivePages()
     mount_static(app)
     for module in (login, run_pages, rollout_pages, workspace_pages):
         app.include_router(module.router)

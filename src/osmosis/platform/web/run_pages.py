@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import math
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -15,13 +12,14 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from sqlalchemy.orm import Session
 
-from osmosis.errors import NotFound, RateLimited
+from osmosis.errors import NotFound
 from osmosis.records.run import RunStatus
 
 from .. import tables
 from ..context import Platform
 from ..services import rollouts, runs, workspaces
 from ..services.pages import LogPage
+from .live import live_pages
 from .render import SECURITY, PageRoute, fragment, html, page, redirect
 from .run_view import RunView, config_lines, curves, histogram, view
 from .session import Viewer, check_viewer_form, platform_of, viewer
@@ -30,12 +28,6 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 ViewerDep = Annotated[Viewer, Depends(viewer)]
 
 PER_PAGE = 25
-LIVE_EVERY_S = 1.0
-QUIET_S = 15.0
-"""A live connection says at least this often that it is there."""
-LIVE_LONGEST_S = 1800.0
-"""Then it ends, and the browser connects again."""
-MAX_LIVE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,46 +159,19 @@ def live(request: Request, who: ViewerDep, run_id: str) -> Response:
 async def events(request: Request, who: ViewerDep, run_id: str) -> Response:
     """Server-sent events: the live part whenever it changed, and `end` when the run is over."""
     platform = platform_of(request)
-    state = request.app.state
-    if getattr(state, "live_pages", 0) >= MAX_LIVE:
-        raise RateLimited("too many pages are open", hint="close some, or reload later", retry_after=30)
     await run_in_threadpool(_may_see, platform, who, run_id)
+
+    def build() -> tuple[str, bool]:
+        return _live_text(platform, run_id)
+
     headers = {**SECURITY, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_stream(request, platform, run_id), media_type="text/event-stream", headers=headers)
+    stream = live_pages(request.app).stream(run_id, build)
+    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
 def _may_see(platform: Platform, who: Viewer, run_id: str) -> None:
     with platform.db.read() as session:
         find_run(session, who, run_id)
-
-
-async def _stream(request: Request, platform: Platform, run_id: str) -> AsyncIterator[bytes]:
-    state = request.app.state
-    state.live_pages = getattr(state, "live_pages", 0) + 1
-    loop = asyncio.get_running_loop()
-    begun = said = loop.time()
-    last = ""
-    try:
-        yield b"retry: 2000\n\n"
-        while loop.time() - begun < LIVE_LONGEST_S and not getattr(state, "stopping", False):
-            text, over = await run_in_threadpool(_live_text, platform, run_id)
-            mark = hashlib.sha256(text.encode()).hexdigest()
-            if mark != last:
-                last, said = mark, loop.time()
-                yield _event(text)
-            if over:
-                yield b"event: end\ndata: over\n\n"
-                return
-            if loop.time() - said > QUIET_S:
-                said = loop.time()
-                yield b": still here\n\n"
-            await asyncio.sleep(LIVE_EVERY_S)
-    finally:
-        state.live_pages -= 1
-
-
-def _event(text: str) -> bytes:
-    return "".join(f"data: {line}\n" for line in text.splitlines()).encode() + b"\n"
 
 
 def _live_text(platform: Platform, run_id: str) -> tuple[str, bool]:

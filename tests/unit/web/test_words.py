@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from osmosis.platform.web import words
+from osmosis.records.base import utc_now
+from osmosis.records.rollout import Category
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0, "0 ms"), (840, "840 ms"), (12_340, "12.3 s"), (250_000, "4 min 10 s"), (7_500_000, "2 h 5 min")],
+)
+def test_duration(value: float | None, text: str) -> None:
+    assert words.duration(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "–"), (999, "999 B"), (1_400_000, "1.4 MB"), (5 * 1024**3, "5.4 GB")]
+)
+def test_size(value: int | None, text: str) -> None:
+    assert words.size(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "just now"), (200, "3 min ago"), (7300, "2 h ago"), (90_000, "1 day ago")]
+)
+def test_ago(seconds: float, text: str) -> None:
+    assert words.ago(utc_now() - timedelta(seconds=seconds)) == text
+
+
+def test_an_unknown_price_is_not_free() -> None:
+    assert words.dollars(None) == "unknown"
+    assert words.dollars(0.0) == "$0.0000"
+    assert words.dollars(1234.5) == "$1,234.50"
+
+
+def test_a_missing_figure_is_no_zero() -> None:
+    assert {words.score(None), words.percent(None), words.number(None), words.interval(None)} == {"–"}
+
+
+def test_every_category_has_advice() -> None:
+    assert {words.advice(category) for category in Category} == set(words.ADVICE.values())
+    assert words.advice("no such category") == words.ADVICE[Category.UNKNOWN]
