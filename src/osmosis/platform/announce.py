@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import socket
+from typing import Any
 
 import uvicorn
 
 from osmosis._version import __version__
+from osmosis.errors import Conflict
 from osmosis.records.base import utc_now
 
 from .executors.processes import start_token
@@ -20,6 +22,23 @@ from .services.startup import write_private
 from .settings import PlatformSettings
 
 ANNOUNCEMENT = "platform.json"
+
+
+def listen(settings: PlatformSettings) -> socket.socket:
+    """The listening socket. Conflict when the port is taken, before anything is opened or written."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+        listener.listen(256)
+    except OSError as error:
+        listener.close()
+        raise Conflict(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}",
+            hint="choose another port with --port, or stop what uses it",
+        ) from error
+    return listener
 
 
 class AnnouncingServer(uvicorn.Server):
@@ -37,6 +56,8 @@ class AnnouncingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._file.unlink(missing_ok=True)
+        app: Any = self.config.app
+        app.state.live.stopping = True  # pages that follow a run would hold the process open
         await super().shutdown(sockets=sockets)
 
     def _announcement(self) -> dict[str, object]:
