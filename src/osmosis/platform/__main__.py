@@ -1,4 +1,4 @@
-"""`python -m osmosis.platform serve`: the platform as one process, in the foreground.
+"""`python -m osmosis.platform serve`: the platform as one process, in the foreground; `worker` adds a worker to it.
 
 Writes `<data dir>/platform.json` once it answers, so that whoever started it finds it, and removes it at the end.
 SIGTERM and Ctrl-C end it in order: no new work, requests and the worker finish, the database is closed.
@@ -11,8 +11,10 @@ import getpass
 import logging
 import logging.handlers
 import os
+import shlex
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from osmosis.errors import OsmosisError
@@ -25,15 +27,20 @@ LOG_BYTES = 10 * 1024 * 1024
 def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="python -m osmosis.platform", description="The osmosis platform.")
     commands = root.add_subparsers(dest="command", required=True)
-    serve = commands.add_parser("serve", help="API, pages, git host and worker")
-    serve.add_argument("--host", default=None, help="address to listen on (127.0.0.1)")
-    serve.add_argument("--port", type=int, default=None, help="port to listen on (7575)")
-    serve.add_argument("--public-url", default=None, help="how clients reach it, when not by host and port")
+    serve = commands.add_parser("serve", help="API, pages, git host and worker in one process")
+    serve.add_argument("--host", help="address to listen on (127.0.0.1)")
+    serve.add_argument("--port", type=int, help="port to listen on (7575)")
+    serve.add_argument("--public-url", help="how clients reach it, when not by host and port")
     serve.add_argument("--no-worker", action="store_true", help="run no jobs in this process")
-    for command in (serve,):
-        command.add_argument("--data-dir", type=Path, default=None, help="where everything is stored")
-        command.add_argument("--database-url", default=None, help="SQLAlchemy URL (SQLite in the data folder)")
-        command.add_argument("--max-jobs", type=int, default=None, help="jobs at once (1)")
+    worker = commands.add_parser("worker", help="one more worker over the same database and data folder")
+    worker.add_argument("--platform-url", required=True, help="where jobs report to")
+    for command in (serve, worker):
+        command.add_argument("--data-dir", type=Path, help="where everything is stored")
+        command.add_argument("--database-url", help="SQLAlchemy URL (SQLite in the data folder)")
+        command.add_argument("--max-jobs", type=int, help="jobs at once (1)")
+        command.add_argument("--lease", type=float, help="seconds after which a silent job is replaced (60)")
+        command.add_argument("--stop-grace", type=float, help="seconds a stopped job may take (20)")
+        command.add_argument("--job-command", type=shlex.split, help="what runs a job folder (python -m osmosis.jobs)")
     return root
 
 
@@ -43,10 +50,13 @@ def main(argv: list[str] | None = None) -> int:
         "data_dir": args.data_dir.resolve() if args.data_dir else None,
         "database_url": args.database_url,
         "max_jobs": args.max_jobs,
+        "lease_s": args.lease,
+        "stop_grace_s": args.stop_grace,
+        "job_command": tuple(args.job_command) if args.job_command else None,
         "owner_name": _user_name(),
     }
     try:
-        return _serve(args, given)
+        return _worker(args, given) if args.command == "worker" else _serve(args, given)
     except OsmosisError as error:
         print(f"error: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)  # noqa: T201
         return error.exit_code
@@ -55,21 +65,44 @@ def main(argv: list[str] | None = None) -> int:
 def _serve(args: argparse.Namespace, given: dict[str, object]) -> int:
     import uvicorn
 
-    from .announce import AnnouncingServer
+    from .announce import AnnouncingServer, listen
     from .app import create_app
 
     given |= {"host": args.host, "port": args.port, "public_url": args.public_url}
     given["worker"] = not args.no_worker
     settings = PlatformSettings.from_environ(os.environ, **given)
+    listener = listen(settings)
     _log_to(settings.log_file)
-    app = create_app(settings)
     config = uvicorn.Config(
-        app, host=settings.host, port=settings.port, log_config=None, timeout_graceful_shutdown=10, access_log=False
+        create_app(settings), log_config=None, timeout_graceful_shutdown=10, access_log=False, lifespan="on"
     )
     server = AnnouncingServer(config, settings)
-    signal.signal(signal.SIGTERM, server.handle_exit)
-    server.run()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises the signal again when it is done; this one makes that a plain end
+        signal.signal(number, server.handle_exit)
+    server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+def _worker(args: argparse.Namespace, given: dict[str, object]) -> int:
+    from .context import Platform
+    from .worker import Worker
+
+    settings = PlatformSettings.from_environ(
+        os.environ, **given, public_url=args.platform_url, job_url=args.platform_url
+    )
+    _log_to(settings.log_file.with_name(f"worker-{os.getpid()}.log"))
+    platform = Platform.open(settings)
+    worker = Worker(platform)
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    worker.start()
+    while not over.wait(1.0):
+        pass
+    worker.stop()
+    platform.db.close()
+    return 0
 
 
 def _user_name() -> str:

@@ -30,6 +30,8 @@ class PlatformSettings:
     port: int = DEFAULT_PORT
     public_url: str = ""
     """How clients and browsers reach it; empty = `http://<host>:<port>`."""
+    job_url: str = ""
+    """How jobs of this machine reach it; empty = by host and port. A worker in a process of its own is told."""
     database_url: str = ""
     """SQLAlchemy URL; empty = SQLite in `data_dir`."""
     worker: bool = True
@@ -60,14 +62,15 @@ class PlatformSettings:
     @property
     def url(self) -> str:
         """Base URL without a trailing slash."""
-        if self.public_url:
-            return self.public_url.rstrip("/")
-        host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return self.public_url.rstrip("/") if self.public_url else self._own_url
 
     @property
-    def job_url(self) -> str:
-        """Where jobs on this machine report to: never through a proxy in front of us."""
+    def job_base_url(self) -> str:
+        """Where jobs report to: this process itself, never a proxy in front of it, unless told otherwise."""
+        return self.job_url.rstrip("/") if self.job_url else self._own_url
+
+    @property
+    def _own_url(self) -> str:
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 

@@ -206,7 +206,7 @@ class Worker:
                 run_id=run.id,
                 run_name=run.name,
                 kind="eval" if run.kind == "eval" else "training",
-                platform_url=settings.job_url,
+                platform_url=settings.job_base_url,
                 repository=repository.path,
                 commit_sha=run.commit_sha,
                 config=config,

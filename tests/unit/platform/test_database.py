@@ -55,9 +55,13 @@ def test_a_time_comes_back_as_it_went_in(db) -> None:
 
 
 def test_a_block_that_raises_leaves_nothing(db) -> None:
-    with pytest.raises(RuntimeError), db.write() as session:
-        users.create_user(session, "a", email="a@localhost", name="A")
-        raise RuntimeError("halfway")
+    def half() -> None:
+        with db.write() as session:
+            users.create_user(session, "a", email="a@localhost", name="A")
+            raise RuntimeError("halfway")
+
+    with pytest.raises(RuntimeError):
+        half()
     with db.read() as session:
         assert session.scalars(sa.select(tables.User)).all() == []
 

@@ -1,0 +1,304 @@
+"""The platform as a process with its worker: jobs run, crash, hang, are stopped; the platform is killed and returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.flow
+
+WITHIN_S = 40.0
+FAKE_JOB = f"{sys.executable} -m osmosis.testing.fake_job"
+
+
+class Process:
+    """`python -m osmosis.platform serve` over one data folder, startable again."""
+
+    def __init__(self, data_dir: Path, **options: str) -> None:
+        self.data_dir = data_dir
+        self.options = options
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=20)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        options = [part for key, value in self.options.items() for part in (f"--{key.replace('_', '-')}", value)]
+        command = [sys.executable, "-m", "osmosis.platform", "serve", "--data-dir", str(self.data_dir)]
+        environ = {**os.environ, "MARK_OF_THE_PLATFORM": "not for jobs", "UV_CACHE_DIR": "/tmp/uv"}
+        self.process = subprocess.Popen(
+            [*command, "--port", str(self.port), "--job-command", FAKE_JOB, *options],
+            env=environ,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        until(self.answers, "the platform answers")
+
+    def answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.data_dir / "logs" / "platform.log").read_text()
+        try:
+            return self.http.get("/health").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(10)
+
+    def terminate(self) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def login(self) -> None:
+        token = (self.data_dir / "bootstrap.token").read_text().strip()
+        answer = self.http.post("/api/cli/bootstrap", json={}, headers={"Authorization": f"Bearer {token}"})
+        self.http.headers["Authorization"] = f"Bearer {answer.json()['token']}"
+        self.json("POST", "workspaces", json={"name": "demo"})
+        self.http.headers["X-Osmosis-Workspace"] = "demo"
+
+    def json(self, method: str, path: str, **kwargs: Any) -> Any:
+        answer = self.http.request(method, f"/api/cli/{path}", **kwargs)
+        assert answer.status_code < 300, answer.text
+        return answer.json() if answer.content else None
+
+    def prepare(self, folder: Path) -> None:
+        """A pushed rollout and a dataset of 12 rows."""
+        url = self.json("GET", "workspaces")["workspaces"][0]["connected_repo"]["url"]
+        token = self.http.headers["authorization"].partition(" ")[2]
+        (folder / "rollouts" / "multiply").mkdir(parents=True)
+        (folder / "rollouts" / "multiply" / "main.py").write_text("x = 1\n")
+        for args in (
+            ["init", "-q", "-b", "main"],
+            ["add", "-A"],
+            ["-c", "user.name=T", "-c", "user.email=t@localhost", "commit", "-q", "-m", "first"],
+            ["push", "-q", url.replace("://", f"://git:{token}@"), "main"],
+        ):
+            subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True)
+        lines = [{"user_prompt": str(n), "ground_truth": str(n)} for n in range(12)]
+        content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        body = {"file_name": "sums", "file_size": len(content), "extension": "jsonl"}
+        created = self.json("POST", "datasets", json=body)
+        assert self.http.put(created["upload"]["presigned_url"], content=content).status_code == 200
+        self.json("POST", f"datasets/{created['id']}/complete", json={})
+        until(lambda: self.json("GET", "rollouts")["rollouts"], "the push is synced")
+
+    def submit(self, mode: str = "", **sections: Any) -> str:
+        experiment = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/x", "dataset": "sums"}
+        body = {"experiment_config": experiment, "evaluation_config": {"limit": 6}, **sections}
+        if mode:
+            body["env_config"] = {"FAKE_JOB": mode}
+        return str(self.json("POST", "eval-runs", json=body)["name"])
+
+    def run(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.json("GET", f"eval-runs/{name}")["eval_run"]
+        return found
+
+    def reaches(self, name: str, status: str) -> dict[str, Any]:
+        def arrived() -> bool:
+            found = self.run(name)["status"]
+            assert found == status or found in ("pending", "running"), self.logs(name)
+            return found == status
+
+        until(arrived, f"run {name} is {status}")
+        found: dict[str, Any] = self.json("GET", f"eval-runs/{name}")
+        return found
+
+    def rollouts(self, name: str) -> list[int]:
+        return [row["row_index"] for row in self.json("GET", f"eval-runs/{name}/rollouts")["rollouts"]]
+
+    def logs(self, name: str) -> str:
+        return "\n".join(line["message"] for line in self.json("GET", f"eval-runs/{name}/logs?limit=200")["logs"])
+
+    def folder(self, name: str) -> Path:
+        return self.data_dir / "runs" / str(self.run(name)["id"])
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {WITHIN_S:g} s"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    started: list[Process] = []
+
+    def start(**options: str) -> Process:
+        process = Process(tmp_path / "data", **options)
+        started.append(process)
+        process.start()
+        process.login()
+        process.prepare(tmp_path / "checkout")
+        return process
+
+    yield start
+    for process in started:
+        if process.process is not None and process.process.poll() is None:
+            process.terminate()
+
+
+def test_a_run_goes_from_submit_to_its_figures(serve) -> None:
+    platform = serve()
+    secret = {"name": "API_KEY", "value": "the-secret-value", "scope": "workspace"}
+    platform.json("POST", "environment-secrets", json=secret)
+    name = platform.submit("environ", secrets={"required": ["API_KEY"]})
+    found = platform.reaches(name, "finished")
+    assert platform.rollouts(name) == [0, 1, 2, 3, 4, 5]
+    assert (found["results"]["score"], found["results"]["passed"]) == (0.5, 3)
+
+    names = platform.logs(name).split()
+    assert {"API_KEY", "FAKE_JOB", "PATH", "UV_CACHE_DIR", "_OSMOSIS_JOB_TOKEN"} <= set(names)
+    assert "MARK_OF_THE_PLATFORM" not in names
+    job_file = platform.folder(name) / "job.json"
+    assert job_file.stat().st_mode & 0o777 == 0o600
+    assert "the-secret-value" not in job_file.read_text()
+    assert platform.terminate() == 0
+    assert not (platform.data_dir / "platform.json").exists()
+
+
+def test_a_job_that_crashes_is_started_again_and_nothing_is_done_twice(serve) -> None:
+    platform = serve()
+    name = platform.submit("crash-once:3")
+    platform.reaches(name, "finished")
+    assert platform.rollouts(name) == [0, 1, 2, 3, 4, 5]
+    assert "exit code 9" in platform.logs(name)
+    assert "starting again (start 2)" in platform.logs(name)
+
+
+def test_a_job_that_always_crashes_fails_the_run_with_its_last_words(serve) -> None:
+    platform = serve()
+    name = platform.submit("crash")
+    found = platform.reaches(name, "failed")
+    assert "ended 3 times" in found["failure"]["message"]
+    assert "fake job: crashing as told" in found["failure"]["message"]
+
+
+def test_a_job_that_reports_its_own_failure_is_believed(serve) -> None:
+    platform = serve()
+    found = platform.reaches(platform.submit("fail"), "failed")
+    assert found["failure"]["message"] == "failed as told"
+    assert found["failure"]["fix"] == "do not tell"
+
+
+def test_a_job_that_falls_silent_is_ended_when_its_lease_ends(serve) -> None:
+    platform = serve(lease="1")
+    name = platform.submit("mute")
+    platform.reaches(name, "failed")
+    assert "said nothing for 1 s" in platform.logs(name)
+
+
+def test_a_stop_reaches_the_job_which_reports_what_it_has(serve) -> None:
+    platform = serve()
+    name = platform.submit("wait:2")
+    until(lambda: platform.rollouts(name) == [0, 1], "two rollouts are there")
+    platform.json("POST", f"eval-runs/{name}/stop", json={})
+    found = platform.reaches(name, "stopped")
+    assert found["results"]["graded"] == 2
+
+
+def test_a_job_that_does_not_stop_is_ended(serve) -> None:
+    platform = serve(stop_grace="1")
+    name = platform.submit("mute")
+    until(lambda: "job started" in platform.logs(name), "the job runs")
+    platform.json("POST", f"eval-runs/{name}/stop", json={})
+    platform.reaches(name, "stopped")
+
+
+def test_the_platform_killed_in_mid_run_comes_back_and_the_job_goes_on(serve) -> None:
+    platform = serve()
+    name = platform.submit("wait:2")
+    until(lambda: platform.rollouts(name) == [0, 1], "two rollouts are there")
+    folder = platform.folder(name)
+    platform.kill()
+    (folder / "go").touch()
+    platform.start()
+    platform.reaches(name, "finished")
+    assert platform.rollouts(name) == [0, 1, 2, 3, 4, 5]
+    assert "job goes on" in platform.logs(name)
+    assert "starting again" not in platform.logs(name)
+
+
+def test_platform_and_job_both_killed_and_the_run_goes_on_from_its_journal(serve) -> None:
+    platform = serve()
+    name = platform.submit("wait:2")
+    until(lambda: platform.rollouts(name) == [0, 1], "two rollouts are there")
+    folder = platform.folder(name)
+    pid = int(platform.logs(name).split("(process ")[1].split(")")[0])
+    platform.kill()
+    os.killpg(pid, signal.SIGKILL)
+    (folder / "go").touch()
+    platform.start()
+    platform.reaches(name, "finished")
+    assert platform.rollouts(name) == [0, 1, 2, 3, 4, 5]
+    journal = (folder / "fake-journal.jsonl").read_bytes().splitlines()
+    assert len(journal) == 6, "no rollout was made twice"
+
+
+def test_a_platform_that_is_stopped_in_order_ends_its_jobs_and_goes_on_later(serve) -> None:
+    platform = serve()
+    name = platform.submit("wait:2")
+    until(lambda: platform.rollouts(name) == [0, 1], "two rollouts are there")
+    folder = platform.folder(name)
+    pid = int(platform.logs(name).split("(process ")[1].split(")")[0])
+    assert platform.terminate() == 0
+    with pytest.raises(ProcessLookupError):
+        os.killpg(pid, 0)
+    (folder / "go").touch()
+    platform.start()
+    platform.reaches(name, "finished")
+    assert platform.rollouts(name) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_retry_makes_only_what_is_missing(serve) -> None:
+    platform = serve()
+    name = platform.submit("wait:2")
+    until(lambda: platform.rollouts(name) == [0, 1], "two rollouts are there")
+    folder = platform.folder(name)
+    platform.json("POST", f"eval-runs/{name}/stop", json={})
+    platform.reaches(name, "stopped")
+    (folder / "retry-1").mkdir()
+    (folder / "retry-1" / "go").touch()
+    platform.json("POST", f"eval-runs/{name}/retry", json={})
+    platform.reaches(name, "finished")
+    assert platform.rollouts(name) == [0, 1, 2, 3, 4, 5]
+    journal = (folder / "retry-1" / "fake-journal.jsonl").read_bytes().splitlines()
+    assert len(journal) == 4
+
+
+def test_several_jobs_at_once_and_a_queue_behind_them(serve) -> None:
+    platform = serve(max_jobs="2")
+    names = [platform.submit("wait:1") for _ in range(3)]
+    until(lambda: all(platform.rollouts(name) for name in names[:2]), "two runs work")
+    assert platform.run(names[2])["status"] == "pending"
+    for name in names:
+        (platform.folder(name)).mkdir(exist_ok=True)
+        (platform.folder(name) / "go").touch()
+    for name in names:
+        platform.reaches(name, "finished")
+
+
+def test_a_second_platform_on_the_same_port_says_so_and_ends(serve) -> None:
+    platform = serve()
+    command = [sys.executable, "-m", "osmosis.platform", "serve", "--data-dir", str(platform.data_dir)]
+    second = subprocess.run(
+        [*command, "--port", str(platform.port)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert second.returncode == 1
+    assert platform.answers()
+    assert (platform.data_dir / "platform.json").exists()
