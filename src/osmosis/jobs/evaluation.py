@@ -17,6 +17,7 @@ from osmosis.engine.dataset import read_rows
 from osmosis.engine.evaluate import Options, evaluate
 from osmosis.engine.journal import Journal
 from osmosis.engine.metrics import summarize
+from osmosis.errors import Conflict
 from osmosis.llm import Model
 from osmosis.records.config import EvalConfig
 from osmosis.records.plan import EvalPlan, Selection, Timeouts
@@ -28,14 +29,17 @@ from osmosis.serve.traingate import TrainGate
 
 from .checkout import Checkout, check_out, locate
 from .context import JobContext
-from .entrypoint import command_for, look_at
+from .entrypoint import Entrypoint, command_for, look_at
 from .environ import rollout_environ
 from .environment import Builder, Environment
 from .failures import JobFailed
 from .model import model_spec, open_and_probe
 from .project import read_project
-from .rollout_server import RolloutServer, ServerCommand
+from .rollout_server import EndedWithoutServing, RolloutServer, ServerCommand
 from .wheel import Wheel, build_wheel
+
+JOURNAL_TRIES = 60
+JOURNAL_EVERY_S = 0.5
 
 
 class EvalRun:
@@ -68,6 +72,8 @@ class EvalRun:
         if not self.journal.rollouts_path.exists():
             return None
         made = summarize(self.journal.rollouts(), self.plan, rows=len(self.context.spec.rows))
+        made.dataset_rows = self.context.spec.dataset_rows
+        made.stopped = "cut off"
         return made if made.completed else None
 
     async def _checkout(self) -> Checkout:
@@ -118,17 +124,30 @@ class EvalRun:
         paths = [str(found.rollout_dir), *([str(environment.project)] if environment.project else [])]
         environ["PYTHONPATH"] = ":".join([*paths, *([environ["PYTHONPATH"]] if "PYTHONPATH" in environ else [])])
         environ[ARTIFACT_VARIABLE] = str(self.context.work_dir / "artifacts")
-        argv = command_for(seen, found.entrypoint, found.rollout_dir, environment, wheel)
-        server = RolloutServer(
-            ServerCommand(argv, found.rollout_dir, environ, label), self.context.log, self.context.leftovers
-        )
-        await server.start()
-        return server
+        self.plan.provenance.update(python=environment.python_version, osmosis_of_rollout=environment.osmosis_version)
+
+        async def started(entrypoint: Entrypoint) -> RolloutServer:
+            argv = command_for(entrypoint, found.entrypoint, found.rollout_dir, environment, wheel)
+            command = ServerCommand(argv, found.rollout_dir, environ, label)
+            server = RolloutServer(command, self.context.log, self.context.leftovers)
+            await server.start()
+            return server
+
+        try:
+            return await started(seen)
+        except EndedWithoutServing as problem:
+            if seen.kind == "module" or environment.osmosis_version != wheel.version:
+                raise
+            self.context.log.write("start", "it ended without serving: serving what it exposes instead")
+            try:
+                return await started(Entrypoint("module", seen.app))
+            except JobFailed:
+                raise problem from None
 
     async def _rollouts(self, model: Model, server: RolloutServer) -> Report:
         spec = self.context.spec
         self.context.enter(Stage.ROLLOUTS, f"running {len(spec.rows)} rows x {self.plan.attempts} attempts")
-        self.journal.open(self.plan)
+        await self._open_journal()
         gate = TrainGate(model)
         await gate.start()
         try:
@@ -144,13 +163,24 @@ class EvalRun:
                         journal=self.journal,
                         observer=_Told(self.context, self.journal),
                         stop=self.context.stop,
-                        options=Options(rows=len(spec.rows), dataset_rows=spec.dataset_rows),
+                        options=Options(
+                            rows=len(spec.rows), dataset_rows=spec.dataset_rows, hashes={"agent": spec.commit_sha}
+                        ),
                     )
                 )
                 return await _either(evaluating, server.failed)
         finally:
             await gate.stop()
             self.journal.close()
+
+    async def _open_journal(self) -> None:
+        """Waits a little for an earlier job of this run, which has lost its lease and is about to notice."""
+        for _ in range(JOURNAL_TRIES):
+            try:
+                return self.journal.open(self.plan)
+            except Conflict:
+                await asyncio.sleep(JOURNAL_EVERY_S)
+        self.journal.open(self.plan)
 
     async def _agree_with_platform(self) -> None:
         """Journal and platform hold the same rollouts afterwards."""

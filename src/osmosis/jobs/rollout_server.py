@@ -43,6 +43,10 @@ TETHER = Path(__file__).with_name("tether.py")
 MISSING = re.compile(r"No module named '([^'.]+)")
 
 
+class EndedWithoutServing(JobFailed):
+    """The script ran to its end, without an error and without a server."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerCommand:
     """How the server is started: command, folder, environment (the port is added), and how long it may take."""
@@ -219,9 +223,14 @@ def start_failure(problem: ServerStartError, command: ServerCommand) -> JobFaile
     fix = problem.hint
     if missing := MISSING.search("\n".join(output.splitlines()[-4:])):
         fix = f"add the distribution that has {missing[1]} to the dependencies in the rollout's pyproject.toml"
-    ending = "it ended without serving" if code == 0 else f"the rollout server ended with {describe(code)}"
+    if code == 0:
+        message = f"{command.label}: it ended without serving" + (f"; its last line: {said}" if said else "")
+        return EndedWithoutServing(setup_failed(message, fix=problem.hint, tail=output).failure)
     return setup_failed(
-        f"{command.label}: {ending} before it was healthy" + (f": {said}" if said else ""), fix=fix, tail=output
+        f"{command.label}: the rollout server ended with {describe(code)} before it was healthy"
+        + (f": {said}" if said else ""),
+        fix=fix,
+        tail=output,
     )
 
 

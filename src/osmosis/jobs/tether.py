@@ -23,7 +23,10 @@ def main(job: int, command: list[str]) -> int:
     # Signals to the group reach the command itself; this process only must not die before it.
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    child = os.posix_spawnp(command[0], command, os.environ, setsigdef=[signal.SIGCHLD, signal.SIGTERM, signal.SIGINT])
+    environ = dict(os.environ)
+    if port := environ.get("_OSMOSIS_ROLLOUT_PORT"):
+        environ.setdefault("ROLLOUT_PORT", port)  # the name that older rollouts read
+    child = os.posix_spawnp(command[0], command, environ, setsigdef=[signal.SIGCHLD, signal.SIGTERM, signal.SIGINT])
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:

@@ -68,6 +68,15 @@ async def test_a_script_that_ends_without_serving(desk: Desk) -> None:
     assert "ended without serving" in failure.message
 
 
+async def test_a_script_that_ends_but_exposes_an_agent_is_served(desk: Desk) -> None:
+    imported = (
+        "from agent import Multiply, Judge, config\nif __name__ == '__main__':\n    print('try it with pytest')\n"
+    )
+    assert await desk.run(desk.write(desk.commit(main=imported, agent=AGENT))) == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert "serving what it exposes instead" in desk.log
+
+
 async def test_a_model_that_cannot_be_reached_is_found_out_before_the_environment(desk: Desk) -> None:
     desk.config = {"advanced": {"base_url": "http://127.0.0.1:9/v1"}, "experiment": {"model_path": "mine"}}
     failure = await failure_of(desk, desk.write(desk.commit(main=AGENT)))

@@ -66,3 +66,18 @@ async def test_signals_and_exit_codes_pass_through(tmp_path: Path) -> None:
         await server(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n", []).start()
     with pytest.raises(JobFailed, match="ended with exit code 7 before"):
         await server(tmp_path, "raise SystemExit(7)\n", []).start()
+
+
+async def test_older_rollouts_find_their_port(tmp_path: Path) -> None:
+    text = """
+import os
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+HTTPServer(("127.0.0.1", int(os.environ["ROLLOUT_PORT"])), Health).serve_forever()
+"""
+    running = server(tmp_path, text, [])
+    assert (await running.start()).startswith("http://127.0.0.1:")
+    await running.stop()
