@@ -13,6 +13,7 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -22,6 +23,9 @@ from ..records.rollout import Message
 from ..records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
 
 logger = logging.getLogger(__name__)
+
+trace_folder: ContextVar[Path | None] = ContextVar("osmosis_trace_folder", default=None)
+"""Where contexts without a folder of their own write their traces; None keeps them silent."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._@+=-]")
 
@@ -87,6 +91,10 @@ class RolloutContext:
     _num_tool_calls: int = 0
     _debug_dir: str | os.PathLike[str] | None = None
     _trace: _Trace | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self._debug_dir is None:
+            self._debug_dir = trace_folder.get()
 
     async def chat(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
         """One model call; `kwargs` are sampling parameters."""

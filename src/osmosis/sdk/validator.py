@@ -75,7 +75,7 @@ def validate_agent_loop(loop: Any, *, request: RolloutRequest | None = None) -> 
     check = _Check()
     check.name(loop)
     check.run(loop)
-    tools = check.tools(loop, request or _probe())
+    tools = check.tools(loop, request or probe_request())
     return ValidationResult(
         valid=not check.errors,
         errors=check.errors,
@@ -85,7 +85,8 @@ def validate_agent_loop(loop: Any, *, request: RolloutRequest | None = None) -> 
     )
 
 
-def _probe() -> RolloutRequest:
+def probe_request() -> RolloutRequest:
+    """A made-up request to ask `get_tools` with."""
     return RolloutRequest(
         rollout_id="validation-test-rollout",
         server_url="http://localhost:8080",

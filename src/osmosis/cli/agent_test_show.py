@@ -1,0 +1,87 @@
+"""How people see a test: one line per row as it ends, then a summary. Text from agents is never markup."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from .output import Mode, Output, clean
+
+if TYPE_CHECKING:
+    from ..records.report import Report
+    from ..records.rollout import Rollout
+
+
+def format_duration(ms: float) -> str:
+    """`250ms`, `3.2s`, `2m5.0s`."""
+    if ms < 1000:
+        return f"{ms:.0f}ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes:.0f}m{rest:.1f}s"
+
+
+def format_tokens(tokens: int) -> str:
+    """With thousands separators."""
+    return f"{tokens:,}"
+
+
+class RowLines:
+    """An observer that prints one line per row and keeps the rollouts."""
+
+    def __init__(self, output: Output, total: int, results: list[Rollout], *, quiet: bool) -> None:
+        self._output = output
+        self._total = total
+        self._results = results
+        self._quiet = quiet
+        self.folder: Path | None = None
+        """Where whole rollouts are kept, when asked for."""
+        self.stopped: str | None = None
+
+    def started(self, total: int, done: int) -> None:
+        """The header is printed before."""
+
+    def rollout(self, rollout: Rollout, running: Report | None) -> None:
+        self._results.append(rollout)
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(rollout.to_dict(), ensure_ascii=False, indent=2)
+            (self.folder / f"row-{rollout.row_index}.json").write_text(text, encoding="utf-8")
+        if self._quiet or self._output.mode is Mode.JSON:
+            return
+        good = rollout.failure is None
+        head = f"[{len(self._results)}/{self._total}] Row {rollout.row_index}: {'OK' if good else 'FAILED'}"
+        facts = f"({format_duration(rollout.duration_ms)}, {format_tokens(rollout.usage.total_tokens)} tokens)"
+        line = f"{head} {facts}"
+        if rollout.failure is not None:
+            line += f" - {' '.join(rollout.failure.message.split())[:160]}"
+        if self._output.mode is Mode.PLAIN:
+            self._output.stream({}, line)
+        else:
+            self._output.say(line, style="green" if good else "red")
+
+    def stage(self, text: str) -> None:
+        if not self._quiet:
+            self._output.say(text, style="yellow")
+
+    def finished(self, report: Report) -> None:
+        self.stopped = getattr(report, "stopped", None)
+
+
+def draw_summary(console: Console, summary: dict[str, float], where: list[str], stopped: str | None) -> None:
+    """Totals, and where things are."""
+    good = summary["failed"] == 0 and not stopped
+    line = f"{summary['passed']} of {summary['total']} rows ended well"
+    console.print(Text(line, style="green" if good else "red"))
+    console.print(Text(f"  time   {format_duration(summary['total_duration_ms'])}"))
+    console.print(Text(f"  tokens {format_tokens(int(summary['total_tokens']))}"))
+    if stopped:
+        console.print(Text(clean(f"  stopped: {stopped}"), style="red"))
+    for one in where:
+        console.print(Text(f"  {clean(one)}", style="dim"))
