@@ -1,0 +1,132 @@
+"""Pages in a real browser: figures follow a run, the content security policy is kept, small screens fit.
+
+Needs a Chromium and the `playwright` package; skipped where either is missing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from osmosis.platform import tables
+from osmosis.platform.services import runs
+from osmosis.records.run import RunStatus
+from osmosis.testing.platform import RunningPlatform, running_platform
+from osmosis.testing.platform_data import add_rollouts, add_run, report, rollout, timeout
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.flow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPlatform]:
+    with running_platform(tmp_path_factory.mktemp("browser") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page of someone who is logged in, and everything the browser complained about."""
+
+    def __init__(self, page: Any, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.complaints: list[str] = []
+        page.on("console", lambda message: self._note(message))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _note(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def log_in(self, token: str) -> None:
+        self.page.goto(self.url)
+        self.page.get_by_label("Token").fill(token)
+        self.page.get_by_role("button", name="Log in").click()
+        playwright.expect(self.page.get_by_role("heading", name="Runs")).to_be_visible()
+
+
+@pytest.fixture
+def visit(request: pytest.FixtureRequest, chromium: Any, platform: RunningPlatform) -> Iterator[Visit]:
+    context = chromium.new_context(**getattr(request, "param", {}))
+    made = Visit(context.new_page(), platform.url)
+    made.log_in(platform.token)
+    yield made
+    context.close()
+
+
+def test_figures_follow_a_run_without_a_reload(visit: Visit, platform: RunningPlatform) -> None:
+    run_id = add_run(platform.parts, platform.workspace_id, "live", "running", report=report(completed=1).to_dict())
+    visit.page.goto(f"{platform.url}/runs/{run_id}", wait_until="domcontentloaded")
+    visit.page.evaluate("window.sameDocument = true")
+    state = visit.page.locator(".state")
+    playwright.expect(state).to_contain_text("0 of 30 rollouts")
+    add_rollouts(platform.parts, run_id, [rollout(0, 0), rollout(0, 1)])
+    playwright.expect(state).to_contain_text("2 of 30 rollouts", timeout=15_000)
+    with platform.parts.db.write() as session:
+        runs.switch_status(session, session.get_one(tables.Run, run_id), RunStatus.FINISHED)
+    playwright.expect(state).to_contain_text("finished", timeout=15_000)
+    assert visit.page.evaluate("window.sameDocument") is True
+    assert visit.complaints == []
+
+
+def test_no_page_breaks_the_policy(visit: Visit, platform: RunningPlatform) -> None:
+    run_id = add_run(platform.parts, platform.workspace_id, "policy")
+    evil = rollout(0, 0)
+    evil.messages.append({"role": "assistant", "content": "<img src=x onerror=alert(1)>"})
+    add_rollouts(platform.parts, run_id, [evil, rollout(1, 0, failure=timeout())])
+    dialogs: list[str] = []
+    visit.page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+    run = f"/runs/{run_id}"
+    for path in ("/", run, f"{run}/rollouts", f"{run}/rollouts/0/0", f"{run}/rollouts/1/0", f"{run}/config",
+                 f"{run}/logs", "/demo/repository", "/demo/datasets", "/demo/secrets", "/device"):  # fmt: skip
+        visit.page.goto(platform.url + path)
+    assert (visit.complaints, dialogs) == ([], [])
+
+
+@pytest.mark.parametrize("visit", [{"viewport": {"width": 390, "height": 800}}], indirect=True)
+def test_a_small_screen_needs_no_sideways_scrolling(visit: Visit, platform: RunningPlatform) -> None:
+    run_id = add_run(platform.parts, platform.workspace_id, "small")
+    add_rollouts(platform.parts, run_id, [rollout(row, 0, row % 2) for row in range(6)])
+    for path in ("/", f"/runs/{run_id}", f"/runs/{run_id}/rollouts", f"/runs/{run_id}/rollouts/0/0",
+                 f"/runs/{run_id}/config", f"/runs/{run_id}/logs", "/demo/repository"):  # fmt: skip
+        visit.page.goto(platform.url + path)
+        wide = visit.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide == 0, path
+
+
+@pytest.mark.parametrize("visit", [{"java_script_enabled": False}], indirect=True)
+def test_everything_works_without_scripts(visit: Visit, platform: RunningPlatform) -> None:
+    run_id = add_run(platform.parts, platform.workspace_id, "plain", "pending")
+    visit.page.goto(f"{platform.url}/?q=plain")
+    visit.page.get_by_role("link", name="plain").click()
+    visit.page.get_by_role("button", name="Stop").click()
+    playwright.expect(visit.page.locator(".state")).to_contain_text("stopped")
+    visit.page.get_by_role("link", name="Log", exact=True).click()
+    playwright.expect(visit.page.get_by_role("heading", name="plain")).to_be_visible()
+    assert run_id in visit.page.url
+
+
+def test_the_keyboard_reaches_the_content_first(visit: Visit, platform: RunningPlatform) -> None:
+    visit.page.goto(platform.url)
+    visit.page.keyboard.press("Tab")
+    playwright.expect(visit.page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    visit.page.keyboard.press("Enter")
+    visit.page.keyboard.press("Tab")
+    playwright.expect(visit.page.get_by_label("Search")).to_be_focused()
