@@ -143,20 +143,15 @@ def whoami() -> DetailResult:
 
 @app.command("git-credential", hidden=True)
 def git_credential(operation: str = typer.Argument(..., help="get, store or erase, as git says it")) -> None:
-    """Answer git's credential protocol for the platform addressed, and for no other address.
+    """Answer git's credential protocol for platforms one is logged in at, and for no other address.
 
     Example:
         git config credential.http://127.0.0.1:7575.helper "!osmosis auth git-credential"
     """
+    from .git_credential import answer
+
     ctx = current()
-    asked = dict(line.rstrip("\n").partition("=")[::2] for line in ctx.stdin if "=" in line)
-    if operation != "get":
-        return
-    url = ctx.platform_url
-    if f"{asked.get('protocol')}://{asked.get('host')}" != url.split("/", 3)[0] + "//" + url.split("/", 3)[2]:
-        return
-    found = usable(CredentialStore(ctx.environ).find(url), url)
-    ctx.output.stdout.write(f"username=osmosis\npassword={found.token}\n")
+    answer(operation, ctx.stdin, ctx.output.stdout, ctx.output.stderr, ctx.environ)
 
 
 def _still_good(ctx: AppContext, credentials: CredentialStore, url: str) -> Login | None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .main import Group
 
-_GLOBALS = """\
-Options accepted anywhere on the line:
+GLOBALS_HELP = """\
   --json            Results as JSON, one line, on stdout
   --plain           Results as tab-separated lines, no colours
   --platform URL    Which platform (or OSMOSIS_PLATFORM_URL); default http://127.0.0.1:7575
@@ -45,5 +44,5 @@ def group_help(group: Group, path: Sequence[str]) -> str:
     if path:
         parts.append(f"More on one of them: {name} COMMAND --help\n")
     else:
-        parts += [_GLOBALS, _START]
+        parts += ["Options accepted anywhere on the line:\n" + GLOBALS_HELP, _START]
     return "\n".join(parts)

@@ -68,7 +68,6 @@ _EVAL = Group(
         "delete": _at("eval", "delete", "Delete a run and everything it produced"),
         "retry": _at("eval", "retry", "Run the failed and skipped rollouts of a run again"),
         "download": _at("eval", "download", "Fetch metrics and conversations of a run"),
-        "upload": _at("eval_upload", "upload", "Send a local run to the platform"),
         "run": _at("eval_run", "run", "Run a config of this workspace on this machine"),
         "resume": _at("eval_resume", "resume", "Go on with an interrupted local run"),
         "regrade": _at("eval_resume", "regrade", "Score a local run again without asking the model"),

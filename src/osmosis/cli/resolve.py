@@ -165,7 +165,7 @@ def invoke(found: Found, ctx: AppContext) -> Any:
     except click_exception as wrong:
         if not isinstance(wrong, usage_error):
             raise UsageError(_lower(wrong.format_message())) from wrong
-        raise _usage(wrong, found) from wrong
+        raise usage_of(wrong, found.path) from wrong
 
 
 def _sub_path(command: Any, args: Sequence[str]) -> list[str]:
@@ -178,8 +178,9 @@ def _sub_path(command: Any, args: Sequence[str]) -> list[str]:
     return path
 
 
-def _usage(wrong: Any, found: Found) -> UsageError:
-    at = wrong.ctx.command_path if getattr(wrong, "ctx", None) else " ".join(["osmosis", *found.path])
+def usage_of(wrong: Any, path: Sequence[str]) -> UsageError:
+    """Typer's own usage error, in our words."""
+    at = wrong.ctx.command_path if getattr(wrong, "ctx", None) else " ".join(["osmosis", *path])
     message = wrong.format_message()
     if message.startswith("No such command") and wrong.ctx is not None:
         word = message.split("'")[1] if "'" in message else ""

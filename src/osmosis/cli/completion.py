@@ -1,0 +1,275 @@
+"""Shell completion: the script to source, and the answers it asks for, names of runs and datasets included.
+
+Answers come from the command table and the commands themselves; a platform is asked for at most two seconds, and
+whatever goes wrong means no suggestion, never an error in the middle of somebody's typing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import typer
+
+from ..errors import OsmosisError, UsageError
+from .context import AppContext, current, hoist
+
+ASK_TIMEOUT_S = 2.0
+FILES = ":files"
+"""Tells the script to complete file names."""
+GLOBALS = {
+    "--json": "results as JSON",
+    "--plain": "results as tab-separated lines",
+    "--platform": "which platform",
+    "--workspace": "which workspace",
+    "--env-file": "variables from a file",
+    "--offline": "no connection leaves this machine",
+}
+Answer = tuple[str, str]
+
+_BASH = """\
+_osmosis() {
+    local line cur="${COMP_WORDS[COMP_CWORD]}"
+    COMPREPLY=()
+    while IFS= read -r line; do
+        if [[ $line == ":files" ]]; then
+            compopt -o filenames 2>/dev/null
+            while IFS= read -r line; do COMPREPLY+=("$line"); done < <(compgen -f -- "$cur")
+        else
+            COMPREPLY+=("${line%%$'\\t'*}")
+        fi
+    done < <(osmosis __complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+}
+complete -F _osmosis osmosis osmosis-ai osmosis_ai
+"""
+_ZSH = """\
+#compdef osmosis osmosis-ai osmosis_ai
+_osmosis() {
+    local line
+    local -a answers
+    while IFS= read -r line; do
+        if [[ $line == ":files" ]]; then
+            _files
+        else
+            answers+=("${${line//:/\\\\:}/$'\\t'/:}")
+        fi
+    done < <(osmosis __complete -- "${(@)words[2,CURRENT]}" 2>/dev/null)
+    (( $#answers )) && _describe 'osmosis' answers
+}
+compdef _osmosis osmosis osmosis-ai osmosis_ai
+"""
+_FISH = """\
+function __osmosis_complete
+    set -l words (commandline -opc) (commandline -ct)
+    for line in (osmosis __complete -- $words[2..-1] 2>/dev/null)
+        if test "$line" = ":files"
+            __fish_complete_path (commandline -ct)
+        else
+            echo $line
+        end
+    end
+end
+for name in osmosis osmosis-ai osmosis_ai
+    complete -c $name -f -a '(__osmosis_complete)'
+end
+"""
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+
+
+def completion(shell: str = typer.Argument(..., help="bash, zsh or fish")) -> None:
+    """Print the completion script of a shell.
+
+    Example:
+        eval "$(osmosis completion bash)"
+        osmosis completion zsh > ~/.zfunc/_osmosis
+        osmosis completion fish > ~/.config/fish/completions/osmosis.fish
+    """
+    if shell not in SCRIPTS:
+        raise UsageError(f"no completion for {shell}", hint=f"one of: {', '.join(SCRIPTS)}")
+    current().output.stdout.write(SCRIPTS[shell])
+
+
+def answer(words: list[str] = typer.Argument(None, help="The line so far; the last word is being typed")) -> None:
+    """Answer the shell: one suggestion a line, its description behind a tab."""
+    ctx = current()
+    for value, text in suggestions(ctx, words or [""]):
+        ctx.output.stdout.write(f"{value}\t{text}\n" if text else f"{value}\n")
+
+
+def suggestions(ctx: AppContext, words: Sequence[str]) -> list[Answer]:
+    """What may stand where the last word is being typed."""
+    *before, typed = words
+    if before and before[-1] in ("--platform", "--env-file"):
+        return [(FILES, "")] if before[-1] == "--env-file" else []
+    if before and before[-1] == "--workspace":
+        return _matching(_named(ctx, "workspaces"), typed)
+    try:
+        ctx.options, rest = hoist(before)
+        return _matching(_options_for(ctx, rest, typed), typed)
+    except (OsmosisError, OSError):
+        return []
+
+
+def _matching(found: Iterable[Answer], typed: str) -> list[Answer]:
+    return [(value, text) for value, text in found if value == FILES or value.startswith(typed)]
+
+
+def _options_for(ctx: AppContext, words: list[str], typed: str) -> Iterable[Answer]:
+    from .main import ROOT, Command
+    from .resolve import load
+
+    group = ROOT
+    path: list[str] = []
+    while words:
+        entry = group.commands.get(words[0])
+        if entry is None:
+            if group.fallback is None or not words[0].startswith("-"):
+                return []
+            return _within(ctx, load(group.fallback, path[-1]), [*path, ""], words, typed)
+        path.append(words.pop(0))
+        if isinstance(entry, Command):
+            return _within(ctx, load(entry, path[-1]), path, words, typed)
+        group = entry
+    names = [(name, entry.help) for name, entry in group.commands.items() if not entry.hidden]
+    return names if not typed.startswith("-") else GLOBALS.items()
+
+
+def _within(ctx: AppContext, command: Any, path: list[str], words: list[str], typed: str) -> Iterable[Answer]:
+    """Inside a command that typer knows: sub-commands, options, values."""
+    while hasattr(command, "commands") and words and words[0] in command.commands:
+        path = [*path, words[0]]
+        command, words = command.commands[words[0]], words[1:]
+    if hasattr(command, "commands") and not words and not typed.startswith("-"):
+        return [(n, c.get_short_help_str(80)) for n, c in command.commands.items() if not c.hidden]
+    options = [param for param in command.params if param.param_type_name == "option"]
+    if words and (option := _option_of(options, words[-1])) is not None:
+        return _values(ctx, path, option.name)
+    if typed.startswith("-"):
+        own = [(name, getattr(o, "help", "") or "") for o in options for name in [*o.opts, *o.secondary_opts]]
+        return [*own, *GLOBALS.items(), ("--help", "help on this command")]
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    place = _positionals(options, words)
+    if not arguments or (place >= len(arguments) and arguments[-1].nargs != -1):
+        return []
+    return _values(ctx, path, arguments[min(place, len(arguments) - 1)].name)
+
+
+def _option_of(options: list[Any], word: str) -> Any:
+    """The option that waits for the word being typed; None when the word before needs no value."""
+    return next((o for o in options if word in o.opts and not o.is_flag), None)
+
+
+def _positionals(options: list[Any], words: Sequence[str]) -> int:
+    count, skip = 0, False
+    for word in words:
+        if skip:
+            skip = False
+        elif word.startswith("-"):
+            skip = "=" not in word and _option_of(options, word) is not None
+        else:
+            count += 1
+    return count
+
+
+_CHOICES = {
+    ("secret", "scope"): ["personal", "workspace", "all"],
+    ("model", "kind"): ["all", "base", "lora"],
+    ("login", "store"): ["auto", "file", "keyring"],
+    ("auth", "store"): ["auto", "file", "keyring"],
+    ("completion", "shell"): list(SCRIPTS),
+    ("eval", "types"): ["metrics", "trajectories", "artifacts", "logs", "all"],
+    ("config", "kind"): ["eval", "training"],
+}
+_NAMES = {
+    ("eval", "name"): "eval-runs",
+    ("train", "name"): "training-runs",
+    ("dataset", "name"): "datasets",
+    ("secret", "name"): "secrets",
+    ("workspace", "name"): "workspaces",
+    ("model", "name"): "models",
+    ("eval", "config"): "eval-configs",
+    ("train", "config"): "training-configs",
+    ("secret", "config"): "configs",
+    ("config", "path"): "configs",
+    ("config", "paths"): "configs",
+    ("serve", "rollout"): "rollouts",
+    ("validate", "rollout"): "rollouts",
+    ("test", "rollout"): "rollouts",
+    ("rollout", "template"): "templates",
+    ("template", "name"): "templates",
+    ("init", "template"): "templates",
+    ("schema", "command"): "commands",
+}
+
+
+def _values(ctx: AppContext, path: Sequence[str], parameter: str) -> Iterable[Answer]:
+    key = (path[0], parameter)
+    if key in _CHOICES:
+        return [(choice, "") for choice in _CHOICES[key]]
+    if key in _NAMES:
+        return _named(ctx, _NAMES[key])
+    return [(FILES, "")]
+
+
+def _named(ctx: AppContext, what: str) -> list[Answer]:
+    """Names of things that exist, here or on the platform; none when they cannot be had quickly."""
+    local: dict[str, Callable[[AppContext], list[Answer]]] = {
+        "rollouts": _rollouts,
+        "templates": _templates,
+        "commands": _commands,
+        "eval-configs": lambda c: _configs(c, "eval"),
+        "training-configs": lambda c: _configs(c, "training"),
+        "configs": lambda c: [*_configs(c, "eval"), *_configs(c, "training")],
+    }
+    try:
+        return local[what](ctx) if what in local else _remote(ctx, what)
+    except (OsmosisError, OSError):
+        return []
+
+
+def _rollouts(ctx: AppContext) -> list[Answer]:
+    from ..workspace.layout import find_workspace
+
+    return [(folder.name, "rollout") for folder in find_workspace(ctx.cwd).rollouts()]
+
+
+def _configs(ctx: AppContext, kind: Any) -> list[Answer]:
+    from ..workspace.layout import find_workspace
+
+    workspace = find_workspace(ctx.cwd)
+    found = []
+    for _, path in workspace.configs(kind):
+        inside = path.is_relative_to(ctx.cwd)
+        found.append((str(path.relative_to(ctx.cwd)) if inside else path.stem, f"{kind} config"))
+    return [*found, (FILES, "")]
+
+
+def _templates(ctx: AppContext) -> list[Answer]:
+    from ..workspace.templates import list_templates
+
+    return [(template.name, template.summary) for template in list_templates()]
+
+
+def _commands(ctx: AppContext) -> list[Answer]:
+    from .main import COMMANDS
+
+    return [(name, entry.help) for name, entry in COMMANDS.items() if not entry.hidden]
+
+
+_REMOTE = {
+    "eval-runs": ("eval-runs", "eval_runs", "name", "status"),
+    "training-runs": ("training-runs", "training_runs", "name", "status"),
+    "datasets": ("datasets", "datasets", "file_name", "status"),
+    "secrets": ("environment-secrets", "environment_secrets", "name", "scope"),
+    "workspaces": ("workspaces", "workspaces", "name", "role"),
+    "models": ("models/lora", "models", "model_name", "base_model"),
+}
+
+
+def _remote(ctx: AppContext, what: str) -> list[Answer]:
+    path, key, name, text = _REMOTE[what]
+    scoped = what != "workspaces"
+    with ctx.client(scoped=scoped) as client:
+        params = {"limit": 50} if scoped else None
+        page = client.http.call("GET", path, params=params, scoped=scoped, timeout=ASK_TIMEOUT_S)
+    return [(str(row.get(name)), str(row.get(text) or "")) for row in page.get(key) or []]
