@@ -32,12 +32,12 @@ SLOW_TOOLS_S = 0.005
 """A `get_tools` that takes longer is called in a thread from then on, so that it holds nobody up."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Started:
-    """One accepted init."""
+    """One accepted init; thousands of finished ones are remembered, so it is kept small."""
 
     rollout_id: str
-    answer: asyncio.Future[bytes]
+    answer: bytes | asyncio.Future[bytes]
     finished_at: float | None = None
 
 
@@ -78,11 +78,12 @@ class LoopDesk:
         if known is not None:
             if known.rollout_id != request.rollout_id:
                 raise HttpProblem(409, f"the idempotency key {key!r} belongs to rollout {known.rollout_id!r}")
-            return await asyncio.shield(known.answer)
+            return known.answer if isinstance(known.answer, bytes) else await asyncio.shield(known.answer)
         if self.runtime.desk.live(request.rollout_id) is not None:
             raise HttpProblem(409, f"rollout {request.rollout_id!r} is running under another idempotency key")
         self._admit()
-        started = Started(request.rollout_id, asyncio.get_running_loop().create_future())
+        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        started = Started(request.rollout_id, answered)
         self._started[key] = started
         try:
             tools = await self._tools(request)
@@ -93,12 +94,13 @@ class LoopDesk:
         except BaseException as exc:
             del self._started[key]
             problem = exc if isinstance(exc, HttpProblem) else HttpProblem(500, f"get_tools raised {describe(exc)}")
-            started.answer.set_exception(problem)
-            started.answer.exception()  # retrieved: duplicates may not be waiting
+            answered.set_exception(problem)
+            answered.exception()  # retrieved: duplicates may not be waiting
             if isinstance(exc, Exception):
                 raise problem from exc
             raise
-        started.answer.set_result(answer)
+        answered.set_result(answer)
+        started.answer = answer
         return answer
 
     def health(self) -> dict[str, Any]:
@@ -129,12 +131,13 @@ class LoopDesk:
             raise HttpProblem(503, "the server is shutting down", headers={"Retry-After": "30"}) from None
 
     async def _tools(self, request: RolloutRequest) -> Any:
-        started = time.perf_counter()
-        if self._tools_in_thread:
-            tools = await asyncio.to_thread(self.loop.get_tools, request)
-        else:
+        def call() -> tuple[Any, float]:
+            started = time.perf_counter()
             tools = self.loop.get_tools(request)
-        self._tools_in_thread = time.perf_counter() - started > SLOW_TOOLS_S
+            return tools, time.perf_counter() - started
+
+        tools, took = await asyncio.to_thread(call) if self._tools_in_thread else call()
+        self._tools_in_thread = took > SLOW_TOOLS_S
         return tools
 
     def _start(self, request: RolloutRequest, tools: Any, started: Started) -> None:

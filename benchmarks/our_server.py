@@ -1,0 +1,87 @@
+"""The server under test of `server_throughput.py`: a trivial one-call agent loop behind `create_app`.
+
+With a third argument every rollout also waits that many seconds, so that many are in flight at once; the lag of the
+event loop is then measured and printed as one JSON line at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from osmosis.records.wire02 import OpenAIFunctionToolSchema, RolloutRequest
+from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
+from osmosis.serve.limits import ServeLimits
+from osmosis.serve.server02 import create_app
+from osmosis.serve.serving import calm_collector
+
+
+class OneCall(RolloutAgentLoop):
+    name = "one-call"
+    nap_s = 0.0
+
+    def get_tools(self, request: RolloutRequest) -> list[OpenAIFunctionToolSchema]:
+        return []
+
+    async def run(self, ctx: RolloutContext) -> RolloutResult:
+        messages = list(ctx.request.messages)
+        if self.nap_s:
+            await asyncio.sleep(self.nap_s)
+        done = await ctx.chat(messages, **ctx.request.completion_params)
+        messages.append(done.message)
+        return ctx.complete(messages, done.finish_reason)
+
+
+async def measure(lags: list[float], active: list[int], app: FastAPI) -> None:
+    """The loop's lag while rollouts are in flight, and the most rollouts in flight."""
+    while True:
+        before = time.perf_counter()
+        await asyncio.sleep(0.01)
+        now = app.state.runtime.desk.active
+        active[0] = max(active[0], now)
+        if now > 100:
+            lags.append(time.perf_counter() - before - 0.01)
+
+
+def main() -> None:
+    port, slots = int(sys.argv[1]), int(sys.argv[2])
+    loop = OneCall()
+    loop.nap_s = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
+    lags: list[float] = []
+    active = [0]
+    watch: list[asyncio.Task[None]] = []
+
+    async def start() -> None:
+        watch.append(asyncio.create_task(measure(lags, active, app)))
+
+    async def stop() -> None:  # uvicorn ends the process with the signal it was sent: nothing after it would run
+        lags.sort()
+        shown = {f"p{p}": round(lags[int(len(lags) * p / 100)] * 1000, 2) for p in (50, 90, 99)}
+        sys.stdout.write(
+            json.dumps({"most_in_flight": active[0], "lag_ms": {**shown, "max": round(lags[-1] * 1000, 2)}}) + "\n"
+        )
+        sys.stdout.flush()
+
+    with tempfile.TemporaryDirectory() as spool:
+        app = create_app(
+            loop,
+            max_concurrent=slots,
+            record_ttl_seconds=5.0 if loop.nap_s else None,
+            on_startup=start if loop.nap_s else None,
+            on_shutdown=stop if loop.nap_s else None,
+            limits=ServeLimits(max_queue=50_000, rollout_timeout_s=600),
+            spool_dir=Path(spool),
+        )
+        calm_collector()
+        uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False, backlog=4096)
+
+
+if __name__ == "__main__":
+    main()
