@@ -157,6 +157,14 @@ def text_of(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
+def test_odd_requests_are_pages_too(script: httpx.Client) -> None:
+    for path, status in (("/?at=x", 400), ("/runs/none", 404), ("/runs/none/rollouts?row=x", 400)):
+        answer = script.get(path)
+        assert answer.status_code == status
+        assert answer.headers["content-type"].startswith("text/html")
+    assert script.get("/?at=-5").status_code == 200
+
+
 def test_every_page_has_the_security_headers(script: httpx.Client) -> None:
     for path in ("/", "/login", "/demo/secrets", "/runs/none", "/static/osmosis.css"):
         answer = script.get(path)

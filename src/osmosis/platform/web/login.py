@@ -138,13 +138,19 @@ def device_page(request: Request, who: ViewerDep, user_code: str = "") -> Respon
     if user_code:
         try:
             with platform_of(request).db.read() as session:
-                waiting = device.find(session, user_code)
+                waiting = device.find(session, _with_dash(user_code))
         except NotFound as error:
             problem = error
     status = problem.http_status if problem else 200
     return page(
         request, "device.html", who, status=status, waiting=waiting, problem=problem, user_code=user_code, done=""
     )
+
+
+def _with_dash(user_code: str) -> str:
+    """`XXXXXXXX` as people also type it becomes `XXXX-XXXX`."""
+    text = user_code.strip()
+    return f"{text[:4]}-{text[4:]}" if len(text) == 8 and "-" not in text else text
 
 
 @router.post("/device")

@@ -7,23 +7,28 @@ own files and nothing else. Known errors become pages here, with what to do next
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from osmosis._version import __version__
-from osmosis.errors import AuthRequired, OsmosisError
+from osmosis.errors import AuthRequired, InternalError, OsmosisError, ValidationError
 
 from ..services import workspaces
 from . import words
 from .session import LoginNeeded, Viewer, login_url, platform_of, viewer
+
+log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -102,8 +107,28 @@ class PageRoute(APIRoute):
                 return redirect(login_url(needed.page))
             except OsmosisError as error:
                 return error_page(request, error)
+            except RequestValidationError as error:
+                return error_page(request, _malformed(error))
+            except HTTPException:
+                raise
+            except Exception as error:
+                # The border of a page: a person gets a page, the log the traceback.
+                log.exception("%s %s failed", request.method, request.url.path)
+                return error_page(request, _bug(request, error))
 
         return shown
+
+
+def _malformed(error: RequestValidationError) -> ValidationError:
+    fields = ", ".join(sorted({str(found["loc"][-1]) for found in error.errors()}))
+    return ValidationError(f"the request lacks or has a wrong value for: {fields}", hint="go back and correct it")
+
+
+def _bug(request: Request, error: Exception) -> InternalError:
+    return InternalError(
+        f"the platform failed at {request.method} {request.url.path}: {type(error).__name__}",
+        hint="see the platform's log: osmosis platform logs",
+    )
 
 
 def error_page(request: Request, error: OsmosisError) -> HTMLResponse:

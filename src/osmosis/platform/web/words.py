@@ -15,6 +15,7 @@ from osmosis.records.report import Interval
 from osmosis.records.rollout import Category
 
 NOTHING = "–"
+NBSP = "\u00a0"
 
 ADVICE: dict[Category, str] = {
     Category.AGENT_ERROR: "The rollout's own code raised. Open one of the rows and read its traceback.",
@@ -53,7 +54,7 @@ def score(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    return NOTHING if value is None else f"{value * 100:.1f} %"
+    return NOTHING if value is None else f"{value * 100:.1f}{NBSP}%"
 
 
 def interval(value: Interval | None) -> str:
@@ -62,7 +63,7 @@ def interval(value: Interval | None) -> str:
 
 
 def interval_percent(value: Interval | None) -> str:
-    return NOTHING if value is None else f"{value.low * 100:.1f} % to {value.high * 100:.1f} %"
+    return NOTHING if value is None else f"{value.low * 100:.1f}{NBSP}% to {value.high * 100:.1f}{NBSP}%"
 
 
 def count(value: int | None) -> str:
