@@ -33,6 +33,10 @@ def serve(
         str | None, typer.Option("--api-key", help="Key that callers must send; generated when absent.")
     ] = None,
     log: Annotated[str | None, typer.Option("--log", help="Folder for one trace per rollout.")] = None,
+    drain: Annotated[
+        float | None,
+        typer.Option("--drain", min=0, help="Seconds that running rollouts get to finish on shutdown (30)."),
+    ] = None,
     max_concurrent: Annotated[
         int | None, typer.Option("--max-concurrent", min=1, help="Rollouts that run at once (agent loops).")
     ] = None,
@@ -67,6 +71,7 @@ def serve(
         key_note=note,
         log_dir=str(ctx.path(log)) if log else None,
         max_concurrent=max_concurrent,
+        drain_s=drain,
         **(_registration(ctx) if is_loop and not (skip_register or local) else {}),
     )
     if is_loop and not no_validate:

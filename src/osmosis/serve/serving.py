@@ -21,10 +21,11 @@ from osmosis.paths import DEFAULT_PLATFORM_URL
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.console import Console
-from osmosis.sdk.settings import RolloutSettings
+from osmosis.sdk.settings import RolloutSettings, get_settings
 from osmosis.sdk.validator import ValidationResult, validate_agent_loop
 
 from .auth import generate_api_key
+from .limits import ServeLimits
 from .registration import Registration
 from .server import configure_logs, create_rollout_server
 
@@ -56,6 +57,8 @@ class ServeOptions:
     """What the panel says about the key: the key when it was generated, `(provided)`, `disabled`."""
     log_dir: str | None = None
     max_concurrent: int | None = None
+    drain_s: float | None = None
+    """On shutdown: seconds for running rollouts to finish; None = the server's own default."""
     platform_url: str | None = None
     """With `token`: register there."""
     token: str | None = None
@@ -203,6 +206,12 @@ def app_of(
     if isinstance(target, RolloutAgentLoop):
         from .server02 import create_app
 
+        known = settings or get_settings()
+        limits = replace(
+            _limits(options),
+            rollout_timeout_s=known.server.request_timeout_seconds,
+            keep_s=known.server.record_ttl_seconds,
+        )
         registration = None
         if options.platform_url and options.token:
             registration = Registration(
@@ -217,20 +226,34 @@ def app_of(
         return create_app(
             target,
             options.max_concurrent,
-            settings=settings,
+            settings=known,
+            limits=limits,
             api_key=options.api_key,
             debug_dir=options.log_dir,
             registration=registration,
             environ=environ,
         )
     if callable(getattr(target, "execute", None)):
-        return create_rollout_server(target, api_key=options.api_key, log_dir=options.log_dir, environ=environ)
+        return create_rollout_server(
+            target,
+            api_key=options.api_key,
+            limits=_limits(options),
+            log_dir=options.log_dir,
+            environ=environ,
+        )
     if callable(target) and hasattr(target, "router"):
         return target
     raise ServeError(
         f"{options.target or target!r} cannot be served",
         hint="name a RolloutAgentLoop, an AgentWorkflow class, a LocalBackend or a FastAPI app",
     )
+
+
+def _limits(options: ServeOptions) -> ServeLimits:
+    limits = ServeLimits()
+    if options.drain_s is None:
+        return limits
+    return replace(limits, drain_s=options.drain_s, delivery_drain_s=min(limits.delivery_drain_s, options.drain_s))
 
 
 def calm_collector() -> None:
