@@ -6,6 +6,8 @@ Knows no file and no line: `workspace.config` adds those. Types are strict, as T
 
 from __future__ import annotations
 
+import json
+import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -43,6 +45,8 @@ def check_config(kind: str, data: Mapping[str, Any]) -> tuple[EvalConfig | Train
     flagged = {i.key for i in issues}
     issues += _names(data)
     issues += _pins(data)
+    if "rollout.secrets" in flagged:
+        flagged.add("secrets")
     known = {name: value for name, value in data.items() if name in model.model_fields and name not in flagged}
     config: EvalConfig | TrainingConfig | None = None
     try:
@@ -121,6 +125,14 @@ def _unknown_table(name: str, value: Any, tables: Mapping[str, type[BaseModel] |
         return ConfigIssue(
             name, f"the key belongs in [{home}]", f"move it below [{home}]", "unknown-key", f"{home}.{name}"
         )
+    other = next((kind for kind, m in CONFIGS.items() if isinstance(value, Mapping) and name in m.model_fields), None)
+    if other:
+        return ConfigIssue(
+            name,
+            f"[{name}] belongs in {other} configs",
+            f"remove it, or move the file to configs/{other}/",
+            "unknown-table",
+        )
     near = next(iter(get_close_matches(name, tables, 1, 0.6)), None)
     noun = "table" if isinstance(value, Mapping) else "key"
     fix = f"did you mean [{near}]?" if near else f"known tables: {', '.join(tables)}"
@@ -149,7 +161,7 @@ def _unknown_keys(
                 path, f"unknown key {key} in [{table}]", f"did you mean {near}?", "unknown-key", f"{table}.{near}"
             )
         else:
-            fix = f"known keys: {', '.join(inner.model_fields)}; others only in [advanced]"
+            fix = f"known keys: {', '.join(inner.model_fields)}"
             yield ConfigIssue(path, f"unknown key {key} in [{table}]", fix, "unknown-key")
 
 
@@ -162,7 +174,9 @@ def _older_secrets(data: Mapping[str, Any]) -> Iterator[ConfigIssue]:
             continue
         names = [k for k, v in table.items() if isinstance(v, str) and k != "required"]
         if names:
-            new = _NEW_SECRETS.format(names=", ".join(f'"{n}"' for n in names))
+            kept = table.get("required")
+            every = [*(n for n in kept if isinstance(n, str)), *names] if isinstance(kept, list) else names
+            new = _NEW_SECRETS.format(names=", ".join(f'"{n}"' for n in every))
             what = f"the older form of secrets ({names[0]} = ...) is no longer read"
             yield ConfigIssue(
                 place, what, f"write {new}, and register each with: osmosis secret set NAME", "old-secrets"
@@ -180,21 +194,25 @@ def _names(data: Mapping[str, Any]) -> Iterator[ConfigIssue]:
             what = f"{name} is reserved: names starting with {RESERVED_ENV} belong to the platform"
             yield ConfigIssue(key, what, "choose another name")
         elif not ENV_NAME.match(name):
-            better = "".join(c if c.isalnum() and c.isascii() else "_" for c in name).upper()
-            fix = f"rename it, for example {better}" if ENV_NAME.match(better) else "rename it, for example LOG_LEVEL"
-            yield ConfigIssue(key, f"{name!r} is no variable name: capitals, digits and _, not a digit first", fix)
+            what = f"{name!r} is no variable name: capitals, digits and _, not a digit first"
+            yield ConfigIssue(key, what, _renamed(name, ENV_NAME, "LOG_LEVEL"))
         if not isinstance(value, str):
             what = f"{_shown(value)} is {_kind(value)}, expected text"
             yield ConfigIssue(key, what, f'{name} = "{value}"' if not isinstance(value, (dict, list)) else "write text")
     for name in dict.fromkeys(required):
         if not SECRET_NAME.match(name):
             what = f"{name!r} is no secret name: capitals, digits and _, a letter first"
-            yield ConfigIssue("secrets.required", what, "use the name shown by: osmosis secret list")
+            yield ConfigIssue("secrets.required", what, _renamed(name, SECRET_NAME, "OPENAI_API_KEY"))
         if required.count(name) > 1:
             yield ConfigIssue("secrets.required", f"{name} is named twice", f"keep one {name}")
         if name in env:
             what = f"{name} is in [env] and in [secrets].required at once"
             yield ConfigIssue(f"env.{name}", what, f"remove it from [env] when {name} is secret, else from [secrets]")
+
+
+def _renamed(name: str, rule: re.Pattern[str], example: str) -> str:
+    better = "".join(c if c.isalnum() and c.isascii() else "_" for c in name).upper().strip("_")
+    return f"rename it, for example {better if rule.match(better) else example}"
 
 
 def _pins(data: Mapping[str, Any]) -> Iterator[ConfigIssue]:
@@ -222,8 +240,9 @@ def _translate(model: type[BaseModel], kind: str, data: Mapping[str, Any], found
     if field is None:
         return ConfigIssue(key, str(found["msg"]).lower(), "see: osmosis config schema " + kind)
     if found["type"] == "missing":
-        about = (field.description or "").split(".")[0].split(":")[0]
-        return ConfigIssue(key, f"{loc[1]} is missing ({about})", _assign(loc[1], field), "missing-key")
+        about = (field.description or "").split(". ")[0].split(";")[0].rstrip(".")
+        fix = "required = []" if key == "secrets.required" else _assign(loc[1], field)
+        return ConfigIssue(key, f"{loc[1]} is missing ({about})", fix, "missing-key")
     value = _value(data, found["loc"])
     if found["type"] == "value_error":
         if key == "secrets.required":
@@ -267,22 +286,23 @@ _EXAMPLES = {
     "branch": '"main"',
     "commit_sha": '"<7 to 40 hexadecimal digits>"',
     "limit": "20",
-    "required": "[]",
+    "required": '["OPENAI_API_KEY"]',
     "base_url": '"http://127.0.0.1:8000/v1"',
     "api_key_env": '"OPENAI_API_KEY"',
 }
 
 
 def _assign(key: str, field: FieldInfo) -> str:
-    default = field.get_default(call_default_factory=True) if not field.is_required() else None
-    example = _EXAMPLES.get(key) or (
-        "" if default is None else f"{default:g}" if isinstance(default, float) else default
-    )
-    return f"{key} = {example}"
+    default = None if field.is_required() else field.get_default(call_default_factory=True)
+    if isinstance(default, float):
+        default = f"{default:g}".replace("e-0", "e-")
+    return f"{key} = {_EXAMPLES.get(key, default)}"
 
 
 def _shown(value: Any) -> str:
-    text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    text = json.dumps(value, ensure_ascii=False, default=str) if not isinstance(value, float) else f"{value:g}"
+    if _kind(value) == "a date or time":
+        text = str(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -134,14 +134,16 @@ def _syntax(file: ConfigFile, error: Exception) -> Problem:
     line = int(place[1]) if place and place[1] else last
     column = f":{place[2]}" if place and place[2] else ""
     what = _AT.sub("", said)
+    twice = re.match(r"cannot (?:overwrite a value|declare .* twice|mutate immutable namespace.*)", what, re.IGNORECASE)
     rows = file.text.split("\n")
     row = rows[line - 1].strip() if 0 < line <= len(rows) else ""
-    return Problem(
-        code="toml-syntax",
-        what=f"not valid TOML: {what[:1].lower()}{what[1:]}",
-        where=f"{file.shown}:{line}{column}",
-        fix=_syntax_fix(row),
-    )
+    where = f"{file.shown}:{line}{column}"
+    if twice:
+        thing = "table" if row.startswith("[") else "key"
+        what = f"not valid TOML: this {thing} is there twice"
+        return Problem(code="toml-syntax", what=what, where=where, fix=f"keep one of them: {row[:60]}")
+    what = f"not valid TOML: {what[:1].lower()}{what[1:]}"
+    return Problem(code="toml-syntax", what=what, where=where, fix=_syntax_fix(row))
 
 
 def _syntax_fix(row: str) -> str:
@@ -153,6 +155,8 @@ def _syntax_fix(row: str) -> str:
             if literal in ("true", "false")
             else f'put text in quotes: {found[1]} = "{found[2]}"'
         )
+    if row.count('"') % 2 and row.count('"""') == 0:
+        return f'close the quote: {row[:60]}"'
     if re.match(r"^[A-Za-z0-9_.-]+\s*:", row):
         return "TOML uses = between key and value"
     return f"correct this line: {row[:60]}" if row else "close the bracket or quote that is still open"

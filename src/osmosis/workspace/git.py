@@ -66,7 +66,8 @@ def read_source(root: Path) -> Source | None:
         if error.details.get("no_repository"):
             return None
         raise
-    prefix = run_git(client, "rev-parse", "--show-prefix")
+    # `.git` here (a folder, or a file in a worktree) means that this is the top: one call less.
+    prefix = "" if (root / ".git").exists() else run_git(client, "rev-parse", "--show-prefix")
     source = _parse_status(out, prefix)
     source.root = str(root)
     _add_remote(client, source)
@@ -129,6 +130,7 @@ def rollout_files(root: Path, rollout: str, *, large: int = LARGE_FILE) -> Rollo
     client = git_at(root)
     folder = f"rollouts/{rollout}"
     facts = RolloutFiles(rollout=rollout)
+    files: list[str] = []
     for entry in run_git(client, "ls-files", "--stage", "-z", "--", folder).split("\0"):
         meta, _, path = entry.partition("\t")
         if not path:
@@ -136,9 +138,10 @@ def rollout_files(root: Path, rollout: str, *, large: int = LARGE_FILE) -> Rollo
         if meta.startswith("160000"):
             facts.submodules.append(path)
             continue
-        facts.tracked += 1
+        files.append(path)
         _judge_file(facts, root, path, large)
-    filtered = _lfs_by_attribute(client, root, folder)
+    facts.tracked = len(files)
+    filtered = _lfs_by_attribute(client, root, folder, files)
     facts.lfs = sorted({*facts.lfs, *filtered})
     return facts
 
@@ -157,12 +160,17 @@ def _judge_file(facts: RolloutFiles, root: Path, path: str, large: int) -> None:
         return  # deleted in the working tree: `git status` already says so
 
 
-def _lfs_by_attribute(client: Git, root: Path, folder: str) -> list[str]:
+def _lfs_by_attribute(client: Git, root: Path, folder: str, paths: list[str]) -> list[str]:
     """Files whose attributes say `filter=lfs`: their content is here, but a plain checkout gets pointers."""
     spots = [root / ".gitattributes", *(root / folder).rglob(".gitattributes")]
     if not any(s.is_file() and "filter=lfs" in s.read_text("utf-8", "replace") for s in spots):
         return []
-    return [p for p in run_git(client, "ls-files", "-z", "--", f":(attr:filter=lfs){folder}").split("\0") if p]
+    found = []
+    for start in range(0, len(paths), 500):  # a command line has an end
+        chunk = paths[start : start + 500]
+        words = run_git(client, "check-attr", "-z", "filter", "--", *chunk).split("\0")
+        found += [path for path, value in zip(words[0::3], words[2::3], strict=False) if value == "lfs"]
+    return found
 
 
 def commit_of_pin(root: Path, sha: str, rollout: str, entrypoint: str) -> PinnedCommit:

@@ -234,7 +234,7 @@ def _branch(case: _Case) -> Iterator[Problem]:
 
 def _working_tree(case: _Case) -> Iterator[Problem]:
     source, default = case.source, _default_branch(case)
-    if source.detached:
+    if source.detached and not _is_synced(case):
         fix = f'git switch {default or "main"}, or pin it: commit_sha = "{str(source.commit)[:12]}"'
         what = "HEAD is detached: no branch is checked out"
         yield Problem(code="detached", what=what, where="HEAD", fix=fix)
