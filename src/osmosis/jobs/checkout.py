@@ -49,7 +49,7 @@ class _Git:
                 cwd=self.folder,
                 environ=self.environ,
                 timeout_s=FETCH_TIMEOUT_S,
-                log=self.log.stream(STEP, "debug"),
+                log=self.log.stream(STEP, "debug") if args[0] in ("fetch", "checkout") else None,
             )
         except FileNotFoundError:
             raise setup_failed(

@@ -24,6 +24,7 @@ from .interpreter import Interpreter, choose_interpreter
 from .locks import file_lock
 from .log import JobLog
 from .project import Generation, RolloutProject
+from .pruning import prune
 from .uv_errors import explain, no_network
 from .wheel import DISTRIBUTION, Wheel
 
@@ -114,6 +115,8 @@ class Builder:
         made = _finished(folder)
         assert made is not None
         self.log.write(STEP, f"the environment has {len(made.packages)} packages")
+        if gone := await asyncio.to_thread(prune, self.cache_dir, MARKER):
+            self.log.write(STEP, f"removed {len(gone)} environments and wheels that were not used for two weeks")
         return made
 
     async def _install_arguments(

@@ -70,11 +70,19 @@ class Reporter:
     """
 
     def __init__(
-        self, base_url: str, run_id: str, token: str, *, redactor: Redactor | None = None, patience_s: float = 900.0
+        self,
+        base_url: str,
+        run_id: str,
+        token: str,
+        *,
+        redactor: Redactor | None = None,
+        patience_s: float = 900.0,
+        batch_wait_s: float = BATCH_WAIT_S,
     ) -> None:
         self._client = JobClient(base_url, run_id, token)
         self._redactor = redactor or Redactor()
         self._patience_s = patience_s
+        self._batch_wait_s = batch_wait_s
         self._rollouts = _Lane("rollouts", "rollouts")
         self._logs = _Lane("logs", "lines", kept=LOG_LINES_KEPT)
         self._metrics = _Lane("metrics", "points")
@@ -202,7 +210,7 @@ class Reporter:
                 await lane.news.wait()
             if len(lane.waiting) < BATCH_SIZE:
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._hurry.wait(), BATCH_WAIT_S)
+                    await asyncio.wait_for(self._hurry.wait(), self._batch_wait_s)
             batch = lane.take()
             if lane.dropped:
                 lost = LogLine(level="warning", step="job", message=f"{lane.dropped} log lines were dropped")

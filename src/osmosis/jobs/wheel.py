@@ -65,6 +65,9 @@ def build_wheel(cache_dir: Path) -> Wheel:
         described["METADATA"] = _with_version(described["METADATA"], version)
         files.update({f"{info}/{name}": body for name, body in described.items()})
         _write(path, files, info)
+    else:
+        # The folder's time says when it was last used.
+        os.utime(path.parent)
     return Wheel(path=path, version=version, content_hash=content_hash)
 
 

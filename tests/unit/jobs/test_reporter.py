@@ -28,7 +28,9 @@ def rollout(row: int, text: str = "4", secret: str = "") -> bytes:
 
 
 def reporter(api: FakeJobApi, *, patience_s: float = 30.0, secrets: tuple[str, ...] = ()) -> Reporter:
-    return Reporter(api.url, api.run_id, api.token, redactor=Redactor(secrets), patience_s=patience_s)
+    return Reporter(
+        api.url, api.run_id, api.token, redactor=Redactor(secrets), patience_s=patience_s, batch_wait_s=0.02
+    )
 
 
 async def test_everything_arrives_in_order_and_before_the_result() -> None:
