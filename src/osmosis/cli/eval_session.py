@@ -7,6 +7,7 @@ make a `LocalRun` and call `run_local`; a script may do the same.
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -419,6 +420,9 @@ def _with_signals(ctx: AppContext, session: _Session) -> tuple[Report, bool]:
         with _handled(loop, on_signal):
             return await session.go(stop)
 
+    # What is loaded by now stays: the collector need not look at it again with every rollout.
+    gc.collect()
+    gc.freeze()
     try:
         return asyncio.run(main()), interrupted
     except asyncio.CancelledError:

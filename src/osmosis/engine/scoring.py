@@ -173,7 +173,7 @@ def solution_of(messages: Sequence[Message]) -> str:
 
 
 def _score(name: str, started: float, *, value: float | None = None, failure: Failure | None = None) -> Score:
-    return Score.model_construct(
+    return Score(
         name=name,
         value=value,
         reason=None,

@@ -66,7 +66,7 @@ class OfflineModel:
         return Completion(
             message=message,
             finish_reason="tool_calls" if message.get("tool_calls") else "stop",
-            usage=Usage.model_construct(
+            usage=Usage(
                 prompt_tokens=sum(_tokens(m) for m in request.messages),
                 completion_tokens=_tokens(message),
                 cached_tokens=0,

@@ -149,7 +149,7 @@ def read_usage(raw: Any, price: Price | None) -> Usage:
     cost = raw.get("cost")
     if cost is None and price is not None:
         cost = price.of(prompt, completion, cached)
-    return Usage.model_construct(
+    return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         cached_tokens=cached,
