@@ -67,7 +67,7 @@ def rollout_list(
     run_id: str,
     outcome: str = "",
     category: str = "",
-    row: int | None = None,
+    row: str = "",
     order: str = "row",
     at: int = 1,
 ) -> Response:
@@ -79,8 +79,8 @@ def rollout_list(
             query = query.where(_where(outcome, threshold))
         if category:
             query = query.where(tables.Rollout.failure_category == category)
-        if row is not None:
-            query = query.where(tables.Rollout.row_index == row)
+        if row.isascii() and row.isdigit():
+            query = query.where(tables.Rollout.row_index == int(row[:9]))
         total = session.scalar(sa.select(sa.func.count()).select_from(query.subquery())) or 0
         pages = max(1, math.ceil(total / PER_PAGE))
         at = min(max(1, at), pages)
@@ -91,7 +91,7 @@ def rollout_list(
     return page(
         request, "rollouts.html", who, here="runs", tab="rollouts", workspace=found.workspace.name, found=found,
         view=shown, rows=rows, counted=counted, total=total, at=at, pages=pages, threshold=threshold,
-        chosen={"outcome": outcome, "category": category, "row": "" if row is None else str(row), "order": order},
+        chosen={"outcome": outcome, "category": category, "row": row, "order": order},
         categories=[known.value for known in Category], outcomes=OUTCOMES, orders=list(ORDERS),
     )  # fmt: skip
 
