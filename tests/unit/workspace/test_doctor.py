@@ -1,0 +1,80 @@
+"""What the doctor finds in a damaged workspace, and what it repairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from osmosis.testing.git_workspace import EVAL, GitWorkspace
+from osmosis.workspace.create import create_workspace
+from osmosis.workspace.doctor import diagnose, machine, repair, source_of
+from osmosis.workspace.layout import Workspace, check
+
+
+def codes(root: Path) -> dict[str, str]:
+    workspace = Workspace(root)
+    return {p.code: p.severity for p in diagnose(workspace, source_of(workspace))}
+
+
+def test_a_new_workspace_has_nothing_but_a_missing_remote(tmp_path: Path) -> None:
+    create_workspace(tmp_path / "demo", "demo", template="multiply")
+    assert codes(tmp_path / "demo") == {"no-remote": "warning"}
+
+
+def test_findings_of_a_damaged_workspace(repo: GitWorkspace) -> None:
+    repo.write("configs/eval/multiply.toml", EVAL.replace("main.py", "mian.py"))
+    repo.write("configs/training/broken.toml", "x = [\n")
+    repo.write(".gitignore", "")
+    repo.write(".env", "SECRET=1\n")
+    repo.commit()
+    (repo.root / "data").rmdir()
+    repo.write("new.txt", "")
+    found = codes(repo.root)
+    for code in ("missing-folder", "no-entrypoint", "toml-syntax", "not-ignored", "secrets-in-git"):
+        assert found[code] == "error", code
+    for code in ("missing-file", "uncommitted", "unpushed"):
+        assert found[code] == "warning", code
+    assert found["schema"] == "info"
+
+
+def test_repair_creates_what_is_missing_and_changes_nothing_else(repo: GitWorkspace) -> None:
+    repo.write("README.md", "mine\n")
+    repo.write(".gitignore", "*.tmp")
+    (repo.root / "data").rmdir()
+    workspace = Workspace(repo.root)
+    done = repair(workspace, source_of(workspace))
+    assert "created data/" in done
+    assert "created AGENTS.md" in done
+    assert "added .osmosis/, .env to .gitignore" in done
+    assert (repo.root / ".gitignore").read_text() == "*.tmp\n.osmosis/\n.env\n"
+    assert (repo.root / "README.md").read_text() == "mine\n"
+    assert [p for p in check(workspace) if p.code.startswith("missing")] == []
+    assert repair(workspace, source_of(workspace)) == []
+
+
+def test_repair_writes_through_no_link(repo: GitWorkspace, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (repo.root / "data").rmdir()
+    (repo.root / "data").symlink_to(outside)
+    (repo.root / "AGENTS.md").symlink_to(tmp_path / "elsewhere.md")
+    workspace = Workspace(repo.root)
+    repair(workspace, source_of(workspace))
+    assert not outside.exists()
+    assert not (tmp_path / "elsewhere.md").exists()
+
+
+def test_an_outdated_template_and_schema_are_found(tmp_path: Path) -> None:
+    root = tmp_path / "demo"
+    create_workspace(root, "demo")
+    record = root / ".template.toml"
+    record.write_text(record.read_text().replace('version = "1', 'version = "0'), "utf-8")
+    (root / "configs/eval.schema.json").write_text("{}")
+    found = codes(root)
+    assert (found["template-outdated"], found["schema"]) == ("info", "info")
+    workspace = Workspace(root)
+    assert repair(workspace, source_of(workspace)) == ["wrote configs/eval.schema.json"]
+
+
+def test_the_machine_is_looked_at(tmp_path: Path) -> None:
+    environ = {"OSMOSIS_DATA_DIR": str(tmp_path / "a" / "b"), "OSMOSIS_CACHE_DIR": str(tmp_path / "c"), "PATH": ""}
+    assert {p.severity for p in machine(environ)} <= {"warning", "info"}
+    assert [p.code for p in machine(environ)][-1] == "sandbox"

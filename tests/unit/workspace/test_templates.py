@@ -1,0 +1,183 @@
+"""Every template renders to a workspace that is in order; what is in the way is named before anything is written."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.records.config import EvalConfig, Evaluation, Training
+from osmosis.workspace import bundle
+from osmosis.workspace.config import load_eval_config, load_training_config
+from osmosis.workspace.layout import Workspace, check
+from osmosis.workspace.templates import (
+    list_templates,
+    read_record,
+    render_rollout,
+    render_workspace,
+    template_files,
+    templates_dir,
+)
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+NAMES = [t.name for t in list_templates()]
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with a rollout of every template, each called `my-<template>`."""
+    root = tmp_path_factory.mktemp("rendered") / "demo"
+    render_workspace(root, {"name": "demo"})
+    for name in NAMES:
+        render_rollout(f"my-{name}", name, root)
+    return root
+
+
+def test_the_templates_of_the_product_are_there() -> None:
+    assert set(NAMES) >= {"empty", "multiply", "calculator", "writing", "mcp", "openai-agents", "strands"}
+
+
+def test_the_bundle_holds_what_is_in_the_folder() -> None:
+    """When this fails: raise templates/VERSION and run `python -m osmosis.workspace.bundle`."""
+    assert bundle.is_fresh(templates_dir())
+
+
+def test_a_rendered_workspace_is_in_order(rendered: Path) -> None:
+    assert check(Workspace(rendered)) == []
+    assert ".osmosis/" in (rendered / ".gitignore").read_text().splitlines()
+    assert ".env" in (rendered / ".gitignore").read_text().splitlines()
+
+
+def test_no_placeholder_is_left(rendered: Path) -> None:
+    for path in rendered.rglob("*"):
+        assert "{{" not in path.name
+        if path.is_file():
+            text = path.read_text("utf-8")
+            assert "{{" not in text, path
+            assert "{%" not in text, path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_rollout_is_complete(rendered: Path, name: str) -> None:
+    rollout = f"my-{name}"
+    config, warnings = load_eval_config(Path(f"configs/eval/{rollout}.toml"), rendered)
+    assert warnings == []
+    assert config.experiment.model_path.startswith("offline/")
+    assert config.evaluation.limit is not None
+    training, warnings = load_training_config(Path(f"configs/training/{rollout}.toml"), rendered)
+    assert warnings == []
+    assert training.training == Training()
+    ast.parse((rendered / "rollouts" / rollout / "main.py").read_text("utf-8"), feature_version=(3, 10))
+    project = tomllib.loads((rendered / "rollouts" / rollout / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["name"] == rollout
+    assert any(line.startswith("osmosis-ai") and line.endswith(">=1") for line in project["dependencies"])
+    record = read_record(rendered / "rollouts" / rollout)
+    assert record is not None
+    assert (record.template, record.answers["name"]) == (name, rollout)
+    assert f"# {rollout}" in (rendered / "rollouts" / rollout / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_dataset_can_be_uploaded(rendered: Path, name: str) -> None:
+    lines = (rendered / "data" / f"my-{name}.jsonl").read_text("utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert len(rows) >= 4
+    assert len({frozenset(row) for row in rows}) == 1
+    assert all(row["user_prompt"] and row["ground_truth"] for row in rows)
+
+
+def test_the_multiply_data_are_what_its_generator_makes(rendered: Path) -> None:
+    space: dict[str, object] = {"__name__": "made"}
+    source = (rendered / "rollouts/my-multiply/make_data.py").read_text("utf-8")
+    exec(compile(source, "make_data.py", "exec"), space)
+    rows = space["rows"](240)  # type: ignore[operator]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    assert (rendered / "data/my-multiply.jsonl").read_text("utf-8") == text
+    for row in rows:
+        a, b = row["user_prompt"].removeprefix("Multiply ").removesuffix(".").split(" and ")
+        assert abs(float(a) * float(b) - float(row["ground_truth"])) < 1e-4
+
+
+def test_comments_of_a_config_say_the_real_defaults(rendered: Path) -> None:
+    text = (rendered / "configs/eval/my-multiply.toml").read_text("utf-8")
+    defaults = Evaluation()
+    for key in ("pass_threshold", "agent_workflow_timeout_s", "grader_timeout_s"):
+        assert f"# {key} = {getattr(defaults, key):g}" in text.replace("1.0", "1")
+    text = (rendered / "configs/training/my-multiply.toml").read_text("utf-8")
+    for key in Training.model_fields:
+        line = next(line for line in text.splitlines() if line.startswith(f"# {key} = "))
+        assert float(line.partition(" = ")[2]) == getattr(Training(), key)
+
+
+def test_the_schema_line_leads_to_the_schema(rendered: Path) -> None:
+    config = rendered / "configs/eval/my-empty.toml"
+    first = config.read_text("utf-8").splitlines()[0]
+    target = (config.parent / first.removeprefix("#:schema ")).resolve()
+    schema = json.loads(target.read_text("utf-8"))
+    assert schema["properties"].keys() == EvalConfig.model_fields.keys()
+    assert schema["$defs"]["Experiment"]["properties"]["rollout"]["description"]
+
+
+def test_answers_go_into_the_config(tmp_path: Path) -> None:
+    for folder in ("rollouts", "configs"):
+        (tmp_path / folder).mkdir()
+    render_rollout("a", "multiply", tmp_path, {"model": "openai/gpt-5-mini"})
+    config, warnings = load_eval_config(Path("configs/eval/a.toml"), tmp_path)
+    assert (config.experiment.model_path, config.secret_names(), warnings) == (
+        "openai/gpt-5-mini",
+        ["OPENAI_API_KEY"],
+        [],
+    )
+    answers = {"model": 'odd "name"', "base_url": "http://127.0.0.1:9/v1", "api_key_env": "MY_KEY"}
+    render_rollout("b", "multiply", tmp_path, answers)
+    config, _ = load_eval_config(Path("configs/eval/b.toml"), tmp_path)
+    assert config.experiment.model_path == 'odd "name"'
+    assert (config.advanced.base_url, config.advanced.api_key_env) == ("http://127.0.0.1:9/v1", "MY_KEY")
+    assert config.secret_names() == ["MY_KEY"]
+
+
+def test_all_conflicts_are_named_and_nothing_is_written(tmp_path: Path) -> None:
+    render_rollout("a", "multiply", tmp_path)
+    (tmp_path / "rollouts/a/main.py").write_text("mine")
+    (tmp_path / "data/a.jsonl").write_text("mine too")
+    (tmp_path / "rollouts/a/README.md").unlink()
+    with pytest.raises(Conflict) as caught:
+        render_rollout("a", "multiply", tmp_path)
+    assert caught.value.details["paths"] == ["data/a.jsonl", "rollouts/a/main.py"]
+    assert not (tmp_path / "rollouts/a/README.md").exists()
+    render_rollout("a", "multiply", tmp_path, force=True)
+    assert "AgentWorkflow" in (tmp_path / "rollouts/a/main.py").read_text()
+
+
+def test_nothing_is_written_through_a_link_or_a_file(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    root = tmp_path / "ws"
+    root.mkdir()
+    (root / "rollouts").symlink_to(outside)
+    (root / "data").write_text("a file")
+    with pytest.raises(Conflict) as caught:
+        render_rollout("a", "multiply", root, force=True)
+    assert caught.value.details["paths"] == ["data", "rollouts"]
+    assert list(outside.iterdir()) == []
+
+
+def test_unknown_templates_and_names(tmp_path: Path) -> None:
+    with pytest.raises(NotFound) as caught:
+        render_rollout("a", "multiplication", tmp_path)
+    assert caught.value.hint == "did you mean multiply? (osmosis template list)"
+    with pytest.raises(ValidationError):
+        render_rollout("../a", "multiply", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_template_files_are_listed_without_a_workspace() -> None:
+    assert "rollouts/<name>/main.py" in template_files("multiply")
