@@ -254,7 +254,7 @@ def test_downloads_weigh_what_the_manifest_says(ready) -> None:
     sizes = {file["path"]: file["size"] for file in manifest["files"]}
     assert set(sizes) == {
         "metrics.json",
-        "index.jsonl",
+        "summary.jsonl",
         "trajectories/row_0_run_0.json",
         "trajectories/row_3_run_0.json",
         "artifacts/row_3_run_0/plot.txt",

@@ -49,7 +49,7 @@ def _results(run: tables.Run, report: Report) -> dict[str, Any]:
         "passed": primary.passed if primary else 0,
         "failed": primary.failed if primary else report.failed,
         "skipped": report.skipped,
-        "total_runs": report.total,
+        "total_runs": report.completed,
         "sampled_rows": run.sampled_rows,
         "total_dataset_rows": run.dataset_rows,
         "total_tokens": report.usage.total_tokens,

@@ -37,7 +37,7 @@ def manifest(
     ranges = list(rollouts.parse_rows(rows))
     files: list[dict[str, Any]] = []
     if "metrics" in wanted:
-        for path in ("metrics.json", "index.jsonl"):
+        for path in ("metrics.json", "summary.jsonl"):
             files.append({"path": path, "size": len(content(session, settings, run, path))})
     if "trajectories" in wanted:
         files.extend(_trajectories(session, run, ranges))
@@ -78,7 +78,7 @@ def content(session: Session, settings: PlatformSettings, run: tables.Run, path:
     """One file. NotFound for a path that the manifest does not have."""
     if path == "metrics.json":
         return json.dumps(results.metrics(session, run), indent=2, allow_nan=False).encode() + b"\n"
-    if path == "index.jsonl":
+    if path == "summary.jsonl":
         rows = session.scalars(rollouts.listed(run.id))
         return b"".join(json.dumps(_index_row(row), allow_nan=False).encode() + b"\n" for row in rows)
     if path == "logs.txt":

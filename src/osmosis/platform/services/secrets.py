@@ -82,16 +82,15 @@ def _store(
     value: str,
     user_id: str | None,
 ) -> tables.Secret:
-    row = _find(session, workspace_id, scope, owner_id, name)
+    row, now = _find(session, workspace_id, scope, owner_id, name), utc_now()
     if row is None:
-        row = tables.Secret(
-            workspace_id=workspace_id, scope=scope, owner_id=owner_id, name=name, creator_id=user_id, version=0
-        )
+        row = tables.Secret(workspace_id=workspace_id, scope=scope, owner_id=owner_id, name=name, version=0)
+        row.creator_id, row.created_at = user_id, now
         session.add(row)
     row.version += 1
     sealed = vault.seal(value, _about(row))
     row.key_id, row.nonce, row.ciphertext = sealed.key_id, sealed.nonce, sealed.ciphertext
-    row.updater_id, row.updated_at = user_id, utc_now()
+    row.updater_id, row.updated_at = user_id, now
     session.flush()
     return row
 
