@@ -1,0 +1,136 @@
+"""The platform as a process of its own, for tests: started, killed and started again over one data folder.
+
+Jobs are `osmosis.testing.fake_job` unless another command is given. It speaks HTTP like any client.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+WITHIN_S = 60.0
+FAKE_JOB = f"{sys.executable} -m osmosis.testing.fake_job"
+
+
+class PlatformProcess:
+    """`python -m osmosis.platform serve` over one data folder, startable again."""
+
+    def __init__(self, data_dir: Path, *, environ: Mapping[str, str] | None = None, **options: str) -> None:
+        """`options` are those of `serve`: `max_jobs="2"` is `--max-jobs 2`."""
+        self.data_dir = data_dir
+        self.options = {"job_command": FAKE_JOB, **options}
+        self.environ = dict(os.environ if environ is None else environ)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=20)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        options = [part for key, value in self.options.items() for part in (f"--{key.replace('_', '-')}", value)]
+        command = [sys.executable, "-m", "osmosis.platform", "serve", "--data-dir", str(self.data_dir)]
+        self.process = subprocess.Popen(
+            [*command, "--port", str(self.port), *options],
+            env=self.environ,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        until(self.answers, "the platform answers")
+
+    def answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.data_dir / "logs" / "platform.log").read_text()
+        try:
+            return self.http.get("/health").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(10)
+
+    def terminate(self) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def login(self) -> None:
+        token = (self.data_dir / "bootstrap.token").read_text().strip()
+        answer = self.http.post("/api/cli/bootstrap", json={}, headers={"Authorization": f"Bearer {token}"})
+        self.http.headers["Authorization"] = f"Bearer {answer.json()['token']}"
+        self.json("POST", "workspaces", json={"name": "demo"})
+        self.http.headers["X-Osmosis-Workspace"] = "demo"
+
+    def json(self, method: str, path: str, **kwargs: Any) -> Any:
+        answer = self.http.request(method, f"/api/cli/{path}", **kwargs)
+        assert answer.status_code < 300, answer.text
+        return answer.json() if answer.content else None
+
+    def prepare(self, folder: Path) -> None:
+        """A pushed rollout and a dataset of 12 rows."""
+        url = self.json("GET", "workspaces")["workspaces"][0]["connected_repo"]["url"]
+        token = self.http.headers["authorization"].partition(" ")[2]
+        (folder / "rollouts" / "multiply").mkdir(parents=True)
+        (folder / "rollouts" / "multiply" / "main.py").write_text("x = 1\n")
+        for args in (
+            ["init", "-q", "-b", "main"],
+            ["add", "-A"],
+            ["-c", "user.name=T", "-c", "user.email=t@localhost", "commit", "-q", "-m", "first"],
+            ["push", "-q", url.replace("://", f"://git:{token}@"), "main"],
+        ):
+            subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True)
+        lines = [{"user_prompt": str(n), "ground_truth": str(n)} for n in range(12)]
+        content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        body = {"file_name": "sums", "file_size": len(content), "extension": "jsonl"}
+        created = self.json("POST", "datasets", json=body)
+        assert self.http.put(created["upload"]["presigned_url"], content=content).status_code == 200
+        self.json("POST", f"datasets/{created['id']}/complete", json={})
+        until(lambda: self.json("GET", "rollouts")["rollouts"], "the push is synced")
+
+    def submit(self, mode: str = "", **sections: Any) -> str:
+        experiment = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/x", "dataset": "sums"}
+        body = {"experiment_config": experiment, "evaluation_config": {"limit": 6}, **sections}
+        if mode:
+            body["env_config"] = {"FAKE_JOB": mode}
+        return str(self.json("POST", "eval-runs", json=body)["name"])
+
+    def run(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.json("GET", f"eval-runs/{name}")["eval_run"]
+        return found
+
+    def reaches(self, name: str, status: str) -> dict[str, Any]:
+        def arrived() -> bool:
+            found = self.run(name)["status"]
+            assert found == status or found in ("pending", "running"), self.logs(name)
+            return found == status
+
+        until(arrived, f"run {name} is {status}")
+        found: dict[str, Any] = self.json("GET", f"eval-runs/{name}")
+        return found
+
+    def rollouts(self, name: str) -> list[int]:
+        return [row["row_index"] for row in self.json("GET", f"eval-runs/{name}/rollouts")["rollouts"]]
+
+    def logs(self, name: str) -> str:
+        return "\n".join(line["message"] for line in self.json("GET", f"eval-runs/{name}/logs?limit=200")["logs"])
+
+    def folder(self, name: str) -> Path:
+        return self.data_dir / "runs" / str(self.run(name)["id"])
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {WITHIN_S:g} s"
+        time.sleep(0.05)
