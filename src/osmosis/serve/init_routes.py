@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import ValidationError as BadShape
+from starlette.applications import Starlette
 
 from osmosis.records.wire02 import LoopStatus, RolloutRequest, RolloutResponse
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
@@ -199,19 +200,18 @@ def response_of(run: LoopRun, outcome: Outcome) -> RolloutResponse:
     )
 
 
-def init_router(desk: LoopDesk) -> APIRouter:
-    router = APIRouter()
+def add_init_routes(app: Starlette, desk: LoopDesk, *, authenticated: bool) -> None:
+    """The endpoints of `desk`."""
     limit = desk.runtime.limits.max_body_bytes
 
-    @router.post("/v1/rollout/init", status_code=202)
     async def init(request: Request) -> Response:
         body = parse(RolloutRequest, await read_body(request, limit))
         return Response(await desk.init(body), status_code=202, media_type="application/json")
 
-    @router.get("/platform/health")
-    async def platform_health(request: Request) -> Response:
-        if not request.app.state.authenticated:
+    async def platform_health(_: Request) -> Response:
+        if not authenticated:
             raise HttpProblem(404, "this server has no API key")
         return reply_json(desk.health())
 
-    return router
+    app.router.add_route("/v1/rollout/init", init, methods=["POST"])
+    app.router.add_route("/platform/health", platform_health, methods=["GET"])

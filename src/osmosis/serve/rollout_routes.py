@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
+from starlette.applications import Starlette
 
 from osmosis.records.base import Record, utc_now
 from osmosis.records.wire import (
@@ -268,33 +269,35 @@ def _facts(outcome: Outcome) -> dict[str, Any]:
     return {"status": outcome.status, "sample": sample, "failure": failure}
 
 
-def rollout_router(desk: RolloutDesk) -> APIRouter:
-    router = APIRouter()
+def add_rollout_routes(app: Starlette, desk: RolloutDesk, *, health: bool = True) -> None:
+    """The endpoints of `desk`; plain routes: bodies are validated here, so FastAPI's own machinery is not needed."""
     limit = desk.limits.max_body_bytes
 
-    @router.post("/rollout", status_code=202)
     async def start(request: Request) -> Response:
         accepted = desk.accept(parse(RolloutInit, await read_body(request, limit)))
         return reply_json({}, 202) if accepted is None else reply(accepted, 202)
 
-    @router.get("/rollout/{rollout_id}/result")
-    async def result(rollout_id: str, request: Request) -> Response:
-        return reply(await desk.result(rollout_id, request.headers.get(LEASE_HEADER), _gone(request)))
+    async def result(request: Request) -> Response:
+        lease = request.headers.get(LEASE_HEADER)
+        return reply(await desk.result(request.path_params["rollout_id"], lease, _gone(request)))
 
-    @router.get("/rollout/{rollout_id}/status")
-    async def status(rollout_id: str) -> Response:
-        return reply_json({"rollout_id": rollout_id, "status": desk.state(_checked(rollout_id)).status})
+    async def status(request: Request) -> Response:
+        rollout_id = _checked(request.path_params["rollout_id"])
+        return reply_json({"rollout_id": rollout_id, "status": desk.state(rollout_id).status})
 
-    @router.post("/rollout/cancel")
     async def cancel(request: Request) -> Response:
         asked = parse(CancelRequest, await read_body(request, limit))
         return reply_json({"dispositions": desk.cancel(asked)})
 
-    @router.get("/health")
-    async def health() -> Response:
+    async def tell_health(_: Request) -> Response:
         return reply(desk.health())
 
-    return router
+    app.router.add_route("/rollout", start, methods=["POST"])
+    app.router.add_route("/rollout/cancel", cancel, methods=["POST"])
+    app.router.add_route("/rollout/{rollout_id}/result", result, methods=["GET"])
+    app.router.add_route("/rollout/{rollout_id}/status", status, methods=["GET"])
+    if health:
+        app.router.add_route("/health", tell_health, methods=["GET"])
 
 
 async def _wake_when(gone: Callable[[], Awaitable[None]], entry: Entry) -> None:

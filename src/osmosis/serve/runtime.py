@@ -43,6 +43,7 @@ class ServerRuntime:
         """Entered before the server takes rollouts, left before it drains."""
         self.after_close: list[Callable[[], None]] = []
         """Called last, in a thread: they may wait for disks."""
+        self._hurried = False
         self._drained: asyncio.Task[None] | None = None
         self.unread: Callable[[], int] = lambda: 0
         """How many polled results nobody has read yet; draining waits for them a little."""
@@ -56,7 +57,7 @@ class ServerRuntime:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         self._session = open_session()
-        signals = SignalDrain(self.drain)
+        signals = SignalDrain(self.drain, self.hurry)
         tasks = [asyncio.get_running_loop().create_task(work()) for work in self.background]
         try:
             self.delivery.start()
@@ -68,7 +69,7 @@ class ServerRuntime:
             await self.drain()
             for task in tasks:
                 task.cancel()
-            await self.delivery.close(self.limits.delivery_drain_s)
+            await self.delivery.close(0.5 if self._hurried else self.limits.delivery_drain_s)
             await self._session.close()
             self._session = None
             for close in self.after_close:
@@ -80,11 +81,16 @@ class ServerRuntime:
             self._drained = asyncio.get_running_loop().create_task(self._drain())
         await asyncio.shield(self._drained)
 
+    def hurry(self) -> None:
+        """Ends what is still running now; results that cannot be delivered at once are spooled."""
+        self._hurried = True
+        self.desk.hurry()
+
     async def _drain(self) -> None:
         if self.desk.active:
             log.info("shutting down: %d rollouts to finish", self.desk.active)
         await self.desk.drain(self.limits.drain_s)
         loop = asyncio.get_running_loop()
         until = loop.time() + self.limits.delivery_drain_s
-        while self.unread() and loop.time() < until:  # noqa: ASYNC110 - readers come and go on their own time
+        while self.unread() and loop.time() < until and not self._hurried:  # noqa: ASYNC110 - readers come and go on their own time
             await asyncio.sleep(0.02)

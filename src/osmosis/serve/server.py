@@ -22,7 +22,7 @@ from .auth import BearerGuard
 from .delivery import DeliveryPolicy
 from .http import HttpProblem, answer_problem
 from .limits import ServeLimits
-from .rollout_routes import RolloutDesk, rollout_router
+from .rollout_routes import RolloutDesk, add_rollout_routes
 from .runtime import ServerRuntime
 from .trace import TraceFolder, secret_values
 
@@ -70,7 +70,7 @@ def create_rollout_server(
         runtime.after_close.append(traces.close)
     app = assemble("Osmosis rollout server", runtime, lifespan, api_key=api_key)
     desk = RolloutDesk(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE), traces=traces)
-    app.include_router(rollout_router(desk))
+    add_rollout_routes(app, desk)
     app.state.rollouts = desk
     return app
 
@@ -92,6 +92,13 @@ def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, a
     if api_key:
         app.add_middleware(BearerGuard, api_key=api_key)
     app.state.runtime = runtime
+
+    def document() -> dict[str, Any]:
+        from .schemas import document_of
+
+        return document_of(title, (getattr(route, "path", "") for route in app.routes))
+
+    app.openapi = document  # type: ignore[method-assign]
     return app
 
 

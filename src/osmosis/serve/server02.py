@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 
 from osmosis.paths import DEFAULT_PLATFORM_URL
 from osmosis.records.wire import INSTANCE_VARIABLE
@@ -22,11 +22,11 @@ from osmosis.sdk.settings import RolloutSettings, get_settings
 
 from .delivery import DeliveryPolicy
 from .http import reply_json
-from .init_routes import LoopDesk, init_router
+from .init_routes import LoopDesk, add_init_routes
 from .limits import ServeLimits
 from .loop_backend import LoopBackend
 from .registration import Registrar, Registration
-from .rollout_routes import RolloutDesk, rollout_router
+from .rollout_routes import RolloutDesk, add_rollout_routes
 from .runtime import ServerRuntime
 from .server import assemble, default_spool, open_traces
 
@@ -113,13 +113,12 @@ def create_app(
         instance_id=environ.get(INSTANCE_VARIABLE),
     )
 
-    @app.get("/health")
-    async def health() -> Response:
+    async def health(_: Request) -> Response:
         return reply_json({**later.health().to_dict(), **loops.health()})
 
-    app.include_router(init_router(loops))
-    app.include_router(rollout_router(later))
-    app.state.authenticated = bool(api_key)
+    app.router.add_route("/health", health, methods=["GET"])
+    add_init_routes(app, loops, authenticated=bool(api_key))
+    add_rollout_routes(app, later, health=False)
     app.state.rollouts = later
     app.state.loops = loops
     return app

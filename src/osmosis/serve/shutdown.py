@@ -16,10 +16,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class SignalDrain:
-    """Runs `drain` once on SIGTERM or SIGINT, then the handler that was installed before."""
+    """Runs `drain` once on SIGTERM or SIGINT, then the handler that was installed before; a second signal calls
+    `hurry` and that handler at once."""
 
-    def __init__(self, drain: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, drain: Callable[[], Awaitable[None]], hurry: Callable[[], None]) -> None:
         self._drain = drain
+        self._hurry = hurry
         self._previous: dict[int, Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -46,6 +48,8 @@ class SignalDrain:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         before = self._previous.get(number)
         if self._asked or self._loop is None:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._hurry)
             if before is not None:
                 before(number, frame)
             return
