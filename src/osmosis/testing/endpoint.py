@@ -1,76 +1,109 @@
-"""An OpenAI-compatible endpoint over an offline stand-in, in a process of its own: what a test points `--base-url` at.
+"""An OpenAI-compatible endpoint on a real loopback port for tests, answering as told: well, badly, late or never.
 
-    python -m osmosis.testing.endpoint --delay-ms 50 --key-env SOME_KEY
-
-Prints its base URL on the first line. It knows one model by any name, streams when asked to, and checks the bearer
-when it has a key. It is no load target: every answer goes through aiohttp's ordinary path.
+Runs in a thread with an event loop of its own, so that a process under test can be called beside it. Unless told
+otherwise it answers like `offline/calculator`, seeded mistakes included.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
-import uuid
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import web
 
-from osmosis.llm import ChatRequest, open_model
-from osmosis.records.plan import ModelSpec
-from osmosis.serve.sse import completion_body, completion_events
-
-_NOT_PARAMS = {"messages", "tools", "model", "stream", "stream_options"}
+from ..llm.model import ChatRequest
+from ..llm.offline import OfflineModel
+from ..records.plan import ModelSpec
 
 
-def endpoint_app(
-    stand_in: str = "offline/calculator", *, delay_s: float = 0.0, key: str | None = None
-) -> web.Application:
-    """`POST /v1/chat/completions` and `GET /v1/models`, answered by the stand-in after `delay_s`."""
-    model = open_model(ModelSpec.parse(stand_in))
+@dataclass
+class Reply:
+    """What one request gets. `body` is sent as it is when bytes or text, else as JSON."""
 
-    async def chat(request: web.Request) -> web.StreamResponse:
-        if key is not None and request.headers.get("Authorization") != f"Bearer {key}":
-            return web.json_response({"error": {"message": "wrong key", "code": "invalid_api_key"}}, status=401)
+    body: Any = None
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    delay_s: float = 0.0
+    hang: bool = False
+    """Never answer; the connection stays open."""
+    cut: bool = False
+    """Close the connection instead of answering."""
+
+
+Decide = Callable[[dict[str, Any], int], "Reply | None"]
+"""Of the request's body and its number (from 0); None answers as usual."""
+
+
+def text_reply(text: str, *, prompt_tokens: int = 10, completion_tokens: int = 5) -> Reply:
+    """A final answer."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
+    return Reply({"id": "r", "model": "fake", "choices": [choice], "usage": usage})
+
+
+class ModelEndpoint:
+    """`with ModelEndpoint(decide) as endpoint:`; `endpoint.url` ends in `/v1`."""
+
+    def __init__(self, decide: Decide | None = None, *, seed: int = 0) -> None:
+        self.url = ""
+        self.requests: list[dict[str, Any]] = []
+        """Every body received."""
+        self.headers: list[dict[str, str]] = []
+        self._decide = decide
+        self._model = OfflineModel(ModelSpec(name="offline/calculator", kind="offline", seed=seed))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="model-endpoint")
+        self._runner: web.AppRunner | None = None
+
+    def __enter__(self) -> ModelEndpoint:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _start(self) -> None:
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_post("/v1/chat/completions", self._answer)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
+
+    async def _stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        params = {name: value for name, value in body.items() if name not in _NOT_PARAMS}
-        answer = await model.complete(ChatRequest(messages=body["messages"], tools=body.get("tools"), params=params))
-        await asyncio.sleep(delay_s)
-        name, made = str(body.get("model")), f"chatcmpl-{uuid.uuid4().hex}"
-        if not body.get("stream"):
-            return web.json_response(completion_body(answer, completion_id=made, model=name))
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        for event in completion_events(answer, completion_id=made, model=name, with_usage=True):
-            await response.write(event)
-        return response
+        number = len(self.requests)
+        self.requests.append(body)
+        self.headers.append(dict(request.headers))
+        reply = self._decide(body, number) if self._decide else None
+        if reply is None:
+            reply = await self._usual(body)
+        await asyncio.sleep(reply.delay_s)
+        if reply.hang:
+            await asyncio.Event().wait()
+        if reply.cut:
+            assert request.transport is not None
+            request.transport.close()
+            return web.Response()
+        raw = reply.body if isinstance(reply.body, (bytes, str)) else json.dumps(reply.body)
+        return web.Response(
+            body=raw, status=reply.status, headers={"content-type": "application/json", **reply.headers}
+        )
 
-    async def models(_: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": stand_in, "object": "model"}]})
-
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", chat)
-    app.router.add_get("/v1/models", models)
-    return app
-
-
-async def _serve(app: web.Application, port: int) -> None:
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    print(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", flush=True)  # noqa: T201 - the one line callers read
-    await asyncio.Event().wait()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default="offline/calculator")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--delay-ms", type=float, default=0.0)
-    parser.add_argument("--key-env", help="variable that holds the key that callers must send")
-    args = parser.parse_args()
-    key = os.environ[args.key_env] if args.key_env else None
-    asyncio.run(_serve(endpoint_app(args.model, delay_s=args.delay_ms / 1000, key=key), args.port))
-
-
-if __name__ == "__main__":
-    main()
+    async def _usual(self, body: dict[str, Any]) -> Reply:
+        done = await self._model.complete(ChatRequest(body["messages"], body.get("tools")))
+        usage = {"prompt_tokens": done.usage.prompt_tokens, "completion_tokens": done.usage.completion_tokens}
+        choice = {"index": 0, "message": done.message, "finish_reason": done.finish_reason}
+        return Reply({"id": "r", "model": body.get("model"), "choices": [choice], "usage": usage})

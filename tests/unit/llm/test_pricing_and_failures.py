@@ -1,0 +1,33 @@
+"""Prices from the table without importing LiteLLM; waits from headers."""
+
+import sys
+
+import pytest
+
+from osmosis.llm.failures import parse_retry_after
+from osmosis.llm.pricing import Price, price_of
+from osmosis.records.plan import ModelSpec
+
+
+def test_reads_the_table_without_loading_the_library():
+    loaded = "litellm" in sys.modules
+    price = price_of(ModelSpec.parse("openai/gpt-4o-mini"))
+    assert price is not None
+    assert 0 < price.prompt < price.completion
+    assert ("litellm" in sys.modules) == loaded
+
+
+def test_an_unknown_model_has_no_price_and_a_local_one_neither():
+    assert price_of(ModelSpec.parse("nobody/knows-this")) is None
+    assert price_of(ModelSpec.parse("openai/gpt-4o-mini"), local=True) is None
+
+
+def test_cached_tokens_cost_their_own_price():
+    assert Price(2.0, 3.0, 0.5).of(10, 4, cached_tokens=6) == pytest.approx(4 * 2 + 6 * 0.5 + 4 * 3)
+
+
+def test_retry_after_is_a_number_or_a_date():
+    assert parse_retry_after("1.5") == 1.5
+    assert parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert parse_retry_after("soon") is None
+    assert parse_retry_after(None) is None
