@@ -85,6 +85,8 @@ async def check_out(
     finally:
         await asyncio.to_thread(_remove, making)
     log.write(STEP, f"checked out {commit_sha[:12]} of {display(repository)}")
+    if (destination / ".gitmodules").exists():
+        log.write(STEP, "the repository has submodules: they are not checked out", "warning")
     return destination
 
 
@@ -124,7 +126,8 @@ async def _usable(git: _Git, commit_sha: str) -> bool:
     head = await git("rev-parse", "HEAD")
     if not head.ok or head.stdout.strip() != commit_sha:
         return False
-    status = await git("status", "--porcelain")
+    # Bytecode that an earlier attempt's server left does not make a difference.
+    status = await git("status", "--porcelain", "--", ".", ":(exclude,glob)**/__pycache__/**")
     if status.ok and not status.stdout.strip():
         return True
     git.log.write(STEP, "the checkout was changed since: putting it back")

@@ -89,17 +89,18 @@ def rollout_environ(
     *,
     env: Mapping[str, str],
     secret_names: Iterable[str],
-    bin_dir: str | None = None,
+    venv: str | None = None,
 ) -> dict[str, str]:
     """For the rollout server: the machine's part without index settings, then `[env]`, then the secrets.
 
-    `bin_dir` is the environment's `bin`, put first on PATH.
+    `venv` is its virtual environment, active as if it had been activated.
     """
     names = list(secret_names)
     machine = machine_environ(environ, without=names)
     made = {name: value for name, value in machine.items() if not name.startswith(("UV_", "PIP_"))}
-    if bin_dir:
-        made["PATH"] = f"{bin_dir}:{made['PATH']}" if made.get("PATH") else bin_dir
+    if venv:
+        made["VIRTUAL_ENV"] = venv
+        made["PATH"] = f"{venv}/bin:{made['PATH']}" if made.get("PATH") else f"{venv}/bin"
     made.update(env)
     made.update({name: environ[name] for name in names if name in environ})
     return made

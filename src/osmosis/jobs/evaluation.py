@@ -119,7 +119,7 @@ class EvalRun:
             self.context.environ,
             env=self.config.env,
             secret_names=self.context.spec.secret_names,
-            bin_dir=str(environment.folder / "bin"),
+            venv=str(environment.folder),
         )
         paths = [str(found.rollout_dir), *([str(environment.project)] if environment.project else [])]
         environ["PYTHONPATH"] = ":".join([*paths, *([environ["PYTHONPATH"]] if "PYTHONPATH" in environ else [])])

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from osmosis.engine.redact import Redactor
-from osmosis.errors import LeaseLost, NetworkError, OsmosisError
+from osmosis.errors import InternalError, LeaseLost, NetworkError, OsmosisError
 from osmosis.records.base import Record
 from osmosis.records.run import HeartbeatReply, JobResult, LogLine, MetricPoint, Progress
 
@@ -220,6 +220,8 @@ class Reporter:
                 await self._send(lane, batch)
             except OsmosisError as problem:
                 self._end(problem)
+            except Exception as problem:  # noqa: BLE001 - border of a task nobody awaits: the job must hear of it
+                self._end(InternalError(f"reporting failed: {type(problem).__name__}: {problem}"))
 
     async def _send(self, lane: _Lane, batch: list[bytes]) -> None:
         body = b'{"' + lane.key.encode() + b'":[' + b",".join(batch) + b"]}"

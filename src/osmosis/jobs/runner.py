@@ -87,7 +87,7 @@ class Job:
             beats = asyncio.create_task(self._beat())
             work = asyncio.create_task(self._work())
             try:
-                result = await self._first(work, reporter.ended)
+                result = await self._first(work, beats, reporter.ended)
                 if result is None:
                     return Exit.LEASE_LOST
                 self.context.enter(Stage.REPORT, f"reporting: {result.status.value}")
@@ -103,16 +103,20 @@ class Job:
         return Exit.REPORTED
 
     async def _first(
-        self, work: asyncio.Task[JobResult], ended: asyncio.Future[OsmosisError] | None
+        self, work: asyncio.Task[JobResult], beats: asyncio.Task[None], ended: asyncio.Future[OsmosisError] | None
     ) -> JobResult | None:
-        """The result; None when another job has the run. The work is cut off when nobody listens any more."""
+        """The result; None when another job has the run. The work is cut off when nobody listens any more, and when
+        the heartbeats have died: a run without them would be given to another job anyway."""
         assert ended is not None
-        either: set[asyncio.Future[Any]] = {work, ended}
+        either: set[asyncio.Future[Any]] = {work, beats, ended}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return work.result()
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
+        if not ended.done():
+            problem = beats.exception()
+            return self._failed(_crash(problem if isinstance(problem, Exception) else RuntimeError("no heartbeat")))
         problem = ended.result()
         if isinstance(problem, LeaseLost):
             return None

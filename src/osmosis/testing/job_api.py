@@ -41,6 +41,8 @@ class FakeJobApi:
     lease_lost: bool = False
     stop: bool = False
     """Ask the job to stop in the next heartbeat's reply."""
+    heartbeat_reply: object = None
+    """Answer heartbeats with this instead."""
     refuse: int | None = None
     """Answer every batch of rollouts with this status."""
     max_rollouts: int | None = None
@@ -98,7 +100,7 @@ def _guard(api: FakeJobApi) -> Any:
 def _heartbeat(api: FakeJobApi) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         api.heartbeats.append(Progress.model_validate_json(await request.read()))
-        return web.json_response({"stop": api.stop})
+        return web.json_response({"stop": api.stop} if api.heartbeat_reply is None else api.heartbeat_reply)
 
     return handle
 

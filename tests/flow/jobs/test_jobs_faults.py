@@ -139,6 +139,13 @@ async def test_a_server_that_keeps_dying_ends_the_run(desk: Desk) -> None:
     assert "exit code 9" in failure.message
 
 
+async def test_heartbeats_that_die_end_the_job_with_a_word(desk: Desk) -> None:
+    desk.api.heartbeat_reply = {"stop": "perhaps"}
+    failure = await failure_of(desk, desk.write(desk.commit(main=with_before("await asyncio.sleep(600)"))))
+    assert failure.message.startswith("the job crashed: ValidationError: ")
+    assert "report it" in str(failure.fix)
+
+
 async def test_a_job_folder_that_is_none(tmp_path: Path) -> None:
     async def refused(*arguments: str, token: str = "x") -> str:
         environ = {**os.environ, "_OSMOSIS_JOB_TOKEN": token}

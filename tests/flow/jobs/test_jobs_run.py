@@ -40,6 +40,38 @@ async def test_a_run_from_commit_to_report(desk: Desk, main: str) -> None:
     assert desk.servers() == []
 
 
+AGENT_LOOP = """
+from osmosis_ai.rollout import RolloutAgentLoop, RolloutContext, RolloutResult
+import re
+
+class Loop(RolloutAgentLoop):
+    name = "multiply"
+
+    def get_tools(self, request):
+        return []
+
+    async def run(self, ctx: RolloutContext) -> RolloutResult:
+        answer = await ctx.chat(ctx.request.messages)
+        messages = [*ctx.request.messages, answer.message]
+        found = re.findall(r"####\\s*(-?[\\d.]+)", str(answer.message["content"]))
+        right = bool(found) and float(found[-1]) == float(ctx.request.metadata["ground_truth"])
+        return ctx.complete(messages, reward=1.0 if right else 0.0)
+
+agent_loop = Loop()
+"""
+
+
+async def test_an_agent_loop_of_the_oldest_generation(desk: Desk) -> None:
+    assert await desk.run(desk.write(desk.commit(main=AGENT_LOOP))) == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    report = desk.result.report
+    assert report is not None
+    assert report.primary is not None, report.failures
+    assert report.primary.pass_rate is not None
+    assert 0 < report.primary.pass_rate < 1
+    assert desk.keys == desk.owed
+
+
 COUNT = 'open(os.environ["_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"] + ".count", "a")'
 COUNTED = COUNT + '.write(ctx.prompt[-1]["content"] + "\\n")'
 SLOW = "await asyncio.sleep(0.4)"

@@ -53,8 +53,12 @@ async def test_used_again_when_clean_and_put_back_when_changed(
     again = await check_out(str(repository), new, tmp_path / "source", environ=os.environ, log=log)
     assert (again / "rollouts/multiply/main.py").read_text() == "print('new')\n"
     assert not (again / "left.txt").exists()
+    (source / "rollouts/multiply/__pycache__").mkdir()
+    (source / "rollouts/multiply/__pycache__/main.cpython-311.pyc").touch()
     await check_out(str(repository), new, tmp_path / "source", environ=os.environ, log=log)
-    assert [line.message for line in log_lines if "putting it back" in line.message] != []
+    assert [line.message for line in log_lines if "putting it back" in line.message] == [
+        "the checkout was changed since: putting it back"
+    ]
     assert sum("already there" in line.message for line in log_lines) == 2
 
 

@@ -33,8 +33,8 @@ def test_uv_and_git_see_the_machine_only() -> None:
 
 
 def test_the_rollout_sees_its_env_and_its_secrets() -> None:
-    environ = rollout_environ(JOB, env={"MODE": "slow"}, secret_names=["SEARCH_KEY", "ABSENT"], bin_dir="/venv/bin")
+    environ = rollout_environ(JOB, env={"MODE": "slow"}, secret_names=["SEARCH_KEY", "ABSENT"], venv="/venv")
     assert environ["SEARCH_KEY"] == "s3cret-value"
     assert environ["MODE"] == "slow"
-    assert environ["PATH"] == "/venv/bin:/usr/bin"
+    assert (environ["PATH"], environ["VIRTUAL_ENV"]) == ("/venv/bin:/usr/bin", "/venv")
     assert not {"OPENAI_API_KEY", "_OSMOSIS_JOB_TOKEN", "UV_INDEX_URL", "PYTHONPATH", "ABSENT"} & set(environ)
