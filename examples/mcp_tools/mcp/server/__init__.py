@@ -1,0 +1,5 @@
+"""The server that the tools register with."""
+
+from fastmcp import FastMCP
+
+mcp = FastMCP("calculator")

@@ -1,0 +1,86 @@
+"""Every folder under `examples/` runs as its README says, each in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.flow
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+OSMOSIS = [sys.executable, "-m", "osmosis"]
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(EXAMPLES, tmp_path / "examples"))
+
+
+def run(command: list[str], cwd: Path, *, code: int = 0) -> str:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("OSMOSIS_", "OPENAI_"))}
+    environ |= {"OSMOSIS_CACHE_DIR": str(cwd / ".cache"), "CI": "1"}
+    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_rewards_run(examples: Path) -> None:
+    out = run([sys.executable, "reward_functions.py"], examples / "rewards")
+    assert [line.split()[-1] for line in out.splitlines()] == ["1.0", "1.0", "1.0"]
+
+
+def test_rubric_file_is_judged(examples: Path) -> None:
+    words = ["--json", "eval-rubric", "-r", "support_followup", "-d", "conversations.jsonl", "-o", "report.json"]
+    shown = json.loads(run([*OSMOSIS, *words], examples / "rubrics"))["data"]
+    assert shown["overall_statistics"]["success_count"] == 2
+    scores = [record["runs"][0]["score"] for record in shown["records"]]
+    assert scores[0] > scores[1]
+
+
+def test_rubric_function_is_used(examples: Path) -> None:
+    folder = examples / "rubrics"
+    assert run([sys.executable, "rubric_functions.py"], folder).strip() == "score: 1.0"
+    words = ["--json", "eval-rubric", "-r", "policy_grounding", "-d", "conversations.jsonl", "-o", "report.json"]
+    shown = json.loads(run([*OSMOSIS, *words, "--rubric-fn", "rubric_functions:judged_and_short"], folder))["data"]
+    assert shown["overall_statistics"]["success_count"] == 1
+
+
+def test_calculator_loop(examples: Path) -> None:
+    folder = examples / "calculator"
+    assert (
+        json.loads(run([*OSMOSIS, "--json", "validate", "-m", "server:agent_loop"], folder))["data"]["tool_count"] == 4
+    )
+    words = ["--json", "test", "-m", "server:agent_loop", "-d", "test_data.jsonl", "--model", "offline/calculator"]
+    results = json.loads(run([*OSMOSIS, *words], folder))["data"]["results"]
+    assert len(results) == 5
+    assert 0 < sum(one["reward"] for one in results) <= 5
+
+
+def test_workflow_and_grader(examples: Path) -> None:
+    words = ["--json", "eval", "-m", "main:backend", "-d", "data.jsonl", "--model", "offline/calculator", "--n", "3"]
+    data = json.loads(run([*OSMOSIS, *words], examples / "workflow"))["data"]
+    assert data["summary"]["total_runs"] == 36
+    assert 0 < data["summary"]["eval_fns"]["reward"]["mean"] < 1
+
+
+def test_mcp_folder(examples: Path) -> None:
+    words = ["--json", "eval", "--mcp", "./mcp", "-d", "data.jsonl", "--eval-fn", "rewards:last_number"]
+    data = json.loads(run([*OSMOSIS, *words, "--model", "offline/calculator"], examples / "mcp_tools"))["data"]
+    assert data["summary"]["eval_fns"]["rewards:last_number"]["mean"] > 0.3
+
+
+@pytest.mark.parametrize(("folder", "library"), [("openai_agents", "agents"), ("strands_agents", "strands")])
+def test_frameworks(examples: Path, folder: str, library: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    words = ["--json", "eval", "-m", "main:backend", "-d", "../workflow/data.jsonl", "--model", "offline/calculator"]
+    data = json.loads(run([*OSMOSIS, *words], examples / folder))["data"]
+    assert data["summary"]["total_runs"] == 12
+    assert 0.3 < data["summary"]["eval_fns"]["reward"]["mean"] <= 1
