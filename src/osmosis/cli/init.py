@@ -6,7 +6,9 @@ holds. Nothing on the platform is touched before the local part stands.
 
 from __future__ import annotations
 
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,6 +48,8 @@ def init(
         osmosis init --here
     """
     ctx = current()
+    if name is None and (meant := _name_after_platform(ctx)):
+        name, platform = meant, True
     if platform and not git:
         raise ValidationError("--platform needs git: the platform gets the code by push", hint="leave --no-git out")
     name, dest = _place(ctx, name, here)
@@ -73,6 +77,15 @@ def init(
     finally:
         client.close()
     return _result(ctx, made, connected, template)
+
+
+def _name_after_platform(ctx: AppContext) -> str | None:
+    """`init --platform demo`: the global option took the name for a URL, because both are called --platform."""
+    taken = ctx.options.platform
+    if taken is None or taken == "localhost" or not re.fullmatch(r"[A-Za-z0-9_-]+", taken):
+        return None
+    ctx.options = replace(ctx.options, platform=None)
+    return taken
 
 
 def _place(ctx: AppContext, name: str | None, here: bool) -> tuple[str, Path]:

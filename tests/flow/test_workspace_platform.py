@@ -1,0 +1,211 @@
+"""A workspace and a real platform: init pushes, sync and status agree, failures say what to type and leave nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osmosis.cli.git_credential import answer
+from osmosis.cli.main import main
+from osmosis.client.credentials import CredentialStore, Login
+from osmosis.testing.git_workspace import GitWorkspace
+from osmosis.testing.platform import RunningPlatform, running_platform
+from osmosis.workspace.git import git_at, read_source, run_git
+from osmosis.workspace.gitwrite import make_snapshot, push_snapshot
+
+pytestmark = pytest.mark.flow
+
+
+@dataclass
+class Person:
+    """Somebody logged in at a platform, typing commands in a folder."""
+
+    cwd: Path
+    environ: dict[str, str]
+    capsys: pytest.CaptureFixture[str]
+
+    def run(self, line: str, *, cwd: Path | None = None) -> tuple[int, dict[str, Any]]:
+        """The exit code and the JSON of a command: the result, or the error."""
+        code = main([*line.split(), "--json"], environ=self.environ, cwd=cwd or self.cwd)
+        out, err = self.capsys.readouterr()
+        lines = [json.loads(text) for text in (out + err).splitlines() if text.startswith("{")]
+        found = next((body for body in lines if "error" in body), None) or lines[-1]
+        return code, found
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[RunningPlatform]:
+    with running_platform(tmp_path / "data", workspace="other") as running:
+        yield running
+
+
+@pytest.fixture
+def person(platform: RunningPlatform, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Person:
+    environ = {
+        "OSMOSIS_CONFIG_DIR": str(tmp_path / "config dir"),
+        "OSMOSIS_DATA_DIR": str(tmp_path / "nothing"),
+        "OSMOSIS_PLATFORM_URL": platform.url,
+        "HOME": str(tmp_path),
+    }
+    CredentialStore(environ).save(Login(platform.url, platform.token, user={"handle": "local"}), store="file")
+    cwd = tmp_path / "work"
+    cwd.mkdir()
+    return Person(cwd, environ, capsys)
+
+
+def workspace_at(root: Path) -> GitWorkspace:
+    found = GitWorkspace.__new__(GitWorkspace)
+    found.root = root
+    return found
+
+
+def test_init_commits_pushes_and_is_in_sync(person: Person, platform: RunningPlatform) -> None:
+    code, body = person.run("init demo")
+    assert code == 0, body
+    assert body["operation"] == "workspace.init"
+    made = body["resource"]
+    assert made["platform"]["repository"] == "local/demo"
+    root = person.cwd / "demo"
+    source = read_source(root)
+    assert source is not None
+    assert (source.identity, source.upstream, source.ahead) == ("local/demo", "origin/main", 0)
+    assert platform.token not in (root / ".git" / "config").read_text()
+    code, body = person.run("sync status", cwd=root)
+    assert (code, body["data"]["in_sync"], body["data"]["differences"]) == (0, True, [])
+    assert body["data"]["platform"]["commit_sha"] == made["commit"]
+
+
+def test_a_rollout_on_its_way_to_the_platform(person: Person) -> None:
+    assert person.run("init demo")[0] == 0
+    root = person.cwd / "demo"
+    workspace = workspace_at(root)
+    code, body = person.run("rollout new multiply --template multiply", cwd=root)
+    assert (code, body["resource"]["path"]) == (0, "rollouts/multiply")
+    assert any("eval submit" in step["command"] for step in body["next_steps_structured"])
+
+    _, body = person.run("status", cwd=root)
+    assert body["next_steps_structured"][0]["action"] == "commit what changed"
+    workspace.git("add", "--all")
+    run_git(git_at(root), "-c", "user.name=T", "-c", "user.email=t@t", "commit", "--quiet", "-m", "Add multiply")
+    _, body = person.run("status", cwd=root)
+    assert body["next_steps_structured"][0]["command"] == "git push"
+    code, body = person.run("sync --wait", cwd=root)
+    assert (code, body["error"]["message"]) == (1, "1 commit is not pushed to origin/main")
+    workspace.git("push", "--quiet")
+    code, body = person.run("sync --wait", cwd=root)
+    assert (code, body["resource"]["in_sync"]) == (0, True)
+    _, body = person.run("rollout list", cwd=root)
+    row = body["items"][0]
+    assert (row["name"], row["here"], row["synced"]) == ("multiply", True, True)
+    assert row["last_synced_commit_sha"] == workspace.git("rev-parse", "HEAD")
+    _, body = person.run("status", cwd=root)
+    assert body["next_steps_structured"][0]["command"] == "osmosis eval submit configs/eval/multiply.toml --wait"
+    code, body = person.run("doctor", cwd=root)
+    assert code == 0
+    found = {problem["code"] for problem in body["data"]["findings"]}
+    assert found == {"no-dataset", "sandbox"}
+    assert body["data"]["workspace"]["name"] == "demo"
+
+
+def test_a_name_that_is_taken_changes_nothing(person: Person) -> None:
+    assert person.run("init demo")[0] == 0
+    elsewhere = person.cwd / "elsewhere"
+    elsewhere.mkdir()
+    code, body = person.run("init demo", cwd=elsewhere)
+    assert (code, body["error"]["code"]) == (1, "CONFLICT")
+    assert "git clone" in json.dumps(body["error"])
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_init_here_goes_on_where_it_stopped(person: Person, platform: RunningPlatform) -> None:
+    """The platform workspace exists and nothing was pushed to it: what an interrupted `init` leaves."""
+    code, body = person.run("init other")
+    assert code == 0, body
+    root = person.cwd / "other"
+    workspace_at(root).git("remote", "remove", "origin")
+    code, body = person.run("init --here other", cwd=root)
+    assert (code, body["error"]["code"]) == (1, "CONFLICT")  # it has been pushed to: this could be somebody else's
+    workspace_at(root).git("remote", "add", "origin", f"{platform.url}/git/local/other.git")
+    code, body = person.run("init --here other", cwd=root)
+    assert (code, body["resource"]["platform"]["pushed"]) == (0, True)
+
+
+def test_a_push_that_fails_says_how_to_go_on(person: Person, tmp_path: Path) -> None:
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "pre-push").write_text("#!/bin/sh\necho no push today >&2\nexit 1\n")
+    (hooks / "pre-push").chmod(0o755)
+    root = person.cwd / "demo"
+    root.mkdir()
+    workspace = workspace_at(root)
+    workspace.git("init", "--quiet")
+    workspace.git("config", "core.hooksPath", str(hooks))
+    code, body = person.run("init --here --platform", cwd=root)
+    assert code == 1
+    assert "no push today" in body["error"]["message"]
+    assert "osmosis init --here --platform" in json.dumps(body["error"])
+    shutil.rmtree(hooks)
+    code, body = person.run("init --here --platform", cwd=root)
+    assert (code, body["resource"]["platform"]["pushed"]) == (0, True)
+
+
+def test_an_origin_of_ones_own_is_connected(person: Person, tmp_path: Path) -> None:
+    workspace = GitWorkspace(tmp_path / "mine")
+    workspace.commit()
+    workspace.add_remote(tmp_path / "hosted" / "team" / "agents.git")
+    workspace.push()
+    code, body = person.run("init --here --platform mine", cwd=workspace.root)
+    assert code == 0, body
+    assert body["resource"]["platform"]["repository"] == "team/agents"
+    assert workspace.git("remote", "get-url", "origin").endswith("team/agents.git")
+    workspace.push()
+    code, body = person.run("sync --wait --timeout 60", cwd=workspace.root)
+    assert (code, body["resource"]["in_sync"]) == (0, True), body
+    assert body["resource"]["platform"]["repository"] == "team/agents"
+
+
+def test_nothing_is_made_when_the_platform_is_asked_for_and_not_there(person: Person) -> None:
+    person.environ["OSMOSIS_PLATFORM_URL"] = "http://127.0.0.1:1"
+    code, body = person.run("init demo --platform")
+    assert (code, body["error"]["code"]) == (1, "AUTH_REQUIRED")
+    login = Login("http://127.0.0.1:1", "token")
+    CredentialStore(person.environ).save(login, store="file")
+    code, body = person.run("init demo --platform")
+    assert (code, body["error"]["code"]) == (1, "NETWORK")
+    assert list(person.cwd.iterdir()) == []
+    code, body = person.run("init demo")
+    assert (code, body["resource"]["platform"]) == (0, None)
+
+
+def test_a_snapshot_reaches_the_git_host_and_moves_no_branch(person: Person) -> None:
+    assert person.run("init demo")[0] == 0
+    root = person.cwd / "demo"
+    workspace = workspace_at(root)
+    workspace.write("rollouts/multiply/main.py", "not committed\n")
+    before = person.run("sync status", cwd=root)[1]["data"]["platform"]["commit_sha"]
+    push_snapshot(root, make_snapshot(root))
+    assert person.run("sync status", cwd=root)[1]["data"]["platform"]["commit_sha"] == before
+    assert workspace.git("rev-parse", "HEAD") == before
+
+
+def test_the_credential_helper_answers_for_known_platforms_only(person: Person, platform: RunningPlatform) -> None:
+    def ask(action: str, protocol: str, host: str) -> tuple[str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        asked = io.StringIO(f"protocol={protocol}\nhost={host}\npath=git/local/demo.git\n\n")
+        assert answer(action, asked, out, err, person.environ) == 0
+        return out.getvalue(), err.getvalue()
+
+    host = platform.url.partition("://")[2]
+    assert ask("get", "http", host)[0] == f"username=local\npassword={platform.token}\n"
+    assert ask("store", "http", host) == ("", "")
+    out, err = ask("get", "https", "elsewhere.example")
+    assert out == ""
+    assert "not logged in at https://elsewhere.example" in err
+    assert ask("get", "https", "")[0] == ""

@@ -1,0 +1,72 @@
+"""Every template, rendered, run as the platform runs it (its own server process) and scored with its stand-in model."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from osmosis.jobs.environment import Builder
+from osmosis.jobs.log import JobLog
+from osmosis.jobs.project import read_project
+from osmosis.jobs.wheel import build_wheel
+from osmosis.records.report import Report
+from osmosis.testing.rollout_run import run_rollout
+from osmosis.workspace.doctor import find_uv
+from osmosis.workspace.templates import list_templates, render_rollout, render_workspace
+
+pytestmark = pytest.mark.flow
+
+INSTALLED_HERE = ["multiply", "empty", "calculator", "writing", "mcp"]
+OF_THEIR_OWN = ["openai-agents", "strands"]
+
+
+def rendered(root: Path, name: str) -> Path:
+    render_workspace(root, {"name": "demo"})
+    render_rollout("mine", name, root)
+    return root
+
+
+def check_report(name: str, report: Report, said: str) -> None:
+    assert report.failed == 0, said
+    assert report.completed == report.total > 0
+    reward = report.scores[0]
+    if name in ("empty", "writing"):
+        assert reward.mean is not None
+        assert reward.mean > 0.5
+    else:
+        # The stand-in calculator is wrong on purpose now and then, so a score that sees nothing would show.
+        assert reward.pass_rate is not None
+        assert 0 < reward.pass_rate < 1
+
+
+def test_every_template_is_run_by_one_of_these_tests() -> None:
+    assert {t.name for t in list_templates()} == {*INSTALLED_HERE, *OF_THEIR_OWN}
+
+
+@pytest.mark.parametrize("name", INSTALLED_HERE)
+async def test_with_what_is_installed_here(tmp_path: Path, name: str) -> None:
+    root = rendered(tmp_path / "demo", name)
+    check_report(name, *await run_rollout(root, "mine", Path(sys.executable)))
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", OF_THEIR_OWN)
+async def test_in_an_environment_of_its_own(tmp_path: Path, name: str) -> None:
+    root = rendered(tmp_path / "demo", name)
+    uv = find_uv({})
+    assert uv is not None
+    lines: list[str] = []
+    builder = Builder(
+        uv=uv,
+        cache_dir=tmp_path / "cache",
+        wheel=build_wheel(tmp_path / "cache"),
+        environ={},
+        log=JobLog(None, lambda line: lines.append(line.message)),
+    )
+    folder = root / "rollouts" / "mine"
+    project = await asyncio.to_thread(read_project, folder, "rollouts/mine")
+    environment = await builder.environment(project, commit_sha="", install_to=tmp_path / "installed")
+    check_report(name, *await run_rollout(root, "mine", environment.python))
