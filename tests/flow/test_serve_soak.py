@@ -228,6 +228,7 @@ async def test_every_accepted_rollout_ends_once_across_faults_and_a_restart(tmp_
             drive = Drive(session, server, trainer)
             first = [asyncio.create_task(drive.one(index)) for index in range(COUNT // 2)]
             await asyncio.gather(*first)
+            await wait_for(lambda: len(trainer.taken) > COUNT // 4, 60, lambda: f"only {len(trainer.taken)} ended")
             # Rollouts run and results wait; the trainer goes away and the server is told to stop.
             trainer.down = True
             second = [asyncio.create_task(drive.one(index)) for index in range(COUNT // 2, COUNT)]
