@@ -47,6 +47,8 @@ class AppContext:
     command: str = ""
     """The command as typed, without its arguments: `eval submit`."""
     stdin: TextIO = field(default_factory=lambda: sys.stdin)
+    words: tuple[str, ...] = ()
+    """The whole command line, for a command that continues in another process."""
 
     @property
     def mode(self) -> Mode:

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 from .._version import __version__
 from ..errors import OsmosisError, UsageError
@@ -147,12 +148,23 @@ def main(
     *,
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    stdin: TextIO | None = None,
 ) -> int:
-    """Run one command line and return the exit code: 0 done, 1 known error, 2 usage, 3 a bug, 130 interrupted."""
+    """Run one command line and return the exit code: 0 done, 1 known error, 2 usage, 3 a bug, 130 interrupted.
+
+    The keywords replace this process's environment, folder and standard input.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     surroundings = dict(os.environ if environ is None else environ)
     output = Output(_mode_of(words), environ=surroundings)
-    ctx = AppContext(surroundings, cwd or Path.cwd(), GlobalOptions(mode=output.mode), output)
+    ctx = AppContext(
+        surroundings,
+        cwd or Path.cwd(),
+        GlobalOptions(mode=output.mode),
+        output,
+        stdin=stdin or sys.stdin,
+        words=tuple(words),
+    )
     try:
         options, rest = hoist(words)
         ctx.options = options

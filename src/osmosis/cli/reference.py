@@ -47,6 +47,8 @@ def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
         yield path, command
         return
     if command.invoke_without_command:
+        if "Example:" not in (command.help or ""):  # the group's own function says more than the group
+            command.help = inspect.getdoc(command.callback) or command.help
         yield path, command
     for name, child in children.items():
         if not child.hidden:

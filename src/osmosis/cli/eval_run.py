@@ -1,0 +1,197 @@
+"""`osmosis eval run`: a config of this workspace, run on this machine instead of on the platform.
+
+Takes everything from the config: entrypoint, model, dataset, attempts, timeouts. A rollout whose dependencies are not
+here runs in its own environment: that is made once, and this command continues inside it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ..errors import NotFound, ValidationError
+from .context import AppContext, current
+from .output import DetailResult
+
+if TYPE_CHECKING:
+    from ..records.config import EvalConfig
+    from ..records.plan import EvalPlan
+    from ..workspace.layout import Workspace
+
+INSIDE = "_OSMOSIS_ROLLOUT_ENVIRONMENT"
+"""Set for the continuation inside a rollout's own environment."""
+
+
+def run(
+    config: str = typer.Argument(None, help="A config under configs/eval/, by path or name; none: the only one"),
+    name: str = typer.Option(None, "--name", help="Name of the run; one that exists goes on"),
+    dataset_file: str = typer.Option(None, "--dataset-file", help="Rows from this file [default: data/<dataset>.*]"),
+    rows: str = typer.Option(None, "--rows", help="Only these rows: 3,7,10-20"),
+    limit: int = typer.Option(None, "--limit", min=1, help="First N rows [default: the config's limit, else all]"),
+    n: int = typer.Option(None, "--n", min=1, help="Attempts per row [default: the config's]"),
+    model: str = typer.Option(None, "--model", help="Another model than the config's"),
+    base_url: str = typer.Option(None, "--base-url", help="OpenAI-compatible endpoint, up to /v1"),
+    batch_size: int = typer.Option(None, "--batch-size", "--max-in-flight", min=1, help="Rollouts at once"),
+    secrets_file: str = typer.Option(None, "--secrets-file", help="NAME=value lines; - is stdin"),
+    retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed and skipped rollouts again"),
+    output: str = typer.Option(None, "-o", "--output", help="Write the results document"),
+    fail_under: float = typer.Option(None, "--fail-under", help="Exit 1 when the first score's mean is below"),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Agree beforehand"),
+) -> DetailResult | int:
+    """Run a config of this workspace here: no platform, no push.
+
+    Example:
+        osmosis eval run multiply --limit 5
+        osmosis eval run configs/eval/multiply.toml --model openai/gpt-5-mini --n 3
+    """
+    given = {"name": name, "rows": rows, "limit": limit, "n": n, "model": model, "base_url": base_url}
+    given |= {"batch_size": batch_size}
+    ctx = current()
+    from ..workspace.config import load_eval_config
+    from ..workspace.layout import find_workspace, pick_config
+    from .eval_session import LocalRun, run_local, runs_dir
+
+    workspace = find_workspace(ctx.cwd)
+    typed = ctx.path(config) if config else None
+    path = typed if typed and typed.is_file() else ctx.path(pick_config(workspace, "eval", config))
+    loaded, _ = load_eval_config(path, workspace.root)
+    _continue_inside(ctx, workspace, loaded)
+    _set_secrets(ctx, loaded, secrets_file)
+    local = LocalRun(
+        _plan(workspace, loaded, given, _dataset(ctx, workspace, loaded, dataset_file)),
+        workspace.root,
+        runs_dir(ctx),
+        secrets=loaded.secret_names(),
+        output=ctx.path(output) if output else None,
+        fail_under=fail_under,
+        yes=yes,
+        retry_failed=[] if retry_failed else None,
+    )
+    return run_local(ctx, local)
+
+
+def _dataset(ctx: AppContext, workspace: Workspace, config: EvalConfig, given: str | None) -> Path:
+    if given:
+        return ctx.path(given)
+    found = workspace.local_dataset(config.experiment.dataset)
+    if found is None:
+        name = config.experiment.dataset
+        raise NotFound(
+            f"there is no data/{name}.* in this workspace",
+            hint=f"osmosis dataset download {name} -o data, or --dataset-file FILE",
+        )
+    return found
+
+
+def _plan(workspace: Workspace, config: EvalConfig, given: dict[str, Any], dataset: Path) -> EvalPlan:
+    """The config as a plan; flags win."""
+    from ..records.plan import EvalPlan, ModelSpec, Selection, Timeouts
+    from .eval_plan import check_name, generated_name, parse_rows
+
+    experiment, wanted, advanced = config.experiment, config.evaluation, config.advanced
+    if given["model"] is None:
+        spec = ModelSpec.parse(
+            experiment.model_path,
+            base_url=given["base_url"] or advanced.base_url,
+            api_key_env=advanced.api_key_env,
+            params=dict(advanced.params),
+        )
+    else:
+        spec = ModelSpec.parse(given["model"], base_url=given["base_url"], params=dict(advanced.params))
+    agent = f"rollouts/{experiment.rollout}/{experiment.entrypoint}"
+    name = given["name"] or generated_name(experiment.rollout, str(dataset))
+    check_name(name)
+    return EvalPlan(
+        name=name,
+        agent=agent,
+        model=spec,
+        dataset=str(dataset),
+        selection=Selection(
+            limit=given["limit"] or wanted.limit, rows=parse_rows(given["rows"]) if given["rows"] else None
+        ),
+        attempts=given["n"] or wanted.n,
+        concurrency=given["batch_size"] or wanted.batch_size,
+        pass_threshold=wanted.pass_threshold,
+        timeouts=Timeouts(agent_s=wanted.agent_workflow_timeout_s, score_s=wanted.grader_timeout_s),
+    )
+
+
+def _set_secrets(ctx: AppContext, config: EvalConfig, secrets_file: str | None) -> None:
+    """`[env]` and the secrets, for this process: from the file, else from the environment."""
+    from .submit import read_secrets_file
+
+    values = {**config.env, **(read_secrets_file(ctx, secrets_file) if secrets_file else {})}
+    ctx.environ = {**ctx.environ, **values}
+    missing = [name for name in config.secret_names() if not ctx.environ.get(name)]
+    if missing:
+        raise ValidationError(
+            f"secrets are not set here: {', '.join(missing)}",
+            hint=f"export {missing[0]}=..., or --secrets-file FILE",
+            missing=missing,
+        )
+    # The rollout's code runs in this process and reads its variables where it always does.
+    os.environ.update({name: ctx.environ[name] for name in (*config.env, *config.secret_names())})
+
+
+def _continue_inside(ctx: AppContext, workspace: Workspace, config: EvalConfig) -> None:
+    """When this interpreter lacks something the rollout declares: make its environment and go on in there."""
+    from ..jobs.project import read_project
+
+    if ctx.environ.get(INSIDE):
+        return
+    label = f"rollouts/{config.experiment.rollout}"
+    folder = workspace.root / label
+    project = read_project(folder, label)
+    lacking = [str(need) for need in project.dependencies if not _satisfied(need)]
+    if not lacking and not project.installable:
+        return
+    ctx.output.say(f"{label} needs {', '.join(lacking[:5]) or 'to be installed'}: using its own environment")
+    python, environ = _environment(ctx, project, workspace)
+    sys.stdout.flush()
+    os.execve(python, [python, "-m", "osmosis", *ctx.words], environ)
+
+
+def _environment(ctx: AppContext, project: Any, workspace: Workspace) -> tuple[str, dict[str, str]]:
+    import asyncio
+
+    import uv
+
+    from .. import paths
+    from ..jobs.environment import Builder
+    from ..jobs.log import JobLog
+    from ..jobs.wheel import build_wheel
+
+    cache = paths.cache_dir(ctx.environ)
+    log = JobLog(None, lambda line: ctx.output.say(f"  {line.message}", style="dim"))
+    builder = Builder(
+        uv=uv.find_uv_bin(), cache_dir=cache, wheel=build_wheel(cache), environ=dict(ctx.environ), log=log
+    )
+    install_to = workspace.state_dir / "installed" / project.folder.name
+    made = asyncio.run(builder.environment(project, commit_sha="", install_to=install_to))
+    if made.osmosis_version is None or made.osmosis_version.startswith("0."):
+        raise ValidationError(
+            f"{project.label} asks for osmosis-ai {made.osmosis_version}, which has no local eval like this one",
+            hint="ask for osmosis-ai>=1, or submit it: osmosis eval submit",
+        )
+    environ = {**ctx.environ, INSIDE: str(made.folder)}
+    if made.project:
+        old = environ.get("PYTHONPATH")
+        environ["PYTHONPATH"] = os.pathsep.join([str(made.project), *([old] if old else [])])
+    return str(made.python), environ
+
+
+def _satisfied(need: Any) -> bool:
+    """Is a declared requirement met in this interpreter."""
+    from importlib import metadata
+
+    if need.marker is not None and not need.marker.evaluate():
+        return True
+    try:
+        version = metadata.version(need.name)
+    except metadata.PackageNotFoundError:
+        return False
+    return bool(need.specifier.contains(version, prereleases=True)) and not need.url

@@ -1,0 +1,58 @@
+"""Run the `osmosis` command inside a test: a folder, an environment and an input of its own, everything it said kept.
+
+Nothing is replaced but the streams: the command line, its commands and whatever they reach are real.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CommandRun:
+    """What one command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The envelope on stdout."""
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The `error` of the last envelope on stderr."""
+        body: dict[str, Any] = json.loads(self.err.strip().splitlines()[-1])["error"]
+        return body
+
+
+def run_command(*words: str, cwd: Path, environ: Mapping[str, str] | None = None, stdin: str = "") -> CommandRun:
+    """Run one command line in this process, with config, data and cache folders under `cwd/.home`.
+
+    `environ` adds to that; nothing of this process's environment but `PATH` is seen.
+    """
+    import os
+
+    from osmosis.cli.main import main
+
+    home = cwd / ".home"
+    surroundings = {
+        "PATH": os.environ.get("PATH", ""),
+        "HOME": str(home),
+        "OSMOSIS_CONFIG_DIR": str(home / "config"),
+        "OSMOSIS_DATA_DIR": str(home / "data"),
+        "OSMOSIS_CACHE_DIR": str(home / "cache"),
+        **(environ or {}),
+    }
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(list(words), environ=surroundings, cwd=cwd, stdin=io.StringIO(stdin))
+    return CommandRun(code, out.getvalue(), err.getvalue())

@@ -1,0 +1,48 @@
+"""What a command loads: only what it uses. Each case is a fresh process that lists its modules."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+VENDORS = {
+    "aiohttp", "alembic", "copier", "cryptography", "fastapi", "git", "keyring", "litellm", "openai", "orjson",
+    "prompt_toolkit", "pyarrow", "questionary", "sqlalchemy", "starlette", "tomlkit", "torch", "transformers",
+    "uvicorn", "yaml",
+}  # fmt: skip
+PROBE = """
+import json, sys
+from osmosis.cli import main
+code = main(sys.argv[1:])
+names = sorted({name.partition(".")[0] for name in sys.modules})
+print("\\n@@" + json.dumps([code, names]))
+"""
+
+
+def modules(cwd: Path, *words: str) -> tuple[int, set[str]]:
+    environ = {"PATH": os.environ["PATH"], "OSMOSIS_CONFIG_DIR": str(cwd / "c"), "OSMOSIS_DATA_DIR": str(cwd / "d")}
+    command = [sys.executable, "-c", PROBE, *words]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environ, check=True)
+    code, names = json.loads(ran.stdout.rpartition("@@")[2])
+    return code, set(names)
+
+
+@pytest.mark.parametrize(
+    ("words", "also_not"),
+    [
+        (["--version"], {"typer", "rich", "httpx", "pydantic", "dotenv"}),
+        (["--help"], {"typer", "rich", "httpx", "pydantic"}),
+        (["eval", "--help"], {"typer", "rich", "httpx", "pydantic"}),
+        (["dataset", "--help"], {"httpx"}),
+        (["whoami"], {"pygments"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_no_vendor_library_is_loaded(tmp_path: Path, words: list[str], also_not: set[str]) -> None:
+    _, loaded = modules(tmp_path, *words)
+    assert not loaded & (VENDORS | also_not)
