@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from osmosis.platform import tables
-from osmosis.platform.services import users
+from osmosis.platform.services import synced, users
+from osmosis.records.config import Experiment
 from osmosis.testing.platform import RunningPlatform, running_platform
 
 pytestmark = pytest.mark.flow
@@ -159,6 +160,19 @@ def test_hidden_refs(platform: RunningPlatform, git: Git) -> None:
     assert "refs/osmosis" not in listed
     refused = git("push", platform.git_url, "main:refs/osmosis/synced/mine", check=False)
     assert "deny updating a hidden ref" in refused.stderr
+
+
+def test_a_snapshot_is_code_a_run_can_use(platform: RunningPlatform, git: Git) -> None:
+    git("push", platform.git_url, "main")
+    git("commit", "-q", "--allow-empty", "-m", "work in progress")
+    snapshot = git("rev-parse", "HEAD").stdout.strip()
+    git("push", platform.git_url, f"{snapshot}:refs/osmosis/snapshots/mine")
+    wanted = Experiment(rollout="multiply", entrypoint="main.py", model_path="m", dataset="d", commit_sha=snapshot[:12])
+    with platform.parts.db.read() as session:
+        repository_id = session.query(tables.Repository).one().id
+    code = synced.code_for_run(platform.parts.db, platform.parts.settings, repository_id, wanted)
+    assert code.commit_sha == snapshot
+    assert len(sync_state(platform)["events"]) == 1, "a snapshot moves no branch"
 
 
 def test_history_survives_a_forced_push(platform: RunningPlatform, git: Git) -> None:

@@ -277,9 +277,12 @@ def test_logs_page_back_and_filter(script: httpx.Client, platform: RunningPlatfo
     with platform.parts.db.write() as session:
         for number in range(250):
             runs.log(session, run_id, f"line <{number}>", level="error" if number == 3 else "info")
+        runs.log(session, run_id, "a detail", level="debug")
     newest = script.get(f"/runs/{run_id}/logs").text
     assert "line &lt;249&gt;" in newest
     assert "line &lt;3&gt;" not in newest
+    assert "a detail" not in newest
+    assert "a detail" in script.get(f"/runs/{run_id}/logs?level=debug").text
     older = re.search(r'href="(\?cursor=[^"]+)">Older', newest)
     assert older
     assert "line &lt;3&gt;" in script.get(f"/runs/{run_id}/logs{html.unescape(older[1])}").text
@@ -339,7 +342,24 @@ def test_a_run_is_stopped(browser: httpx.Client, platform: RunningPlatform) -> N
     browser.post(f"/runs/{run_id}/stop", data={"csrf": csrf(page)})
     with platform.parts.db.read() as session:
         assert session.get_one(tables.Run, run_id).status == "stopped"
-    assert 'action="/runs' not in browser.get(f"/runs/{run_id}").text
+    assert f"/runs/{run_id}/stop" not in browser.get(f"/runs/{run_id}").text
+
+
+def test_what_failed_is_retried(browser: httpx.Client, platform: RunningPlatform) -> None:
+    run_id = add_run(platform.parts, platform.workspace_id, "again", secret_scopes={}, dataset_id=None)
+    with platform.parts.db.write() as session:
+        row = tables.Dataset(workspace_id=platform.workspace_id, name="again", format="jsonl", status="uploaded")
+        session.add(row)
+        session.flush()
+        session.get_one(tables.Run, run_id).dataset_id = row.id
+    add_rollouts(platform.parts, run_id, [rollout(0, 0), rollout(0, 1, failure=timeout())])
+    page = browser.get(f"/runs/{run_id}").text
+    assert "Retry what failed" in page
+    assert browser.post(f"/runs/{run_id}/retry").status_code == 403
+    assert browser.post(f"/runs/{run_id}/retry", data={"csrf": csrf(page)}).status_code == 303
+    with platform.parts.db.read() as session:
+        assert session.get_one(tables.Run, run_id).status == "pending"
+        assert session.query(tables.Rollout).filter_by(run_id=run_id).count() == 1
 
 
 # --- live ----------------------------------------------------------------------------------------------------------

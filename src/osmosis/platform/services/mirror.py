@@ -23,6 +23,8 @@ from .repositories import SNAPSHOT_REFS, SYNCED_REFS, is_loopback, parse_remote,
 
 FETCH_TIMEOUT_S = 600.0
 MAX_MESSAGE = 500
+LOOSE_OBJECTS = 6000
+"""From about this many unpacked objects on, a folder is packed after a sync."""
 FULL_SHA = re.compile(r"^[0-9a-f]{40}$")
 _PINNED_REFS = "refs/osmosis/pinned"
 _HEAD_FORMAT = "%(objectname)%00%(refname:lstrip=2)%00%(authorname)%00%(committerdate:unix)%00%(contents:subject)%00"
@@ -129,6 +131,13 @@ def keep(place: Place, commits: Iterable[str], environ: Mapping[str, str]) -> No
     lines = "".join(f"update {SYNCED_REFS}/{commit} {commit}\n" for commit in commits)
     if lines:
         run_git(["update-ref", "--stdin"], environ=sealed(environ), git_dir=place.path, stdin=lines.encode())
+
+
+def tidy(place: Place, environ: Mapping[str, str]) -> None:
+    """Let git pack a folder in which much has piled up; a no-op else. What any ref holds stays."""
+    args = ["gc", "--auto", "--quiet"]
+    settings = {"gc.auto": str(LOOSE_OBJECTS), "gc.autoDetach": "false", "gc.autoPackLimit": "60"}
+    run_git(args, environ=sealed(environ, settings=settings), git_dir=place.path, timeout_s=FETCH_TIMEOUT_S)
 
 
 def find_commit(place: Place, text: str, settings: PlatformSettings) -> str | None:

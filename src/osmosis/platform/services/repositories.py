@@ -39,7 +39,6 @@ _BARE_SETTINGS = {
     "http.receivepack": "true",
     "http.uploadpack": "true",
     "core.logAllRefUpdates": "true",
-    "gc.auto": "0",
     "receive.autogc": "false",
     "receive.denyDeleteCurrent": "refuse",
     "receive.maxInputSize": str(MAX_PUSH_BYTES),

@@ -80,6 +80,7 @@ def run(db: Database, settings: PlatformSettings, event_id: str) -> None:
             # The border of a background job: the event must say how it ended.
             log.exception("sync of repository %s failed", place.id)
             _fail(db, event_id, f"the platform failed at this sync: {type(error).__name__}")
+        _tidy(place, settings)
 
 
 def after_push(db: Database, settings: PlatformSettings, repository_id: str) -> None:
@@ -97,6 +98,14 @@ def after_push(db: Database, settings: PlatformSettings, repository_id: str) -> 
                 repository = session.get_one(tables.Repository, repository_id)
                 event_id = request(session, repository).id
             _fail(db, event_id, error.message)
+        _tidy(place, settings)
+
+
+def _tidy(place: Place, settings: PlatformSettings) -> None:
+    try:
+        mirror.tidy(place, settings.environ)
+    except OsmosisError as error:
+        log.warning("repository %s could not be packed: %s", place.id, error.message)
 
 
 def _look(db: Database, settings: PlatformSettings, place: Place, named: str | None, *, event_id: str | None) -> None:

@@ -17,7 +17,7 @@ from osmosis.records.run import RunStatus
 
 from .. import tables
 from ..context import Platform
-from ..services import rollouts, runs, workspaces
+from ..services import retry, rollouts, runs, workspaces
 from ..services.pages import LogPage
 from .live import live_pages
 from .render import SECURITY, PageRoute, fragment, html, page, redirect
@@ -28,6 +28,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 ViewerDep = Annotated[Viewer, Depends(viewer)]
 
 PER_PAGE = 25
+LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,16 @@ def stop(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str, For
     return redirect(f"/runs/{run_id}")
 
 
+@router.post("/runs/{run_id}/retry")
+def retry_run(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str, Form()] = "") -> Response:
+    """Repeat what failed; values that were given with one run only are asked for in the terminal."""
+    check_viewer_form(request, who, csrf)
+    platform = platform_of(request)
+    with platform.db.write() as session:
+        retry.retry(session, platform.vault, find_run(session, who, run_id).run, who.user, {})
+    return redirect(f"/runs/{run_id}")
+
+
 @router.get("/runs/{run_id}/config")
 def config_page(request: Request, who: ViewerDep, run_id: str) -> Response:
     with platform_of(request).db.read() as session:
@@ -220,9 +231,8 @@ def log_page(
     request: Request, who: ViewerDep, run_id: str, cursor: str = "", direction: str = "older", level: str = ""
 ) -> Response:
     wanted = LogPage(limit=200, direction=direction, cursor=cursor or None)
-    owner = tables.RunLog.run_id == run_id
-    if level in ("warning", "error"):
-        owner = sa.and_(owner, tables.RunLog.level.in_(["warning", "error"] if level == "warning" else ["error"]))
+    level = level if level in LEVELS else "info"
+    owner = sa.and_(tables.RunLog.run_id == run_id, tables.RunLog.level.in_(LEVELS[LEVELS.index(level) :]))
     with platform_of(request).db.read() as session:
         found = find_run(session, who, run_id)
         lines = wanted.fetch(session, tables.RunLog, owner)

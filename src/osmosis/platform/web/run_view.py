@@ -18,7 +18,8 @@ from ..services import results
 from . import words
 
 BINS = 20
-STEPS = ("checkout", "environment", "start", "preflight", "rollouts", "training", "report")
+STEPS = ("checkout", "preflight", "environment", "start", "rollouts", "training", "report")
+"""The stages of a job in their order (records.run.Stage)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,13 @@ class RunView:
         return RunStatus(self.run.status).over
 
     @property
+    def can_retry(self) -> bool:
+        """Whether there is something to do again."""
+        if self.run.kind != "eval" or not self.over:
+            return False
+        return self.completed < self.total or (self.report is not None and self.report.coverage < 1)
+
+    @property
     def share(self) -> float:
         """Of the rollouts that exist, 0 to 100."""
         return 100.0 * self.completed / self.total if self.total else 0.0
@@ -131,8 +139,15 @@ def _cards(report: Report, duration: float | None) -> list[Card]:
     judged = f"plus {words.dollars(judge.cost_usd)} for judges" if judge.total_tokens else ""
     cards.append(Card("Cost", words.dollars(usage.cost_usd), judged, "Unknown when the model has no known price."))
     spread = report.latency_ms
-    per = f"per rollout: median {words.duration(spread.median)}, p90 {words.duration(spread.p90)}" if spread else ""
-    cards.append(Card("Duration", words.duration(duration), per))
+    per = f"; median {words.duration(spread.median)}, p90 {words.duration(spread.p90)} each" if spread else ""
+    cards.append(
+        Card(
+            "Duration",
+            words.duration(duration),
+            f"rollouts {words.duration(report.duration_ms)}{per}",
+            "From the first start to the end, set-up included.",
+        )
+    )
     return cards
 
 
