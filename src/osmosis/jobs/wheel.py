@@ -55,7 +55,7 @@ def build_wheel(cache_dir: Path) -> Wheel:
     dist = _distribution()
     files = {name: path.read_bytes() for name, path in _package_files(dist)}
     base = dist.version.partition("+")[0]
-    described = _dist_info(dist)
+    described = _dist_info(dist, base)
     content_hash = _content_hash(base, files, described)
     version = f"{base}+{content_hash}"
     path = cache_dir / "wheels" / content_hash / f"{DISTRIBUTION.replace('-', '_')}-{version}-py3-none-any.whl"
@@ -113,10 +113,11 @@ def _editable_project(dist: metadata.Distribution) -> Path | None:
     return Path(unquote(urlsplit(origin["url"]).path))
 
 
-def _dist_info(dist: metadata.Distribution) -> dict[str, bytes]:
-    """What stands in `.dist-info` besides RECORD; METADATA still with the installed version."""
+def _dist_info(dist: metadata.Distribution, base: str) -> dict[str, bytes]:
+    """What stands in `.dist-info` besides RECORD; METADATA with the version `base`, so that an installation of this
+    very wheel has the same content."""
     described = {
-        "METADATA": (dist.read_text("METADATA") or "").encode(),
+        "METADATA": _with_version((dist.read_text("METADATA") or "").encode(), base),
         "WHEEL": b"Wheel-Version: 1.0\nGenerator: osmosis\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     if points := dist.read_text("entry_points.txt"):

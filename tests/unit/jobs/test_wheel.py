@@ -81,6 +81,9 @@ def test_uv_installs_it_and_python_imports_it(wheel: Wheel, tmp_path: Path) -> N
     assert out[0].startswith(str(venv))
     assert out[1] == wheel.version
     assert (venv / "bin" / "osmosis").exists()
+    again = f"import pathlib, osmosis.jobs.wheel as w; print(w.build_wheel(pathlib.Path({str(tmp_path)!r})).version)"
+    same = subprocess.run([str(venv / "bin" / "python"), "-I", "-c", again], **run).stdout.strip()
+    assert same == wheel.version, "an installed wheel of the same content makes another wheel"
 
 
 def test_built_once_and_again_only_when_lost(wheel: Wheel) -> None:
