@@ -22,9 +22,14 @@ from osmosis.errors import (
 )
 
 HERE, THERE = "http://127.0.0.1:7575", "https://b.example"
-LOGIN = Login(
-    url=HERE, token="t-1", user={"id": "1", "email": "a@b"}, token_id="id-1", expires_at="2999-01-01T00:00:00Z"
-)
+LOGIN = Login(HERE, "t-1", user={"id": "1", "email": "a@b"}, token_id="id-1", expires_at="2999-01-01T00:00:00Z")
+UNREADABLE = [
+    "{half",
+    "[]",
+    '{"version": 2}',
+    '{"version": 9, "platforms": {}}',
+    '{"version": 2, "platforms": {"x": 1}}',
+]
 
 
 @pytest.fixture
