@@ -99,6 +99,7 @@ class _Run:
         self.done = KeySet()
         self.active: set[Task] = set()
         self.stopped: str | None = None
+        self.cutting = False
         self.breaker = Breaker(plan.retry.breaker_after)
         self.spending = Spending(plan)
         self.limiter = options.limiter or Limiter(plan.concurrency, adaptive=plan.adaptive)
@@ -124,6 +125,7 @@ class _Run:
             await self._finish(lanes)
             await recorder.drain()
         except BaseException:
+            self.cutting = True
             await _cancel(lanes)
             with suppress(asyncio.CancelledError):
                 await recorder.drain()
@@ -177,6 +179,7 @@ class _Run:
         if pending and not failed:
             self.stopped = f"time limit: the run did not finish within {left:g} s"
         if pending:
+            self.cutting = True
             await _cancel(list(pending))
         for lane in failed:
             lane.result()
@@ -204,6 +207,10 @@ class _Run:
         try:
             try:
                 rollout = await self.rollout_fn(task)
+            except asyncio.CancelledError:
+                if self.cutting:
+                    raise
+                rollout = _broken(task, _SELF_CANCELLED)
             except OsmosisError as error:
                 rollout = _broken(task, Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=error.message))
             except Exception as error:  # noqa: BLE001 - one rollout: it must not end the others
@@ -266,6 +273,11 @@ class _Run:
     async def _wait_for(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self.stopped = self.stopped or "stopped on request"
+
+
+_SELF_CANCELLED = Failure(
+    phase=Phase.AGENT, category=Category.CANCELLED, message="the agent's code cancelled its own task"
+)
 
 
 def _broken(task: Task, failure: Failure) -> Rollout:

@@ -16,7 +16,7 @@ from osmosis.records.report import FailureCount, PassAtK, Report, ScoreReport
 from osmosis.records.rollout import Category, Phase, Rollout, Usage
 
 from .outcome import SKIPPED, SUCCESS, FailureKey, Outcome, outcome_of
-from .stats import distribution, mean_interval, pass_at_k, pass_hat_k, share_interval, quantile, rate_interval
+from .stats import distribution, mean_interval, pass_at_k, pass_hat_k, quantile, rate_interval, share_interval
 
 DEFAULT_KS = (1, 3, 5, 10)
 _ROWS_SHOWN = 10

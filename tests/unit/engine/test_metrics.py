@@ -1,0 +1,92 @@
+"""Figures of a run: failures are zeros in one mean and nothing in the other, and never hidden."""
+
+import pytest
+
+from osmosis.engine.metrics import Summary, summarize
+from osmosis.engine.outcome import outcome_of, outcome_of_line
+from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
+
+
+def rollout(row, attempt, value=None, *, status="success", name="f", **more):
+    failure = None
+    if status == "failed":
+        failure = Failure(phase=Phase.MODEL, category=Category.RATE_LIMIT, message="too fast")
+    scores = {} if status == "failed" else {name: Score(name=name, value=value)}
+    if value is None and status == "success":
+        scores[name].failure = Failure(phase=Phase.SCORE, category=Category.SCORE_ERROR, message="broke")
+    given = {
+        "rollout_id": f"{row}-{attempt}",
+        "row_index": row,
+        "attempt": attempt,
+        "scores": scores,
+        "failure": failure,
+    }
+    return Rollout(**given, status=RolloutStatus(status), **more)
+
+
+def test_three_numbers_always(make_plan):
+    plan = make_plan(attempts=2)
+    found = [rollout(0, 0, 1.0), rollout(0, 1, 0.5), rollout(1, 0, status="failed"), rollout(1, 1, None)]
+    report = summarize(found, plan)
+    score = report.primary
+    assert score.mean == pytest.approx(1.5 / 4)
+    assert score.mean_scored == pytest.approx(0.75)
+    assert report.coverage == 0.5
+    assert (score.scored, score.failed, score.passed) == (2, 2, 1)
+    assert (score.min, score.max, score.median) == (0.0, 1.0, 0.25)
+    assert score.std == pytest.approx(0.4146, abs=1e-4)
+    assert {(f.phase.value, f.category.value): f.count for f in report.failures} == {
+        ("model", "rate_limit"): 1,
+        ("score", "score_error"): 1,
+    }
+
+
+def test_pass_at_k_over_rows_with_enough_attempts_and_flakes(make_plan):
+    plan = make_plan(attempts=4, ks=[2])
+    found = [rollout(r, a, 1.0 if a < c else 0.0) for r, c in enumerate([4, 2, 0]) for a in range(4)]
+    score = summarize(found, plan).primary
+    assert [p.k for p in score.pass_at_k] == [1, 2, 3]
+    assert score.pass_at_k[1].value == pytest.approx((1 + 5 / 6 + 0) / 3)
+    assert score.pass_hat_k[1].value == pytest.approx((1 + 1 / 6 + 0) / 3)
+    assert score.flake_rate == pytest.approx(1 / 3)
+    assert all(0 <= p.interval.low <= p.value <= p.interval.high <= 1 for p in score.pass_at_k)
+
+
+def test_one_attempt_has_no_pass_at_k(make_plan):
+    assert summarize([rollout(0, 0, 1.0)], make_plan()).primary.pass_at_k == []
+
+
+def test_skipped_rollouts_count_nowhere(make_plan):
+    report = summarize([rollout(0, 0, 1.0), rollout(1, 0, 0.0, status="skipped")], make_plan())
+    assert report.skipped == 1
+    assert report.primary.mean == 1.0
+
+
+def test_a_score_first_seen_late_counts_as_missing_before(make_plan):
+    found = [rollout(0, 0, status="failed"), rollout(1, 0, 1.0), rollout(2, 0, 1.0, name="g")]
+    report = summarize(found, make_plan())
+    f, g = report.scores
+    assert (f.name, f.scored, f.failed, f.mean) == ("f", 1, 2, pytest.approx(1 / 3))
+    assert (g.name, g.scored, g.failed, g.mean) == ("g", 1, 2, pytest.approx(1 / 3))
+
+
+def test_a_journal_line_counts_like_its_rollout():
+    one = rollout(3, 1, None, usage=Usage(prompt_tokens=5, completion_tokens=2, cost_usd=0.5), duration_ms=12.0)
+    one.scores["f"].usage = Usage(prompt_tokens=7, cost_usd=0.25)
+    assert outcome_of_line(one.to_dict()) == outcome_of(one)
+
+
+def test_unknown_cost_is_not_free(make_plan):
+    report = summarize([rollout(0, 0, 1.0, usage=Usage(prompt_tokens=5))], make_plan())
+    assert report.usage.cost_usd is None
+    assert report.usage.prompt_tokens == 5
+
+
+def test_running_figures_agree_with_the_final_ones(make_plan):
+    summary = Summary(make_plan(attempts=1), score_names=["f"])
+    for i in range(50):
+        summary.add(outcome_of(rollout(i, 0, i % 3 / 2)))
+    running, final = summary.running(), summary.report()
+    assert running.primary.mean == pytest.approx(final.primary.mean)
+    assert running.primary.pass_rate == final.primary.pass_rate
+    assert running.completed == final.completed == 50
