@@ -38,3 +38,44 @@ def test_templates_need_no_inline_script_or_style(path: object) -> None:
 def test_a_login_leads_to_this_platform_only(page: str | None) -> None:
     assert safe_next(page) == "/"
     assert safe_next("/runs/x?at=2") == "/runs/x?at=2"
+
+
+def themes() -> dict[str, dict[str, str]]:
+    """The colours of the light and the dark theme."""
+    text = (STATIC / "osmosis.css").read_text()
+    blocks = re.findall(r":root \{(.*?)\}", text, flags=re.DOTALL)
+    return {
+        name: dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", block))
+        for name, block in zip(("light", "dark"), blocks, strict=True)
+    }
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of WCAG 2."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("text", "ground"),
+    [
+        *((colour, ground) for colour in ("text", "muted", "accent", "bad") for ground in ("bg", "card", "code")),
+        ("accent-text", "accent"),
+        ("good", "good-bg"),
+        ("bad", "bad-bg"),
+        ("warn", "warn-bg"),
+        ("info", "info-bg"),
+        ("good", "card"),
+        ("warn", "card"),
+    ],
+)
+def test_text_can_be_read(theme: str, text: str, ground: str) -> None:
+    colours = themes()[theme]
+    assert contrast(colours[text], colours[ground]) >= 4.5
