@@ -63,15 +63,17 @@ class Signature:
             self.refuse("the return annotation", f"is {spell(found)}", "float")
 
     def _resolved(self, annotation: Any) -> Any:
-        if not isinstance(annotation, str):
-            return annotation
         scope = getattr(inspect.unwrap(self.function), "__globals__", {})
-        try:
-            # What typing.get_type_hints does per annotation; done one by one so that another parameter's name
-            # that exists only for type checkers cannot hide these.
-            return eval(annotation, scope)
-        except Exception:  # noqa: BLE001 - any expression may stand in an annotation; the text itself is then shown
-            return annotation
+        # A quoted annotation in a module with postponed annotations is a string within a string.
+        for _ in range(2):
+            if not isinstance(annotation, str):
+                break
+            try:
+                # One by one, so that another parameter's name that exists only for type checkers hides nothing.
+                annotation = eval(annotation, scope)
+            except Exception:  # noqa: BLE001 - any expression may stand there; the text itself is then shown
+                break
+        return annotation
 
 
 def spell(annotation: Any) -> str:
