@@ -158,6 +158,11 @@ def text_of(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
+def test_a_form_of_unbounded_size_is_not_read(guest: httpx.Client) -> None:
+    assert guest.post("/login", data={"token": "x" * 100_000}).status_code == 400
+    assert guest.post("/login", content=(b"token=x" for _ in range(3))).status_code == 400
+
+
 def test_odd_requests_are_pages_too(script: httpx.Client) -> None:
     for path, status in (("/?at=x", 400), ("/runs/none", 404), ("/runs/none/rollouts?at=x", 400)):
         answer = script.get(path)

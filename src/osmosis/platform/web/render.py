@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
+MAX_FORM_BYTES = 64 * 1024
 SECURITY = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
@@ -102,6 +103,7 @@ class PageRoute(APIRoute):
 
         async def shown(request: Request) -> Response:
             try:
+                _check_size(request)
                 return await handler(request)
             except LoginNeeded as needed:
                 return redirect(login_url(needed.page))
@@ -117,6 +119,14 @@ class PageRoute(APIRoute):
                 return error_page(request, _bug(request, error))
 
         return shown
+
+
+def _check_size(request: Request) -> None:
+    """Forms of pages are short; anything else is refused before it is read."""
+    if request.method == "POST":
+        length = request.headers.get("content-length", "")
+        if not length.isdigit() or int(length) > MAX_FORM_BYTES:
+            raise ValidationError("this form is too large", hint="go back and shorten it")
 
 
 def _malformed(error: RequestValidationError) -> ValidationError:
