@@ -100,12 +100,14 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that is most like `word`, by spelling or by meaning."""
     import difflib
 
-    names = list(known)
-    if SYNONYMS.get(word) in names:
-        return SYNONYMS[word]
-    close = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
-    starts = [name for name in names if len(word) > 1 and name.startswith(word.lower())]
-    return next(iter(close or starts), None)
+    names = {name.lower(): name for name in known}
+    lowered = word.lower()
+    if SYNONYMS.get(lowered) in names:
+        return names[SYNONYMS[lowered]]
+    close = difflib.get_close_matches(lowered, names, n=1, cutoff=0.6)
+    starts = [name for name in names if len(word) > 1 and name.startswith(lowered)]
+    found = next(iter(close or starts), None)
+    return names[found] if found else None
 
 
 def _help_line(path: Sequence[str]) -> str:

@@ -1,0 +1,188 @@
+"""Logins, workspaces, datasets and secrets against a real platform process, by the commands people type."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from osmosis.cli import local_platform
+from osmosis.client import PlatformClient
+from osmosis.client.credentials import CredentialStore
+from osmosis.testing.command_line import CommandRun, run_command
+
+pytestmark = pytest.mark.flow
+Run = Callable[..., CommandRun]
+ROW = '{"user_prompt": "a", "ground_truth": "1"}\n'
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("accounts")
+    started = run_command("platform", "start", "--port", "0", cwd=folder)
+    assert started.code == 0, started.err
+    yield folder
+    local_platform.stop(folder / ".home" / "data")
+
+
+@pytest.fixture
+def run(home: Path) -> Run:
+    """A logged-in person with the workspace `w` active."""
+
+    def go(*words: str, stdin: str = "", **environ: str) -> CommandRun:
+        return run_command(*words, "--json", cwd=home, environ=environ, stdin=stdin)
+
+    assert go("login").code == 0
+    if not any(row["name"] == "w" for row in go("workspace", "list").json["items"]):
+        assert go("workspace", "create", "w").code == 0
+    assert go("workspace", "switch", "w").code == 0
+    return go
+
+
+def url_of(home: Path) -> str:
+    running = local_platform.find(home / ".home" / "data")
+    assert running is not None
+    return running.url
+
+
+def test_the_starter_is_logged_in_without_a_browser(run: Run, home: Path) -> None:
+    who = run("whoami").json["data"]
+    assert who["account"]["platform_url"] == url_of(home)
+    assert who["verified"] is True
+    assert run("login").json["resource"]["already"] is True
+
+
+def test_force_replaces_the_login_and_revokes_the_old_one(run: Run, home: Path) -> None:
+    store = CredentialStore({"OSMOSIS_CONFIG_DIR": str(home / ".home" / "config")})
+    old = store.stored(url_of(home))
+    assert old is not None
+    assert run("login", "--force").code == 0
+    new = store.stored(url_of(home))
+    assert new is not None
+    assert new.token != old.token
+    assert new.active_workspace == "w"
+    refused = run("whoami", OSMOSIS_TOKEN=old.token, OSMOSIS_TOKEN_PLATFORM_URL=url_of(home))
+    assert refused.error["code"] == "AUTH_REQUIRED"
+    assert run("whoami").code == 0
+
+
+def test_a_wrong_token_drops_nothing(run: Run) -> None:
+    refused = run("login", "--token", "not-a-token")
+    assert (refused.code, refused.error["code"]) == (1, "AUTH_REQUIRED")
+    assert run("whoami").code == 0
+
+
+def test_logout_revokes_only_what_this_tool_had_made(run: Run, home: Path) -> None:
+    with PlatformClient(url_of(home), _token(home)) as client:
+        given = client.http.call("POST", "tokens", json={"name": "ci"}, scoped=False)["token"]
+    assert run("login", "--token", "-", stdin=f"{given}\n").json["resource"]["source"] == "token"
+    assert run("logout", "--yes").json["resource"]["platforms"][0]["revoked"] is False
+    assert run("whoami").error["code"] == "AUTH_REQUIRED"
+    still = run("whoami", OSMOSIS_TOKEN=given, OSMOSIS_TOKEN_PLATFORM_URL=url_of(home))
+    assert still.json["data"]["account"]["source"] == "environment"
+    assert run("login").code == 0
+    made = _token(home)
+    assert run("logout", "--all", "--yes").json["resource"]["platforms"][0]["revoked"] is True
+    gone = run("whoami", OSMOSIS_TOKEN=made, OSMOSIS_TOKEN_PLATFORM_URL=url_of(home))
+    assert gone.error["code"] == "AUTH_REQUIRED"
+
+
+def _token(home: Path) -> str:
+    login = CredentialStore({"OSMOSIS_CONFIG_DIR": str(home / ".home" / "config")}).stored(url_of(home))
+    assert login is not None
+    return login.token
+
+
+def test_elsewhere_a_person_approves_the_code(run: Run, home: Path, tmp_path: Path) -> None:
+    """The device flow, from a machine that did not start the platform: another data folder stands for it."""
+    url, token = url_of(home), _token(home)
+    done: list[CommandRun] = []
+    words = ["login", "--no-browser", "--platform", url]
+    worker = threading.Thread(target=lambda: done.append(run_command(*words, cwd=tmp_path)))
+    with PlatformClient(url, None) as client:
+        offer = client.accounts.authorize("other machine")
+    assert offer["verification_uri_complete"].startswith(url)
+    worker.start()
+    _approve_waiting(home, token)
+    worker.join(60)
+    assert done, "the login did not end"
+    assert done[0].code == 0, done[0].err
+    assert run_command("whoami", "--platform", url, "--json", cwd=tmp_path).code == 0
+
+
+def _approve_waiting(home: Path, token: str) -> None:
+    """Approve the newest waiting code as its owner would on the page, straight in the platform's services."""
+    import sqlalchemy as sa
+
+    from osmosis.platform import tables
+    from osmosis.platform.db import Database
+    from osmosis.platform.services import device
+
+    db = Database(f"sqlite:///{home / '.home' / 'data' / 'platform.db'}")
+    deadline = time.monotonic() + 30
+    try:
+        while time.monotonic() < deadline:
+            with db.write() as session:
+                query = sa.select(tables.DeviceCode).where(
+                    tables.DeviceCode.status == "pending", tables.DeviceCode.device_name != "other machine"
+                )
+                waiting = session.scalars(query).first()
+                if waiting is not None:
+                    owner = session.scalars(sa.select(tables.User)).first()
+                    assert owner is not None
+                    device.decide(session, waiting.user_code, owner, approve=True)
+                    return
+            time.sleep(0.1)
+    finally:
+        db.close()
+    raise AssertionError("no login was waiting")
+
+
+def test_a_dataset_goes_up_once_and_comes_back_the_same(run: Run, home: Path) -> None:
+    file = home / "rows.jsonl"
+    file.write_text(ROW * 6)
+    first = run("dataset", "upload", "rows.jsonl")
+    assert first.code == 0, first.err
+    assert (first.json["resource"]["row_count"], first.json["resource"]["uploaded"]) == (6, True)
+    assert run("dataset", "upload", "rows.jsonl").json["resource"]["uploaded"] is False
+    file.write_text(ROW * 7)
+    assert run("dataset", "upload", "rows.jsonl").error["code"] == "CONFLICT"
+    assert run("dataset", "upload", "rows.jsonl", "--overwrite").error["code"] == "INTERACTIVE_REQUIRED"
+    replaced = run("dataset", "upload", "rows.jsonl", "--overwrite", "--yes")
+    assert replaced.json["resource"]["row_count"] == 7
+    assert [row["file_name"] for row in run("dataset", "list").json["items"]] == ["rows"]
+    assert len(run("dataset", "preview", "rows", "--rows", "2").json["items"]) == 2
+    assert run("dataset", "download", "rows", "-o", "back.jsonl").code == 0
+    assert (home / "back.jsonl").read_bytes() == file.read_bytes()
+    assert run("dataset", "download", "rows", "-o", "back.jsonl").error["code"] == "CONFLICT"
+    assert run("dataset", "delete", "rows", "--yes").code == 0
+    assert run("dataset", "info", "rows").error["code"] == "NOT_FOUND"
+
+
+def test_a_secret_goes_in_and_never_comes_out(run: Run, home: Path) -> None:
+    value = "s3cret-value-of-the-test"
+    assert run("secret", "set", "MY_KEY", "--env", "SOURCE", SOURCE=value).code == 0
+    assert run("secret", "set", "MY_KEY", "--from-file", "-", "--scope", "workspace", stdin=value).code == 0
+    (home / "more.env").write_text(f"export ONE='{value}'\n# comment\nTWO={value}\n")
+    assert run("secret", "import", "more.env", "--yes").json["resource"]["names"] == ["ONE", "TWO"]
+    listed = run("secret", "list")
+    mine = next(row for row in listed.json["items"] if row["name"] == "MY_KEY" and row["scope"] == "personal")
+    assert mine["shadows"] is True
+    assert value not in listed.out + run("secret", "list", "--scope", "personal").out
+    assert "did you mean ONE" in run("secret", "delete", "ONR", "--yes").error["details"]["hint"]
+    for name in ("MY_KEY", "ONE", "TWO"):
+        assert run("secret", "delete", name, "--yes").code == 0
+    assert [row["scope"] for row in run("secret", "list").json["items"]] == ["workspace"]
+
+
+def test_the_active_workspace_and_the_flag(run: Run) -> None:
+    assert run("workspace", "current").json["data"]["chosen_by"] == "osmosis workspace switch"
+    assert "did you mean w?" in run("workspace", "switch", "ww").error["details"]["hint"]
+    assert run("eval", "list").json["workspace"] == {"name": "w"}
+    assert run("eval", "list", "--workspace", "nobody").code == 1
+    assert run("eval", "info", "nothing-1").error["code"] == "NOT_FOUND"
+    assert run("train", "list").json["items"] == []
+    assert run("model", "list").code == 0

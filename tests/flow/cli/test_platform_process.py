@@ -1,0 +1,104 @@
+"""`osmosis platform`: a real background process, started once, found again, stopped in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from osmosis.cli import local_platform
+from osmosis.cli.local_platform import StartPlan
+from osmosis.testing.command_line import CommandRun, run_command
+
+pytestmark = pytest.mark.flow
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    local_platform.stop(tmp_path / ".home" / "data", force=True)
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_it_starts_once_is_found_and_stops(home: Path) -> None:
+    port = free_port()
+    first = run_command("platform", "start", "--port", port, "--json", cwd=home)
+    assert first.code == 0, first.err
+    assert first.json["resource"]["started"] is True
+    assert first.json["resource"]["url"] == f"http://127.0.0.1:{port}"
+    again = run_command("platform", "start", "--json", cwd=home)
+    assert again.json["resource"]["started"] is False
+    assert again.json["resource"]["pid"] == first.json["resource"]["pid"]
+    status = run_command("platform", "status", "--json", cwd=home)
+    assert (status.code, status.json["data"]["answers"]) == (0, True)
+    assert run_command("platform", "logs", "-n", "5", cwd=home).code == 0
+    assert run_command("platform", "stop", "--json", cwd=home).json["resource"]["stopped"] is True
+    gone = run_command("platform", "status", "--json", cwd=home)
+    assert (gone.code, gone.json["data"]["running"]) == (1, False)
+    assert run_command("platform", "stop", "--json", cwd=home).json["resource"] == {"stopped": False}
+    back = run_command("platform", "start", "--json", cwd=home)
+    assert back.json["resource"]["port"] == int(port), "logins and remotes name the port"
+
+
+def test_a_taken_port_is_an_error_when_asked_for_and_avoided_otherwise(home: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        refused = run_command("platform", "start", "--port", str(taken), "--json", cwd=home)
+        assert (refused.code, refused.error["code"]) == (1, "CONFLICT")
+        data = home / ".home" / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        (data / "port").write_text(f"{taken}\n")  # where it was last time
+        started = run_command("platform", "start", cwd=home)
+        assert started.code == 0, started.err
+        assert f"port {taken} is taken by another program; using " in started.err
+
+
+def test_two_starts_at_once_are_one_platform(home: Path) -> None:
+    data = home / "data"
+    found: list[tuple[int, bool]] = []
+
+    def start() -> None:
+        running, now = local_platform.start(StartPlan(data, port=0), {"PATH": os.environ["PATH"]})
+        found.append((running.pid, now))
+
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    try:
+        assert len({pid for pid, _ in found}) == 1
+        assert sorted(now for _, now in found) == [False, True]
+    finally:
+        local_platform.stop(data)
+
+
+def test_a_killed_platform_is_seen_as_gone_and_starts_again(home: Path) -> None:
+    first = run_command("platform", "start", "--port", "0", "--json", cwd=home).json["resource"]
+    os.kill(first["pid"], signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while run_command("platform", "status", cwd=home).code == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    again = run_command("platform", "start", "--json", cwd=home).json["resource"]
+    assert again["started"] is True
+    assert again["pid"] != first["pid"]
+
+
+def test_a_platform_that_cannot_start_says_why_and_leaves_none_behind(home: Path) -> None:
+    failed: CommandRun = run_command("platform", "start", "--database-url", "nonsense://x", "--json", cwd=home)
+    assert failed.code == 1
+    assert "ended while starting" in failed.error["message"]
+    assert run_command("platform", "status", cwd=home).code == 1
