@@ -12,6 +12,7 @@ import pytest
 
 from osmosis.errors import Conflict, ValidationError
 from osmosis.platform import tables
+from osmosis.platform.app import create_app
 from osmosis.platform.context import Platform
 from osmosis.platform.services import repositories, sync, synced, users, workspaces
 from osmosis.platform.settings import PlatformSettings
@@ -201,6 +202,15 @@ def test_a_sync_that_was_cut_off_is_closed_by_the_next(platform: Platform, git: 
         sync.request(session, session.get_one(tables.Repository, repository_id)).status = "Syncing"
     sync_now(platform, repository_id)
     assert [status for status, _, _ in all_events(platform)] == ["Failed", "Success"]
+
+
+def test_a_new_start_leaves_no_sync_open(platform: Platform, git: Git, tmp_path: Path) -> None:
+    repository_id = connect(platform, str(tmp_path / "ann" / "origin.git"))
+    sync_now(platform, repository_id)
+    with platform.db.write() as session:
+        sync.request(session, session.get_one(tables.Repository, repository_id))
+    create_app(platform.settings)
+    assert [status for status, _, _ in all_events(platform)] == ["Success", "Failed"]
 
 
 def test_local_paths_need_a_loopback_platform(tmp_path: Path) -> None:

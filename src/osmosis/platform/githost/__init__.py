@@ -11,7 +11,9 @@ from fastapi import FastAPI
 
 
 def mount(app: FastAPI) -> None:
-    """Add the git host's routes to the platform."""
+    """Add the git host's routes to the platform, and close syncs that a former process left open."""
+    from ..services import sync
     from .routes import router
 
+    sync.recover(app.state.platform.db)
     app.include_router(router)

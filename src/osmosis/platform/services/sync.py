@@ -190,6 +190,23 @@ def _fail(db: Database, event_id: str, text: str) -> None:
             event.finished_at = utc_now()
 
 
+def recover(db: Database) -> None:
+    """At the start of the platform: what a former process left open says so, and nobody waits for it.
+
+    A sync that another process is still working on writes its own end over this one.
+    """
+    with db.write() as session:
+        session.execute(
+            sa.update(tables.SyncEvent)
+            .where(tables.SyncEvent.status.in_(_OPEN))
+            .values(
+                status=SyncStatus.FAILED.value,
+                error="the platform stopped during this sync; sync again",
+                finished_at=utc_now(),
+            )
+        )
+
+
 def _close_abandoned(session: Session, repository_id: str, *, keep: str) -> None:
     """Under the lock no other sync of this repository works: one that says it does was cut off."""
     session.execute(
