@@ -115,7 +115,7 @@ def _user_name() -> str:
 def _log_to(path: Path) -> None:
     path.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.parent.mkdir(exist_ok=True)
-    handlers = [
+    handlers: list[logging.Handler] = [
         logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=3, encoding="utf-8"),
         logging.StreamHandler(sys.stderr),
     ]

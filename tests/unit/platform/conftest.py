@@ -192,8 +192,8 @@ def site(tmp_path: Path, plain_template: Template, database_url: str) -> Iterato
     """A platform with an empty workspace `demo`."""
     folder = tmp_path / "data"
     found = _build(folder, database_url) if database_url else plain_template.copy(folder)
-    yield found
-    found.platform.db.close()
+    with found.http, found.anonymous:  # one event loop each, instead of one per request
+        yield found
 
 
 @pytest.fixture
@@ -201,5 +201,5 @@ def ready(tmp_path: Path, ready_template: Template, database_url: str) -> Iterat
     """A platform with a pushed rollout `multiply` and a dataset `sums` of 40 rows."""
     folder = tmp_path / "data"
     found = _fill(_build(folder, database_url)) if database_url else ready_template.copy(folder)
-    yield found
-    found.platform.db.close()
+    with found.http, found.anonymous:
+        yield found

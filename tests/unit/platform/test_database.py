@@ -7,10 +7,12 @@ import threading
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from osmosis.platform import tables
-from osmosis.platform.db import Database
+from osmosis.platform.db import HEAD, MIGRATIONS, Database
 from osmosis.platform.services import users
 from osmosis.records.base import utc_now
 
@@ -27,6 +29,12 @@ def test_the_migrations_lead_to_the_tables_as_declared(db) -> None:
     with db.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, tables.Base.metadata) == []
+
+
+def test_the_newest_migration_is_the_one_a_start_compares_with() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    assert ScriptDirectory.from_config(config).get_current_head() == HEAD
 
 
 def test_migrating_again_and_from_many_threads_changes_nothing(db) -> None:
