@@ -123,7 +123,24 @@ def _agent(flags: LocalFlags) -> str:
         raise UsageError(what, hint="give one of -m module:agent, --mcp DIR|URL, --server URL")
     if flags.module:
         return flags.module
-    return f"mcp:{flags.mcp}" if flags.mcp else f"server:{flags.server}"
+    if flags.mcp:
+        return f"mcp:{flags.mcp if '/' in flags.mcp else './' + flags.mcp}"
+    if not str(flags.server).startswith(("http://", "https://")):
+        raise ValidationError(f"--server {flags.server} is no http URL", hint="--server http://127.0.0.1:9000")
+    return f"server:{flags.server}"
+
+
+def agent_kind(agent: str) -> tuple[str, str]:
+    """What a plan's agent is (`server`, `mcp` or `module`) and where.
+
+    A module may be called `server` or `mcp`: only what follows, a URL or a path, makes it something else.
+    """
+    kind, _, target = agent.partition(":")
+    if kind == "server" and target.startswith(("http://", "https://")):
+        return kind, target
+    if kind == "mcp" and "/" in target:
+        return kind, target
+    return "module", agent
 
 
 def model_spec(flags: LocalFlags, runs_dir: Path) -> ModelSpec:

@@ -32,7 +32,7 @@ from ..records.dataset import Row
 from ..records.plan import EvalPlan, ModelSpec
 from ..records.report import Report
 from .context import AppContext
-from .eval_plan import declared_secrets, key_for
+from .eval_plan import agent_kind, declared_secrets, key_for
 from .eval_progress import ProgressObserver
 from .eval_show import draw_report, exit_code, next_steps
 from .output import DetailResult, Mode
@@ -130,7 +130,7 @@ class _Session:
         self.ctx = ctx
         self.run = run
         self.plan = run.plan
-        self.kind, _, self.target = self.plan.agent.partition(":")
+        self.kind, self.target = agent_kind(self.plan.agent)
         self.notes: list[str] = []
         self.agent: Any = None
         self.scorers: list[Scorer] = []

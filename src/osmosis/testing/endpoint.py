@@ -81,6 +81,10 @@ class ModelEndpoint:
     async def _stop(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

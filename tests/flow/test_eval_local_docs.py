@@ -1,0 +1,71 @@
+"""Runs every example of docs/eval.md, in order, in one folder, as a reader would."""
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from osmosis.cli.main import main
+from osmosis.testing.endpoint import ModelEndpoint
+
+pytestmark = pytest.mark.flow
+
+DOC = Path(__file__).parents[2] / "docs" / "eval.md"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+
+
+def examples():
+    """Files to write, then commands with their expected exit code."""
+    files, commands = {}, []
+    for language, body in BLOCK.findall(DOC.read_text()):
+        named = re.match(r"# file: (\S+)\n", body)
+        if named:
+            files[named.group(1)] = body[named.end() :]
+        elif language == "sh":
+            for line in body.splitlines():
+                if line and not line.startswith("#"):
+                    command, _, note = line.partition("   # exit: ")
+                    commands.append((command, int(note or 0)))
+    return files, commands
+
+
+def test_every_flag_of_the_command_is_documented():
+    import typer
+
+    from osmosis.cli.eval_local import local_eval
+
+    app = typer.Typer(add_completion=False)
+    app.command()(local_eval)
+    flags = {option for parameter in typer.main.get_command(app).params for option in parameter.opts}
+    text = DOC.read_text()
+    shown = {"--agent", "--module", "--dataset", "--output", "--quiet", "--api-key"}  # other spellings of what is there
+    missing = sorted(f for f in flags if f.startswith("--") and f not in text and f not in shown)
+    assert missing == []
+
+
+def test_the_examples_run(tmp_path, capsys):
+    files, commands = examples()
+    for name, content in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    with ModelEndpoint() as endpoint:
+        environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "MODEL_URL": endpoint.url,
+            "SERVICE_TOKEN": "a-token-for-the-test",
+            "OSMOSIS_CACHE_DIR": str(tmp_path / "cache"),
+        }
+        for command, expected in commands:
+            words = shlex.split(command.replace("$MODEL_URL", endpoint.url))
+            assert words[0] == "osmosis"
+            code = main(words[1:], environ=environ, cwd=tmp_path)
+            said = capsys.readouterr()
+            assert code == expected, f"{command}\n{said.out}\n{said.err}"
+        assert len(endpoint.requests) > 8
+    assert len(commands) > 35
+    assert (tmp_path / "out" / "results.json").exists()
+    assert (tmp_path / ".osmosis" / "runs" / "nightly" / "report.html").stat().st_size > 5000
