@@ -41,9 +41,9 @@ class Refused(Exception):
     """The receiver answered that it will never take this."""
 
 
-def open_session() -> aiohttp.ClientSession:
-    """The one connection pool of a server; must be opened inside its event loop."""
-    connector = aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=30.0, ttl_dns_cache=60)
+def open_session(max_connections: int = 0) -> aiohttp.ClientSession:
+    """The one connection pool of a server (0 = as many as are needed); must be opened inside its event loop."""
+    connector = aiohttp.TCPConnector(limit=max_connections, limit_per_host=0, keepalive_timeout=30.0, ttl_dns_cache=60)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
 

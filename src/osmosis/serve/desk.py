@@ -19,9 +19,6 @@ from .outcome import Outcome, cancelled, crashed, failed
 
 log = logging.getLogger("osmosis.serve")
 
-ABANDON_AFTER_S = 5.0
-"""A rollout that goes on after its end gives up its slot after this long."""
-
 StateSink = Callable[[RolloutState], None]
 Execute = Callable[["Entry"], Awaitable[Outcome]]
 
@@ -154,7 +151,7 @@ class Desk:
         task = entry.task
         if task is not None and task is not asyncio.current_task() and not task.done():
             task.cancel()
-            loop.call_later(ABANDON_AFTER_S, self._abandon, entry)
+            loop.call_later(self.limits.abandon_after_s, self._abandon, entry)
         entry.wake()
         if entry.on_end is not None:
             entry.on_end(entry)

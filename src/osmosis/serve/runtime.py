@@ -32,9 +32,11 @@ class ServerRuntime:
         *,
         spool_dir: Path | None = None,
         delivery_policy: DeliveryPolicy | None = None,
+        max_connections: int = 0,
     ) -> None:
         self.limits = limits
         self.desk = Desk(max_concurrent, limits)
+        self._max_connections = max_connections
         self._session: aiohttp.ClientSession | None = None
         self.delivery = Delivery(self.session, spool=Spool(spool_dir) if spool_dir else None, policy=delivery_policy)
         self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []
@@ -56,7 +58,7 @@ class ServerRuntime:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        self._session = open_session()
+        self._session = open_session(self._max_connections)
         signals = SignalDrain(self.drain, self.hurry)
         tasks = [asyncio.get_running_loop().create_task(work()) for work in self.background]
         try:

@@ -66,8 +66,14 @@ def create_app(
     if known.max_metadata_size_bytes != DEFAULT_MAX_METADATA_SIZE_BYTES:
         set_max_metadata_size_bytes(known.max_metadata_size_bytes)
     bounds = limits or replace(ServeLimits(), rollout_timeout_s=known.server.request_timeout_seconds, keep_s=ttl)
+    client = known.client
     runtime = ServerRuntime(
-        int(slots), bounds, spool_dir=spool_dir or default_spool(environ), delivery_policy=delivery_policy
+        int(slots),
+        bounds,
+        spool_dir=spool_dir or default_spool(environ),
+        delivery_policy=delivery_policy,
+        # A limit that nobody chose would be a second, hidden bound on the rollouts that run at once.
+        max_connections=client.max_connections if "max_connections" in client.model_fields_set else 0,
     )
     traces = open_traces(debug_dir, api_key, environ)
     if traces is not None:
