@@ -1,0 +1,79 @@
+"""The tables of `docs/config.md`, made from the records, so that the page says what the code checks.
+
+`python -m osmosis.workspace.reference docs/config.md` writes them between the marker lines; a test compares.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from ..records.config_check import CONFIGS, expected, fields_of
+
+BEGIN = "<!-- tables: begin (made by `make docs`) -->"
+END = "<!-- tables: end -->"
+_TITLES = {"eval": "Eval configs: `configs/eval/*.toml`", "training": "Training configs: `configs/training/*.toml`"}
+_SHARED = ("experiment", "advanced", "env", "secrets")
+
+
+def config_tables() -> str:
+    """Every table of every kind of config: key, type and range, default, meaning."""
+    parts = []
+    for kind, model in CONFIGS.items():
+        parts.append(f"## {_TITLES[kind]}\n")
+        for name, inner, field in fields_of(model):
+            if kind != "eval" and name in _SHARED and name != "secrets":
+                continue  # the same table, described once
+            parts.append(_table(name, inner, field, kind))
+    return "\n".join(parts)
+
+
+def _table(name: str, inner: type[BaseModel] | None, field: FieldInfo, kind: str) -> str:
+    need = "required" if field.is_required() else "optional"
+    both = " (both kinds of config)" if name in _SHARED and name != "secrets" else ""
+    lines = [f"### [{name}]\n", f"*{need}{both}*\n"]
+    if inner is None:
+        lines.append(f"{field.description} Keys are variable names, values are text.\n")
+        return "\n".join(lines)
+    lines += ["| key | takes | default | meaning |", "| --- | --- | --- | --- |"]
+    for key, part in inner.model_fields.items():
+        lines.append(f"| `{key}` | {expected(part)} | {_default(part)} | {part.description or ''} |")
+    if inner.model_config.get("extra") == "allow":
+        lines.append("| anything else | any TOML value | | Passed through as it stands. |")
+    if name == "secrets" and kind == "training":
+        lines.append("\nThe table may be left out; where it stands, `required` must be there.")
+    return "\n".join(lines) + "\n"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "must be given"
+    value = field.get_default(call_default_factory=True)
+    if value is None:
+        return "not set"
+    if isinstance(value, float):
+        return f"`{value:g}`".replace("e-0", "e-")
+    return f"`{value}`" if value != {} else "empty"
+
+
+def with_tables(page: str) -> str:
+    """The page with its tables made again. Raises ValueError when it has no place for them."""
+    head, begin, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page needs the lines {BEGIN!r} and {END!r}")
+    return f"{head}{BEGIN}\n\n{config_tables()}\n{END}{tail}"
+
+
+def main(arguments: list[str]) -> int:
+    for name in arguments:
+        path = Path(name)
+        path.write_text(with_tables(path.read_text("utf-8")), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
