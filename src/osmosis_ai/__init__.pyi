@@ -1,7 +1,3 @@
-from osmosis.serve.server02 import (
-    create_app as create_app,
-)
-
 from osmosis.records.wire02 import (
     InitResponse as InitResponse,
 )
@@ -115,6 +111,9 @@ from osmosis.sdk.workflow import (
 )
 from osmosis.serve.server import (
     create_rollout_server as create_rollout_server,
+)
+from osmosis.serve.server02 import (
+    create_app as create_app,
 )
 
 __version__: str

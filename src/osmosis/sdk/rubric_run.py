@@ -220,11 +220,18 @@ def bounds_of(config: RubricConfig, record: RubricRecord) -> tuple[float | None,
     return low, high
 
 
+async def judge_once(job: RubricJob, record: RubricRecord) -> tuple[float, str | None, Any, Usage]:
+    """One judgement by the job's function; raises what the function raises."""
+    return await _custom(job)(record)
+
+
 def _custom(job: RubricJob) -> Scorer:
     function = job.function
     assert function is not None
     parameters = inspect.signature(function).parameters
     judge_like = "rubric" in parameters or "model_info" in parameters
+    if "extra_info" not in parameters and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        judge_like = True
 
     async def score(record: RubricRecord) -> tuple[float, str | None, Any, Usage]:
         arguments = _as_judge(job.config, record) if judge_like else _as_function(job.config, record)

@@ -1,22 +1,3 @@
-from osmosis.serve.server02 import (
-    create_app as create_app,
-)
-from osmosis.serve.serving import (
-    DEFAULT_HOST as DEFAULT_HOST,
-)
-from osmosis.serve.serving import (
-    DEFAULT_PORT as DEFAULT_PORT,
-)
-from osmosis.serve.serving import (
-    ServeError as ServeError,
-)
-from osmosis.serve.serving import (
-    serve_agent_loop as serve_agent_loop,
-)
-from osmosis.serve.serving import (
-    validate_and_report as validate_and_report,
-)
-
 from osmosis.records.wire02 import (
     DEFAULT_MAX_METADATA_SIZE_BYTES as DEFAULT_MAX_METADATA_SIZE_BYTES,
 )
@@ -259,4 +240,22 @@ from osmosis.sdk.workflow import (
 )
 from osmosis.serve.server import (
     create_rollout_server as create_rollout_server,
+)
+from osmosis.serve.server02 import (
+    create_app as create_app,
+)
+from osmosis.serve.serving import (
+    DEFAULT_HOST as DEFAULT_HOST,
+)
+from osmosis.serve.serving import (
+    DEFAULT_PORT as DEFAULT_PORT,
+)
+from osmosis.serve.serving import (
+    ServeError as ServeError,
+)
+from osmosis.serve.serving import (
+    serve_agent_loop as serve_agent_loop,
+)
+from osmosis.serve.serving import (
+    validate_and_report as validate_and_report,
 )

@@ -1,0 +1,208 @@
+"""Logins as generation 0.2 offered them in Python, over the credential store and client of this one.
+
+The store is keyed by platform here; a workspace is what the platform says the login may see. Nothing is deleted on a
+401: an expired login is an error with a hint.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import webbrowser
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from ..client import PlatformClient
+from ..client.credentials import CredentialStore, Login
+from ..client.settings import platform_url
+from ..errors import AuthRequired, OsmosisError
+from ..sdk.console import console
+
+LOGIN_TIMEOUT_SECONDS = 300.0
+_UNSAID_LIFETIME = timedelta(days=90)
+
+
+class LoginError(OsmosisError):
+    """The login did not come about."""
+
+    code = "AUTH_REQUIRED"
+
+
+class AuthenticationExpiredError(AuthRequired):
+    """There is no login, or the platform does not accept it any more."""
+
+
+class PlatformAPIError(OsmosisError):
+    """The platform refused; `status_code` is its HTTP status when there was one."""
+
+    def __init__(self, message: str, status_code: int | None = None) -> None:
+        super().__init__(message, status_code=status_code)
+        self.status_code = status_code
+
+
+@dataclass
+class WorkspaceCredentials:
+    """One login."""
+
+    access_token: str = field(repr=False)
+    user: dict[str, Any]
+    """`id`, `email`, `name`."""
+    expires_at: datetime
+    """Aware."""
+    organization: dict[str, Any] = field(default_factory=dict)
+    """`id`, `name`, `role` of the workspace."""
+    created_at: datetime | None = None
+    token_id: str | None = None
+    token_type: str = "Bearer"
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkspaceCredentials:
+        """From the stored shape; `ValueError` for an expiry without time zone."""
+        created = data.get("created_at")
+        return cls(
+            access_token=data["access_token"],
+            user=dict(data.get("user") or {}),
+            expires_at=_aware(data["expires_at"]),
+            organization=dict(data.get("organization") or {}),
+            created_at=_aware(created) if created else None,
+            token_id=data.get("token_id"),
+            token_type=data.get("token_type", "Bearer"),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The stored shape, token included."""
+        data = {
+            "access_token": self.access_token,
+            "token_type": self.token_type,
+            "expires_at": self.expires_at.isoformat(),
+            "user": self.user,
+            "organization": self.organization,
+            "created_at": self.created_at.isoformat() if self.created_at else None,
+            "token_id": self.token_id,
+        }
+        return {key: value for key, value in data.items() if value is not None}
+
+    def is_expired(self) -> bool:
+        """`ValueError` for an expiry without time zone."""
+        if self.expires_at.tzinfo is None:
+            raise ValueError("expires_at has no time zone")
+        return self.expires_at <= datetime.now(timezone.utc)
+
+
+@dataclass
+class LoginResult:
+    user: dict[str, Any]
+    organization: dict[str, Any]
+    expires_at: datetime
+    revoked_previous_tokens: int = 0
+
+
+def login(no_browser: bool = False, timeout: float = LOGIN_TIMEOUT_SECONDS) -> LoginResult:
+    """Logs in by a code that is approved in a browser, and keeps the login; `LoginError` when nobody approves."""
+    url = platform_url(os.environ)
+    with PlatformClient(url, None) as client:
+        offer = client.accounts.authorize(socket.gethostname())
+        console.print(f"open {offer['verification_uri']} and enter {offer['user_code']}")
+        if not no_browser:
+            webbrowser.open(str(offer["verification_uri"]))
+        answer = _wait(client, offer, timeout)
+    saved = Login(
+        url,
+        token=answer["token"],
+        user=answer.get("user") or {},
+        token_id=answer.get("token_id"),
+        expires_at=answer.get("expires_at"),
+    )
+    CredentialStore(os.environ).save(saved)
+    found = _credentials(saved)
+    return LoginResult(found.user, found.organization, found.expires_at)
+
+
+def _wait(client: PlatformClient, offer: dict[str, Any], timeout: float) -> dict[str, Any]:
+    pause, deadline = float(offer.get("interval") or 5), time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        try:
+            return client.accounts.poll(str(offer["device_code"]))
+        except OsmosisError as exc:
+            if "slow_down" in exc.message:
+                pause += 5
+            elif "authorization_pending" not in exc.message:
+                raise LoginError(f"the login was not approved: {exc.message}") from exc
+        time.sleep(pause)
+    raise LoginError(f"the login was not approved within {timeout:g} s", hint="osmosis login")
+
+
+def get_valid_credentials() -> WorkspaceCredentials | None:
+    """The login at the current platform, when there is one that has not expired."""
+    found = CredentialStore(os.environ).find(platform_url(os.environ))
+    if found is None or found.expired:
+        return None
+    return _credentials(found)
+
+
+def get_all_workspaces() -> list[tuple[str, WorkspaceCredentials, bool]]:
+    """(name, credentials, is it the current one) of every stored login."""
+    store, current = CredentialStore(os.environ), platform_url(os.environ)
+    found = []
+    for url in store.urls():
+        one = store.stored(url)
+        if one is not None:
+            found.append((one.active_workspace or url, _credentials(one), url == current))
+    return found
+
+
+def platform_request(
+    endpoint: str,
+    method: str = "GET",
+    data: dict[str, Any] | None = None,
+    headers: dict[str, str] | None = None,
+    timeout: float = 30.0,
+    credentials: WorkspaceCredentials | None = None,
+) -> dict[str, Any]:
+    """One call of the platform's API; `endpoint` such as `/api/cli/verify`.
+
+    `AuthenticationExpiredError` without a login it accepts, `PlatformAPIError` for anything else it refuses.
+    """
+    import httpx
+
+    known = credentials or get_valid_credentials()
+    if known is None:
+        raise AuthenticationExpiredError("not logged in", hint="osmosis login")
+    sent = {**(headers or {}), "Authorization": f"Bearer {known.access_token}"}
+    url = platform_url(os.environ).rstrip("/") + "/" + endpoint.lstrip("/")
+    try:
+        reply = httpx.request(method, url, json=data, headers=sent, timeout=timeout)
+    except httpx.HTTPError as exc:
+        raise PlatformAPIError(f"{endpoint}: {exc or type(exc).__name__}") from exc
+    if reply.status_code == 401:
+        raise AuthenticationExpiredError("the platform does not accept this login any more", hint="osmosis login")
+    if reply.status_code >= 400:
+        raise PlatformAPIError(f"{endpoint} answered {reply.status_code}: {reply.text[:500]}", reply.status_code)
+    try:
+        body: dict[str, Any] = reply.json() if reply.content else {}
+    except ValueError as exc:
+        raise PlatformAPIError(f"{endpoint} did not answer with JSON", reply.status_code) from exc
+    return body
+
+
+def _credentials(found: Login) -> WorkspaceCredentials:
+    try:
+        ends = _aware(found.expires_at)
+    except (TypeError, ValueError):
+        ends = datetime.now(timezone.utc) + _UNSAID_LIFETIME
+    return WorkspaceCredentials(
+        access_token=found.token,
+        user=found.user,
+        expires_at=ends,
+        organization={"name": found.active_workspace} if found.active_workspace else {},
+        token_id=found.token_id,
+    )
+
+
+def _aware(value: Any) -> datetime:
+    moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        raise ValueError(f"{value!r} has no time zone")
+    return moment

@@ -1,0 +1,103 @@
+"""`DatasetReader` of generation 0.2: rows with the three columns, which it insists on, and requests made from them.
+
+Reads through `engine.dataset`, so every format and every message is the same as the command line's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypedDict
+
+from ..engine.dataset import count_rows, read_rows
+from ..errors import DatasetError
+from ..records.dataset import FORMATS
+from ..records.plan import Selection
+from ..records.wire02 import RolloutRequest
+from .errors import DatasetParseError, DatasetValidationError
+
+REQUIRED_COLUMNS = ("ground_truth", "user_prompt", "system_prompt")
+LOCAL_URL = "http://local-rollout.local"
+
+
+class DatasetRow(TypedDict, total=False):
+    """A row; further columns keep their names and values."""
+
+    ground_truth: str
+    user_prompt: str
+    system_prompt: str
+
+
+class DatasetReader:
+    """The rows of a file. `FileNotFoundError` when it is missing, `DatasetParseError` for another ending.
+
+    `required` names the columns every row must have as non-blank text; leave some out to accept rows without.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, required: tuple[str, ...] = REQUIRED_COLUMNS) -> None:
+        self.path = Path(path)
+        self.required = required
+        if not self.path.is_file():
+            raise FileNotFoundError(f"there is no dataset {self.path}")
+        if self.path.suffix.lower().lstrip(".") not in FORMATS:
+            known = ", ".join(f".{one}" for one in FORMATS)
+            raise DatasetParseError(f"{self.path}: cannot read {self.path.suffix or 'this'} files; use {known}")
+
+    def __len__(self) -> int:
+        return count_rows(self.path)
+
+    def read(self, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
+        """The rows as dicts, at most `limit` of them after `offset`."""
+        return list(self.iter_rows(limit=limit, offset=offset))
+
+    def iter_rows(self, limit: int | None = None, offset: int = 0) -> Iterator[dict[str, Any]]:
+        """The same, one at a time."""
+        try:
+            for row in read_rows(self.path, Selection(limit=limit, offset=offset)):
+                yield self._checked(row.index, row.data)
+        except DatasetError as exc:
+            raise DatasetParseError(exc.message, hint=exc.hint) from exc
+
+    def _checked(self, index: int, data: dict[str, Any]) -> dict[str, Any]:
+        row = {name.lower() if name.lower() in REQUIRED_COLUMNS else name: value for name, value in data.items()}
+        missing = [name for name in self.required if name not in row]
+        if missing:
+            raise DatasetValidationError(f"Row {index}: missing required columns: {missing}")
+        for name in self.required:
+            if not isinstance(row[name], str) or not row[name].strip():
+                raise DatasetValidationError(f"Row {index}: {name} must be a non-empty string, got {row[name]!r}")
+        return row
+
+
+def dataset_row_to_request(
+    row: dict[str, Any],
+    row_index: int,
+    max_turns: int = 10,
+    max_tokens_total: int = 4096,
+    completion_params: dict[str, Any] | None = None,
+    rollout_id_prefix: str = "local",
+    rollout_id: str | None = None,
+    metadata_overrides: dict[str, Any] | None = None,
+) -> RolloutRequest:
+    """The request a trainer would send for this row: system and user message, every other column as metadata."""
+    messages = [
+        {"role": role, "content": row[column]}
+        for role, column in (("system", "system_prompt"), ("user", "user_prompt"))
+        if row.get(column)
+    ]
+    extra = {name: value for name, value in row.items() if name not in REQUIRED_COLUMNS}
+    return RolloutRequest(
+        rollout_id=rollout_id or f"{rollout_id_prefix}-{row_index}",
+        server_url=LOCAL_URL,
+        messages=messages,
+        completion_params=completion_params or {},
+        max_turns=max_turns,
+        max_tokens_total=max_tokens_total,
+        metadata={
+            "ground_truth": row.get("ground_truth"),
+            "row_index": row_index,
+            **extra,
+            **(metadata_overrides or {}),
+        },
+    )

@@ -1,0 +1,29 @@
+"""`RubricEvaluator` of generation 0.2: one record judged by one rubric, by any function that can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..sdk.judge import evaluate_rubric
+from ..sdk.judge_result import background
+from ..sdk.rubric_files import RubricConfig
+from ..sdk.rubric_records import RubricRecord
+from ..sdk.rubric_run import RubricJob, judge_once
+
+
+class RubricEvaluator:
+    """`RubricEvaluator().run(config, record)`.
+
+    A function with a `rubric` or `model_info` parameter or `**kwargs` is called like `evaluate_rubric`, any other
+    as `(solution_str, ground_truth, extra_info)`.
+    """
+
+    def __init__(self, evaluate_fn: Callable[..., Any] = evaluate_rubric) -> None:
+        self._function = evaluate_fn
+
+    def run(self, config: RubricConfig, record: RubricRecord) -> dict[str, Any]:
+        """`score`, `explanation` and `raw`; raises what the function raises."""
+        job = RubricJob(config, [record], function=self._function)
+        score, explanation, raw, _ = background.run(judge_once(job, record))
+        return {"score": score, "explanation": explanation, "raw": raw}

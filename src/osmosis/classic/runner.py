@@ -1,0 +1,184 @@
+"""Runners of generation 0.2: one row or many through an agent loop, one after another, as results with counts.
+
+A loop that raises or gives up is a result with its reason; tokens spent before are still counted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..records.wire02 import RolloutMetrics
+from ..sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
+from ..sdk.failures import describe
+from .dataset import dataset_row_to_request
+from .errors import ToolValidationError
+
+_TOOL_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+
+OnProgress = Callable[[int, int, "LocalRunResult"], None]
+"""(finished, total, result)."""
+
+
+@dataclass
+class LocalRunResult:
+    """One row."""
+
+    row_index: int
+    success: bool
+    """The loop ended with COMPLETED."""
+    result: RolloutResult | None = None
+    error: str | None = None
+    duration_ms: float = 0.0
+    token_usage: dict[str, int] = field(default_factory=dict)
+    """`prompt_tokens`, `completion_tokens`, `total_tokens`, `num_llm_calls`."""
+
+
+@dataclass
+class LocalBatchResult:
+    """Many rows."""
+
+    results: list[LocalRunResult]
+    total: int
+    passed: int
+    failed: int
+    total_duration_ms: float
+    total_tokens: int
+
+
+def validate_tools(tools: list[Any]) -> None:
+    """`ToolValidationError` for a tool that no model could be offered."""
+    for tool in tools:
+        data = tool if isinstance(tool, dict) else tool.model_dump()
+        function = data.get("function")
+        if not isinstance(function, dict):
+            raise ToolValidationError("Tool validation error: a tool has no function")
+        name = function.get("name")
+        if not isinstance(name, str) or not _TOOL_NAME.match(name):
+            raise ToolValidationError(f"Tool validation error: {name!r} is no name for a function")
+        parameters = function.get("parameters") or {"type": "object"}
+        if not isinstance(parameters, dict) or parameters.get("type") != "object":
+            raise ToolValidationError(f"Tool validation error: the parameters of {name} are not of type object")
+
+
+class LocalRolloutRunner:
+    """Runs rows through an agent loop with a client such as `ExternalLLMClient`.
+
+    `debug` writes traces to `debug_dir`.
+    """
+
+    default_debug_dir = "./local_debug"
+    default_prefix = "local"
+
+    def __init__(
+        self,
+        agent_loop: RolloutAgentLoop,
+        llm_client: Any,
+        debug: bool = False,
+        debug_dir: str | os.PathLike[str] | None = None,
+        rollout_id_prefix: str | None = None,
+        request_metadata: dict[str, Any] | None = None,
+    ) -> None:
+        self.agent_loop = agent_loop
+        self.llm_client = llm_client
+        self.debug_dir = (debug_dir or self.default_debug_dir) if debug else None
+        self.rollout_id_prefix = rollout_id_prefix or self.default_prefix
+        self.request_metadata = dict(request_metadata or {})
+
+    async def run_single(
+        self,
+        row: dict[str, Any],
+        row_index: int,
+        max_turns: int = 10,
+        completion_params: dict[str, Any] | None = None,
+        rollout_id: str | None = None,
+        request_metadata: dict[str, Any] | None = None,
+    ) -> LocalRunResult:
+        """One row; never raises for the loop's own failure."""
+        started = time.monotonic()
+        self.llm_client.reset_metrics()
+        try:
+            request = dataset_row_to_request(
+                row,
+                row_index,
+                max_turns=max_turns,
+                completion_params=completion_params,
+                rollout_id_prefix=self.rollout_id_prefix,
+                rollout_id=rollout_id,
+                metadata_overrides={**self.request_metadata, **(request_metadata or {})},
+            )
+            tools = self.agent_loop.get_tools(request)
+            validate_tools(tools)
+            self.llm_client.set_tools(tools)
+            context = RolloutContext(
+                request=request, tools=tools, llm=self.llm_client, _start_time=started, _debug_dir=self.debug_dir
+            )
+            result = await self.agent_loop.run(context)
+            failed = str(getattr(result.status, "value", result.status)) != "COMPLETED"
+            error = (result.error_message or "the agent loop ended with ERROR") if failed else None
+        except Exception as exc:  # noqa: BLE001 - one rollout: a loop may raise anything
+            result, error = None, describe(exc)
+        finally:
+            self.llm_client.clear_tools()
+        return LocalRunResult(
+            row_index=row_index,
+            success=error is None,
+            result=result,
+            error=error,
+            duration_ms=(time.monotonic() - started) * 1000,
+            token_usage=_usage(self.llm_client.get_metrics()),
+        )
+
+    async def run_batch(
+        self,
+        rows: list[dict[str, Any]],
+        max_turns: int = 10,
+        completion_params: dict[str, Any] | None = None,
+        on_progress: OnProgress | None = None,
+        start_index: int = 0,
+    ) -> LocalBatchResult:
+        """The rows one after another."""
+        results: list[LocalRunResult] = []
+        for index, row in enumerate(rows, start=start_index):
+            results.append(await self.run_single(row, index, max_turns, completion_params))
+            if on_progress is not None:
+                on_progress(len(results), len(rows), results[-1])
+        passed = sum(one.success for one in results)
+        return LocalBatchResult(
+            results=results,
+            total=len(results),
+            passed=passed,
+            failed=len(results) - passed,
+            total_duration_ms=sum(one.duration_ms for one in results),
+            total_tokens=sum(one.token_usage.get("total_tokens", 0) for one in results),
+        )
+
+
+class LocalTestRunner(LocalRolloutRunner):
+    """The runner of `osmosis test`: ids `test-<row>`, metadata that says so."""
+
+    default_debug_dir = "./test_debug"
+    default_prefix = "test"
+
+    def __init__(
+        self,
+        agent_loop: RolloutAgentLoop,
+        llm_client: Any,
+        debug: bool = False,
+        debug_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        mode = {"execution_mode": "test", "test_mode": True}
+        super().__init__(agent_loop, llm_client, debug, debug_dir, request_metadata=mode)
+
+
+def _usage(metrics: RolloutMetrics) -> dict[str, int]:
+    return {
+        "prompt_tokens": metrics.prompt_tokens,
+        "completion_tokens": metrics.response_tokens,
+        "total_tokens": metrics.prompt_tokens + metrics.response_tokens,
+        "num_llm_calls": metrics.num_llm_calls,
+    }

@@ -1,0 +1,13 @@
+"""Judging one record."""
+
+from osmosis.classic.rubric import (
+    RubricEvaluator as RubricEvaluator,
+)
+from osmosis.sdk.rubric_run import (
+    RubricRun as RubricRun,
+)
+
+__all__ = [
+    "RubricEvaluator",
+    "RubricRun",
+]

@@ -1,0 +1,9 @@
+"""Errors of commands."""
+
+from osmosis.errors import (
+    OsmosisError as CLIError,
+)
+
+__all__ = [
+    "CLIError",
+]

@@ -1,0 +1,17 @@
+"""Reports of rubric runs."""
+
+from osmosis.sdk.rubric_report import (
+    Baseline as Baseline,
+)
+from osmosis.sdk.rubric_report import (
+    build_report as build_report,
+)
+from osmosis.sdk.rubric_report import (
+    summarise as summarise,
+)
+
+__all__ = [
+    "Baseline",
+    "build_report",
+    "summarise",
+]

@@ -1,0 +1,13 @@
+"""A rubric run."""
+
+from osmosis.sdk.rubric_run import (
+    RubricJob as RubricJob,
+)
+from osmosis.sdk.rubric_run import (
+    run_rubric as run_rubric,
+)
+
+__all__ = [
+    "RubricJob",
+    "run_rubric",
+]

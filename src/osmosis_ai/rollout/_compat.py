@@ -1,0 +1,9 @@
+"""Everything optional then is part of the installation now."""
+
+from osmosis.sdk.console import (
+    RICH_AVAILABLE as RICH_AVAILABLE,
+)
+
+__all__ = [
+    "RICH_AVAILABLE",
+]

@@ -1,0 +1,1 @@
+"""Names of earlier generations; see the modules inside."""

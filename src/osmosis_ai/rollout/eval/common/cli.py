@@ -1,0 +1,13 @@
+"""How local runs show figures."""
+
+from osmosis.cli.agent_test_show import (
+    format_duration as format_duration,
+)
+from osmosis.cli.agent_test_show import (
+    format_tokens as format_tokens,
+)
+
+__all__ = [
+    "format_duration",
+    "format_tokens",
+]

@@ -1,0 +1,17 @@
+"""`osmosis test`."""
+
+from osmosis.cli.agent_test import (
+    test as test,
+)
+from osmosis.cli.agent_test_show import (
+    format_duration as format_duration,
+)
+from osmosis.cli.agent_test_show import (
+    format_tokens as format_tokens,
+)
+
+__all__ = [
+    "format_duration",
+    "format_tokens",
+    "test",
+]
