@@ -301,10 +301,15 @@ def _is_terminal(stream: TextIO) -> bool:
 
 def issue_lines(error: OsmosisError) -> list[str]:
     """The single problems of a validation error, one line each, with did-you-mean."""
-    lines = []
-    for issue in getattr(error, "issues", []):
+    lines: list[str] = []
+    issues = getattr(error, "issues", [])
+    if len(issues) == 1 and str(issues[0].get("message")) in error.message:
+        return lines  # said already
+    for issue in issues:
         where = issue.get("where") or issue.get("key") or ""
-        tail = f" (did you mean {clean(issue['key_correction'])}?)" if issue.get("key_correction") else ""
+        correction = issue.get("key_correction")
+        said = "did you mean" in str(issue.get("message"))
+        tail = f" (did you mean {clean(correction)}?)" if correction and not said else ""
         lines.append(f"{clean(where)}: {clean(issue.get('message'))}{tail}" if where else clean(issue.get("message")))
     return lines
 

@@ -213,7 +213,18 @@ def _synced(demo: Demo) -> None:
             if time.monotonic() > deadline:
                 raise PlatformError(f"Git Sync has not seen commit {str(commit)[:12]}", hint="osmosis sync --wait")
             time.sleep(0.3)
-    demo.osmosis("sync", "status")
+    demo.osmosis("sync", "status", human=_sync_lines)
+
+
+def _sync_lines(result: Result) -> dict[str, Any]:
+    """Of all that `sync status` says, what matters here."""
+    platform = result.envelope()["data"].get("platform") or {}
+    return {
+        "Git Sync": platform.get("status"),
+        "branch": platform.get("default_branch"),
+        "commit": str(platform.get("commit_sha") or "")[:12],
+        "rollouts found": ", ".join(platform.get("rollouts") or []),
+    }
 
 
 def _evaluate(demo: Demo) -> Result:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,16 @@ class Demo:
             self.line(f"$ cd {shlex.quote(str(folder))}", style="cyan")
             self.cwd = folder
 
-    def osmosis(self, *words: str, shown: Sequence[str] | None = None) -> Result:
-        """Run one `osmosis` command here. A result that means failure ends the demo with its exit code."""
+    def osmosis(
+        self,
+        *words: str,
+        shown: Sequence[str] | None = None,
+        human: Callable[[Result], dict[str, Any]] | None = None,
+    ) -> Result:
+        """Run one `osmosis` command here and show its result.
+
+        `shown` is how the command is printed, when not as it is; `human` picks what people see of the result.
+        """
         from .main import ROOT
         from .resolve import invoke, resolve
 
@@ -75,6 +83,11 @@ class Demo:
         result.next_steps = []
         self.done.append({"command": command, **result.envelope()})
         if self.ctx.mode is Mode.RICH:
+            from .render import pairs
+
+            if human is not None:
+                facts = human(result)
+                result.human = lambda console: console.print(pairs(facts))
             self.ctx.output.show(result)
         return result
 

@@ -152,7 +152,8 @@ def _check_code(case: _Case) -> None:
     errors = [p for p in found if p.severity == "error"]
     if errors:
         issues = [{"key": p.code, "message": p.what, "where": p.where, "fix": p.fix} for p in errors]
-        what = errors[0].what if len(errors) == 1 else f"{len(errors)} things stand in the way"
+        first = f"{errors[0].where}: {errors[0].what}" if errors[0].where else errors[0].what
+        what = first if len(errors) == 1 else f"{len(errors)} things stand in the way"
         raise ValidationError(f"not submitted: {what}", hint=errors[0].fix, issues=issues)
     _warn(case.ctx, found)
     experiment = case.config.experiment
