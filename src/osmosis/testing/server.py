@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +12,7 @@ import uvicorn
 
 
 class _Server(uvicorn.Server):
-    """uvicorn looks ten times a second whether it should end; tests have no time for that."""
+    """uvicorn looks ten times a second whether it should end, and pauses when it does; tests have no time for that."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -19,6 +20,16 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         await self.stop.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        while state.connections or state.tasks:  # noqa: ASYNC110 - uvicorn keeps sets, not events
+            await asyncio.sleep(0.002)
+        await self.lifespan.shutdown()
 
 
 @asynccontextmanager
