@@ -11,28 +11,41 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.testing.platform_process import PlatformProcess, until
+from osmosis.testing.platform_process import FAKE_JOB, PlatformProcess, until
 
 pytestmark = pytest.mark.flow
 
 
+def started_in(folder: Path, **options: str) -> PlatformProcess:
+    environ = {**os.environ, "MARK_OF_THE_PLATFORM": "not for jobs", "UV_CACHE_DIR": "/tmp/uv"}
+    process = PlatformProcess(folder / "data", environ=environ, **options)
+    process.start()
+    process.login()
+    process.prepare(folder / "checkout")
+    return process
+
+
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., PlatformProcess]]:
+    """Starts a platform with options of its own; it may be killed and started again."""
     started: list[PlatformProcess] = []
 
     def start(**options: str) -> PlatformProcess:
-        environ = {**os.environ, "MARK_OF_THE_PLATFORM": "not for jobs", "UV_CACHE_DIR": "/tmp/uv"}
-        process = PlatformProcess(tmp_path / "data", environ=environ, **options)
-        started.append(process)
-        process.start()
-        process.login()
-        process.prepare(tmp_path / "checkout")
-        return process
+        started.append(started_in(tmp_path, **options))
+        return started[-1]
 
     yield start
     for process in started:
         if process.process is not None and process.process.poll() is None:
             process.terminate()
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
+    """One platform for the tests that leave it as it is."""
+    process = started_in(tmp_path_factory.mktemp("platform"))
+    yield process
+    process.terminate()
 
 
 def test_a_run_goes_from_submit_to_its_figures(serve) -> None:
@@ -54,8 +67,7 @@ def test_a_run_goes_from_submit_to_its_figures(serve) -> None:
     assert not (platform.data_dir / "platform.json").exists()
 
 
-def test_a_job_that_crashes_is_started_again_and_nothing_is_done_twice(serve) -> None:
-    platform = serve()
+def test_a_job_that_crashes_is_started_again_and_nothing_is_done_twice(platform) -> None:
     name = platform.submit("crash-once:3")
     platform.reaches(name, "finished")
     assert platform.rollouts(name) == [0, 1, 2, 3, 4, 5]
@@ -63,16 +75,14 @@ def test_a_job_that_crashes_is_started_again_and_nothing_is_done_twice(serve) ->
     assert "starting again (start 2)" in platform.logs(name)
 
 
-def test_a_job_that_always_crashes_fails_the_run_with_its_last_words(serve) -> None:
-    platform = serve()
+def test_a_job_that_always_crashes_fails_the_run_with_its_last_words(platform) -> None:
     name = platform.submit("crash")
     found = platform.reaches(name, "failed")
     assert "ended 3 times" in found["failure"]["message"]
     assert "fake job: crashing as told" in found["failure"]["message"]
 
 
-def test_a_job_that_reports_its_own_failure_is_believed(serve) -> None:
-    platform = serve()
+def test_a_job_that_reports_its_own_failure_is_believed(platform) -> None:
     found = platform.reaches(platform.submit("fail"), "failed")
     assert found["failure"]["message"] == "failed as told"
     assert found["failure"]["fix"] == "do not tell"
@@ -85,8 +95,7 @@ def test_a_job_that_falls_silent_is_ended_when_its_lease_ends(serve) -> None:
     assert "said nothing for 1 s" in platform.logs(name)
 
 
-def test_a_stop_reaches_the_job_which_reports_what_it_has(serve) -> None:
-    platform = serve()
+def test_a_stop_reaches_the_job_which_reports_what_it_has(platform) -> None:
     name = platform.submit("wait:2")
     until(lambda: platform.rollouts(name) == [0, 1], "two rollouts are there")
     platform.json("POST", f"eval-runs/{name}/stop", json={})
@@ -147,8 +156,7 @@ def test_a_platform_that_is_stopped_in_order_ends_its_jobs_and_goes_on_later(ser
     assert platform.rollouts(name) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_retry_makes_only_what_is_missing(serve) -> None:
-    platform = serve()
+def test_a_retry_makes_only_what_is_missing(platform) -> None:
     name = platform.submit("wait:2")
     until(lambda: platform.rollouts(name) == [0, 1], "two rollouts are there")
     folder = platform.folder(name)
@@ -175,8 +183,26 @@ def test_several_jobs_at_once_and_a_queue_behind_them(serve) -> None:
         platform.reaches(name, "finished")
 
 
-def test_a_second_platform_on_the_same_port_says_so_and_ends(serve) -> None:
-    platform = serve()
+def test_a_worker_of_its_own_takes_the_runs(serve) -> None:
+    platform = serve(no_worker="")
+    url = str(platform.http.base_url).rstrip("/")
+    name = platform.submit()
+    command = [sys.executable, "-m", "osmosis.platform", "worker", "--data-dir", str(platform.data_dir)]
+    worker = subprocess.Popen(
+        [*command, "--platform-url", url, "--job-command", FAKE_JOB],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        platform.reaches(name, "finished")
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    waiting = platform.submit()
+    assert platform.run(waiting)["status"] == "pending"
+
+
+def test_a_second_platform_on_the_same_port_says_so_and_ends(platform) -> None:
     command = [sys.executable, "-m", "osmosis.platform", "serve", "--data-dir", str(platform.data_dir)]
     second = subprocess.run(
         [*command, "--port", str(platform.port)], capture_output=True, text=True, timeout=60, check=False

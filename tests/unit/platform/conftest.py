@@ -203,3 +203,11 @@ def ready(tmp_path: Path, ready_template: Template, database_url: str) -> Iterat
     found = _fill(_build(folder, database_url)) if database_url else ready_template.copy(folder)
     with found.http, found.anonymous:
         yield found
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, ready_template: Template) -> Iterator[Site]:
+    """One platform as in `ready` for the tests of a file that only look or are refused."""
+    found = ready_template.copy(tmp_path_factory.mktemp("shared") / "data")
+    with found.http, found.anonymous:
+        yield found

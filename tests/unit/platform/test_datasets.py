@@ -107,20 +107,20 @@ BAD = [
 
 
 @pytest.mark.parametrize(("extension", "content", "where", "message"), BAD)
-def test_a_bad_file_is_refused_with_its_line(site, extension, content, where, message) -> None:
-    created = site.announce("bad", content, extension)
-    refused = site.complete(created, expect=400)
+def test_a_bad_file_is_refused_with_its_line(shared, extension, content, where, message) -> None:
+    created = shared.announce("bad", content, extension)
+    refused = shared.complete(created, expect=400)
     assert refused["code"] == "VALIDATION"
     assert any(issue["where"] == where and message in issue["message"] for issue in refused["issues"]), refused
-    again = site.complete(created, expect=400)
+    again = shared.complete(created, expect=400)
     assert again["issues"] == refused["issues"]
-    dataset = site.json("GET", "datasets/bad")
+    dataset = shared.json("GET", "datasets/bad")
     assert dataset["status"] == "error"
     assert dataset["error"]
-    logs = site.json("GET", "datasets/bad/logs")["logs"]
+    logs = shared.json("GET", "datasets/bad/logs?limit=200")["logs"]
     assert any(message in line["message"] for line in logs)
-    assert not objects.dataset_dir(site.platform, created["id"]).exists() or not any(
-        objects.dataset_dir(site.platform, created["id"]).iterdir()
+    assert not objects.dataset_dir(shared.platform, created["id"]).exists() or not any(
+        objects.dataset_dir(shared.platform, created["id"]).iterdir()
     )
 
 
@@ -212,8 +212,8 @@ def test_abort_and_delete(site) -> None:
         {"file_name": "a", "extension": "csv"},
     ],
 )
-def test_what_cannot_be_a_dataset_is_refused_at_once(site, body) -> None:
-    assert site.json("POST", "datasets", expect=400, json=body)["issues"]
+def test_what_cannot_be_a_dataset_is_refused_at_once(shared, body) -> None:
+    assert shared.json("POST", "datasets", expect=400, json=body)["issues"]
 
 
 def test_pages_of_a_list(site) -> None:

@@ -125,19 +125,19 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize(("change", "key"), PROBLEMS)
-def test_a_config_that_is_wrong_is_refused_by_its_toml_key(ready, change, key) -> None:
+def test_a_config_that_is_wrong_is_refused_by_its_toml_key(shared, change, key) -> None:
     import json
 
     sent = json.dumps(body(**change), allow_nan=True).replace("Infinity", "1e999")
-    answer = ready.http.post("/api/cli/eval-runs", content=sent, headers={"Content-Type": "application/json"})
+    answer = shared.http.post("/api/cli/eval-runs", content=sent, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400, answer.text
     refused = answer.json()
     assert refused["code"] == "VALIDATION"
     assert key in [issue["key"] for issue in refused["issues"]], refused
 
 
-def test_every_problem_is_listed_and_a_typo_is_corrected(ready) -> None:
-    refused = submit(ready, expect=400, evaluation_config={"n": "x", "limitt": 3}, env_config={"low": "1"})
+def test_every_problem_is_listed_and_a_typo_is_corrected(shared) -> None:
+    refused = submit(shared, expect=400, evaluation_config={"n": "x", "limitt": 3}, env_config={"low": "1"})
     found = {issue["key"]: issue for issue in refused["issues"]}
     assert {"evaluation.n", "evaluation.limitt", "env"} <= set(found)
     assert found["evaluation.limitt"]["key_correction"] == "limit"
@@ -153,8 +153,8 @@ def test_every_problem_is_listed_and_a_typo_is_corrected(ready) -> None:
         ({"commit_sha": "0123456789"}, "experiment.commit_sha", "0123456789"),
     ],
 )
-def test_what_is_not_on_the_platform_is_refused(ready, change, key, words) -> None:
-    refused = submit(ready, expect=400, experiment_config=change)
+def test_what_is_not_on_the_platform_is_refused(shared, change, key, words) -> None:
+    refused = submit(shared, expect=400, experiment_config=change)
     issue = next(issue for issue in refused["issues"] if issue["key"] == key)
     assert words in issue["message"]
     assert refused["hint"]
@@ -177,8 +177,8 @@ def test_branch_and_commit_choose_the_code(ready) -> None:
     assert (run.commit_sha, run.branch) == (main, None)
 
 
-def test_missing_secrets_are_named_in_the_words_clients_match(ready) -> None:
-    refused = submit(ready, expect=404, secrets={"required": ["KEY_A", "KEY_B"]})
+def test_missing_secrets_are_named_in_the_words_clients_match(shared) -> None:
+    refused = submit(shared, expect=404, secrets={"required": ["KEY_A", "KEY_B"]})
     assert refused["error"] == "Secret(s) not found: KEY_A, KEY_B"
     assert refused["platform_url"]
 
@@ -384,14 +384,14 @@ def test_a_run_keeps_the_dataset_version_it_was_submitted_with(ready) -> None:
 # --- what is not there ---
 
 
-def test_training_says_what_to_install(ready) -> None:
-    refused = ready.json("POST", "training-runs", expect=501, json={"experiment_config": EXPERIMENT})
+def test_training_says_what_to_install(shared) -> None:
+    refused = shared.json("POST", "training-runs", expect=501, json={"experiment_config": EXPERIMENT})
     assert "no trainer installed" in refused["message"]
     assert "osmosis-ai[train]" in refused["hint"]
-    assert ready.json("GET", "training-runs")["training_runs"] == []
-    ready.json("GET", "training-runs/x", expect=404)
+    assert shared.json("GET", "training-runs")["training_runs"] == []
+    shared.json("GET", "training-runs/x", expect=404)
     bad = {"experiment_config": EXPERIMENT, "training_config": {"lr": "x"}}
-    assert ready.json("POST", "training-runs", expect=400, json=bad)["issues"][0]["key"] == "training.lr"
+    assert shared.json("POST", "training-runs", expect=400, json=bad)["issues"][0]["key"] == "training.lr"
 
 
 @pytest.mark.parametrize(
@@ -404,17 +404,17 @@ def test_training_says_what_to_install(ready) -> None:
         ("benchmark-runs", "benchmark_runs"),
     ],
 )
-def test_lists_of_what_this_platform_has_none_of_are_empty(ready, path, key) -> None:
-    answer = ready.json("GET", path)
+def test_lists_of_what_this_platform_has_none_of_are_empty(shared, path, key) -> None:
+    answer = shared.json("GET", path)
     assert (answer[key], answer["total_count"], answer["has_more"]) == ([], 0, False)
 
 
-def test_an_unknown_path_and_a_malformed_body_have_the_same_error_shape(ready) -> None:
+def test_an_unknown_path_and_a_malformed_body_have_the_same_error_shape(shared) -> None:
     for answer in (
-        ready.http.get("/api/cli/no-such-thing"),
-        ready.http.post("/api/cli/eval-runs", content=b"{"),
-        ready.http.post("/api/cli/eval-runs", json=[1]),
-        ready.http.get("/api/cli/eval-runs/unknown"),
+        shared.http.get("/api/cli/no-such-thing"),
+        shared.http.post("/api/cli/eval-runs", content=b"{"),
+        shared.http.post("/api/cli/eval-runs", json=[1]),
+        shared.http.get("/api/cli/eval-runs/unknown"),
     ):
         assert answer.status_code in (400, 404)
         found = answer.json()

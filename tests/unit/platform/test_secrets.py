@@ -50,13 +50,13 @@ def test_no_answer_and_no_file_holds_the_value(site) -> None:
 
 
 @pytest.mark.parametrize("name", ["lower", "1X", "A-B", "", "A" * 256])
-def test_a_name_that_is_no_variable_is_refused(site, name) -> None:
-    put(site, name, expect=400)
+def test_a_name_that_is_no_variable_is_refused(shared, name) -> None:
+    put(shared, name, expect=400)
 
 
 @pytest.mark.parametrize("value", ["", "a\0b", "x" * 70_000])
-def test_a_value_that_is_no_variable_is_refused_without_repeating_it(site, value) -> None:
-    refused = put(site, "API_KEY", expect=400, value=value)
+def test_a_value_that_is_no_variable_is_refused_without_repeating_it(shared, value) -> None:
+    refused = put(shared, "API_KEY", expect=400, value=value)
     assert not value or value not in refused["message"]
 
 
