@@ -26,7 +26,7 @@ class PlatformProcess:
     """`python -m osmosis.platform serve` over one data folder, startable again."""
 
     def __init__(self, data_dir: Path, *, environ: Mapping[str, str] | None = None, **options: str) -> None:
-        """`options` are those of `serve`: `max_jobs="2"` is `--max-jobs 2`."""
+        """`options` are those of `serve`: `max_jobs="2"` is `--max-jobs 2`, an empty value is a bare flag."""
         self.data_dir = data_dir
         self.options = {"job_command": FAKE_JOB, **options}
         self.environ = dict(os.environ if environ is None else environ)
@@ -37,7 +37,9 @@ class PlatformProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        options = [part for key, value in self.options.items() for part in (f"--{key.replace('_', '-')}", value)]
+        options = []
+        for key, value in self.options.items():
+            options += [f"--{key.replace('_', '-')}", *([value] if value else [])]
         command = [sys.executable, "-m", "osmosis.platform", "serve", "--data-dir", str(self.data_dir)]
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port), *options],
