@@ -1,8 +1,8 @@
 """The rollout server of a run, kept alive: started, watched, and started again when it dies in the middle.
 
-A rollout that was in flight when the server died is tried once more, alone, so that the one that kills the server is
-told from those beside it; if the server dies under it again, that is its result. A server that keeps dying ends the
-run. Nothing is scored or stored here.
+Rollouts that were in flight when the server died are tried again in smaller company (`turns`), so that the one that
+kills the server is told from those beside it; that one has failed. A server that keeps dying ends the run. Nothing is
+scored or stored here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,12 +29,12 @@ from osmosis.serve.traingate import TrainGate
 from .failures import JobFailed, setup_failed
 from .leftovers import Leftovers
 from .log import JobLog
+from .turns import Turns
 
 STEP = "rollout-server"
-DEATHS_IN_A_ROW = 4
+DEATHS_IN_A_ROW = 6
+"""With no rollout finished between: more than it takes to find one that kills the server."""
 DEATHS_IN_ALL = 24
-STRIKES = 2
-"""A rollout under which the server died this often has failed."""
 SETTLE_S = 10.0
 GRACE_S = 10.0
 CUT_OFF_GRACE_S = 1.0
@@ -77,10 +77,10 @@ class RolloutServer:
         self._log = log
         self._leftovers = leftovers
         self._life: _Life | None = None
-        self._alive = asyncio.Event()
-        self._alone = asyncio.Lock()
+        self._turns = Turns(1)
         self._deaths = 0
         self._deaths_in_a_row = 0
+        self._ever_finished = False
         self._process: RolloutServerProcess | None = None
 
     async def start(self) -> str:
@@ -116,6 +116,7 @@ class RolloutServer:
     @asynccontextmanager
     async def running(self, gate: TrainGate, plan: EvalPlan) -> AsyncIterator[RolloutFn]:
         """A `RolloutFn` over the started server that outlives its deaths; the server is ended at the close."""
+        self._turns = Turns(plan.concurrency)
         keeper = asyncio.create_task(self._keep(gate, plan))
         grace_s = CUT_OFF_GRACE_S
         try:
@@ -145,9 +146,9 @@ class RolloutServer:
         try:
             async with served(process.url, gate, plan, died=process.wait_died) as rollout:
                 self._life = life = _Life(rollout)
-                self._alive.set()
+                await self._turns.set_open(True)
                 code = await process.wait_died()
-                self._alive.clear()
+                await self._turns.set_open(False)
                 lost = life.in_flight
                 if lost:
                     life.quiet.clear()
@@ -180,21 +181,21 @@ class RolloutServer:
         return JobFailed(failure)
 
     async def _rollout(self, task: Task) -> Rollout:
-        """One attempt at one row, over as many lives of the server as it takes; at most `STRIKES` deaths."""
-        strikes = 0
+        """One attempt at one row, over as many lives of the server as it takes to know whose fault its deaths are."""
+        suspicion = 0
         while True:
-            alone: AbstractAsyncContextManager[object] = self._alone if strikes else nullcontext()
-            async with alone:
-                await self._alive.wait()
+            async with self._turns.turn(suspicion):
                 rollout = await self._on_this_life(task)
             if not _died(rollout):
                 self._deaths_in_a_row = 0
+                self._ever_finished = True
                 return rollout
-            strikes += 1
-            if strikes >= STRIKES:
-                # Known to be this rollout's doing: it says nothing about the server's health.
-                self._deaths_in_a_row = 0
+            if self._turns.alone(suspicion):
+                # A culprit found is progress, unless everyone is one: then it is the server.
+                if self._ever_finished:
+                    self._deaths_in_a_row = 0
                 return rollout
+            suspicion += 1
 
     async def _on_this_life(self, task: Task) -> Rollout:
         life = self._life
