@@ -66,11 +66,11 @@ class ExternalLLMClient:
 
     async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
         """One call; `ProviderError` with advice when there is no answer."""
-        if self._model is None:
-            self._model = self._open()
         tools = kwargs.pop("tools", self._tools)
         started = time.monotonic()
         try:
+            if self._model is None:
+                self._model = self._open()
             done = await self._model.complete(ChatRequest(messages, tools or None, kwargs))
         except ModelError as exc:
             raise ProviderError(exc.message, exc.category, exc.hint) from exc

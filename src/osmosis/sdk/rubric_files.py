@@ -236,7 +236,8 @@ class _Reading:
         low = 0.0 if bounds[0] is None else bounds[0]
         high = 1.0 if bounds[1] is None else bounds[1]
         if high <= low:
-            problem("score_max", f"must be greater than score_min, got {low:g} to {high:g}")
+            key = "score_max" if value.get("score_max") is not None else "score_min"
+            problem(key, f"score_max must be greater than score_min, got {low:g} to {high:g}")
         self._unknown(entry)
         if len(self.issues) > before:
             return None

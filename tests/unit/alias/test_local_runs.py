@@ -1,0 +1,171 @@
+"""The classes of generation 0.2 for local runs, as existing code calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osmosis.testing.scripted import ScriptedLLM, call, says
+from osmosis_ai.auth.credentials import WorkspaceCredentials
+from osmosis_ai.cli_services import RubricEvaluator, load_rubric_suite
+from osmosis_ai.cli_services.dataset import load_rubric_records
+from osmosis_ai.rollout import RolloutAgentLoop, RolloutContext, RolloutResult
+from osmosis_ai.rollout.console import Console
+from osmosis_ai.rollout.eval.common.dataset import DatasetReader, dataset_row_to_request
+from osmosis_ai.rollout.eval.common.errors import DatasetParseError, DatasetValidationError, ProviderError
+from osmosis_ai.rollout.eval.common.llm_client import ExternalLLMClient
+from osmosis_ai.rollout.eval.common.runner import LocalRolloutRunner
+from osmosis_ai.rollout.eval.evaluation.eval_fn import EvalFnError, EvalFnWrapper, load_eval_fns
+from osmosis_ai.rollout.eval.evaluation.runner import EvalRunner, pass_at_k
+from osmosis_ai.rollout.eval.test_mode.interactive import InteractiveRunner
+from osmosis_ai.rollout.eval.test_mode.runner import LocalTestRunner
+
+ROWS = [
+    {"user_prompt": f"What is {a} * 3?", "system_prompt": "calc", "ground_truth": str(a * 3), "extra": a}
+    for a in range(2, 6)
+]
+
+
+class Loop(RolloutAgentLoop):
+    name = "one-call"
+
+    def get_tools(self, request: Any) -> list[Any]:
+        return []
+
+    async def run(self, ctx: RolloutContext) -> RolloutResult:
+        messages = list(ctx.request.messages)
+        if ctx.request.metadata.get("extra") == 4:
+            await ctx.chat(messages)
+            raise RuntimeError("the fourth breaks [/red]")
+        if ctx.request.metadata.get("extra") == 5:
+            return ctx.error("gave up")
+        messages.append((await ctx.chat(messages)).message)
+        return ctx.complete(messages)
+
+
+def client() -> ExternalLLMClient:
+    return ExternalLLMClient("offline/calculator")
+
+
+async def test_runs_and_batches_keep_reasons_and_tokens() -> None:
+    async with client() as llm:
+        batch = await LocalTestRunner(Loop(), llm).run_batch(ROWS, start_index=10)
+    assert (batch.total, batch.passed, batch.failed) == (4, 2, 2)
+    assert [one.row_index for one in batch.results] == [10, 11, 12, 13]
+    assert "the fourth breaks [/red]" in (batch.results[2].error or "")
+    assert batch.results[2].token_usage["total_tokens"] > 0
+    assert batch.results[3].error == "gave up"
+    assert batch.results[0].result is not None
+    assert batch.results[0].result.status == "COMPLETED"
+
+
+async def test_eval_runner_scores_in_order_and_names_broken_functions() -> None:
+    def right(solution_str: str, ground_truth: str, extra_info: dict[str, Any]) -> float:
+        return float(ground_truth in solution_str)
+
+    async def broken(messages: list[Any], ground_truth: str, metadata: dict[str, Any]) -> float:
+        raise ZeroDivisionError("oh")
+
+    fns = [EvalFnWrapper(right, "right"), EvalFnWrapper(broken, "broken")]
+    runner = EvalRunner(Loop(), client(), fns, llm_client_factory=client)
+    result = await runner.run_eval(ROWS[:2], n_runs=3, batch_size=4)
+    assert (result.total_rows, result.total_runs, result.n_runs) == (2, 6, 3)
+    assert [[run.run_index for run in row.runs] for row in result.rows] == [[0, 1, 2], [0, 1, 2]]
+    summary = result.eval_summaries["right"]
+    assert 0 <= summary.mean <= 1
+    assert set(summary.pass_at_k) == {1, 3}
+    assert result.eval_summaries["broken"].mean == 0.0
+    assert "ZeroDivisionError" in (result.rows[0].runs[0].error or "")
+    assert pass_at_k(10, 7, 3) == pytest.approx(0.9917, abs=1e-4)
+
+
+def test_eval_functions_of_another_shape_are_refused() -> None:
+    with pytest.raises(EvalFnError):
+        EvalFnWrapper(lambda answer: 1.0, "x")
+    with pytest.raises(EvalFnError, match="named twice"):
+        load_eval_fns(["a:b", "a:b"])
+
+
+def test_reader_insists_on_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in [{**ROWS[0], "Extra": 1}, ROWS[1]]) + "\n")
+    reader = DatasetReader(path)
+    assert len(reader) == 2
+    assert reader.read(limit=1, offset=1) == [ROWS[1]]
+    path.write_text(json.dumps({"user_prompt": "q"}))
+    with pytest.raises(DatasetValidationError, match=r"Row 0: missing required columns: \['ground_truth'"):
+        DatasetReader(path).read()
+    assert DatasetReader(path, required=("user_prompt",)).read() == [{"user_prompt": "q"}]
+    with pytest.raises(FileNotFoundError):
+        DatasetReader(tmp_path / "none.jsonl")
+    (tmp_path / "rows.txt").write_text("x")
+    with pytest.raises(DatasetParseError):
+        DatasetReader(tmp_path / "rows.txt")
+
+
+def test_requests_from_rows() -> None:
+    request = dataset_row_to_request(ROWS[0], 3, metadata_overrides={"extra": 9})
+    assert (request.rollout_id, request.max_tokens_total) == ("local-3", 4096)
+    assert [one["role"] for one in request.messages] == ["system", "user"]
+    assert request.metadata == {"ground_truth": "6", "row_index": 3, "extra": 9}
+
+
+async def test_provider_errors_have_a_category() -> None:
+    async with ExternalLLMClient("offline/nobody") as llm:
+        with pytest.raises(ProviderError) as caught:
+            await llm.chat_completions([{"role": "user", "content": "x"}])
+    assert caught.value.category == "model_not_found"
+
+
+async def test_stepping_asks_after_every_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = iter(["r 1", "t", "m", "?", "n", "", "0", "q", "9", "q"])
+    runner = InteractiveRunner(Loop(), client(), ask=lambda _: next(answers), console=Console())
+    await runner.run_interactive_session(ROWS[:2])
+    shown = capsys.readouterr().out
+    assert "row 1 ended" in shown
+    assert "row 0 left" in shown
+    assert "n/next/Enter" in shown
+    assert "there is no such row" in shown
+    assert next(answers, None) is None
+
+
+async def test_any_client_with_the_interface_will_do() -> None:
+    class Client(ScriptedLLM):
+        def set_tools(self, tools: list[Any]) -> None: ...
+        def clear_tools(self) -> None: ...
+        def reset_metrics(self) -> None: ...
+
+    llm = Client([says("9", call("x", "{}"))])
+    done = await LocalRolloutRunner(Loop(), llm).run_single(ROWS[0], 0)
+    assert done.success
+    assert done.token_usage["num_llm_calls"] == 1
+
+
+def test_evaluator_takes_functions_of_either_kind(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(
+        "rubrics:\n  - {id: a, rubric: be kind, score_max: 2, model_info: {provider: offline, model: judge}}\n"
+    )
+    (tmp_path / "d.jsonl").write_text('{"rubric_id": "a", "solution_str": "hello", "extra_info": {"k": 1}}\n')
+    config = load_rubric_suite(tmp_path / "r.yaml").get("a")
+    record = load_rubric_records(tmp_path / "d.jsonl", "a")[0]
+    assert RubricEvaluator().run(config, record)["score"] == 1.0
+    seen: dict[str, Any] = {}
+
+    def own(solution_str: str, ground_truth: str | None, extra_info: dict[str, Any]) -> float:
+        seen.update(extra_info)
+        return 0.25
+
+    assert RubricEvaluator(own).run(config, record)["score"] == 0.25
+    assert (seen["k"], seen["rubric"], seen["score_max"], seen["provider"]) == (1, "be kind", 2, "offline")
+
+
+def test_credentials_insist_on_a_time_zone() -> None:
+    data = {"access_token": "t", "expires_at": "2020-01-01T00:00:00Z", "user": {"id": "u"}}
+    one = WorkspaceCredentials.from_dict(data)
+    assert one.is_expired()
+    assert WorkspaceCredentials.from_dict(one.to_dict()) == one
+    with pytest.raises(ValueError, match="time zone"):
+        WorkspaceCredentials.from_dict({**data, "expires_at": "2020-01-01T00:00:00"})
