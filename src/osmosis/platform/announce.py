@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from osmosis._version import __version__
-from osmosis.errors import Conflict
+from osmosis.errors import Conflict, ValidationError
 from osmosis.records.base import utc_now
 
 from .executors.processes import start_token
@@ -22,10 +22,20 @@ from .services.startup import write_private
 from .settings import PlatformSettings
 
 ANNOUNCEMENT = "platform.json"
+WILDCARDS = ("0.0.0.0", "::", "")
 
 
 def listen(settings: PlatformSettings) -> socket.socket:
-    """The listening socket. Conflict when the port is taken, before anything is opened or written."""
+    """The listening socket, before anything is opened or written.
+
+    Conflict when the port is taken; ValidationError when others could not tell how to reach us: uploads and links
+    carry our address.
+    """
+    if settings.host in WILDCARDS and not settings.public_url:
+        raise ValidationError(
+            f"listening on {settings.host} needs the address by which others reach this platform",
+            hint="add --public-url https://HOST, or listen on one address: --host 127.0.0.1",
+        )
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

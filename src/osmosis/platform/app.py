@@ -36,6 +36,7 @@ def create_app(settings: PlatformSettings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        ingest.forget_abandoned(platform)
         ingest.recover(platform)
         worker = Worker(platform) if settings.worker else None
         if worker is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -23,6 +24,8 @@ from .services import datasets
 from .services.dataset_files import FileFacts, check_file
 
 log = logging.getLogger("osmosis.platform.ingest")
+
+ABANDONED_AFTER = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,20 @@ def recover(platform: Platform) -> list[threading.Thread]:
         )
         found = [_work(upload, dataset) for upload, dataset in session.execute(query)]
     return [_in_thread(platform, work) for work in found]
+
+
+def forget_abandoned(platform: Platform) -> int:
+    """Give up uploads nobody finished within a day, with their parts; how many that were."""
+    with platform.db.write() as session:
+        query = sa.select(tables.Upload).where(
+            tables.Upload.status == "open", tables.Upload.created_at < utc_now() - ABANDONED_AFTER
+        )
+        found = list(session.scalars(query))
+        for upload in found:
+            datasets.abandon(session, session.get_one(tables.Dataset, upload.dataset_id), upload)
+    for upload in found:
+        objects.remove_tree(objects.upload_dir(platform, upload.id))
+    return len(found)
 
 
 def _in_thread(platform: Platform, work: Work) -> threading.Thread:

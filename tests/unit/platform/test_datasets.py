@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from osmosis.platform import ingest, objects
+from osmosis.platform import ingest, objects, tables
 
 
 def rows(count: int = 6, **extra) -> bytes:
@@ -235,3 +236,13 @@ def test_an_upload_that_a_restart_interrupted_is_taken_up_again(site) -> None:
     for thread in ingest.recover(site.platform):
         thread.join(10)
     assert site.json("GET", "datasets/d")["status"] == "uploaded"
+
+
+def test_an_upload_nobody_finished_is_given_up_after_a_day(site) -> None:
+    old, new = site.announce("old", small("1")), site.announce("new", small("1"))
+    with site.platform.db.write() as session:
+        session.get_one(tables.Upload, old["upload"]["upload_id"]).created_at -= timedelta(days=2)
+    assert ingest.forget_abandoned(site.platform) == 1
+    assert site.json("GET", "datasets/old")["status"] == "cancelled"
+    assert not objects.upload_dir(site.platform, old["upload"]["upload_id"]).exists()
+    assert site.complete(new)["status"] == "uploaded"

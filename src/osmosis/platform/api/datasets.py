@@ -45,14 +45,13 @@ def _body(platform: Platform, session: Any, dataset: tables.Dataset) -> dict[str
 
 @router.post("/api/cli/datasets")
 def create(body: NewDataset, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+    file = datasets.NewFile(body.file_name, body.file_size, body.extension.lower().lstrip("."))
     with platform.db.write() as session:
         dataset, upload = datasets.create(
             session,
             scope.workspace,
             scope.user,
-            name=body.file_name,
-            size=body.file_size,
-            file_format=body.extension.lower().lstrip("."),
+            file,
             part_bytes=platform.settings.part_bytes,
             overwrite_id=body.overwrite_dataset_id,
         )

@@ -45,16 +45,8 @@ def list_secrets(
 @router.post("")
 def put(body: NewSecret, platform: PlatformDep, caller: ScopeDep) -> dict[str, Any]:
     with platform.db.write() as session:
-        row = secrets.put(
-            session,
-            platform.vault,
-            caller.workspace,
-            caller.user,
-            name=body.name,
-            value=body.value,
-            scope=body.scope,
-            role=caller.role,
-        )
+        slot = secrets.slot_for(caller.workspace, caller.user, caller.role, scope=body.scope, name=body.name)
+        row = secrets.put(session, platform.vault, slot, body.value, caller.user.id)
         users = _users(session, [row])
     url = links.secrets(platform.settings, caller.workspace.name)
     return {**secrets.body(row, users), "platform_url": url}
@@ -63,5 +55,6 @@ def put(body: NewSecret, platform: PlatformDep, caller: ScopeDep) -> dict[str, A
 @router.delete("", status_code=204)
 def delete(body: SecretName, platform: PlatformDep, caller: ScopeDep) -> Response:
     with platform.db.write() as session:
-        secrets.delete(session, caller.workspace, caller.user, name=body.name, scope=body.scope, role=caller.role)
+        slot = secrets.slot_for(caller.workspace, caller.user, caller.role, scope=body.scope, name=body.name)
+        secrets.delete(session, slot)
     return Response(status_code=204)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Body
+from fastapi import APIRouter, Body, Response
 
-from .. import tables
+from .. import objects, tables
 from ..services import bodies, curves, datasets, requests, runs, submit, trainers
 from ..services.pages import LogPage, Page
 from .deps import PlatformDep, ScopeDep
@@ -75,3 +75,13 @@ def stop(name: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
         run = runs.find(session, scope.workspace, "training", name)
         runs.request_stop(session, run)
         return bodies.accepted(platform.settings, run)
+
+
+@router.delete(f"{PREFIX}/{{name}}", status_code=204)
+def delete(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
+    with platform.db.write() as session:
+        run = runs.find(session, scope.workspace, "training", name)
+        run_id = run.id
+        runs.delete(session, run)
+    objects.remove_tree(platform.settings.runs_dir / run_id)
+    return Response(status_code=204)

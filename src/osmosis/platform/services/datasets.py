@@ -6,6 +6,7 @@ need it exists. File contents are handled in `ingest`, outside of sessions.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,59 +26,74 @@ MAX_NAME = 128
 GONE = (DatasetStatus.ERROR.value, DatasetStatus.CANCELLED.value)
 
 
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file that is announced."""
+
+    name: str
+    """Its stem: the dataset's name."""
+    size: int
+    """Bytes."""
+    format: str
+
+
 def create(
     session: Session,
     workspace: tables.Workspace,
     user: tables.User,
+    file: NewFile,
     *,
-    name: str,
-    size: int,
-    file_format: str,
     part_bytes: int,
     overwrite_id: str | None = None,
 ) -> tuple[tables.Dataset, tables.Upload]:
     """A dataset that waits for its file. Conflict with `existing_dataset_id` when the name is in use."""
-    _check_new(name, size, file_format)
-    query = sa.select(tables.Dataset).where(tables.Dataset.workspace_id == workspace.id, tables.Dataset.name == name)
-    dataset = session.scalars(query).first()
-    if overwrite_id is not None:
-        dataset = _to_overwrite(session, workspace, overwrite_id, name, taken_by=dataset)
-    elif dataset is not None and dataset.status not in GONE:
-        raise Conflict(
-            f"a dataset named {name!r} exists already",
-            hint="replace it with --overwrite, or rename the file",
-            existing_dataset_id=dataset.id,
-        )
+    _check_new(file)
+    dataset = _to_fill(session, workspace, file.name, overwrite_id)
     if dataset is None:
-        dataset = tables.Dataset(
-            workspace_id=workspace.id, creator_id=user.id, name=name, format=file_format, status="", size=size
-        )
+        dataset = tables.Dataset(workspace_id=workspace.id, creator_id=user.id, name=file.name)
         session.add(dataset)
     if dataset.path is None:
         dataset.status = DatasetStatus.UPLOADING.value
-        dataset.size, dataset.format, dataset.error = size, file_format, None
+        dataset.size, dataset.format, dataset.error = file.size, file.format, None
     dataset.updated_at = utc_now()
     session.flush()
-    in_parts = size > 2 * part_bytes
+    in_parts = file.size > 2 * part_bytes
     upload = tables.Upload(
         dataset_id=dataset.id,
-        format=file_format,
-        size=size,
+        format=file.format,
+        size=file.size,
         part_size=part_bytes if in_parts else 0,
-        parts=-(-size // part_bytes) if in_parts else 1,
+        parts=-(-file.size // part_bytes) if in_parts else 1,
     )
     session.add(upload)
     session.flush()
     return dataset, upload
 
 
-def _check_new(name: str, size: int, file_format: str) -> None:
-    issues = []
+def _to_fill(
+    session: Session, workspace: tables.Workspace, name: str, overwrite_id: str | None
+) -> tables.Dataset | None:
+    """The dataset a new file is for, None for one of a new name."""
+    query = sa.select(tables.Dataset).where(tables.Dataset.workspace_id == workspace.id, tables.Dataset.name == name)
+    dataset = session.scalars(query).first()
+    if overwrite_id is not None:
+        return _to_overwrite(session, workspace, overwrite_id, name, taken_by=dataset)
+    if dataset is not None and dataset.status not in GONE:
+        raise Conflict(
+            f"a dataset named {name!r} exists already",
+            hint="replace it with --overwrite, or rename the file",
+            existing_dataset_id=dataset.id,
+        )
+    return dataset
+
+
+def _check_new(file: NewFile) -> None:
+    issues, name = [], file.name
     if not name.strip() or len(name) > MAX_NAME or any(c in "/\\" or not c.isprintable() for c in name):
         issues.append({"key": "file_name", "message": f"must be a file's stem of at most {MAX_NAME} characters"})
-    if file_format not in FORMATS:
+    if file.format not in FORMATS:
         issues.append({"key": "extension", "message": f"must be one of {', '.join(FORMATS)}"})
-    if not 0 < size <= MAX_BYTES:
+    if not 0 < file.size <= MAX_BYTES:
         issues.append({"key": "file_size", "message": "must be more than 0 and at most 5 GB"})
     if issues:
         raise ValidationError("this file cannot become a dataset", issues=issues)
@@ -132,12 +148,17 @@ def abort(session: Session, dataset: tables.Dataset) -> str | None:
     upload = latest_upload(session, dataset)
     if upload.status != "open":
         return None
+    abandon(session, dataset, upload)
+    return upload.id
+
+
+def abandon(session: Session, dataset: tables.Dataset, upload: tables.Upload) -> None:
+    """Give one upload up; a dataset that has no file yet is cancelled, unless another upload is in progress."""
     upload.status = "aborted"
-    if dataset.path is None:
+    if dataset.path is None and latest_upload(session, dataset).id == upload.id:
         dataset.status = DatasetStatus.CANCELLED.value
         dataset.updated_at = utc_now()
     log(session, dataset.id, "warning", "upload", "the upload was given up")
-    return upload.id
 
 
 def delete(session: Session, dataset: tables.Dataset) -> None:

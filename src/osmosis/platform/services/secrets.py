@@ -8,6 +8,7 @@ destroyed with the run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -44,47 +45,37 @@ def check_value(name: str, value: str) -> None:
         )
 
 
-def put(
-    session: Session,
-    vault: Vault,
-    workspace: tables.Workspace,
-    user: tables.User,
-    *,
-    name: str,
-    value: str,
-    scope: str,
-    role: str,
-) -> tables.Secret:
-    """Set a secret, new or again. Workspace secrets need the owner or an admin."""
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place of one secret: which it is, and whose."""
+
+    workspace_id: str
+    scope: str
+    owner_id: str
+    """Id of the workspace, the user or the run, by scope."""
+    name: str
+
+
+def slot_for(workspace: tables.Workspace, user: tables.User, role: str, *, scope: str, name: str) -> Slot:
+    """Where this person's secret of that scope lies. Forbidden for a member who means the workspace's."""
     check_name(name)
-    check_value(name, value)
-    _check_scope(scope)
-    _check_role(scope, role)
-    return _store(session, vault, workspace.id, scope, _owner(scope, workspace, user), name, value, user.id)
+    if scope not in SCOPES:
+        raise ValidationError("scope must be workspace or user", field="scope")
+    if scope == "workspace" and role not in ("owner", "admin"):
+        raise Forbidden(
+            "only the owner or an admin sets the workspace's secrets", hint="use --scope personal for your own"
+        )
+    return Slot(workspace.id, scope, workspace.id if scope == "workspace" else user.id, name)
 
 
-def put_for_run(
-    session: Session, vault: Vault, run: tables.Run, user_id: str | None, values: Mapping[str, str]
-) -> None:
-    """Keep the values that came with a run, for that run only."""
-    for name, value in values.items():
-        check_value(name, value)
-        _store(session, vault, run.workspace_id, "run", run.id, name, value, user_id)
-
-
-def _store(
-    session: Session,
-    vault: Vault,
-    workspace_id: str,
-    scope: str,
-    owner_id: str,
-    name: str,
-    value: str,
-    user_id: str | None,
-) -> tables.Secret:
-    row, now = _find(session, workspace_id, scope, owner_id, name), utc_now()
+def put(session: Session, vault: Vault, slot: Slot, value: str, user_id: str | None) -> tables.Secret:
+    """Set a secret, new or again."""
+    check_value(slot.name, value)
+    row, now = _find(session, slot), utc_now()
     if row is None:
-        row = tables.Secret(workspace_id=workspace_id, scope=scope, owner_id=owner_id, name=name, version=0)
+        row = tables.Secret(
+            workspace_id=slot.workspace_id, scope=slot.scope, owner_id=slot.owner_id, name=slot.name, version=0
+        )
         row.creator_id, row.created_at = user_id, now
         session.add(row)
     row.version += 1
@@ -95,15 +86,20 @@ def _store(
     return row
 
 
-def delete(
-    session: Session, workspace: tables.Workspace, user: tables.User, *, name: str, scope: str, role: str
+def put_for_run(
+    session: Session, vault: Vault, run: tables.Run, user_id: str | None, values: Mapping[str, str]
 ) -> None:
+    """Keep the values that came with a run, for that run only."""
+    for name, value in values.items():
+        put(session, vault, Slot(run.workspace_id, "run", run.id, name), value, user_id)
+
+
+def delete(session: Session, slot: Slot) -> None:
     """NotFound when there is none of that name in that scope."""
-    _check_scope(scope)
-    _check_role(scope, role)
-    row = _find(session, workspace.id, scope, _owner(scope, workspace, user), name)
+    row = _find(session, slot)
     if row is None:
-        raise NotFound(f"no {'personal' if scope == 'user' else scope} secret named {name}", hint="osmosis secret list")
+        scope = "personal" if slot.scope == "user" else slot.scope
+        raise NotFound(f"no {scope} secret named {slot.name}", hint="osmosis secret list")
     session.delete(row)
 
 
@@ -147,14 +143,11 @@ def resolve(
         found = stored.get(name, set())
         if name in given:
             scopes[name] = "run"
-        elif found == SET_BOTH:
+        elif found == set(SCOPES):
             scopes[name] = "user_override"
         elif found:
             scopes[name] = next(iter(found))
     return scopes, [name for name in names if name not in scopes]
-
-
-SET_BOTH = set(SCOPES)
 
 
 def values_for_run(session: Session, vault: Vault, run: tables.Run) -> dict[str, str]:
@@ -186,30 +179,14 @@ def _about(row: tables.Secret) -> str:
     return "|".join((row.workspace_id, row.scope, row.owner_id, row.name, str(row.version)))
 
 
-def _find(session: Session, workspace_id: str, scope: str, owner_id: str, name: str) -> tables.Secret | None:
+def _find(session: Session, slot: Slot) -> tables.Secret | None:
     query = sa.select(tables.Secret).where(
-        tables.Secret.workspace_id == workspace_id,
-        tables.Secret.scope == scope,
-        tables.Secret.owner_id == owner_id,
-        tables.Secret.name == name,
+        tables.Secret.workspace_id == slot.workspace_id,
+        tables.Secret.scope == slot.scope,
+        tables.Secret.owner_id == slot.owner_id,
+        tables.Secret.name == slot.name,
     )
     return session.scalars(query).first()
-
-
-def _owner(scope: str, workspace: tables.Workspace, user: tables.User) -> str:
-    return workspace.id if scope == "workspace" else user.id
-
-
-def _check_scope(scope: str) -> None:
-    if scope not in SCOPES:
-        raise ValidationError("scope must be workspace or user", field="scope")
-
-
-def _check_role(scope: str, role: str) -> None:
-    if scope == "workspace" and role not in ("owner", "admin"):
-        raise Forbidden(
-            "only the owner or an admin sets the workspace's secrets", hint="use --scope personal for your own"
-        )
 
 
 def body(secret: tables.Secret, users: Mapping[str | None, tables.User]) -> dict[str, Any]:

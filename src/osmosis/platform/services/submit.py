@@ -67,8 +67,23 @@ def submit(
             platform_url=links.secrets(platform.settings, workspace.name),
             missing=missing,
         )
+    order = _Order(workspace, user, request, kind, repository.id, code)
     with platform.db.write() as session:
-        return _insert(session, platform, workspace, user, request, code, repository.id, kind)
+        run = _insert(session, order)
+        secrets.put_for_run(session, platform.vault, run, user.id, request.given)
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A submit in which everything was found."""
+
+    workspace: tables.Workspace
+    user: tables.User
+    request: RunRequest
+    kind: str
+    repository_id: str
+    code: CodeRef
 
 
 def _dataset_issues(session: Session, workspace: tables.Workspace, name: str) -> list[dict[str, Any]]:
@@ -97,16 +112,8 @@ def _code(
         return None
 
 
-def _insert(
-    session: Session,
-    platform: Platform,
-    workspace: tables.Workspace,
-    user: tables.User,
-    request: RunRequest,
-    code: CodeRef,
-    repository_id: str,
-    kind: str,
-) -> tables.Run:
+def _insert(session: Session, order: _Order) -> tables.Run:
+    workspace, user, request, kind, code = order.workspace, order.user, order.request, order.kind, order.code
     config = request.config
     dataset = datasets.find(session, workspace, config.experiment.dataset)
     limit = config.evaluation.limit if isinstance(config, EvalConfig) else dataset.row_count
@@ -115,7 +122,7 @@ def _insert(
     run = tables.Run(
         id=tables.new_id(),
         workspace_id=workspace.id,
-        repository_id=repository_id,
+        repository_id=order.repository_id,
         dataset_id=dataset.id,
         creator_id=user.id,
         kind=kind,
@@ -138,7 +145,6 @@ def _insert(
     session.add(run)
     session.flush()
     session.add(tables.RunEvent(run_id=run.id, before=None, status=run.status, reason=f"submitted by {user.name}"))
-    secrets.put_for_run(session, platform.vault, run, user.id, request.given)
     where = f"commit {code.commit_sha[:12]}" + (f" of branch {code.branch}" if code.branch else "")
     drawn = f", drawn with seed {picked.seed}" if picked.seed is not None else ""
     runs.log(session, run.id, f"submitted: {where}, {len(picked.rows)} of {dataset.row_count} rows{drawn}")
