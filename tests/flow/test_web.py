@@ -300,9 +300,8 @@ def test_secrets_are_names_never_values(script: httpx.Client, platform: RunningP
         owner = users.ensure_owner(session, "local")
         workspace = session.get_one(tables.Workspace, platform.workspace_id)
         for scope in ("user", "workspace"):
-            secrets.put(
-                session, platform.parts.vault, workspace, owner, name="API_KEY", value=value, scope=scope, role="owner"
-            )
+            slot = secrets.slot_for(workspace, owner, "owner", scope=scope, name="API_KEY")
+            secrets.put(session, platform.parts.vault, slot, value, owner.id)
     page = script.get("/demo/secrets").text
     assert value not in page
     said = text_of(page)
