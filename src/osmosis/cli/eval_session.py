@@ -135,6 +135,7 @@ class _Session:
         self.agent: Any = None
         self.scorers: list[Scorer] = []
         self.facts = DatasetFacts()
+        self.row_hashes: dict[int, str] = {}
         self.hashes: dict[str, str] = {}
         self.resume = ResumePlan()
         self.key: str | None = None
@@ -148,7 +149,14 @@ class _Session:
             raise UsageError(
                 "nothing scores these rollouts", hint="give --eval-fn module:function, --rubric FILE or a grader"
             )
-        self.facts = scan_dataset(run.dataset, plan.selection, require_ground_truth=plan.require_ground_truth)
+        self.journal = Journal(run.folder)
+        stored = self.journal.exists
+        self.facts = scan_dataset(
+            run.dataset,
+            plan.selection,
+            require_ground_truth=plan.require_ground_truth,
+            row_hashes=self.row_hashes if stored else None,
+        )
         if not plan.skip_bad_rows:
             self.facts.refuse_bad(run.dataset)
         elif self.facts.bad:
@@ -165,7 +173,7 @@ class _Session:
         self.hashes = plan_hashes(plan, agent_files=files, base_dir=run.base_dir)
         if run.grader:
             self.hashes["agent"] = digest(self.hashes["agent"], run.grader)
-        self.journal = Journal(run.folder, redactor=self.redactor)
+        self.journal.redactor = self.redactor
         self._take_up()
 
     def _load_agent(self) -> list[Path]:
@@ -204,7 +212,10 @@ class _Session:
                 self.journal.run()
             self.resume.owed = self.facts.selected * self.plan.attempts
             return
-        self.resume = plan_resume(self.journal, self.rows(), self.plan, self.hashes, retry_failed=self.run.retry_failed)
+        self.journal.lock()  # from here on nobody else adds to it
+        self.resume = plan_resume(
+            self.journal, self.row_hashes, self.plan, self.hashes, retry_failed=self.run.retry_failed
+        )
         if self.resume.reuse or self.resume.drifted or len(self.resume.retry):
             self.say(f"run {self.plan.name}: {self.resume.line()}")
         if self.resume.drifted:
@@ -255,6 +266,8 @@ class _Session:
                 options = Options(
                     rows=self.facts.selected, dataset_rows=self.facts.rows, hashes=self.hashes, limiter=limiter
                 )
+                if not (run.pilot and self.resume.owed):
+                    options.taken = self.resume.taken
                 if run.pilot and self.resume.owed > run.pilot and not self.resume.reuse:
                     await self._pilot(rollout_fn, options, stop)
                 return await evaluate(

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from osmosis.errors import OsmosisError
 from osmosis.records.dataset import Row
@@ -37,6 +38,20 @@ RUNNING_EVERY_S = 0.25
 
 
 @dataclass(slots=True)
+class Taken:
+    """What a journal holds already, as figures."""
+
+    summary: Summary
+    done: KeySet = field(default_factory=KeySet)
+
+    def add(self, line: dict[str, Any]) -> None:
+        """One journal line; attempts beyond the plan's are left out, and repeats."""
+        outcome = outcome_of_line(line)
+        if outcome.attempt < self.summary.plan.attempts and self.done.add((outcome.row_index, outcome.attempt)):
+            self.summary.add(outcome)
+
+
+@dataclass(slots=True)
 class Options:
     """What surrounds a run, beyond its plan. Everything has a default."""
 
@@ -50,6 +65,8 @@ class Options:
     stuck_s: float = STUCK_S
     only: KeySet | None = None
     """Run only these keys of the selection."""
+    taken: Taken | None = None
+    """The journal's content, when it was read already and nothing in it has changed since."""
 
 
 async def evaluate(
@@ -154,10 +171,12 @@ class _Run:
         """Counts what the journal holds already."""
         if self.journal is None:
             return
-        for line in self.journal.lines():
-            outcome = outcome_of_line(line)
-            if outcome.attempt < self.plan.attempts and self.done.add((outcome.row_index, outcome.attempt)):
-                self.summary.add(outcome)
+        taken = self.options.taken
+        if taken is None:
+            taken = Taken(self.summary)
+            for line in self.journal.lines():
+                taken.add(line)
+        self.done, self.summary = taken.done, taken.summary
         self.spending.add(self.summary.total_tokens, self.summary.total_cost_usd)
 
     def _owed(self, rows: Iterable[Row]) -> Iterator[Task]:

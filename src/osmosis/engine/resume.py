@@ -16,9 +16,9 @@ import orjson
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan
 
-from .dataset import row_hash
-from .evaluate import Options, evaluate
+from .evaluate import Options, Taken, evaluate
 from .journal import Journal, KeySet
+from .metrics import Summary
 from .observer import Observer
 from .outcome import SUCCESS
 from .recorded import recorded
@@ -42,6 +42,8 @@ class ResumePlan:
     """Never finished."""
     changed: dict[str, int] = field(default_factory=dict)
     """Which input changed, for how many rollouts."""
+    taken: Taken | None = None
+    """The figures of everything stored, when all of it is reused: saves reading the journal once more."""
 
     @property
     def drifted(self) -> bool:
@@ -71,16 +73,19 @@ class ResumePlan:
 
 def plan_resume(
     journal: Journal,
-    rows: Iterable[Row],
+    row_hashes: Mapping[int, str],
     plan: EvalPlan,
     hashes: Mapping[str, str],
     *,
     retry_failed: Sequence[str] | None = None,
 ) -> ResumePlan:
-    """Compares what is stored with the inputs of now. `retry_failed`: categories or phases, empty for all failures."""
-    row_hashes = {row.index: row_hash(row.data) for row in rows}
-    found = ResumePlan()
+    """Compares what is stored with the inputs of now.
+
+    `row_hashes` are those of the rows selected now. `retry_failed`: categories or phases, empty for all failures.
+    """
+    found, taken = ResumePlan(), Taken(Summary(plan, score_names=plan.score_fns))
     for line in journal.lines():
+        taken.add(line)
         key = (line["row_index"], line["attempt"])
         if key[0] not in row_hashes or key[1] >= plan.attempts:
             found.gone.add(key)
@@ -88,6 +93,8 @@ def plan_resume(
             found.retry.add(key)
         else:
             _sort(found, key, line, {**hashes, "row": row_hashes[key[0]]})
+    if not found.drifted and not len(found.retry):
+        found.taken = taken
     kept = found.reuse + len(found.regrade)
     found.owed = len(row_hashes) * plan.attempts - kept - len(found.rerun) - len(found.retry)
     return found
@@ -95,6 +102,9 @@ def plan_resume(
 
 def _sort(found: ResumePlan, key: tuple[int, int], line: dict[str, Any], now: Mapping[str, str]) -> None:
     stored: dict[str, str] = line.get("hashes") or {}
+    if stored == now:
+        found.reuse += 1
+        return
     differs = [name for name in (*_RERUN, "score") if name in stored and name in now and stored[name] != now[name]]
     for name in differs:
         found.changed[name] = found.changed.get(name, 0) + 1
