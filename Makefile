@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_DIR ?= .demo
 DEMO_FLAGS ?=
+PROCESSES ?= auto
 
 .PHONY: demo test unit lint docs bench clean help
 
@@ -14,10 +15,10 @@ demo: $(VENV)/.installed  ## the main job, real: from an empty folder to a score
 	@$(BIN)/osmosis quickstart --yes --dir $(DEMO_DIR) $(DEMO_FLAGS)
 
 test: $(VENV)/.dev  ## every test: unit, then flows with real processes
-	@$(BIN)/python -m pytest tests $(ARGS)
+	@$(BIN)/python -m pytest tests -n $(PROCESSES) $(ARGS)
 
 unit: $(VENV)/.dev  ## the fast part
-	@$(BIN)/python -m pytest tests/unit $(ARGS)
+	@$(BIN)/python -m pytest tests/unit -n $(PROCESSES) $(ARGS)
 
 lint: $(VENV)/.dev  ## style, types, direction of imports
 	@$(BIN)/ruff check .
@@ -49,5 +50,5 @@ $(VENV)/.dev: $(VENV)/.installed
 	@touch $@
 
 clean:  ## remove what make made; the demo's platform is stopped first
-	@[ ! -d $(DEMO_DIR) ] || OSMOSIS_DATA_DIR=$(DEMO_DIR)/data $(BIN)/osmosis platform stop || true
+	@[ ! -d $(DEMO_DIR) ] || OSMOSIS_DATA_DIR=$(DEMO_DIR)/platform $(BIN)/osmosis platform stop || true
 	@rm -rf $(VENV) $(DEMO_DIR) .mypy_cache .ruff_cache .pytest_cache
