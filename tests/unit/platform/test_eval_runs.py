@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -96,6 +97,12 @@ def test_without_a_limit_a_random_tenth_is_drawn_with_a_recorded_seed(ready) -> 
     assert any(
         str(run.sample_seed) in line["message"] for line in ready.json("GET", "eval-runs/multiply-1/logs")["logs"]
     )
+
+
+def test_submits_at_the_same_moment_get_names_of_their_own(ready) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        names = list(pool.map(lambda _: submit(ready)["name"], range(6)))
+    assert sorted(names) == [f"multiply-{n}" for n in range(1, 7)]
 
 
 @pytest.mark.parametrize(("total", "limit", "count"), [(4, None, 1), (9, None, 1), (205, None, 20), (5, 50, 5)])

@@ -10,9 +10,10 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from osmosis.errors import NotFound, ValidationError
+from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.config import EvalConfig, TrainingConfig
 from osmosis.records.dataset import DatasetStatus
 from osmosis.records.run import RunStatus
@@ -23,6 +24,7 @@ from . import datasets, links, repositories, runs, secrets, synced
 from .requests import RunRequest
 from .sync import CodeRef
 
+NAME_TRIES = 20
 SAMPLE = 10
 """Without a limit, one row in ten."""
 
@@ -67,11 +69,7 @@ def submit(
             platform_url=links.secrets(platform.settings, workspace.name),
             missing=missing,
         )
-    order = _Order(workspace, user, request, kind, repository.id, code)
-    with platform.db.write() as session:
-        run = _insert(session, order)
-        secrets.put_for_run(session, platform.vault, run, user.id, request.given)
-    return run
+    return _store(platform, _Order(workspace, user, request, kind, repository.id, code))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +82,19 @@ class _Order:
     kind: str
     repository_id: str
     code: CodeRef
+
+
+def _store(platform: Platform, order: _Order) -> tables.Run:
+    """Insert; when another submit took the same name in that moment, again with the next one."""
+    for _ in range(NAME_TRIES):
+        try:
+            with platform.db.write() as session:
+                run = _insert(session, order)
+                secrets.put_for_run(session, platform.vault, run, order.user.id, order.request.given)
+            return run
+        except IntegrityError:
+            continue
+    raise Conflict("too many submits at the same moment", hint="submit again")
 
 
 def _dataset_issues(session: Session, workspace: tables.Workspace, name: str) -> list[dict[str, Any]]:
