@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -56,14 +57,14 @@ async def test_with_what_is_installed_here(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", OF_THEIR_OWN)
 async def test_in_an_environment_of_its_own(tmp_path: Path, name: str) -> None:
     root = rendered(tmp_path / "demo", name)
-    uv = find_uv({})
+    uv = find_uv(os.environ)
     assert uv is not None
     lines: list[str] = []
     builder = Builder(
         uv=uv,
         cache_dir=tmp_path / "cache",
         wheel=build_wheel(tmp_path / "cache"),
-        environ={},
+        environ=dict(os.environ),  # how this machine reaches its package index
         log=JobLog(None, lambda line: lines.append(line.message)),
     )
     folder = root / "rollouts" / "mine"

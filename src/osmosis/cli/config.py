@@ -39,7 +39,6 @@ def check(
     wrong = sum(1 for row in items if row["severity"] == "error")
     columns = [
         Column("where", "Where"),
-        Column("key", "Key"),
         Column("what", "What"),
         Column("fix", "Fix"),
         Column("severity", "Severity", wide=True),

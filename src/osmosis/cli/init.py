@@ -93,9 +93,15 @@ def _place(ctx: AppContext, name: str | None, here: bool) -> tuple[str, Path]:
         dest = ctx.cwd.resolve()
         return name or dest.name.lower(), dest
     if name is None:
+        from ..workspace.create import WORKSPACE_NAME
         from .prompts import ask
 
-        name = ask(ctx, "Name of the workspace", flag="NAME or --here", default="my-workspace")
+        def fits(text: str) -> bool | str:
+            return (
+                bool(WORKSPACE_NAME.match(text)) or "small letters, digits, - _ and ., starting with a letter or digit"
+            )
+
+        name = ask(ctx, "Name of the workspace:", flag="NAME or --here", validate=fits)
     return Path(name).name if name else "", ctx.path(name)
 
 

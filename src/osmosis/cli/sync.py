@@ -121,7 +121,36 @@ def status() -> DetailResult:
         state = ask_sync(client, rollouts=True)
     body = _body(state, source)
     steps = [NextStep(action, command=command) for action, command in _steps(state, source)]
-    return DetailResult(body, title="Git Sync", next_steps=steps)
+    return DetailResult(body, title="Git Sync", human=lambda console: _draw(console, body), next_steps=steps)
+
+
+def _draw(console: Any, body: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    from .output import clean
+
+    platform, here = body["platform"], body["here"]
+
+    def row(label: str, value: str, style: str = "default") -> None:
+        line = Text(f"{label:<10} ", style="dim")
+        line.append(clean(value), style=style)
+        console.print(line)
+
+    known = platform["repository"] if platform["connected"] else "does not know this repository"
+    row("platform", f"{known} ({platform['status'] or 'no sync yet'})")
+    for branch, commit in platform["branches"].items():
+        default = " (default)" if branch == platform["default_branch"] else ""
+        row("", f"{commit[:10]} {branch}{default}")
+    if platform["rollouts"]:
+        row("rollouts", ", ".join(platform["rollouts"]))
+    if platform["error"]:
+        row("error", platform["error"], "red")
+    if here:
+        row("here", f"{str(here.get('commit') or 'no commit')[:10]} {here.get('branch') or 'detached'}")
+    for text in body["differences"]:
+        row("differs", text, "yellow")
+    if body["in_sync"]:
+        row("", "in sync", "green")
 
 
 def _source(ctx: AppContext) -> Source | None:
@@ -190,19 +219,28 @@ def differences(state: SyncState, source: Source | None) -> list[str]:
         return []
     found = []
     if source.dirty:
-        found.append(f"{len(source.dirty)} changed files are not committed: {_few(source.dirty)}")
+        found.append(
+            f"{_count(len(source.dirty), 'changed file is', 'changed files are')} not committed: {_few(source.dirty)}"
+        )
     if source.untracked:
-        found.append(f"{len(source.untracked)} files are not in git: {_few(source.untracked)}")
+        found.append(f"{_count(len(source.untracked), 'file is', 'files are')} not in git: {_few(source.untracked)}")
     if source.ahead:
-        found.append(f"{source.ahead} commits are not pushed to {source.upstream}")
+        found.append(f"{_count(source.ahead, 'commit is', 'commits are')} not pushed to {source.upstream}")
     if source.behind:
-        found.append(f"{source.behind} commits of {source.upstream} are not here")
+        found.append(f"{_count(source.behind, 'commit', 'commits')} of {source.upstream} not pulled")
     if not state.connected:
         found.append("the platform does not know this repository")
-    elif source.commit and (have := state.synced(source.branch)) != source.commit:
+    elif (
+        source.commit and source.commit not in state.branches.values() and state.synced(source.branch) != source.commit
+    ):
+        have = state.synced(source.branch)
         what = f"has {have[:10]}" if have else "has nothing"
         found.append(f"the platform {what} of {source.branch or 'this commit'}, HEAD is {source.commit[:10]}")
     return found
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"1 {one}" if number == 1 else f"{number} {many}"
 
 
 def _few(paths: list[str]) -> str:

@@ -103,11 +103,13 @@ def _repository(workspace: Workspace, source: Source | None) -> list[Problem]:
         found.append(Problem(code="bad-remote", what=what, fix="git remote set-url origin <url>"))
     changed = len(source.dirty) + len(source.untracked)
     if changed:
-        what = f"{changed} files are not committed: {', '.join([*source.dirty, *source.untracked][:3])}"
+        noun = "1 file is" if changed == 1 else f"{changed} files are"
+        what = f"{noun} not committed: {', '.join([*source.dirty, *source.untracked][:3])}"
         fix = "git add -A && git commit -m 'what changed'"
         found.append(Problem(code="uncommitted", what=what, where="git", fix=fix, severity="warning"))
     if source.ahead:
-        what = f"{source.ahead} commits are not pushed to {source.upstream}"
+        noun = "1 commit is" if source.ahead == 1 else f"{source.ahead} commits are"
+        what = f"{noun} not pushed to {source.upstream}"
         found.append(Problem(code="unpushed", what=what, where="git", fix="git push", severity="warning"))
     elif source.remote_url and source.commit and source.upstream is None and not source.detached:
         what, fix = f"branch {source.branch} was never pushed", f"git push -u origin {source.branch}"

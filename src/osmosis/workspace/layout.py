@@ -116,10 +116,20 @@ def find_workspace(start: Path) -> Workspace:
             return Workspace(folder)
         if top:
             break
+    near = _below(start)
     raise WorkspaceRequired(
         f"{start} is not inside a workspace (a folder with rollouts/ and configs/)",
-        hint="cd into a workspace, or make one: osmosis init NAME",
+        hint=f"cd {near}" if near else "cd into a workspace, or make one: osmosis init NAME",
     )
+
+
+def _below(start: Path) -> str | None:
+    """The one workspace right below: where somebody who just made it forgot to go."""
+    try:
+        found = [p.name for p in start.iterdir() if (p / "rollouts").is_dir() and (p / "configs").is_dir()]
+    except OSError:
+        return None
+    return found[0] if len(found) == 1 else None
 
 
 def check(workspace: Workspace) -> list[Problem]:

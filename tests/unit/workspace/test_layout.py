@@ -29,6 +29,12 @@ def test_outside_there_is_none(tmp_path: Path) -> None:
     assert "osmosis init" in (caught.value.hint or "")
 
 
+def test_right_above_a_workspace_the_way_into_it_is_named(folder: GitWorkspace) -> None:
+    with pytest.raises(WorkspaceRequired) as caught:
+        find_workspace(folder.root.parent)
+    assert caught.value.hint == "cd ws"
+
+
 def test_the_top_of_a_repository_ends_the_search(folder: GitWorkspace) -> None:
     inner = folder.root / "rollouts" / "multiply" / "vendored"
     (inner / ".git").mkdir(parents=True)
