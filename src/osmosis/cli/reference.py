@@ -8,7 +8,9 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import OsmosisError, UsageError
@@ -143,3 +145,7 @@ def parse_only(entry: Command, path: Sequence[str], args: Sequence[str]) -> None
         return
     except bases[2] as wrong:
         raise usage_of(wrong, at) from wrong
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(reference())
