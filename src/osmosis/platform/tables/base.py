@@ -44,6 +44,7 @@ class Base(DeclarativeBase):
     metadata = sa.MetaData(naming_convention=NAMING)
     type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads it as declared
         datetime: UtcDateTime(),
+        float: sa.Double(),
         dict[str, Any]: sa.JSON(none_as_null=True),
         list[Any]: sa.JSON(none_as_null=True),
     }
