@@ -18,6 +18,7 @@ import aiohttp
 from osmosis.llm.failures import parse_retry_after
 
 from .spool import Post, Spool
+from .turns import Turns
 
 log = logging.getLogger("osmosis.serve")
 
@@ -56,10 +57,12 @@ class Delivery:
         *,
         spool: Spool | None = None,
         policy: DeliveryPolicy | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._session = session
         self._spool = spool
         self.policy = policy or DeliveryPolicy()
+        self._turns = turns or Turns()
         self._queues: dict[str, tuple[deque[Post], asyncio.Task[None]]] = {}
         self._files: dict[Post, Path] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -160,6 +163,7 @@ class Delivery:
 
     async def _once(self, post: Post) -> tuple[float | None, str]:
         """One try: (None, "") when taken, else the delay the receiver asked for (0 = it said nothing) and why."""
+        await self._turns.take()
         policy = self.policy
         headers = {"Content-Type": "application/json", "Idempotency-Key": post.rollout_id}
         if post.bearer:

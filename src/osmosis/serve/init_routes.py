@@ -19,7 +19,6 @@ from osmosis.records.wire02 import LoopStatus, RolloutRequest, RolloutResponse
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.failures import describe
 from osmosis.sdk.settings import RolloutSettings
-from osmosis.sdk.trainer_client import OsmosisLLMClient
 
 from .desk import Draining, Entry, QueueFull
 from .http import HttpProblem, parse, read_body, reply_json
@@ -28,6 +27,7 @@ from .outcome import Outcome
 from .runtime import ServerRuntime
 from .spool import Post
 from .trace import TraceFolder
+from .trainer_model import TrainerModel
 
 SLOW_TOOLS_S = 0.005
 """A `get_tools` that takes longer is called in a thread from then on, so that it holds nobody up."""
@@ -145,12 +145,13 @@ class LoopDesk:
         run = LoopRun(request)
 
         async def execute(_: Entry) -> Outcome:
-            llm = OsmosisLLMClient(
+            llm = TrainerModel(
                 request.server_url,
                 request.rollout_id,
                 request.api_key,
                 settings=self.settings,
                 session=self.runtime.session(),
+                turns=self.runtime.turns,
             )
             run.context = RolloutContext(request, tools, llm, time.monotonic())
             trace_into(run.context, self._traces, (request.api_key,))
@@ -205,6 +206,7 @@ def add_init_routes(app: Starlette, desk: LoopDesk, *, authenticated: bool) -> N
     limit = desk.runtime.limits.max_body_bytes
 
     async def init(request: Request) -> Response:
+        await desk.runtime.turns.take()
         body = parse(RolloutRequest, await read_body(request, limit))
         return Response(await desk.init(body), status_code=202, media_type="application/json")
 

@@ -274,6 +274,7 @@ def add_rollout_routes(app: Starlette, desk: RolloutDesk, *, health: bool = True
     limit = desk.limits.max_body_bytes
 
     async def start(request: Request) -> Response:
+        await desk.runtime.turns.take()
         accepted = desk.accept(parse(RolloutInit, await read_body(request, limit)))
         return reply_json({}, 202) if accepted is None else reply(accepted, 202)
 

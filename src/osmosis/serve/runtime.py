@@ -18,6 +18,7 @@ from .desk import Desk
 from .limits import ServeLimits
 from .shutdown import SignalDrain
 from .spool import Spool
+from .turns import Turns
 
 log = logging.getLogger("osmosis.serve")
 
@@ -38,7 +39,13 @@ class ServerRuntime:
         self.desk = Desk(max_concurrent, limits)
         self._max_connections = max_connections
         self._session: aiohttp.ClientSession | None = None
-        self.delivery = Delivery(self.session, spool=Spool(spool_dir) if spool_dir else None, policy=delivery_policy)
+        self.turns = Turns()
+        self.delivery = Delivery(
+            self.session,
+            spool=Spool(spool_dir) if spool_dir else None,
+            policy=delivery_policy,
+            turns=self.turns,
+        )
         self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Started with the server, cancelled with it."""
         self.around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext

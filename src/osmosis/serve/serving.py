@@ -261,7 +261,7 @@ def calm_collector() -> None:
     are no reason to look through all of them again and again while nothing else may run."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(5_000, 10, 100)
 
 
 def name_of(target: Any) -> str:
