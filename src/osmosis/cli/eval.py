@@ -59,14 +59,16 @@ def list_runs(
     return runs.list_runs(current(), "eval", limit=limit, everything=everything, offset=offset)
 
 
-def info(name: str = NAME) -> DetailResult:
+def info(
+    name: str = NAME, output: str = typer.Option(None, "-o", "--output", help="Write the same as JSON to this file")
+) -> DetailResult:
     """Show one run: status, figures with confidence intervals, failures by phase and category.
 
     Example:
         osmosis eval info multiply-1
         osmosis eval info multiply-1 --json
     """
-    return runs.run_info(current(), "eval", name)
+    return runs.run_info(current(), "eval", name, output)
 
 
 def wait(

@@ -121,7 +121,7 @@ class OperationResult(Result):
     message: str
     resource: dict[str, Any] = field(default_factory=dict)
     status: str = "success"
-    """`success`, or `cancelled` when the person declined."""
+    """`success`; `cancelled` when the person declined; `failed` when it was done and the outcome is a failure."""
 
     def envelope(self) -> dict[str, Any]:
         head = {"schema_version": SCHEMA_VERSION, "status": self.status, "operation": self.operation}

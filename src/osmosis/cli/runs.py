@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import UsageError
+from ..errors import UsageError, ValidationError
 from . import prompts
 from .context import AppContext
-from .output import Column, DetailResult, ListResult, NextStep, OperationResult, Result
+from .output import Column, DetailResult, ListResult, NextStep, OperationResult, Result, to_json
 from .render_text import when
 from .run_body import RunView
 
@@ -79,7 +79,7 @@ def scope_of(scope: dict[str, str]) -> dict[str, Any]:
     return {"git": {"identity": scope["identity"]}} if "identity" in scope else {}
 
 
-def run_info(ctx: AppContext, kind: Kind, name: str) -> DetailResult:
+def run_info(ctx: AppContext, kind: Kind, name: str, output: str | None = None) -> DetailResult:
     from ..errors import NotFound
 
     with ctx.client() as client:
@@ -92,7 +92,19 @@ def run_info(ctx: AppContext, kind: Kind, name: str) -> DetailResult:
     data = {**view.detail, "summary": view.summary(), "metrics": metrics}
     group = group_of(kind)
     steps = [] if view.over else [NextStep("follow it", command=f"osmosis {group} wait {view.name}")]
-    return DetailResult(data, human=drawn(view), next_steps=steps)
+    result = DetailResult(data, human=drawn(view), next_steps=steps)
+    if output:
+        result.extra = {"output": str(_write_json(ctx.path(output), result.envelope()))}
+    return result
+
+
+def _write_json(path: Path, body: dict[str, Any]) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(to_json(body) + "\n")
+    except OSError as error:
+        raise ValidationError(f"cannot write {path}: {error.strerror}", hint="-o FILE") from error
+    return path
 
 
 def drawn(view: RunView) -> Any:
@@ -138,7 +150,8 @@ def finished_result(
 
     group = operation.split(".", 1)[0]
     steps = [NextStep("look into it", command=f"osmosis {group} logs {view.name}")] if code and not below else []
-    return OperationResult(operation, message, body, human=draw, exit_code=code, next_steps=steps)
+    status = "failed" if code else "success"
+    return OperationResult(operation, message, body, status=status, human=draw, exit_code=code, next_steps=steps)
 
 
 def wait_for(ctx: AppContext, kind: Kind, name: str, fail_under: float | None) -> OperationResult:

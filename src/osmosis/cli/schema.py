@@ -164,7 +164,7 @@ def _envelope(kind: type[Result], inside: Json) -> Json:
         return _required(schema_version=version, items={"type": "array", "items": inside}, **page)
     if issubclass(kind, DetailResult):
         return _required(schema_version=version, data=inside)
-    status = {"enum": ["success", "cancelled"]}
+    status = {"enum": ["success", "cancelled", "failed"]}
     text = {"type": "string"}
     return _required(schema_version=version, status=status, operation=text, resource=inside, message=text)
 

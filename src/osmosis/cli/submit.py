@@ -81,6 +81,10 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
     from ..workspace.config import load_config
     from ..workspace.preflight import gather
 
+    # Loaded here and not where they are used: an interrupt in the middle of an import can get lost.
+    from .run_watch import watch
+    from .runs import finished_result
+
     config, warnings = load_config(path, workspace.root, options.kind)
     _warn(ctx, warnings)
     with ctx.client() as client:
@@ -100,9 +104,6 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
         answer = client.runs(options.kind).submit(_body(case))
         ctx.output.say(f"submitted {answer['name']}: {answer.get('platform_url') or ''}")
         if options.wait:
-            from .run_watch import watch
-            from .runs import finished_result
-
             view = watch(ctx, client.runs(options.kind), options.kind, str(answer["name"]))
             resource = _resource(case, answer)
             return finished_result(f"{options.group}.submit", view, fail_under=options.fail_under, resource=resource)

@@ -65,13 +65,15 @@ def list_runs(
 
 
 @app.command()
-def info(name: str = NAME) -> DetailResult:
+def info(
+    name: str = NAME, output: str = typer.Option(None, "-o", "--output", help="Write the same as JSON to this file")
+) -> DetailResult:
     """Show one training run: status, figures, curves in short.
 
     Example:
         osmosis train info multiply-1
     """
-    return runs.run_info(current(), "training", name)
+    return runs.run_info(current(), "training", name, output)
 
 
 @app.command()

@@ -1,0 +1,146 @@
+"""A workspace, a rollout and its runs, by the commands people type: submit, refuse, follow, look, fetch, stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from osmosis.cli import local_platform
+from osmosis.cli.schema import schema_of
+from osmosis.jobs.environ import uv_environ
+from osmosis.testing.command_line import CommandRun, run_command
+
+pytestmark = [pytest.mark.flow, pytest.mark.network]
+Run = Callable[..., CommandRun]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Run]]:
+    """A workspace with the multiply rollout, pushed, and a function that runs commands in it."""
+    home = tmp_path_factory.mktemp("runs")
+    # The package index of this machine may need its certificates and proxies.
+    machine = {k: v for k, v in uv_environ(os.environ).items() if k not in ("HOME", "PATH")}
+    folders = {f"OSMOSIS_{n}_DIR": str(home / ".home" / n.lower()) for n in ("CONFIG", "DATA", "CACHE")}
+
+    def go(*words: str, cwd: Path | None = None, stdin: str = "", **environ: str) -> CommandRun:
+        return run_command(
+            *words, "--json", cwd=cwd or home / "demo", environ={**machine, **folders, **environ}, stdin=stdin
+        )
+
+    try:
+        for words in (["platform", "start", "--port", "0"], ["login"], ["init", "demo"]):
+            ran = go(*words, cwd=home)
+            assert ran.code == 0, ran.err
+        assert go("rollout", "new", "multiply", "--template", "multiply").code == 0
+        assert go("dataset", "upload", "data/multiply.jsonl").code == 0
+        assert go("config", "set", "multiply", "evaluation.limit", "4").code == 0
+        yield home / "demo", go
+    finally:
+        local_platform.stop(home / ".home" / "data")
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True)
+
+
+def test_a_run_from_refusal_to_results(place: tuple[Path, Run]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    folder, run = place
+    config = "configs/eval/multiply.toml"
+    refused = run("eval", "submit", config, "--yes")
+    assert refused.error["details"]["issues"][0]["key"] in ("not-in-git", "untracked-rollout")
+    git(folder, "add", "-A")
+    git(folder, "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "add")
+    assert "git push" in run("eval", "submit", config, "--yes").error["details"]["hint"]
+    git(folder, "push", "-q")
+    assert run("eval", "submit", config).error["code"] == "INTERACTIVE_REQUIRED"
+
+    sent = run("eval", "submit", config, "--yes", "--wait-sync")
+    assert sent.code == 0, sent.err
+    jsonschema.validate(sent.json, schema_of(["eval", "submit"]))
+    name = sent.json["resource"]["name"]
+    ended = run("eval", "wait", name)
+    assert ended.code == 0, ended.json["resource"]["failure"]
+    jsonschema.validate(ended.json, schema_of(["eval", "wait"]))
+    report = ended.json["resource"]["report"]
+    assert (report["total"], report["completed"], report["failed"]) == (12, 12, 0)
+    rate = ended.json["resource"]["summary"]["pass_rate"]
+    assert 0 < rate < 1
+    below = run("eval", "wait", name, "--fail-under", "1.0")
+    assert (below.code, "below --fail-under" in below.json["message"]) == (1, True)
+
+    info = run("eval", "info", name, "-o", "out/info.json")
+    jsonschema.validate(info.json, schema_of(["eval", "info"]))
+    assert info.json["data"]["summary"]["pass_rate"] == rate
+    assert json.loads((folder / "out/info.json").read_text())["data"]["eval_run"]["name"] == name
+    assert run("eval", "list").json["items"][0]["name"] == name
+    logs = run("eval", "logs", name, "--limit", "5").json
+    assert (len(logs["items"]), logs["next_cursor"] is None) == (5, False)
+    followed = run("eval", "logs", name, "--follow")
+    assert json.loads(followed.out.splitlines()[-1])["step"]
+    assert run("eval", "stop", name, "--yes").json["message"].endswith("finished already")
+
+    got = run("eval", "download", name, "--type", "all")
+    assert (got.code, got.json["resource"]["files_failed"]) == (0, [])
+    place_of = Path(got.json["resource"]["path"])
+    assert place_of == folder / ".osmosis/evals" / name
+    assert len(list((place_of / "trajectories").iterdir())) == 12
+    assert run("eval", "download", name, "--type", "all").json["resource"]["files_fetched"] == 0
+
+    assert run("eval", "delete", name, "--yes").code == 0
+    assert run("eval", "info", name).error["code"] == "NOT_FOUND"
+
+
+def test_a_snapshot_runs_what_lies_here(place: tuple[Path, Run]) -> None:
+    folder, run = place
+    main = folder / "rollouts/multiply/main.py"
+    before = main.read_text()
+    main.write_text(before + "\n# not committed\n")
+    try:
+        assert run("eval", "submit", "multiply", "--yes").error["details"]["issues"][0]["key"] == "dirty-rollout"
+        sent = run("eval", "submit", "multiply", "--yes", "--snapshot")
+        assert sent.code == 0, sent.err
+        detail = run("eval", "info", sent.json["resource"]["name"]).json["data"]
+        assert "# not committed" in detail["config"]["advanced"]["snapshot"]["diff"]
+        stopped = run("eval", "stop", sent.json["resource"]["name"], "--yes")
+        assert stopped.code == 0
+        assert run("eval", "wait", sent.json["resource"]["name"]).json["resource"]["status"] in ("stopped", "finished")
+    finally:
+        main.write_text(before)
+
+
+def test_secrets_are_named_before_anything_is_sent(place: tuple[Path, Run]) -> None:
+    folder, run = place
+    config = folder / "configs/eval/multiply.toml"
+    before = config.read_text()
+    try:
+        assert run("config", "set", "multiply", "secrets.required", '["NEEDED"]').code == 0
+        missing = run("eval", "submit", "multiply", "--yes", "--allow-dirty")
+        assert (missing.error["code"], missing.error["details"]["missing"]) == ("INTERACTIVE_REQUIRED", ["NEEDED"])
+        assert run("secret", "check", "configs/eval/multiply.toml").code == 1
+        extra = run("eval", "submit", "multiply", "--yes", "--secrets-file", "-", stdin="OTHER=1\n")
+        assert "does not require: OTHER" in extra.error["message"]
+        bad = run("eval", "submit", "multiply", "--yes", "--secrets-file", "-", stdin="NEEDED=1\nhunter2\n")
+        assert "line 2" in bad.error["message"]
+        assert "hunter2" not in bad.err
+        value = "value-of-needed-123"
+        sent = run("eval", "submit", "multiply", "--yes", "--secrets-file", "-", stdin=f"NEEDED='{value}'\n")
+        assert sent.code == 0, sent.err
+        name = sent.json["resource"]["name"]
+        assert value not in run("eval", "info", name).out + run("eval", "logs", name, "--limit", "200").out
+        run("eval", "stop", name, "--yes")
+    finally:
+        config.write_text(before)
+
+
+def test_training_without_a_trainer_is_refused_and_queues_nothing(place: tuple[Path, Run]) -> None:
+    _, run = place
+    refused = run("train", "submit", "multiply", "--yes", "--allow-dirty")
+    assert refused.code == 1
+    assert "Traceback" not in refused.err
+    assert run("train", "list").json["items"] == []
