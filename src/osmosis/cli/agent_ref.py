@@ -42,18 +42,25 @@ def find_agent(ctx: AppContext, name: str | None, module: str | None, mcp: str |
         return AgentRef(f"mcp:{mcp}", ctx.cwd, mcp=mcp if "://" in mcp else str(ctx.path(mcp)))
     if module:
         return AgentRef(module, ctx.cwd, module=module)
-    if not name:
-        raise UsageError("no agent is named", hint="osmosis test <rollout>, or -m module:attribute")
-    if ":" in name:
+    if name and ":" in name:
         return AgentRef(name, ctx.cwd, module=name)
     return _of_workspace(ctx, name)
 
 
-def _of_workspace(ctx: AppContext, name: str) -> AgentRef:
+def _of_workspace(ctx: AppContext, name: str | None) -> AgentRef:
+    from ..errors import WorkspaceRequired
     from ..workspace.layout import find_workspace, pick_rollout
+    from .own_environment import continue_inside
 
-    workspace = find_workspace(ctx.cwd)
+    try:
+        workspace = find_workspace(ctx.cwd)
+    except WorkspaceRequired:
+        if name:
+            raise
+        raise UsageError("no agent is named", hint="osmosis test <rollout>, or -m module:attribute") from None
     folder = pick_rollout(workspace, name)
+    name = folder.name
+    continue_inside(ctx, workspace.root, name)
     entry, dataset, model = "main.py", name, None
     if folder.eval_config is not None:
         entry, dataset, model = _experiment(workspace, folder)

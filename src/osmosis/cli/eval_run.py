@@ -7,7 +7,6 @@ here runs in its own environment: that is made once, and this command continues 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +15,12 @@ import typer
 from ..errors import NotFound, ValidationError
 from .context import AppContext, current
 from .output import DetailResult
+from .own_environment import continue_inside
 
 if TYPE_CHECKING:
     from ..records.config import EvalConfig
     from ..records.plan import EvalPlan
     from ..workspace.layout import Workspace
-
-INSIDE = "_OSMOSIS_ROLLOUT_ENVIRONMENT"
-"""Set for the continuation inside a rollout's own environment."""
 
 
 def run(
@@ -59,7 +56,7 @@ def run(
     typed = ctx.path(config) if config else None
     path = typed if typed and typed.is_file() else ctx.path(pick_config(workspace, "eval", config))
     loaded, _ = load_eval_config(path, workspace.root)
-    _continue_inside(ctx, workspace, loaded)
+    continue_inside(ctx, workspace.root, loaded.experiment.rollout)
     _set_secrets(ctx, loaded, secrets_file)
     local = LocalRun(
         _plan(workspace, loaded, given, _dataset(ctx, workspace, loaded, dataset_file)),
@@ -135,63 +132,3 @@ def _set_secrets(ctx: AppContext, config: EvalConfig, secrets_file: str | None) 
         )
     # The rollout's code runs in this process and reads its variables where it always does.
     os.environ.update({name: ctx.environ[name] for name in (*config.env, *config.secret_names())})
-
-
-def _continue_inside(ctx: AppContext, workspace: Workspace, config: EvalConfig) -> None:
-    """When this interpreter lacks something the rollout declares: make its environment and go on in there."""
-    from ..jobs.project import read_project
-
-    if ctx.environ.get(INSIDE):
-        return
-    label = f"rollouts/{config.experiment.rollout}"
-    folder = workspace.root / label
-    project = read_project(folder, label)
-    lacking = [str(need) for need in project.dependencies if not _satisfied(need)]
-    if not lacking and not project.installable:
-        return
-    ctx.output.say(f"{label} needs {', '.join(lacking[:5]) or 'to be installed'}: using its own environment")
-    python, environ = _environment(ctx, project, workspace)
-    sys.stdout.flush()
-    os.execve(python, [python, "-m", "osmosis", *ctx.words], environ)
-
-
-def _environment(ctx: AppContext, project: Any, workspace: Workspace) -> tuple[str, dict[str, str]]:
-    import asyncio
-
-    import uv
-
-    from .. import paths
-    from ..jobs.environment import Builder
-    from ..jobs.log import JobLog
-    from ..jobs.wheel import build_wheel
-
-    cache = paths.cache_dir(ctx.environ)
-    log = JobLog(None, lambda line: ctx.output.say(f"  {line.message}", style="dim"))
-    builder = Builder(
-        uv=uv.find_uv_bin(), cache_dir=cache, wheel=build_wheel(cache), environ=dict(ctx.environ), log=log
-    )
-    install_to = workspace.state_dir / "installed" / project.folder.name
-    made = asyncio.run(builder.environment(project, commit_sha="", install_to=install_to))
-    if made.osmosis_version is None or made.osmosis_version.startswith("0."):
-        raise ValidationError(
-            f"{project.label} asks for osmosis-ai {made.osmosis_version}, which has no local eval like this one",
-            hint="ask for osmosis-ai>=1, or submit it: osmosis eval submit",
-        )
-    environ = {**ctx.environ, INSIDE: str(made.folder)}
-    if made.project:
-        old = environ.get("PYTHONPATH")
-        environ["PYTHONPATH"] = os.pathsep.join([str(made.project), *([old] if old else [])])
-    return str(made.python), environ
-
-
-def _satisfied(need: Any) -> bool:
-    """Is a declared requirement met in this interpreter."""
-    from importlib import metadata
-
-    if need.marker is not None and not need.marker.evaluate():
-        return True
-    try:
-        version = metadata.version(need.name)
-    except metadata.PackageNotFoundError:
-        return False
-    return bool(need.specifier.contains(version, prereleases=True)) and not need.url

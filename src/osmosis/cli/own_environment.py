@@ -1,0 +1,87 @@
+"""Going on with a command inside a rollout's own environment, when this interpreter lacks what the rollout declares.
+
+The environment is the one a job would make, from the same cache. The command is replaced by itself, run by the
+environment's Python; nothing of the rollout is imported before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ValidationError
+
+if TYPE_CHECKING:
+    from .context import AppContext
+
+INSIDE = "_OSMOSIS_ROLLOUT_ENVIRONMENT"
+"""Set for the continuation: which environment it runs in."""
+
+
+def continue_inside(ctx: AppContext, root: Path, rollout: str) -> None:
+    """Return when everything that `rollouts/<rollout>` declares is here; else replace this process.
+
+    Raises when the environment cannot be made, with the reason and what to change.
+    """
+    if ctx.environ.get(INSIDE):
+        return
+    from ..jobs.project import read_project
+
+    label = f"rollouts/{rollout}"
+    project = read_project(root / "rollouts" / rollout, label)
+    lacking = [str(need) for need in project.dependencies if not satisfied(need)]
+    if not lacking and not project.installable:
+        return
+    ctx.output.say(f"{label} needs {', '.join(lacking[:5]) or 'to be installed'}: using its own environment")
+    python, environ = _environment(ctx, project, root / ".osmosis" / "installed" / rollout)
+    sys.stdout.flush()
+    os.execve(python, [python, "-m", "osmosis", *ctx.words], environ)
+
+
+def _environment(ctx: AppContext, project: Any, install_to: Path) -> tuple[str, dict[str, str]]:
+    from .. import paths
+    from ..jobs.environment import Builder
+    from ..jobs.log import JobLog
+    from ..jobs.wheel import build_wheel
+    from ..workspace.doctor import find_uv
+
+    uv = find_uv(ctx.environ)
+    if uv is None:
+        raise ValidationError("uv is missing: the environments of rollouts are made with it", hint="pip install uv")
+    cache = paths.cache_dir(ctx.environ)
+    log = JobLog(None, lambda line: ctx.output.say(f"  {line.message}", style="dim"))
+    builder = Builder(uv=uv, cache_dir=cache, wheel=build_wheel(cache), environ=dict(ctx.environ), log=log)
+    made = asyncio.run(builder.environment(project, commit_sha="", install_to=install_to))
+    if made.osmosis_version is None or made.osmosis_version.startswith("0."):
+        raise ValidationError(
+            f"{project.label} asks for osmosis-ai {made.osmosis_version}, which has no such command",
+            hint="ask for osmosis-ai>=1, or submit it: osmosis eval submit",
+        )
+    environ = {**ctx.environ, INSIDE: str(made.folder)}
+    if made.project:
+        old = environ.get("PYTHONPATH")
+        environ["PYTHONPATH"] = os.pathsep.join([str(made.project), *([old] if old else [])])
+    return str(made.python), environ
+
+
+def satisfied(need: Any, extra: str = "") -> bool:
+    """Is a declared requirement met in this interpreter, the requirements of its extras included."""
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+
+    if need.marker is not None and not need.marker.evaluate({"extra": extra}):
+        return True
+    try:
+        found = metadata.distribution(need.name)
+    except metadata.PackageNotFoundError:
+        return False
+    if need.url or not need.specifier.contains(found.version, prereleases=True):
+        return False
+    inner = [Requirement(line) for line in found.requires or []] if need.extras else []
+    return all(
+        satisfied(one, name) for name in need.extras for one in inner if one.marker and "extra" in str(one.marker)
+    )
