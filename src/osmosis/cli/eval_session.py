@@ -436,6 +436,7 @@ def _with_signals(ctx: AppContext, session: _Session) -> tuple[Report, bool]:
     # What is loaded by now stays: the collector need not look at it again with every rollout.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     try:
         return asyncio.run(main()), interrupted
     except asyncio.CancelledError:

@@ -43,6 +43,7 @@ def load_module(name: str, base_dir: Path) -> ModuleType:
         if name.endswith(".py"):
             return _load_file((base_dir / name).resolve())
         importlib.invalidate_caches()
+        _forget_stranger(name, base_dir.resolve())
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (error.name == name or name.startswith(error.name + ".")):
@@ -61,6 +62,20 @@ def load_module(name: str, base_dir: Path) -> ModuleType:
         raise _failed(name, error, f"{type(error).__name__}: {error}") from error
     except SystemExit as error:
         raise _failed(name, error, f"it exits while it is imported (status {error.code})") from error
+
+
+def _forget_stranger(name: str, base: Path) -> None:
+    """A module of this name from another folder, loaded earlier in this process, is not the one that is meant."""
+    top = name.partition(".")[0]
+    loaded = getattr(sys.modules.get(top), "__file__", None)
+    ours = [base / f"{top}.py", base / top / "__init__.py"]
+    if not loaded or top in sys.stdlib_module_names or not any(p.is_file() for p in ours):
+        return
+    if Path(loaded).resolve() not in ours:
+        for key in [k for k in sys.modules if k == top or k.startswith(top + ".")]:
+            del sys.modules[key]
+        sys.path.remove(str(base))
+        sys.path.insert(0, str(base))
 
 
 def source_hash(files: list[Path]) -> str:

@@ -7,11 +7,14 @@ usage and latency, and a failure that says whose fault it was. Scores of score f
 from __future__ import annotations
 
 import asyncio
-import copy
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
+
+from pydantic import ValidationError as PydanticError
 
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, Model
@@ -199,12 +202,22 @@ async def _run_loop(loop: RolloutAgentLoop, model: Model, plan: EvalPlan, task: 
         raise
     except Exception as error:  # noqa: BLE001 - one rollout: an agent may raise anything
         failure = failure_of(error)
-    rollout = _rollout(task, opening, failure, llm.calls, started_at, started, llm.waited_ms)
-    rollout.finish_reason = (result.finish_reason if isinstance(result, RolloutResult) else None) or llm.finish_reason
-    final = result.final_messages if isinstance(result, RolloutResult) else None
-    rollout.messages = list(final or llm.messages or opening)
+    ended = result if isinstance(result, RolloutResult) else None
+    messages = list((ended.final_messages if ended else None) or llm.messages or opening)
     counted = context._num_tool_calls if context is not None else 0
-    rollout.num_tool_calls = counted or sum(1 for m in rollout.messages if m.get("role") == "tool")
+    rollout = _rollout(
+        task,
+        _Ended(
+            messages,
+            failure,
+            llm.calls,
+            started_at,
+            started,
+            llm.waited_ms,
+            finish_reason=(ended.finish_reason if ended else None) or llm.finish_reason,
+            num_tool_calls=counted or tool_results(messages),
+        ),
+    )
     if isinstance(result, RolloutResult) and failure is None and result.reward is not None:
         rollout.scores[REWARD] = own_reward(result.reward)
     return rollout
@@ -217,9 +230,10 @@ def _request(plan: EvalPlan, model: Model, task: Task, opening: list[Message]) -
         "execution_mode": "eval",
         "run_index": task.attempt,
     }
-    # Copied from one checked request: the wire's own checks (a limit on metadata, for one) are not this row's.
-    request = copy.copy(_REQUEST)
-    request.__dict__ = {
+    # A copy of one checked request, made by hand: the wire's own checks (a limit on metadata, for one) are not this
+    # row's, and pydantic's copy would cost as much as a share of the model call.
+    request = RolloutRequest.__new__(RolloutRequest)
+    fields = {
         **_REQUEST.__dict__,
         "rollout_id": task.rollout_id,
         "messages": opening,
@@ -228,6 +242,13 @@ def _request(plan: EvalPlan, model: Model, task: Task, opening: list[Message]) -
         "max_tokens_total": plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
         "metadata": metadata,
     }
+    for name, value in (
+        ("__dict__", fields),
+        ("__pydantic_fields_set__", set(fields)),
+        ("__pydantic_extra__", None),
+        ("__pydantic_private__", None),
+    ):
+        object.__setattr__(request, name, value)
     return request
 
 
@@ -295,12 +316,22 @@ async def _run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, 
     model_error = llm.error or (gate.model_error if gate is not None else None)
     if failure is not None and model_error is not None:
         failure = failure_of(model_error)
-    rollout = _rollout(task, opening, failure, calls, started_at, started, llm.waited_ms + done.queue_ms)
     sample = done.sample
     talked = llm.messages or (gate.messages if gate is not None else [])
-    rollout.messages = list((sample.messages if sample else None) or talked or opening)
-    rollout.num_tool_calls = sum(1 for m in rollout.messages if m.get("role") == "tool")
-    rollout.finish_reason = llm.finish_reason or (gate.finish_reason if gate is not None else None)
+    messages = list((sample.messages if sample else None) or talked or opening)
+    rollout = _rollout(
+        task,
+        _Ended(
+            messages,
+            failure,
+            calls,
+            started_at,
+            started,
+            llm.waited_ms + done.queue_ms,
+            finish_reason=llm.finish_reason or (gate.finish_reason if gate is not None else None),
+            num_tool_calls=tool_results(messages),
+        ),
+    )
     rollout.info = dict(done.info)
     if sample is not None:
         rollout.metrics = {k: float(v) for k, v in sample.metrics.items() if isinstance(v, (int, float))}
@@ -319,34 +350,50 @@ def _metadata(task: Task) -> dict[str, Any]:
     return own if own is not None else dict(task.row.data)
 
 
-def _rollout(
-    task: Task,
-    opening: list[Message],
-    failure: Failure | None,
-    calls: list[ModelCall],
-    started_at: Any,
-    started: float,
-    waited_ms: float,
-) -> Rollout:
-    return Rollout(
-        rollout_id=task.rollout_id,
-        row_index=task.row.index,
-        attempt=task.attempt,
-        status=RolloutStatus.FAILED if failure else RolloutStatus.SUCCESS,
-        messages=opening,
-        scores={},
-        failure=failure,
-        finish_reason=None,
-        usage=sum_usage(calls),
-        calls=calls,
-        num_tool_calls=0,
-        duration_ms=round(max(0.0, (time.monotonic() - started) * 1000 - waited_ms), 3),
-        started_at=started_at,
-        model=next((call.model for call in reversed(calls) if call.model), None),
-        metrics={},
-        info={},
-        hashes={},
-    )
+def tool_results(messages: list[Message]) -> int:
+    """How many tools answered in this conversation."""
+    return sum(1 for message in messages if message.get("role") == "tool")
+
+
+@dataclass(slots=True)
+class _Ended:
+    """How an attempt ended, before it is a record."""
+
+    messages: list[Message]
+    failure: Failure | None
+    calls: list[ModelCall]
+    started_at: datetime
+    started: float
+    """On the monotonic clock."""
+    waited_ms: float
+    """Time that was not the attempt's: queues and rate limits."""
+    finish_reason: str | None
+    num_tool_calls: int
+
+
+def _rollout(task: Task, ended: _Ended) -> Rollout:
+    values: dict[str, Any] = {
+        "rollout_id": task.rollout_id,
+        "row_index": task.row.index,
+        "attempt": task.attempt,
+        "status": RolloutStatus.FAILED if ended.failure else RolloutStatus.SUCCESS,
+        "messages": ended.messages,
+        "failure": ended.failure,
+        "finish_reason": ended.finish_reason,
+        "usage": sum_usage(ended.calls),
+        "calls": ended.calls,
+        "num_tool_calls": ended.num_tool_calls,
+        "duration_ms": round(max(0.0, (time.monotonic() - ended.started) * 1000 - ended.waited_ms), 3),
+        "started_at": ended.started_at,
+        "model": next((call.model for call in reversed(ended.calls) if call.model), None),
+    }
+    try:
+        return Rollout(**values)
+    except PydanticError:
+        # What an agent leaves may have keys that are no text and the like: kept as text.
+        values["messages"] = [{str(key): value for key, value in m.items()} for m in ended.messages]
+        values["finish_reason"] = None if ended.finish_reason is None else str(ended.finish_reason)
+        return Rollout(**values)
 
 
 def _overrun(deadline: Deadline, plan: EvalPlan, task: Task, error: BaseException) -> Failure:

@@ -1,0 +1,118 @@
+"""What is written for others: the published results document, and reports that stand alone."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+
+import pytest
+
+from osmosis.engine import report_text
+from osmosis.engine.journal import Journal
+from osmosis.engine.limiter import Limiter
+from osmosis.engine.results import check_output, write_results
+from osmosis.errors import ValidationError
+
+
+@pytest.fixture
+async def ran(run, make_plan, make_rows, tmp_path):
+    plan = make_plan(
+        attempts=3, agent="helpers_agents:misbehaving", name="<b>run</b>", score_fns=["helpers_agents:exact"]
+    )
+    rows = [*make_rows(4), *make_rows(5, mode="raise")[4:]]
+    rows[0].data["user_prompt"] = "<script>alert(1)</script> [red]x[/red] 3 * 7"
+    journal = Journal(tmp_path / "j")
+    report = await run(plan, rows, scores=["exact", "by_mode"], journal=journal)
+    return journal, plan, report
+
+
+async def test_the_results_document_has_the_published_shape(ran, tmp_path):
+    journal, plan, report = ran
+    path = tmp_path / "out" / "results.json"
+    check_output(path)
+    write_results(path, journal, plan, report, baselines={})
+    found = json.loads(path.read_text())
+    assert list(found)[:3] == ["config", "summary", "rows"]
+    assert list(found["config"])[:4] == ["model", "n_runs", "pass_threshold", "eval_fns"]
+    assert list(found["summary"])[:5] == ["total_rows", "total_runs", "eval_fns", "total_tokens", "total_duration_ms"]
+    figures = found["summary"]["eval_fns"]["helpers_agents:exact"]
+    assert list(figures)[:6] == ["mean", "std", "min", "max", "pass_at_1", "pass_at_3"]
+    assert found["summary"]["total_runs"] == 15
+    assert [row["row_index"] for row in found["rows"]] == [0, 1, 2, 3, 4]
+    run = found["rows"][1]["runs"][2]
+    assert list(run)[:5] == ["run_index", "success", "scores", "duration_ms", "tokens"]
+    assert run["run_index"] == 2
+    assert run["success"] is True
+    assert "error" not in run
+    broken = found["rows"][4]["runs"][0]
+    assert (broken["success"], broken["scores"]) == (False, {})
+    assert "fell over" in broken["error"]
+    values = [v for row in found["rows"] for r in row["runs"] for v in [r["scores"].get("helpers_agents:exact", 0.0)]]
+    assert figures["mean"] == pytest.approx(sum(values) / 15)
+
+
+def test_where_nothing_can_be_written_is_found_out_first(tmp_path):
+    with pytest.raises(ValidationError, match="is a folder"):
+        check_output(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValidationError):
+        check_output(tmp_path / "file" / "results.json")
+
+
+class Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+        self.links = []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.links += [value for key, value in attrs if key in ("src", "href")]
+
+
+async def test_the_html_report_stands_alone_and_shows_text_as_text(ran):
+    text = report_text.html(*ran)
+    tags = Tags()
+    tags.feed(text)
+    assert "script" not in tags.seen
+    assert tags.links == []
+    assert tags.seen.count("svg") >= 4
+    assert tags.seen.count("details") == 15
+    assert "&lt;script&gt;alert(1)" in text
+    assert "agent fell over" in text
+    assert "pass@3" in text
+
+
+async def test_junit_counts_cases_failures_and_errors(ran):
+    journal, plan, report = ran
+    root = ElementTree.fromstring(report_text.junit(journal, plan, report))
+    (suite,) = root
+    assert int(suite.get("tests")) == 15
+    assert int(suite.get("errors")) == 3
+    assert int(suite.get("failures")) == 12 - report.primary.passed
+    assert suite.find("testcase/error").get("type") == "agent/agent_error"
+
+
+async def test_markdown_escapes_what_it_shows(ran):
+    text = report_text.markdown(*ran)
+    assert text.startswith("# \\<b\\>run\\</b\\>")
+    assert "| pass@3 |" in text
+    assert "agent\\_error" in text or "| agent | agent_error |" in text
+
+
+async def test_an_adaptive_limit_grows_and_halves():
+    limiter = Limiter(64, adaptive=True)
+    assert limiter.limit == 8
+    for _ in range(8):
+        await limiter.acquire()
+    for _ in range(200):
+        limiter.answered(0.01)
+    grown = limiter.limit
+    assert grown > 8
+    limiter.rate_limited(0.0)
+    assert limiter.limit == pytest.approx(grown / 2)
+    limiter.rate_limited(0.0)
+    assert limiter.limit == pytest.approx(grown / 2)
+    assert [limit for _, limit in limiter.history] == [int(grown / 2)]
+    fixed = Limiter(4)
+    fixed.rate_limited(1.0)
+    assert fixed.limit == 4

@@ -1,0 +1,117 @@
+"""Score functions: both forms, sync and async, numbers of every kind, judges counted apart."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from osmosis.engine.pool import DaemonPool
+from osmosis.engine.scoring import FunctionScorer, as_number, load_scorers, solution_of
+from osmosis.records.dataset import Row
+from osmosis.records.rollout import Rollout, RolloutStatus, Usage
+from osmosis.sdk.judge_result import count_usage
+
+HERE = Path(__file__).parent
+ROW = Row(index=0, data={"user_prompt": "q", "ground_truth": "42", "extra": 1})
+TALK = [
+    {"role": "user", "content": "q"},
+    {"role": "assistant", "content": "#### 42"},
+    {"role": "assistant", "content": None, "tool_calls": []},
+]
+ROLLOUT = Rollout(rollout_id="r", row_index=0, attempt=0, status=RolloutStatus.SUCCESS, messages=TALK)
+
+
+async def test_the_forms_get_what_they_ask_for():
+    seen = {}
+
+    def simple(solution_str, ground_truth, extra_info=None, **kwargs):
+        seen["simple"] = (solution_str, ground_truth, extra_info, kwargs)
+        return True
+
+    async def full(messages, ground_truth, metadata):
+        seen["full"] = (messages, ground_truth, metadata)
+        return 1
+
+    assert (await FunctionScorer("s", simple).score(ROLLOUT, ROW)).value == 1.0
+    assert (await FunctionScorer("f", full).score(ROLLOUT, ROW)).value == 1.0
+    assert seen["simple"] == ("#### 42", "42", ROW.data, {})
+    assert seen["full"] == (TALK, "42", ROW.data)
+
+
+async def test_objects_and_lambdas_and_functions_that_hand_back_coroutines():
+    (scorer,) = load_scorers(["helpers_agents:as_object"], HERE)
+    assert (await scorer.score(ROLLOUT, ROW)).value == 0.5
+
+    async def inner():
+        return 0.25
+
+    handed = FunctionScorer("h", lambda solution_str, ground_truth, extra_info: inner())
+    assert (await handed.score(ROLLOUT, ROW)).value == 0.25
+
+
+@pytest.mark.parametrize("value", [None, "1", math.inf, math.nan, [1.0], {}])
+def test_what_is_no_number(value):
+    number, problem = as_number(value)
+    assert number is None
+    assert problem
+
+
+def test_array_scalars_are_numbers():
+    class Scalar:
+        size = 1
+
+        def item(self):
+            return 0.75
+
+    assert as_number(Scalar()) == (0.75, None)
+
+
+def test_the_solution_is_the_last_content_an_assistant_gave():
+    assert solution_of(TALK) == "#### 42"
+    assert solution_of([{"role": "assistant", "content": [{"type": "text", "text": "a"}, {"text": "b"}]}]) == "ab"
+    assert solution_of([{"role": "user", "content": "x"}]) == ""
+
+
+async def test_what_a_judge_consumes_is_counted_for_its_score_also_in_a_thread():
+    def judged(solution_str, ground_truth, extra_info=None):
+        count_usage(Usage(prompt_tokens=3, cost_usd=0.5))
+        return 1.0
+
+    score = await FunctionScorer("j", judged).score(ROLLOUT, ROW)
+    assert (score.usage.prompt_tokens, score.usage.cost_usd) == (3, 0.5)
+
+
+async def test_a_rubric_is_a_score_with_a_reason(tmp_path):
+    (tmp_path / "r.yaml").write_text(
+        "rubrics:\n  - id: match\n    rubric: Equal?\n    model_info: {provider: offline, model: judge}\n"
+    )
+    (scorer,) = load_scorers(["rubric:r.yaml#match"], tmp_path, environ={})
+    score = await scorer.score(ROLLOUT, ROW)
+    await scorer.close()
+    assert score.name == "rubric:r.yaml#match"
+    assert 0 <= score.value <= 1
+    assert score.reason
+    assert score.usage.total_tokens > 0
+
+
+async def test_the_pool_uses_few_threads_and_replaces_hung_ones():
+    import asyncio
+    import threading
+
+    pool = DaemonPool(2)
+    names = set()
+
+    def note():
+        names.add(threading.current_thread().name)
+        return 1
+
+    assert await asyncio.gather(*(pool.run(note) for _ in range(20))) == [1] * 20
+    assert len(names) <= 2
+    free = threading.Event()
+    hung = [asyncio.ensure_future(pool.run(lambda: free.wait(30), 0.05)) for _ in range(2)]
+    for one in hung:
+        with pytest.raises(asyncio.TimeoutError):
+            await one
+    assert await asyncio.wait_for(pool.run(note, 5), 5) == 1
+    free.set()
+    pool.close()
