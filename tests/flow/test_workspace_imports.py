@@ -23,7 +23,7 @@ def test_each_fault_of_an_import_is_named(tmp_path: Path, capsys: pytest.Capture
         workspace.write(f"rollouts/{name}/pyproject.toml", project.format(name=name, needs=needs))
 
     rollout("multiply", "import osmosis\n\nif __name__ == '__main__':\n    raise SystemExit('must not run')\n")
-    rollout("forgotten", "import more_itertools\n")
+    rollout("forgotten", "import simpleeval\n")
     rollout("crashes", "def build():\n    raise RuntimeError('no such tool')\n\nbuild()\n")
     rollout("impossible", "", '"osmosis-ai>=1", "a-package-nobody-has-made==99"')
     environ = {
@@ -43,7 +43,7 @@ def test_each_fault_of_an_import_is_named(tmp_path: Path, capsys: pytest.Capture
         "rollouts/impossible/pyproject.toml",
     }
     forgotten = found["rollouts/forgotten/main.py"]
-    assert "No module named 'more_itertools'" in forgotten["what"]
+    assert "No module named 'simpleeval'" in forgotten["what"]
     assert forgotten["fix"] == "add the package to dependencies in rollouts/forgotten/pyproject.toml"
     crash = found["rollouts/crashes/main.py"]
     assert "RuntimeError: no such tool" in crash["what"]

@@ -20,8 +20,8 @@ from osmosis.workspace.templates import list_templates, render_rollout, render_w
 
 pytestmark = pytest.mark.flow
 
-INSTALLED_HERE = ["multiply", "empty", "calculator", "writing", "mcp"]
-OF_THEIR_OWN = ["openai-agents", "strands"]
+INSTALLED_HERE = ["empty", "calculator", "writing", "mcp"]
+OF_THEIR_OWN = ["multiply", "openai-agents", "strands"]
 
 
 def rendered(root: Path, name: str) -> Path:

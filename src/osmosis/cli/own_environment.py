@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ValidationError
 
 if TYPE_CHECKING:
+    from ..records.run import LogLine
     from .context import AppContext
 
 INSIDE = "_OSMOSIS_ROLLOUT_ENVIRONMENT"
@@ -52,7 +53,12 @@ def _environment(ctx: AppContext, project: Any, install_to: Path) -> tuple[str, 
     if uv is None:
         raise ValidationError("uv is missing: the environments of rollouts are made with it", hint="pip install uv")
     cache = paths.cache_dir(ctx.environ)
-    log = JobLog(None, lambda line: ctx.output.say(f"  {line.message}", style="dim"))
+
+    def say(line: LogLine) -> None:
+        if not line.message.lstrip().startswith("+ "):  # one line for each of a hundred packages
+            ctx.output.say(f"  {line.message}", style="dim")
+
+    log = JobLog(None, say)
     builder = Builder(uv=uv, cache_dir=cache, wheel=build_wheel(cache), environ=dict(ctx.environ), log=log)
     made = asyncio.run(builder.environment(project, commit_sha="", install_to=install_to))
     if made.osmosis_version is None or made.osmosis_version.startswith("0."):

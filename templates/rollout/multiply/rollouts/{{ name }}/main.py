@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import uvicorn
-from more_itertools import last
+from simpleeval import InvalidExpression, simple_eval
 
 from osmosis import (
     AgentWorkflow,
@@ -44,6 +44,11 @@ def multiply(a: float, b: float) -> float:
     return round(a * b, 4)
 
 
+def number(value: Any) -> float:
+    """An argument as a number; models also write `"1/4"` or `"2 * 10**3"`."""
+    return float(simple_eval(value) if isinstance(value, str) else value)
+
+
 def run_tool(call: dict[str, Any]) -> str:
     """The result of one tool call as text; a wrong call is answered, so that the model can correct itself."""
     function = call["function"]
@@ -51,8 +56,8 @@ def run_tool(call: dict[str, Any]) -> str:
         return f"Error: there is no tool {function['name']}"
     try:
         arguments = json.loads(function["arguments"] or "{}")
-        return str(multiply(float(arguments["a"]), float(arguments["b"])))
-    except (ValueError, TypeError, KeyError) as error:
+        return str(multiply(number(arguments["a"]), number(arguments["b"])))
+    except (InvalidExpression, ArithmeticError, SyntaxError, ValueError, TypeError, KeyError) as error:
         return f"Error: multiply needs the numbers a and b ({error!r})"
 
 
@@ -74,8 +79,8 @@ class MultiplyWorkflow(AgentWorkflow[AgentWorkflowConfig]):
 
 def number_in(text: str) -> float | None:
     """The number on the last `####` line: reasoning before it may quote the example of the prompt."""
-    found = last(ANSWER.findall(text), None)
-    return float(found.replace(",", "")) if found else None
+    found = ANSWER.findall(text)
+    return float(found[-1].replace(",", "")) if found else None
 
 
 class MultiplyGrader(Grader):
