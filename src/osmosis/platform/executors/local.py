@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import uuid
 from collections.abc import Mapping
@@ -102,9 +103,9 @@ class LocalExecutor:
 
 
 def machine_id() -> str:
-    """This machine since its last start: process ids mean nothing on another or after a reboot."""
+    """This machine (or container) since its last start: process ids mean nothing on another or after a reboot."""
     boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{uuid.getnode():012x}-{boot.read_text().strip() if boot.exists() else 'boot'}"
+    return f"{socket.gethostname()}-{boot.read_text().strip() if boot.exists() else 'boot'}"
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -36,7 +36,7 @@ def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, gi
     run.retries += 1
     run.starts = 0
     run.lease_hash = None
-    run.progress = None
+    run.progress = run.started_at = None
     runs.switch_status(session, run, RunStatus.PENDING, f"retried by {user.name}")
     runs.log(session, run.id, f"retry {run.retries}: {again or total} rollouts again")
     return again
