@@ -1,0 +1,219 @@
+"""The local eval as people meet it: exit codes, errors before anything is spent, a served rollout, changed inputs."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from osmosis.cli.main import main
+from osmosis.testing.endpoint import ModelEndpoint, Reply
+
+pytestmark = pytest.mark.flow
+
+AGENT = """
+from osmosis.sdk.agent_loop import RolloutAgentLoop
+
+class Chat(RolloutAgentLoop):
+    name = "chat"
+    def get_tools(self, request):
+        return []
+    async def run(self, ctx):
+        messages = list(ctx.request.messages)
+        messages.append((await ctx.chat(messages)).message)
+        return ctx.complete(messages)
+
+agent = Chat()
+"""
+SCORE = """
+def exact(solution_str, ground_truth, extra_info=None):
+    return 1.0 if solution_str.rpartition("#### ")[2] == ground_truth else 0.0
+"""
+SERVED = """
+from osmosis.sdk.backend import LocalBackend
+from osmosis.sdk.grader import Grader
+from osmosis.sdk.workflow import AgentWorkflow
+from osmosis.serve.server import create_rollout_server
+
+class Work(AgentWorkflow):
+    async def run(self, ctx):
+        messages = list(ctx.prompt)
+        async with ctx.chat() as chat:
+            messages.append((await chat.complete(messages)).message)
+        return messages
+
+class Exact(Grader):
+    async def grade(self, ctx):
+        ctx.set_reward(float(ctx.sample.messages[-1]["content"].endswith(f"#### {ctx.label}")))
+
+app = create_rollout_server(LocalBackend(Work, grader=Exact), configure_logging=False)
+"""
+
+
+@pytest.fixture
+def osmosis(tmp_path, capsys):
+    """`code, out, err = osmosis("eval ...")` in a folder with an agent, a score function and ten rows."""
+    (tmp_path / "chat_agent.py").write_text(AGENT)
+    (tmp_path / "chat_score.py").write_text(SCORE)
+    rows = [{"user_prompt": f"What is {i} * 7?", "ground_truth": str(i * 7)} for i in range(10)]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CI": "1"}
+
+    def call(line, **more):
+        code = main(line.split(), environ={**environ, **more}, cwd=tmp_path)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    call.folder = tmp_path
+    return call
+
+
+BASE = "eval -m chat_agent:agent -d d.jsonl --eval-fn chat_score:exact"
+OFFLINE = f"{BASE} --model offline/calculator"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        (f"{BASE}", 2, "--model"),
+        ("eval -d d.jsonl --eval-fn chat_score:exact --model offline/calculator", 2, "no agent is named"),
+        (f"{OFFLINE} --n 0", 1, "--n must be at least 1"),
+        (f"{OFFLINE} --batch-size none", 2, "a number or auto"),
+        (f"{OFFLINE} --rows 5-x", 2, "no row or range"),
+        (f"{OFFLINE} --rows 40", 1, "no row 40"),
+        (f"{OFFLINE} --temperature 9", 1, "between 0 and 2"),
+        (f"{OFFLINE} -o .", 1, "is a folder"),
+        (f"{OFFLINE} --secret NOT_SET", 1, "NOT_SET"),
+        (f"{OFFLINE} --name ../x", 1, "cannot name a run"),
+        (f"{OFFLINE} stray", 2, "unexpected argument"),
+        (f"{OFFLINE} --fail-under 0.99", 1, "--fail-under"),
+        (f"{OFFLINE} --no-such-flag", 2, "--no-such-flag"),
+        ("eval -m chat_agent:agent -d d.jsonl --model offline/calculator", 2, "nothing scores"),
+        ("eval -m chat_agent:agnt -d d.jsonl --eval-fn chat_score:exact --model x", 1, "did you mean chat_agent:agent"),
+        ("eval -m chat_agent:agent -d no.jsonl --eval-fn chat_score:exact --model x", 1, "no dataset file"),
+        ("eval resume nothing", 1, "no run 'nothing'"),
+        (
+            "eval -m chat_agent:agent -d d.jsonl --eval-fn chat_score:exact --model offline/poet",
+            1,
+            "offline/calculator",
+        ),
+    ],
+)
+def test_wrong_lines_say_what_to_type(osmosis, line, code, words):
+    found, out, err = osmosis(line)
+    assert found == code, err
+    assert words in out + err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("status", "word"), [(401, "auth"), (404, "model_not_found"), (400, "bad_request")])
+def test_a_model_that_cannot_be_used_fails_once_at_once(osmosis, status, word):
+    with ModelEndpoint(lambda body, n: Reply({"error": {"message": "[/red] no"}}, status)) as endpoint:
+        code, _, err = osmosis(f"{BASE} --model m --base-url {endpoint.url} --json")
+    assert code == 1
+    assert len(endpoint.requests) == 1
+    error = json.loads(err.splitlines()[-1])["error"]
+    assert error["details"]["category"] == word
+    assert "[/red] no" in error["message"]
+
+
+def test_bad_rows_are_all_named_before_anything_is_asked(osmosis):
+    with (osmosis.folder / "d.jsonl").open("a") as file:
+        file.write('{"user_prompt": ""}\nnot json\n')
+    with ModelEndpoint() as endpoint:
+        code, _, err = osmosis(f"{BASE} --model m --base-url {endpoint.url}")
+        assert code == 1
+        assert "line 11" in err
+        assert "line 12" in err
+        assert endpoint.requests == []
+        code, _, _ = osmosis(f"{BASE} --model m --base-url {endpoint.url} --skip-bad-rows")
+        assert code == 0
+
+
+def test_when_everything_fails_the_exit_code_says_so(osmosis):
+    with ModelEndpoint(lambda body, n: Reply("boom", 500) if n else None) as endpoint:
+        code, out, _ = osmosis(f"{BASE} --model m --base-url {endpoint.url} --max-retries 0 --limit 5")
+    assert code == 1
+    assert "model/server_error" in out
+    assert "--retry-failed" in out
+
+
+def test_failed_rollouts_are_run_again_on_demand(osmosis):
+    with ModelEndpoint(lambda body, n: Reply("boom", 500) if n in (2, 3) else None) as endpoint:
+        line = f"{BASE} --model m --base-url {endpoint.url} --max-retries 0 --name r"
+        assert osmosis(f"{line} -q")[0] == 0
+        asked = len(endpoint.requests)
+        code, out, err = osmosis("eval resume r --retry-failed server_error --json")
+    assert code == 0, err
+    summary = json.loads(out)["data"]["summary"]
+    assert (summary["completed_runs"], summary["failed"]) == (10, 0)
+    assert len(endpoint.requests) == asked + 1 + 2  # the probe and the two
+
+
+def test_a_changed_score_function_is_shown_and_agreed_to(osmosis):
+    line = f"{OFFLINE} --name r -q"
+    assert osmosis(line)[0] == 0
+    (osmosis.folder / "chat_score.py").write_text(SCORE.replace("1.0 if", "1.0 / 2 if"))
+    del sys.modules["chat_score"]  # a person's next command is a new process
+    code, _, err = osmosis(line)
+    assert code == 1
+    assert "0 reuse, 10 regrade, 0 rerun (score changed)" in err
+    code, out, err = osmosis(f"{OFFLINE} --name r --yes --json")
+    assert code == 0, err
+    figures = json.loads(out)["data"]["summary"]["eval_fns"]["chat_score:exact"]
+    assert figures["max"] == 0.5
+
+
+def test_baselines_stand_beside_the_model_in_the_results(osmosis):
+    code, out, err = osmosis(f"{OFFLINE} --name r --baseline offline/echo -o r.json")
+    assert code == 0, err
+    found = json.loads((osmosis.folder / "r.json").read_text())["baselines"]["offline/echo"]
+    assert found["summary"]["eval_fns"]["chat_score:exact"]["mean"] == 0.0
+    assert found["comparison"]["verdict"] == "better"
+    assert "better" in out
+    code, _, _ = osmosis("eval compare r r--offline-echo --fail-on-regression")
+    assert code == 1
+
+
+def test_declared_secrets_reach_no_file(osmosis):
+    secret = "s3cr3t-value-for-test"
+    rows = [{"user_prompt": f"{secret} 2 * 3", "ground_truth": "6"}]
+    (osmosis.folder / "d.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    code, out, err = osmosis(f"{OFFLINE} --name r --secret HIDDEN -o r.json", HIDDEN=secret)
+    assert code == 0, err
+    report, *_ = osmosis("eval report r --html")
+    assert report == 0
+    for path in (osmosis.folder / ".osmosis").rglob("*"):
+        if path.is_file():
+            assert secret not in path.read_text(), path
+    assert secret not in (osmosis.folder / "r.json").read_text() + out + err
+
+
+def test_a_workspace_less_run_lists_itself(osmosis):
+    assert osmosis(f"{OFFLINE} --name r -q")[0] == 0
+    code, out, _ = osmosis("eval report --json")
+    assert code == 0
+    assert [row["name"] for row in json.loads(out)["items"]] == ["r"]
+
+
+async def test_a_served_rollout_is_driven_scored_and_journaled(tmp_path):
+    import asyncio
+
+    from osmosis.testing.server import running_app
+
+    (tmp_path / "served_app.py").write_text(SERVED)
+    rows = [{"user_prompt": f"What is {i} * 7?", "ground_truth": str(i * 7)} for i in range(8)]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    scope: dict = {}
+    exec(compile(SERVED, "served_app.py", "exec"), scope)
+    async with running_app(scope["app"]) as url:
+        line = f"eval --server {url} -d d.jsonl --model offline/calculator --batch-size 4 --n 2 --json"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "osmosis", *line.split()), cwd=tmp_path, stdout=-1, stderr=-1
+        )
+        out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    summary = json.loads(out)["data"]["summary"]
+    assert summary["completed_runs"] == 16
+    assert 0 < summary["eval_fns"]["reward"]["mean"] < 1
+    assert summary["total_tokens"] > 0
