@@ -34,7 +34,9 @@ def once(command: list[str], cwd: Path, environ: dict[str, str]) -> float:
 
 
 def make_workspace(folder: Path, environ: dict[str, str]) -> Path:
-    """A workspace with one rollout, for `config check`."""
+    """A workspace with one rollout, for `config check`; a platform and a login, for `whoami`."""
+    for words in (["platform", "start", "--port", "0"], ["login"]):
+        subprocess.run([*OSMOSIS, *words], cwd=folder, env=environ, check=True, capture_output=True)
     for words in (["init", "bench", "--no-platform"], ["rollout", "new", "multiply", "--template", "multiply"]):
         cwd = folder if words[0] == "init" else folder / "bench"
         subprocess.run([*OSMOSIS, *words], cwd=cwd, env=environ, check=True, capture_output=True)
@@ -48,13 +50,15 @@ def measure(rounds: int = ROUNDS) -> dict[str, tuple[float, float]]:
         folder = Path(scratch)
         environ = {"PATH": os.environ["PATH"], "HOME": scratch, "OSMOSIS_CONFIG_DIR": str(folder / "c")}
         environ["OSMOSIS_DATA_DIR"] = str(folder / "d")
-        workspace = make_workspace(folder, environ)
-        for name, (command, _) in CASES.items():
-            pairs = []
-            for _ in range(rounds + 1):
-                pairs.append((once(command, workspace, environ), once(BARE, workspace, environ)))
-            ours, bare = zip(*pairs[1:], strict=True)  # the first pair warms the caches
-            found[name] = (statistics.median(ours), statistics.median(bare))
+        try:
+            workspace = make_workspace(folder, environ)
+            for name, (command, _) in CASES.items():
+                cwd = workspace if name == "config check" else folder
+                pairs = [(once(command, cwd, environ), once(BARE, cwd, environ)) for _ in range(rounds + 1)]
+                ours, bare = zip(*pairs[1:], strict=True)  # the first pair warms the caches
+                found[name] = (statistics.median(ours), statistics.median(bare))
+        finally:
+            subprocess.run([*OSMOSIS, "platform", "stop"], cwd=folder, env=environ, check=True, capture_output=True)
     return found
 
 

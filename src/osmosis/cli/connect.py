@@ -48,6 +48,8 @@ def usable(login: Login | None, url: str) -> Login:
 
 def checkout_identity(ctx: AppContext) -> str | None:
     """`owner/repo` of the workspace folder's `origin`, None outside a workspace folder or without a remote."""
+    if not any((folder / "rollouts").is_dir() for folder in (ctx.cwd, *ctx.cwd.parents)):
+        return None  # found out without loading the package
     from ..workspace.layout import find_workspace
 
     try:

@@ -147,9 +147,15 @@ def _style(command: Any) -> None:
 
 def invoke(found: Found, ctx: AppContext) -> Any:
     """Parse the arguments, run the command, return what it returns (an int for `--help`)."""
-    import typer
+    import importlib
 
     assert found.command is not None
+    target = getattr(importlib.import_module(found.command.module), found.command.attr)
+    if not found.args and inspect.isfunction(target) and not inspect.signature(target).parameters:
+        ctx.command = " ".join(found.path)
+        return target()  # nothing to parse: typer would load pydantic for it
+    import typer
+
     command = load(found.command, found.path[-1])
     ctx.command = " ".join(found.path + _sub_path(command, found.args))
     args = list(found.args)

@@ -17,12 +17,15 @@ from .context import AppContext
 from .run_body import RunView
 
 POLL_S = 0.7
+SLOWEST_POLL_S = 5.0
+"""A run that takes long is asked about less often: one more second per minute waited."""
 PATIENCE_S = 120.0
 """How long a platform may be away before the wait gives up."""
 
 
 def watch(ctx: AppContext, runs: Runs, kind: str, name: str) -> RunView:
     """Wait for the end of a run; its final state. Ctrl-C says how to go on and passes through."""
+    started = time.monotonic()
     try:
         with _meter(ctx, name) as meter:
             while True:
@@ -30,7 +33,7 @@ def watch(ctx: AppContext, runs: Runs, kind: str, name: str) -> RunView:
                 meter.show(view)
                 if view.over:
                     return view
-                time.sleep(POLL_S)
+                time.sleep(min(POLL_S + (time.monotonic() - started) / 60, SLOWEST_POLL_S))
     except KeyboardInterrupt:
         group = "eval" if kind == "eval" else "train"
         ctx.output.warn("INTERRUPTED", f"the run goes on; follow it again with: osmosis {group} wait {name}")
