@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
+from osmosis.engine.rollout import tool_results
 from osmosis.errors import NetworkError
 from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan
@@ -219,7 +220,7 @@ def _rollout(task: Task, gate: RolloutGate, ended: Ended) -> Rollout:
         finish_reason=ended.finish_reason or gate.finish_reason,
         usage=gate.usage,
         calls=list(gate.calls),
-        num_tool_calls=sum(len(message.get("tool_calls") or ()) for message in messages),
+        num_tool_calls=tool_results(messages),
         model=next((call.model for call in reversed(gate.calls) if call.model), None),
         metrics={key: float(value) for key, value in measured.items() if _is_number(value)},
         info=dict(sample.extra_fields) if sample is not None else {},

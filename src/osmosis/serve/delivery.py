@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import aiohttp
 
@@ -138,6 +139,10 @@ class Delivery:
                 self.refused += 1
                 log.error("the result of rollout %s was refused: %s", rollout_id, exc)
                 self._put_aside(post)
+            except Exception as exc:  # noqa: BLE001 - one post is a border: a bad key or URL must not lose the others
+                self.refused += 1
+                log.error("the result of rollout %s cannot be sent: %s: %s", rollout_id, type(exc).__name__, exc)
+                self._put_aside(post)
             queue.popleft()
         self._queues.pop(rollout_id, None)
 
@@ -164,26 +169,30 @@ class Delivery:
     async def _once(self, post: Post) -> tuple[float | None, str]:
         """One try: (None, "") when taken, else the delay the receiver asked for (0 = it said nothing) and why."""
         await self._turns.take()
+        async with self._wire:
+            status, said, asked = await self.exchange(post)
+        if 200 <= status < 300:
+            return None, ""
+        if status in (408, 425, 429) or status >= 500:
+            return parse_retry_after(asked) or 0.0, f"HTTP {status}"
+        raise Refused(f"HTTP {status} {said}".strip())
+
+    async def exchange(self, post: Post) -> tuple[int, str, str | None]:
+        """Sends a post: status, the first words of the answer, its `Retry-After` header."""
         policy = self.policy
-        headers = {"Content-Type": "application/json", "Idempotency-Key": post.rollout_id}
+        headers = {"Content-Type": "application/json", "Idempotency-Key": _header(post.rollout_id)}
         if post.bearer:
             headers["Authorization"] = f"Bearer {post.bearer}"
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=policy.connect_timeout_s, sock_read=policy.reply_timeout_s
         )
-        async with (
-            self._wire,
-            self._session().post(
-                post.url, data=post.body.encode(), headers=headers, timeout=timeout, allow_redirects=False
-            ) as reply,
-        ):
+        async with self._session().post(
+            post.url, data=post.body.encode(), headers=headers, timeout=timeout, allow_redirects=False
+        ) as reply:
+            said = await reply.content.read(300)
             if 200 <= reply.status < 300:
                 await reply.read()
-                return None, ""
-            said = (await reply.content.read(300)).decode(errors="replace")
-            if reply.status in (408, 425, 429) or reply.status >= 500:
-                return parse_retry_after(reply.headers.get("Retry-After")) or 0.0, f"HTTP {reply.status}"
-            raise Refused(f"HTTP {reply.status} {said}".strip())
+            return reply.status, said.decode(errors="replace"), reply.headers.get("Retry-After")
 
     def _delay(self, tries: int, asked: float) -> float:
         policy = self.policy
@@ -209,3 +218,8 @@ class Delivery:
         self._keep(post)
         if self._spool is not None and (path := self._files.pop(post, None)) is not None:
             self._spool.refuse(path)
+
+
+def _header(rollout_id: str) -> str:
+    """An id as a header value: generation 0.2 allows any characters in it."""
+    return quote(rollout_id, safe=" !#$&'()*+,/:;=?@[]_.-~")

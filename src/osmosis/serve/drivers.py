@@ -12,6 +12,7 @@ import aiohttp
 import orjson
 from pydantic import ValidationError as BadShape
 
+from osmosis.engine.rollout import DEFAULT_MAX_TOKENS_TOTAL
 from osmosis.llm.failures import parse_retry_after
 from osmosis.records.base import Record
 from osmosis.records.dataset import Row
@@ -225,8 +226,8 @@ class Driver02:
             messages=row.messages(),
             completion_params=dict(self._plan.model.params),
             max_turns=self._plan.max_turns,
-            max_tokens_total=self._plan.max_tokens_total or 1_000_000_000,
-            metadata={**row.data, "ground_truth": row.ground_truth, "row_index": row.index},
+            max_tokens_total=self._plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
+            metadata={**row.data, **_place(gate)},
             api_key=gate.bearer,
         )
         answer = await self._wire.submit("/v1/rollout/init", request)
@@ -264,21 +265,27 @@ def generation_of(health: bytes) -> Generation:
 
 
 def rollout_init(gate: RolloutGate, row: Row, plan: EvalPlan) -> RolloutInit:
-    """What every `POST /rollout` says; columns beyond prompt and answer travel as metadata."""
-    metadata = row.metadata
-    if metadata is None:
-        known = {"system_prompt", "user_prompt", "ground_truth", "label", "metadata"}
-        metadata = {key: value for key, value in row.data.items() if key not in known} or None
+    """What every `POST /rollout` says. The metadata is the row's own, else the whole row; what only an agent loop
+    understands travels in `extra_fields`."""
     return RolloutInit(
         initial_messages=row.messages(),
         label=row.ground_truth,
-        metadata=metadata,
+        metadata=row.metadata if row.metadata is not None else dict(row.data),
         rollout_id=gate.rollout_id,
         chat_completions_url=gate.chat_completions_url,
         llm_api_key=gate.bearer,
         agent_timeout_sec=plan.timeouts.agent_s,
         grader_timeout_sec=plan.timeouts.score_s,
+        extra_fields={
+            "max_turns": plan.max_turns,
+            "max_tokens_total": plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
+            "metadata": _place(gate),
+        },
     )
+
+
+def _place(gate: RolloutGate) -> dict[str, Any]:
+    return {"row_index": gate.row_index, "execution_mode": "eval", "run_index": gate.attempt}
 
 
 def worded(category: str | None, message: str | None, status: str) -> Failure:

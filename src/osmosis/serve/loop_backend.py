@@ -20,8 +20,6 @@ from osmosis.sdk.types import RolloutSample
 
 from .trace import TraceFolder
 
-NO_TOKEN_LIMIT = 1_000_000_000
-
 
 class UrlModel:
     """`ctx.llm` over a chat-completions URL that identifies the rollout."""
@@ -106,10 +104,12 @@ class LoopBackend:
 
 
 def request_of(init: RolloutInit) -> RolloutRequest:
-    """The request of generation 0.2 that says the same; sampling parameters ride in `extra_fields`."""
+    """The request of generation 0.2 that says the same; `extra_fields` may hold what has no other place:
+    `completion_params`, `max_turns`, `max_tokens_total` and further `metadata`."""
     extra = init.extra_fields or {}
     params = extra.get("completion_params")
-    metadata = dict(init.metadata or {})
+    more = extra.get("metadata")
+    metadata = {**(init.metadata or {}), **(more if isinstance(more, dict) else {})}
     if init.label is not None:
         metadata.setdefault("ground_truth", init.label)
     return RolloutRequest(
@@ -117,9 +117,8 @@ def request_of(init: RolloutInit) -> RolloutRequest:
         server_url=init.chat_completions_url,
         messages=[dict(message) for message in init.initial_messages],
         completion_params=params if isinstance(params, dict) else {},
-        max_turns=extra.get("max_turns") or 10,
-        max_tokens_total=extra.get("max_tokens_total") or NO_TOKEN_LIMIT,
         metadata=metadata,
+        **{key: extra[key] for key in ("max_turns", "max_tokens_total") if isinstance(extra.get(key), int)},
     )
 
 

@@ -58,9 +58,9 @@ class ServerRuntime:
         """How many polled results nobody has read yet; draining waits for them a little."""
 
     def session(self) -> aiohttp.ClientSession:
-        """The shared connection pool; only inside `opened`."""
-        if self._session is None:
-            raise RuntimeError("the rollout server is not running")
+        """The shared connection pool; opened late for an app that is called without its lifespan (test clients)."""
+        if self._session is None or self._session.closed:
+            self._session = open_session(self._max_connections)
         return self._session
 
     @asynccontextmanager
@@ -79,7 +79,7 @@ class ServerRuntime:
             for task in tasks:
                 task.cancel()
             await self.delivery.close(0.5 if self._hurried else self.limits.delivery_drain_s)
-            await self._session.close()
+            await self.session().close()
             self._session = None
             for close in self.after_close:
                 await asyncio.to_thread(close)

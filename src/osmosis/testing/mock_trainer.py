@@ -127,11 +127,16 @@ def completion_of(messages: list[Message], calls: list[dict[str, Any]] | None) -
 def patch_httpx_for_mock_trainer(client: Any, monkeypatch: Any) -> None:
     """Sends what agent loops post to a trainer into `client` (a test client of the mock trainer) instead.
 
-    Both `httpx.AsyncClient.post` and `OsmosisLLMClient` are redirected, until `monkeypatch` undoes it.
+    `httpx.AsyncClient.post`, `OsmosisLLMClient` and a rollout server's results are redirected, until `monkeypatch`
+    undoes it.
     """
+    import json as codec
+
     import httpx
 
     from ..sdk.trainer_client import OsmosisLLMClient
+    from ..serve.delivery import Delivery
+    from ..serve.spool import Post
 
     def posted(url: str, **kwargs: Any) -> Any:
         return client.post(httpx.URL(url).path, **kwargs)
@@ -143,5 +148,10 @@ def patch_httpx_for_mock_trainer(client: Any, monkeypatch: Any) -> None:
         reply = posted(url, json=body)
         return reply.status_code, reply.text, reply.headers.get("Retry-After")
 
+    async def exchange(_: Any, post: Post) -> tuple[int, str, str | None]:
+        reply = posted(post.url, json=codec.loads(post.body))
+        return reply.status_code, reply.text, reply.headers.get("Retry-After")
+
     monkeypatch.setattr(httpx.AsyncClient, "post", httpx_post)
     monkeypatch.setattr(OsmosisLLMClient, "_send", send)
+    monkeypatch.setattr(Delivery, "exchange", exchange)

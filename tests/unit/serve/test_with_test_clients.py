@@ -1,0 +1,30 @@
+"""A server and the mock trainer under test clients, as agents' own test suites use them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from osmosis.serve.server02 import create_app
+from osmosis.testing.mock_trainer import (
+    RolloutCompletionTracker,
+    create_mock_trainer_app,
+    patch_httpx_for_mock_trainer,
+)
+
+from .test_server02 import Adds, request
+
+
+def test_init_to_completion_without_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker = RolloutCompletionTracker()
+    with TestClient(create_mock_trainer_app(tracker)) as trainer:
+        patch_httpx_for_mock_trainer(trainer, monkeypatch)
+        with TestClient(create_app(Adds(), spool_dir=tmp_path, environ={})) as server:
+            answer = server.post("/v1/rollout/init", json=request("r1", "http://trainer.invalid"))
+            assert answer.status_code == 202
+            assert tracker.wait(10)
+    [response] = tracker.responses
+    assert response["status"] == "COMPLETED"
+    assert response["metrics"]["num_tool_calls"] == 1
