@@ -119,6 +119,8 @@ class Http:
         error = from_wire(response.status_code, body)
         if isinstance(error, AuthRequired) and not error.hint:
             error.hint = "osmosis login, or unset OSMOSIS_TOKEN when it is set"
+        if error.details.get("platform_code") == "GIT_SCOPE_REQUIRED":
+            error.hint = "osmosis workspace switch NAME, or --workspace NAME, or cd into a connected workspace"
         if retry_after := response.headers.get("Retry-After"):
             error.details.setdefault("retry_after", retry_after)
         return error
