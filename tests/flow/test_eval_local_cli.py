@@ -91,6 +91,7 @@ OFFLINE = f"{BASE} --model offline/calculator"
         ("eval -m chat_agent:agent -d d.jsonl --model offline/calculator", 2, "nothing scores"),
         ("eval -m chat_agent:agnt -d d.jsonl --eval-fn chat_score:exact --model x", 1, "did you mean chat_agent:agent"),
         ("eval -m chat_agent:agent -d no.jsonl --eval-fn chat_score:exact --model x", 1, "no dataset file"),
+        (f"{BASE} --model nobody/knows --max-cost 1", 1, "price of nobody/knows is unknown"),
         ("eval resume nothing", 1, "no run 'nothing'"),
         (
             "eval -m chat_agent:agent -d d.jsonl --eval-fn chat_score:exact --model offline/poet",
