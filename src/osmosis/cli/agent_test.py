@@ -165,6 +165,7 @@ async def rollouts(ctx: AppContext, run: TestFlags, agent: Agent | None, model: 
 def open_test_model(ctx: AppContext, run: TestFlags) -> Model:
     """The model of the flags; its key from where the eval looks for it."""
     from ..llm import open_model
+    from ..sdk.judge_model import DEFAULT_API_KEY_ENV
     from .eval_plan import key_for
 
     spec = run.plan.model
@@ -173,6 +174,14 @@ def open_test_model(ctx: AppContext, run: TestFlags) -> Model:
 
         allow_host(spec.base_url)
     key = key_for(spec, ctx.environ, run.api_key)
+    provider = spec.name.partition("/")[0]
+    if key is None and spec.kind == "litellm" and provider in DEFAULT_API_KEY_ENV:
+        # Said here, at once: the vendor library would try and fail for half a minute first.
+        variable = DEFAULT_API_KEY_ENV[provider]
+        raise ValidationError(
+            f"{variable} is not set, and model {spec.name} needs it",
+            hint=f"export {variable}=..., or try the stand-in: --model offline/calculator",
+        )
     return open_model(spec, api_key=key, retry=run.plan.retry, timeout_s=run.plan.timeouts.model_s)
 
 

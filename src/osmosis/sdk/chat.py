@@ -16,7 +16,9 @@ from typing import Any
 import aiohttp
 
 from ..errors import ModelError
+from ..llm.failures import category_of, error_text, parse_retry_after
 from ..records.rollout import Category, Message, Usage
+from ..records.wire02 import OpenAIFunctionToolSchema
 
 MODEL_ID = "openai/osmosis-rollout"
 """The model name that rollouts ask for; the endpoint decides which model answers."""
@@ -183,53 +185,23 @@ class ChatClient:
         return parsed
 
 
-def status_category(status: int, text: str = "") -> Category:
-    """Why a call failed, from its HTTP status and the text of the error."""
-    lowered = text.lower()
-    if status in (401, 403):
-        return Category.AUTH
-    if status == 404:
-        return Category.MODEL_NOT_FOUND
-    if status == 408:
-        return Category.TIMEOUT
-    if status == 429:
-        return Category.RATE_LIMIT
-    if status >= 500:
-        return Category.SERVER_ERROR
-    if "context_length" in lowered or "context length" in lowered or "maximum context" in lowered:
-        return Category.CONTEXT_LENGTH
-    return Category.BAD_REQUEST
-
-
 def status_error(status: int, text: str, retry_after: str | None = None) -> ModelError:
-    """The `ModelError` of an HTTP answer that is not a success."""
-    detail = text
-    try:
-        error = json.loads(text).get("error")
-        detail = error.get("message", text) if isinstance(error, dict) else (error or text)
-    except (ValueError, AttributeError):
-        pass
-    wait: float | None = None
-    if retry_after:
-        try:
-            wait = float(retry_after)
-        except ValueError:
-            wait = None
+    """The `ModelError` of an HTTP answer that is not a success; `retry_after` is the header as received."""
+    said = error_text(text.encode())
     return ModelError(
-        f"the model endpoint answered {status}: {str(detail)[:500]}",
-        category=status_category(status, text).value,
+        f"the model endpoint answered {status}: {said or 'nothing more'}",
+        category=category_of(status, text[:4000]).value,
         status=status,
-        retry_after=wait,
+        retry_after=parse_retry_after(retry_after),
     )
 
 
 def _tool_dict(one: Any) -> dict[str, Any]:
     if isinstance(one, dict):
         return one
-    schema = getattr(one, "schema", one)
-    if callable(getattr(schema, "to_dict", None)):
-        result: dict[str, Any] = schema.to_dict()
-        return result
+    schema = one if isinstance(one, OpenAIFunctionToolSchema) else getattr(one, "schema", None)
+    if isinstance(schema, OpenAIFunctionToolSchema):
+        return schema.to_dict()
     raise TypeError(f"not a tool: {one!r}; give a tool schema, an OpenAI tool dict or a function made with @tool")
 
 

@@ -11,8 +11,8 @@ import traceback
 from pydantic import ValidationError as PydanticValidationError
 
 from ..errors import ModelError
+from ..llm.failures import category_of
 from ..records.rollout import Category, Failure, Phase
-from .chat import status_category
 from .deadline import DeadlineExceeded
 
 _TAIL_LINES = 30
@@ -82,7 +82,7 @@ def _model_category(exc: BaseException) -> Category | None:
     if status is None:
         status = getattr(getattr(exc, "response", None), "status_code", None)
     if isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600:
-        return status_category(status, str(exc))
+        return category_of(status, str(exc))
     if names & (_CONNECTION_NAMES - {"ConnectionError"}):
         return Category.CONNECTION
     return None

@@ -126,7 +126,9 @@ class Judge:
 
     def _error(self, exc: ModelError) -> ProviderRequestError:
         cls = ModelNotFoundError if exc.category == Category.MODEL_NOT_FOUND.value else ProviderRequestError
-        error = cls(self.resolved.provider, self.resolved.model, exc.message)
+        # Providers like to quote the key they refuse.
+        detail = exc.message.replace(self.resolved.api_key, "***") if self.resolved.api_key else exc.message
+        error = cls(self.resolved.provider, self.resolved.model, detail)
         error.hint = exc.hint
         error.details["category"] = exc.category
         return error

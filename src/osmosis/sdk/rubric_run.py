@@ -25,7 +25,7 @@ from .failures import describe
 from .judge import Judge, collect_judge_usage, make_question
 from .judge_model import key_variable
 from .rubric_files import RubricConfig
-from .rubric_records import RubricRecord
+from .rubric_records import RubricRecord, digest_of
 from .tools import is_async
 from .types import json_safe
 
@@ -124,8 +124,17 @@ class RubricJob:
         ]
 
     def digest(self, record: RubricRecord) -> str:
-        name = getattr(self.function, "__qualname__", "")
-        return f"{self.config.digest()}-{record.digest()}{f'-{name}' if name else ''}"
+        parts = [self.config.digest(), record.digest()]
+        if self.function is not None:
+            parts.append(_code_digest(self.function))
+        return "-".join(parts)
+
+
+def _code_digest(function: Callable[..., Any]) -> str:
+    try:
+        return digest_of(inspect.getsource(inspect.unwrap(function)))
+    except (OSError, TypeError):
+        return digest_of(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 async def run_rubric(job: RubricJob, results: RunFile, *, on_run: OnRun | None = None) -> list[RubricRun]:

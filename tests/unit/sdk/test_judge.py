@@ -247,5 +247,13 @@ async def test_failures_are_errors_with_provider_and_model(status: int, error: t
     assert "no" in caught.value.detail  # type: ignore[attr-defined]
 
 
+async def test_a_key_that_a_provider_quotes_is_taken_out() -> None:
+    async with endpoint((401, {"error": {"message": "bad key: very-secret-key"}})) as (url, _):
+        with pytest.raises(ProviderRequestError) as caught:
+            await ask(url, api_key="very-secret-key")
+    assert "very-secret-key" not in str(caught.value)
+    assert "bad key: ***" in str(caught.value)
+
+
 def test_blank_detail_gets_words() -> None:
     assert json.loads(json.dumps(ProviderRequestError("p", "m", " ").detail)) != ""

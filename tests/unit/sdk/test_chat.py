@@ -1,0 +1,130 @@
+"""The chat client of workflows, against endpoints that answer, refuse, limit and babble."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from osmosis.errors import ModelError
+from osmosis.sdk.chat import MODEL_ID, ChatClient
+from osmosis.sdk.tools import tool
+
+GOOD = {
+    "choices": [{"message": {"content": [{"type": "text", "text": "four"}]}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 2}},
+}
+
+
+@asynccontextmanager
+async def endpoint(*answers: tuple[int, str], wait: str = "0") -> AsyncIterator[tuple[str, list[Any]]]:
+    asked: list[Any] = []
+    waiting = list(answers)
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append((request.path, request.headers.get("Authorization"), await request.json()))
+        status, text = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+        return web.Response(status=status, text=text, headers={"Retry-After": wait})
+
+    app = web.Application()
+    app.router.add_post("/{tail:.*}", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1/rollouts/r-1/", asked
+    finally:
+        await runner.cleanup()
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+async def test_one_call() -> None:
+    async with endpoint((200, json.dumps(GOOD))) as (url, asked), ChatClient(url, api_key="k") as chat:
+        answer = await chat.complete([{"role": "user", "content": "2+2"}], tools=[add, add.schema], top_k=4)
+    path, bearer, body = asked[0]
+    assert (path, bearer) == ("/v1/rollouts/r-1/chat/completions", "Bearer k")
+    assert (body["model"], body["top_k"]) == (MODEL_ID, 4)
+    assert body["tools"] == [add.schema.to_dict()] * 2
+    assert (answer.content, answer.finish_reason, answer.tool_calls) == ("four", "stop", [])
+    assert answer.message["role"] == "assistant"
+    assert (chat.usage.prompt_tokens, chat.usage.cached_tokens, chat.num_calls) == (3, 2, 1)
+
+
+async def test_passing_trouble_is_repeated() -> None:
+    async with endpoint((503, ""), (429, ""), (200, json.dumps(GOOD))) as (url, asked), ChatClient(url) as chat:
+        assert (await chat.complete([])).content == "four"
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "category", "calls"),
+    [
+        (401, '{"error": {"message": "who"}}', "auth", 1),
+        (404, "", "model_not_found", 1),
+        (400, '{"error": "maximum context length is 8"}', "context_length", 1),
+        (400, "no", "bad_request", 1),
+        (500, "down", "server_error", 2),
+        (429, "slow", "rate_limit", 2),
+        (200, "no json", "bad_response", 1),
+        (200, "[]", "bad_response", 1),
+        (200, '{"choices": []}', "bad_response", 1),
+    ],
+)
+async def test_failures_have_a_category(status: int, text: str, category: str, calls: int) -> None:
+    async with endpoint((status, text)) as (url, asked), ChatClient(url, max_attempts=2) as chat:
+        with pytest.raises(ModelError) as caught:
+            await chat.complete([])
+    assert caught.value.category == category
+    assert len(asked) == calls
+
+
+async def test_unreachable_and_late() -> None:
+    async with ChatClient("http://127.0.0.1:9/x", max_attempts=1) as chat:
+        with pytest.raises(ModelError) as caught:
+            await chat.complete([])
+    assert caught.value.category == "connection"
+    release = asyncio.Event()
+
+    async def never(_: web.Request) -> web.Response:
+        await release.wait()
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/{tail:.*}", never)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    async with ChatClient(f"http://127.0.0.1:{runner.addresses[0][1]}", timeout_s=0.05, max_attempts=1) as chat:
+        with pytest.raises(ModelError, match=r"within 0\.05 s"):
+            await chat.complete([])
+    release.set()
+    await runner.cleanup()
+
+
+async def test_clients_share_one_pool_while_any_is_open() -> None:
+    first, second = ChatClient("http://127.0.0.1:9"), ChatClient("http://127.0.0.1:9")
+    async with first:
+        pool = first._session
+        async with second:
+            assert second._session is pool
+        assert pool is not None
+        assert not pool.closed
+    assert pool.closed
+    with pytest.raises(RuntimeError, match="not open"):
+        await first.complete([])
+
+
+async def test_things_that_are_no_tools_are_refused() -> None:
+    async with ChatClient("http://127.0.0.1:9") as chat:
+        with pytest.raises(TypeError, match="not a tool"):
+            await chat.complete([], tools=[3])
