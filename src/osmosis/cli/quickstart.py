@@ -7,6 +7,8 @@ makes a new run in the same workspace.
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 import time
 from typing import Any
 
@@ -239,6 +241,13 @@ def _evaluate(demo: Demo) -> Result:
     return demo.osmosis("eval", "submit", CONFIG, "--yes", "--wait")
 
 
+def _path_entry(demo: Demo) -> list[str]:
+    """What makes `osmosis` a command in the person's shell, when it is none yet."""
+    if shutil.which("osmosis", path=demo.environ.get("PATH", "")):
+        return []
+    return [f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]
+
+
 def _finished(demo: Demo, choice: ModelChoice, result: Result) -> OperationResult:
     assert isinstance(result, OperationResult)
     run = result.resource
@@ -256,7 +265,7 @@ def _finished(demo: Demo, choice: ModelChoice, result: Result) -> OperationResul
         "environment": exports,
         "steps": demo.done,
     }
-    enter = " ".join(f"{name}={shlex.quote(value)}" for name, value in exports.items())
+    enter = " ".join([f"{name}={shlex.quote(value)}" for name, value in exports.items()] + _path_entry(demo))
     steps = [NextStep("the run's page", url=str(run.get("url")))]
     if enter:
         steps.append(NextStep("in this shell", command=f"export {enter}"))
