@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +50,31 @@ def test_every_template_is_run_by_one_of_these_tests() -> None:
     assert {t.name for t in list_templates()} == {*INSTALLED_HERE, *OF_THEIR_OWN}
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Environments and the wheel of this installation, made once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", [*INSTALLED_HERE, *OF_THEIR_OWN])
+def test_it_validates_and_answers_without_a_name(tmp_path: Path, cache: Path, name: str) -> None:
+    """`osmosis validate` and `osmosis test` find the one rollout, its environment, its data and its model."""
+    root = rendered(tmp_path / "demo", name)
+    environ = {**os.environ, "OSMOSIS_CACHE_DIR": str(cache), "OSMOSIS_CONFIG_DIR": str(tmp_path / "config")}
+
+    def said(*words: str) -> dict[str, Any]:
+        command = [sys.executable, "-m", "osmosis", *words, "--json"]
+        done = subprocess.run(command, cwd=root, env=environ, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        body: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        return body
+
+    assert said("validate")["data"]["valid"] is True
+    summary = said("test", "--limit", "2")["data"]["summary"]
+    assert (summary["total"], summary["passed"], summary["failed"]) == (2, 2, 0)
+
+
 @pytest.mark.parametrize("name", INSTALLED_HERE)
 async def test_with_what_is_installed_here(tmp_path: Path, name: str) -> None:
     root = rendered(tmp_path / "demo", name)
@@ -55,15 +83,15 @@ async def test_with_what_is_installed_here(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.network
 @pytest.mark.parametrize("name", OF_THEIR_OWN)
-async def test_in_an_environment_of_its_own(tmp_path: Path, name: str) -> None:
+async def test_in_an_environment_of_its_own(tmp_path: Path, cache: Path, name: str) -> None:
     root = rendered(tmp_path / "demo", name)
     uv = find_uv(os.environ)
     assert uv is not None
     lines: list[str] = []
     builder = Builder(
         uv=uv,
-        cache_dir=tmp_path / "cache",
-        wheel=build_wheel(tmp_path / "cache"),
+        cache_dir=cache,
+        wheel=build_wheel(cache),
         environ=dict(os.environ),  # how this machine reaches its package index
         log=JobLog(None, lambda line: lines.append(line.message)),
     )
