@@ -59,7 +59,7 @@ def upload(
     with ctx.client() as client:
         present = _present(client, path.stem)
         if present and present.get("sha256") and present["sha256"] == checked["sha256"]:
-            resource = {**present, "uploaded": False}
+            resource = {**_brief(present), "uploaded": False}
             message = f"dataset {path.stem} is on the platform already, with the same content"
             return OperationResult("dataset.upload", message, resource, extra=scope_of(client.scope))
         if present and not overwrite:
@@ -80,7 +80,12 @@ def upload(
     count = f", {rows} rows" if rows is not None else ""
     message = f"dataset {made.get('file_name') or path.stem} is {made.get('status')}{count}"
     steps = [NextStep("look at it", command=f"osmosis dataset preview {path.stem}")]
-    return OperationResult("dataset.upload", message, {**made, "uploaded": True}, next_steps=steps, extra=scope)
+    return OperationResult("dataset.upload", message, {**_brief(made), "uploaded": True}, next_steps=steps, extra=scope)
+
+
+def _brief(row: dict[str, Any]) -> dict[str, Any]:
+    """A dataset without its rows."""
+    return {key: value for key, value in row.items() if key not in ("data_preview", "is_internal_user")}
 
 
 def _present(client: Any, name: str) -> dict[str, Any] | None:
@@ -164,8 +169,7 @@ def info(name: str = NAME) -> DetailResult:
     """
     with current().client() as client:
         found = client.datasets.get(name)
-    shown = {key: value for key, value in found.items() if key not in ("data_preview", "is_internal_user")}
-    return DetailResult(found, human=_pairs(shown))
+    return DetailResult(found, human=_pairs(_brief(found)))
 
 
 @app.command()

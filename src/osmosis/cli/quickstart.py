@@ -10,6 +10,7 @@ import shlex
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -17,7 +18,7 @@ import typer
 from ..errors import PlatformError, ValidationError
 from . import prompts
 from .context import AppContext, current
-from .output import NextStep, OperationResult, Result
+from .output import Mode, NextStep, OperationResult, Result
 from .quickstart_model import ModelChoice, choose_model
 from .quickstart_steps import Declined, Demo
 
@@ -256,15 +257,16 @@ def _finished(demo: Demo, choice: ModelChoice, result: Result) -> OperationResul
     shown = "no pass rate" if rate is None else f"pass rate {rate:.4f}"
     message = f"run {run.get('name')} is {run.get('status')}: {shown} ({choice.note})"
     exports = {} if demo.ctx.options.platform else {name: demo.environ[name] for name in _FOLDERS}
-    resource = {
+    resource: dict[str, Any] = {
         "run": {key: run.get(key) for key in ("id", "name", "status", "url")},
         "summary": summary,
         "model": choice.name,
         "stand_in": choice.name.startswith("offline/"),
         "workspace_directory": str(demo.workspace),
         "environment": exports,
-        "steps": demo.done,
     }
+    if demo.ctx.mode is Mode.JSON:
+        resource["steps"] = demo.done
     enter = " ".join([f"{name}={shlex.quote(value)}" for name, value in exports.items()] + _path_entry(demo))
     steps = [NextStep("the run's page", url=str(run.get("url")))]
     if enter:
