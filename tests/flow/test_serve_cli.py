@@ -18,7 +18,13 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
+from osmosis.engine.task import Task
+from osmosis.llm import open_model
+from osmosis.records.dataset import Row
+from osmosis.records.plan import EvalPlan, ModelSpec
+from osmosis.serve.client import served
 from osmosis.serve.process import free_port
+from osmosis.serve.traingate import TrainGate
 from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app
 from osmosis.testing.server import running_app
 from osmosis.testing.waiting import until
@@ -169,6 +175,57 @@ async def test_the_server_is_registered_again_until_it_works_and_taken_out(tmp_p
     said = seen[1][1]
     assert (said["host"], said["agent_loop_name"], said["api_key"]) == ("127.0.0.1", "first", "server-key-1")
     assert seen[2][1] == {"id": "rs-1"}
+
+
+WORKFLOW = """
+    from osmosis.sdk.workflow import AgentWorkflow
+    from osmosis.sdk.grader import Grader
+
+    class Flow(AgentWorkflow):
+        async def run(self, ctx):
+            async with ctx.chat() as chat:
+                done = await chat.complete(ctx.prompt)
+            return [*ctx.prompt, done.message]
+
+    class Always(Grader):
+        async def grade(self, ctx):
+            ctx.set_reward(1.0)
+
+    agent_loop = Flow
+"""
+APP = """
+    from fastapi import FastAPI
+    agent_loop = FastAPI()
+    agent_loop.add_api_route("/health", lambda: {"status": "mine"})
+"""
+
+
+async def test_a_workflow_is_served_with_its_grader_key_and_traces(tmp_path: Path) -> None:
+    model = open_model(ModelSpec(name="offline/echo", kind="offline"))
+    plan = EvalPlan(name="t", agent="server:x", model=model.spec, dataset="d.jsonl")
+    row = Row(index=0, data={"user_prompt": "hello", "ground_truth": "hello"})
+    gate = TrainGate(model)
+    await gate.start()
+    try:
+        async with serving(tmp_path, "--api-key", "server-key-1", "--log", "traces", source=WORKFLOW) as server:
+            await server.health()
+            async with served(server.url, gate, plan, api_key="server-key-1") as rollout_fn:
+                rollout = await rollout_fn(Task(row=row, attempt=0, rollout_id="r1"))
+            await server.end()
+    finally:
+        await gate.stop()
+    assert rollout.failure is None, rollout.failure
+    assert rollout.value("reward") == 1.0
+    [trace] = (tmp_path / "traces").glob("*/r1.jsonl")
+    assert [json.loads(line)["event"] for line in trace.read_text().splitlines()] == [
+        "rollout_accepted",
+        "rollout_ended",
+    ]
+
+
+async def test_an_app_is_served_as_it_is(tmp_path: Path) -> None:
+    async with serving(tmp_path, "--local", source=APP) as server:
+        assert await server.health() == {"status": "mine"}
 
 
 @pytest.mark.parametrize(

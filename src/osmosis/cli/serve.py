@@ -56,6 +56,13 @@ def serve(
     key, note = serving.choose_key(api_key, local=local)
     target = _load(ctx, module)
     is_loop = hasattr(target, "get_tools")
+    if hasattr(target, "router"):
+        if api_key or log:
+            raise ValidationError(
+                f"{module} is an app of its own: --api-key and --log are not applied to it",
+                hint="name the agent instead, or pass api_key= and the log folder where the app is made",
+            )
+        key, note = None, "the app's own matter"
     if max_concurrent is not None and not is_loop:
         raise ValidationError(
             f"--max-concurrent is for agent loops; {module} is none",

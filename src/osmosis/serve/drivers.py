@@ -193,6 +193,11 @@ class Driver04:
                 )
                 if status == 200:
                     return RolloutState04.model_validate_json(body)
+                if status == 404:
+                    raise RolloutLost(
+                        Category.SERVER_DIED,
+                        f"the rollout server at {self._wire.url} does not know the rollout any more: it was restarted",
+                    )
                 lost = refused(path, status, body)
                 if status < 500 and status != 429:
                     raise lost

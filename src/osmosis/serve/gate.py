@@ -92,13 +92,14 @@ class RolloutGate:
         await asyncio.wait_for(self._tools_known.wait(), timeout)
 
     def close(self) -> None:
-        """Drops the conversation; only ids, bearers and counters stay."""
+        """Drops the conversation; only ids, bearers and counters stay, for callbacks that come again."""
         self.closed = True
         self.calls, self.messages, self.tools = [], [], None
+        self.completion = self.grader = self.response = None
 
     def take_completion(self, message: CompletionCallback, *, final: bool) -> None:
-        if self.completion is not None:
-            self._again(self.completion == message)
+        if self.closed or self.completion is not None:
+            self._again(self.completion in (None, message))
             return
         self.completion = message
         if final:
@@ -107,15 +108,15 @@ class RolloutGate:
             asyncio.get_running_loop().call_later(GRADER_GRACE_S, self._done.set)
 
     def take_grader(self, message: GraderCallback) -> None:
-        if self.grader is not None:
-            self._again(self.grader == message)
+        if self.closed or self.grader is not None:
+            self._again(self.grader in (None, message))
             return
         self.grader = message
         self._done.set()
 
     def take_response(self, message: RolloutResponse) -> None:
-        if self.response is not None:
-            self._again(self.response == message)
+        if self.closed or self.response is not None:
+            self._again(self.response in (None, message))
             return
         self.response = message
         self._done.set()

@@ -19,6 +19,7 @@ from osmosis.errors import OsmosisError
 from osmosis.records.wire import PORT_VARIABLE
 
 TAIL_LINES = 60
+WATCH_EVERY_S = 0.2
 
 
 class ServerStartError(OsmosisError):
@@ -55,6 +56,7 @@ class RolloutServerProcess:
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._died = asyncio.Event()
 
     @property
@@ -88,6 +90,7 @@ class RolloutServerProcess:
                 hint=f"check that {self.command[0]} exists and that {self.cwd} is a folder",
             ) from exc
         self._reader = asyncio.create_task(self._read())
+        self._watcher = asyncio.create_task(self._watch())
         try:
             await self._wait_healthy()
         except BaseException:
@@ -106,7 +109,11 @@ class RolloutServerProcess:
         except asyncio.TimeoutError:
             pass
         self._signal(signal.SIGKILL)  # the leader may be gone while children of it live on
-        await process.wait()
+        await self._died.wait()
+        await self._read_rest()
+
+    async def _read_rest(self) -> None:
+        """The last words of a process that has ended."""
         if self._reader is not None:
             # A child that escaped into another group may hold the pipe open for ever.
             await asyncio.wait([self._reader], timeout=1.0)
@@ -132,6 +139,7 @@ class RolloutServerProcess:
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while loop.time() < until:
                 if self._died.is_set():
+                    await self._read_rest()
                     raise ServerStartError(
                         f"the rollout server ended with exit code {self.exit_code} before it was healthy{self._said()}",
                         hint="run its main.py in a terminal to see the error",
@@ -160,25 +168,26 @@ class RolloutServerProcess:
     async def _read(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
-        watcher = asyncio.create_task(self._watch())
-        try:
-            while True:
-                try:
-                    line = await self._process.stdout.readline()
-                except ValueError:  # a line beyond the limit: drop what is buffered of it and go on
-                    continue
-                if not line:
-                    break
-                text = line.decode("utf-8", "replace").rstrip("\r\n")
-                self.tail.append(text)
-                self._log(text)
-        finally:
-            await watcher
+        while True:
+            try:
+                line = await self._process.stdout.readline()
+            except ValueError:  # a line beyond the limit: drop what is buffered of it and go on
+                continue
+            if not line:
+                break
+            text = line.decode("utf-8", "replace").rstrip("\r\n")
+            self.tail.append(text)
+            self._log(text)
 
     async def _watch(self) -> None:
+        """Notices the end of the process itself: in some Python versions `wait` also waits for every child that
+        holds its output open."""
         assert self._process is not None
-        await self._process.wait()
+        ended = asyncio.create_task(self._process.wait())
+        while self._process.returncode is None:
+            await asyncio.wait({ended}, timeout=WATCH_EVERY_S)
         self._died.set()
+        ended.cancel()
 
     def _signal(self, number: int) -> None:
         assert self._process is not None

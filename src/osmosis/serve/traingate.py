@@ -5,6 +5,7 @@ model or refused, never dropped; the gate decides nothing about scores and keeps
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import time
@@ -123,7 +124,10 @@ class TrainGate:
         gate = self._gate(str(body.get("rollout_id", "")), request, "bearer")
         body.pop("logprobs", None)  # always on in this generation, also against models that refuse it
         if "tools" not in body:
-            await gate.tools_known(TOOLS_WAIT_S)
+            try:
+                await gate.tools_known(TOOLS_WAIT_S)
+            except asyncio.TimeoutError:
+                raise _Problem(424, "the rollout's init was never answered", Category.BAD_REQUEST.value) from None
             body["tools"] = gate.tools
         return await self._answer(gate, request, body)
 
