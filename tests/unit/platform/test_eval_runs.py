@@ -348,12 +348,19 @@ def test_retry_of_a_run_without_failures_starts_from_nothing(ready) -> None:
     assert ready.json("GET", f"eval-runs/{run['id']}/rollouts")["total_count"] == 0
 
 
+def test_retry_of_a_stopped_run_makes_the_rest(ready) -> None:
+    run = finished(ready, a_rollout(0), a_rollout(1), status=RunStatus.STOPPED)
+    assert ready.json("POST", f"eval-runs/{run['id']}/retry")["retryable_samples"] == 2
+    assert ready.json("GET", f"eval-runs/{run['id']}/rollouts")["total_count"] == 2
+
+
 def test_retry_asks_for_values_that_were_given_with_the_run(ready) -> None:
     run = finished(ready, a_rollout(0), secrets={"required": ["KEY"], "provided": {"KEY": "v"}})
     refused = ready.json("POST", f"eval-runs/{run['id']}/retry", expect=400, json={})
     assert refused["run_secret_names"] == ["KEY"]
     ready.json("POST", f"eval-runs/{run['id']}/retry", expect=400, json={"secrets": {"KEY": "v", "OTHER": "v"}})
     ready.json("POST", f"eval-runs/{run['id']}/retry", json={"secrets": {"KEY": "again"}})
+    assert ready.json("GET", f"eval-runs/{run['id']}")["resolved_secret_scopes"] == {"KEY": "run"}
 
 
 def test_delete_needs_a_run_that_is_over(ready) -> None:

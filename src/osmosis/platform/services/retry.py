@@ -1,7 +1,6 @@
-"""Again, please: the failed and skipped rollouts of a run that is over, in a fresh work folder.
+"""Again, please: the rollouts of a run that failed, were skipped or never came about, in a fresh work folder.
 
-What succeeded stays and is not repeated; a run without any rollout that failed or was skipped and without an
-unfinished rest starts from nothing. Values given with the first submit are gone by then and are asked for.
+What succeeded stays and is not repeated; a run in which all did starts from nothing. Values given with the first submit are gone by then and are asked for.
 """
 
 from __future__ import annotations
@@ -20,17 +19,19 @@ from . import rollouts, runs, secrets
 
 
 def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, given: Mapping[str, str]) -> int:
-    """Make a run pending again; how many rollouts are repeated (0 = all of it) is the answer."""
+    """Make a run pending again; how many rollouts are to be made (0 = all of it, from the start) is the answer."""
     if not RunStatus(run.status).over:
         raise Conflict(f"run {run.name!r} is {run.status}: only a run that is over can be retried")
     _check_secrets(session, run, given)
     if not run.dataset_path or run.dataset_id is None:
         raise Conflict(f"dataset {run.dataset!r} of run {run.name!r} was deleted", hint="submit a new run")
     secrets.put_for_run(session, vault, run, user.id, given)
-    again = rollouts.drop_unsuccessful(session, run.id)
+    run.secret_scopes, _ = secrets.resolve(session, run.workspace_id, run.creator_id, run.secret_scopes, given)
+    rollouts.drop_unsuccessful(session, run.id)
     total = run.sampled_rows * int((run.config.get("evaluation") or {}).get("n", 1))
-    kept = session.scalar(sa.select(sa.func.count()).select_from(tables.Rollout).where(tables.Rollout.run_id == run.id))
-    if kept == total:
+    kept = len(rollouts.keys(session, run.id))
+    missing = total - kept
+    if not missing:
         session.execute(sa.delete(tables.Rollout).where(tables.Rollout.run_id == run.id))
         run.report = None
     run.retries += 1
@@ -38,8 +39,8 @@ def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, gi
     run.lease_hash = None
     run.progress = run.started_at = None
     runs.switch_status(session, run, RunStatus.PENDING, f"retried by {user.name}")
-    runs.log(session, run.id, f"retry {run.retries}: {again or total} rollouts again")
-    return again
+    runs.log(session, run.id, f"retry {run.retries}: {missing or total} of {total} rollouts")
+    return missing
 
 
 def _check_secrets(session: Session, run: tables.Run, given: Mapping[str, str]) -> None:
