@@ -1,6 +1,7 @@
 """Again, please: the rollouts of a run that failed, were skipped or never came about, in a fresh work folder.
 
-What succeeded stays and is not repeated; a run in which all did starts from nothing. Values given with the first submit are gone by then and are asked for.
+What succeeded stays and is not repeated; a run in which all did starts from nothing. Values given with the first submit
+are gone by then and are asked for.
 """
 
 from __future__ import annotations
