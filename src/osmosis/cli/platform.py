@@ -18,7 +18,7 @@ from .local_platform import Running, StartPlan
 from .output import Column, DetailResult, ListResult, NextStep, OperationResult
 
 app = typer.Typer(
-    help="""The platform on this machine: start, status, stop, logs.
+    help="""The platform on this machine: start, status, stop, open, logs.
 
     It stores everything in the user data directory (OSMOSIS_DATA_DIR moves it) and listens on 127.0.0.1:7575.
 
@@ -96,6 +96,31 @@ def stop(
     if stopped is None:
         return OperationResult("platform.stop", "no platform is running here", {"stopped": False})
     return OperationResult("platform.stop", f"platform stopped ({stopped.url})", {"stopped": True, "pid": stopped.pid})
+
+
+@app.command("open")
+def open_pages(
+    no_browser: bool = typer.Option(False, "--no-browser", help="Print the link instead of opening it"),
+) -> OperationResult:
+    """Open the platform's pages in a browser, logged in: by a link that works once.
+
+    Example:
+        osmosis platform open
+        osmosis platform open --no-browser
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        link = client.accounts.browser_link()
+    url = str(link["url"])
+    opened = False
+    if not no_browser and ctx.interactive:
+        import webbrowser
+
+        opened = webbrowser.open(url)
+    minutes = int(link.get("expires_in") or 0) // 60
+    message = f"the link logs one browser in, once, within {minutes} minutes"
+    steps = [NextStep("opened" if opened else "open", url=url)]
+    return OperationResult("platform.open", message, {"url": url, "opened": opened}, next_steps=steps)
 
 
 @app.command()

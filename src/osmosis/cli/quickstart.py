@@ -272,6 +272,7 @@ def _finished(demo: Demo, choice: ModelChoice, result: Result) -> OperationResul
     if enter:
         steps.append(NextStep("in this shell", command=f"export {enter}"))
     steps += [
+        NextStep("log your browser in", command="osmosis platform open"),
         NextStep("look around", command=f"cd {shlex.quote(str(demo.workspace))} && osmosis eval list"),
         NextStep("the figures as data", command=f"osmosis eval info {run.get('name')} --json"),
         NextStep("stop the platform", command="osmosis platform stop"),

@@ -32,6 +32,10 @@ class Accounts:
         """`user, expires_at, token_id`, and `workspace` when the client speaks for one."""
         return self._http.call("GET", "verify")
 
+    def browser_link(self) -> Json:
+        """`{url, expires_in}`: a link that logs a browser in once."""
+        return self._http.call("POST", "browser-login", json={}, scoped=False)
+
     def revoke(self, token_id: str) -> None:
         self._http.call("DELETE", f"tokens/{quote(token_id, safe='')}", scoped=False, timeout=5.0)
 

@@ -186,3 +186,12 @@ def test_the_active_workspace_and_the_flag(run: Run) -> None:
     assert run("eval", "info", "nothing-1").error["code"] == "NOT_FOUND"
     assert run("train", "list").json["items"] == []
     assert run("model", "list").code == 0
+
+
+def test_a_link_logs_a_browser_in(run: Run, home: Path) -> None:
+    import httpx
+
+    link = run("platform", "open", "--no-browser").json["resource"]
+    assert link["opened"] is False
+    assert link["url"].startswith(url_of(home))
+    assert httpx.get(link["url"]).status_code == 200
