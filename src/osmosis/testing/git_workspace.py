@@ -30,7 +30,7 @@ class GitWorkspace:
         self.write("configs/eval/multiply.toml", EVAL)
         self.write(".gitignore", ".osmosis/\n.env\n")
         if git:
-            self.git("init", "--quiet")
+            self.git("init", "--quiet", "--template=")
             self.git("symbolic-ref", "HEAD", "refs/heads/main")
             for key, value in (("user.name", "Test"), ("user.email", "test@localhost"), ("commit.gpgsign", "false")):
                 self.git("config", key, value)
@@ -56,7 +56,7 @@ class GitWorkspace:
         """A bare repository as `origin`: by default `owner/repo.git` beside the working tree."""
         bare = path or self.root.parent / "owner" / "repo.git"
         bare.mkdir(parents=True, exist_ok=True)
-        run_git(git_at(bare), "init", "--quiet", "--bare")
+        run_git(git_at(bare), "init", "--quiet", "--bare", "--template=")
         run_git(git_at(bare), "symbolic-ref", "HEAD", "refs/heads/main")
         self.git("remote", "add", "origin", str(bare))
         return bare

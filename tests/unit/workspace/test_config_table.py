@@ -164,7 +164,7 @@ def test_random_files_are_checked_without_a_crash(folder: GitWorkspace) -> None:
     lines = (EXPERIMENT + "[evaluation]\nn = 3\n" + SECRETS).splitlines(keepends=True)
     workspace = Workspace(folder.root)
     path = folder.root / "configs/eval/x.toml"
-    for round_ in range(1500):
+    for round_ in range(400):
         if round_ % 2:
             mixed = list(lines)
             for _ in range(draw.randint(1, 3)):

@@ -17,10 +17,10 @@ from osmosis.workspace.templates import render_rollout, render_workspace, templa
 MAIN = "rollout/empty/rollouts/{{ name }}/main.py"
 
 
-@pytest.fixture
-def newer(tmp_path: Path) -> Path:
-    """A copy of the templates with a version 9.0.0 that changes, adds and removes files."""
-    folder = tmp_path / "templates"
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the templates with a version 9.0.0 that changes, adds and removes files. Not to be written to."""
+    folder = tmp_path_factory.mktemp("newer") / "templates"
     shutil.copytree(templates_dir(), folder)
     main = folder / MAIN
     text = main.read_text("utf-8")
@@ -36,10 +36,10 @@ def newer(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> GitWorkspace:
-    """A committed workspace with a rollout of today's `empty` template."""
-    root = tmp_path / "ws"
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A committed workspace with a rollout of today's `empty` template. Not to be written to."""
+    root = tmp_path_factory.mktemp("made") / "ws"
     workspace = GitWorkspace(root)
     shutil.rmtree(root / "rollouts")
     shutil.rmtree(root / "configs")
@@ -47,12 +47,22 @@ def made(tmp_path: Path) -> GitWorkspace:
     render_workspace(root, {"name": "ws"})
     render_rollout("mine", "empty", root)
     workspace.commit()
+    return root
+
+
+@pytest.fixture
+def made(made_once: Path, tmp_path: Path) -> GitWorkspace:
+    """A copy of it, to be worked in."""
+    shutil.copytree(made_once, tmp_path / "ws")
+    workspace = GitWorkspace.__new__(GitWorkspace)
+    workspace.root = tmp_path / "ws"
     return workspace
 
 
-def test_versions_are_kept_and_a_released_one_is_not_rewritten(newer: Path) -> None:
+def test_versions_are_kept_and_a_released_one_is_not_rewritten(newer: Path, tmp_path: Path) -> None:
     assert bundle.versions(newer)[-1] == "9.0.0"
     assert len(bundle.versions(newer)) >= 2
+    newer = shutil.copytree(newer, tmp_path / "copy")
     (newer / MAIN).write_text("changed after the release", "utf-8")
     with pytest.raises(OsmosisError, match="in the bundle with other content"):
         bundle.write_bundle(newer)
