@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -32,10 +33,16 @@ class DaemonPool:
         self._threads = 0
         self._free = 0
         self._lock = threading.Lock()
+        self._done: deque[tuple[asyncio.Future[Any], Any, Exception | None]] = deque()
+        self._waking = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, function: Callable[[], Any], timeout_s: float | None = None) -> Any:
         """The function's result, or what it raised; `asyncio.TimeoutError` when it ran longer and was given up."""
         loop = asyncio.get_running_loop()
+        if self._loop is not loop:  # a later event loop: what the last one was told is nobody's now
+            self._loop, self._waking = loop, False
+            self._done.clear()
         job = _Job(function, loop, loop.create_future())
         with self._lock:
             if self._free <= 0 and self._threads < self.size:
@@ -54,6 +61,17 @@ class DaemonPool:
         """Idle threads end; busy ones end with the process."""
         for _ in range(self._threads):
             self._jobs.put(None)
+
+    def _settle(self) -> None:
+        self._waking = False  # before looking: what is added from here on wakes the loop again
+        while self._done:
+            future, result, error = self._done.popleft()
+            if future.done():
+                continue
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
 
     def _start(self) -> None:
         self._threads += 1
@@ -80,8 +98,12 @@ class DaemonPool:
                 return  # this thread was replaced while it hung
             with self._lock:
                 self._free += 1
+            self._done.append((job.future, result, error))
+            if self._waking:
+                continue  # the loop is on its way already: waking it once more would cost as much as the job
+            self._waking = True
             try:
-                job.loop.call_soon_threadsafe(_settle, job.future, result, error)
+                job.loop.call_soon_threadsafe(self._settle)
             except RuntimeError:
                 return  # the loop is closed: nobody waits any more
 
@@ -93,12 +115,3 @@ def _call(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
         return None, error
     except BaseException as error:  # noqa: BLE001 - a SystemExit in a score function must not end the thread silently
         return None, RuntimeError(f"{type(error).__name__}: {error}")
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)

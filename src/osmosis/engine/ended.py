@@ -1,0 +1,73 @@
+"""From how an attempt ended to its `Rollout`: the same for agent loops and workflows."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError as PydanticError
+
+from osmosis.records.rollout import Category, Failure, Message, ModelCall, Phase, Rollout, RolloutStatus, Score
+
+from .rollout_model import sum_usage
+from .scoring import as_number
+from .task import Task
+
+REWARD = "reward"
+
+
+@dataclass(slots=True)
+class Ended:
+    """How an attempt ended, before it is a record."""
+
+    messages: list[Message]
+    failure: Failure | None
+    calls: list[ModelCall]
+    started_at: datetime
+    started: float
+    """On the monotonic clock."""
+    waited_ms: float
+    """Time that was not the attempt's: queues and rate limits."""
+    finish_reason: str | None
+    num_tool_calls: int
+
+
+def rollout_of(task: Task, ended: Ended) -> Rollout:
+    values: dict[str, Any] = {
+        "rollout_id": task.rollout_id,
+        "row_index": task.row.index,
+        "attempt": task.attempt,
+        "status": RolloutStatus.FAILED if ended.failure else RolloutStatus.SUCCESS,
+        "messages": ended.messages,
+        "failure": ended.failure,
+        "finish_reason": ended.finish_reason,
+        "usage": sum_usage(ended.calls),
+        "calls": ended.calls,
+        "num_tool_calls": ended.num_tool_calls,
+        "duration_ms": round(max(0.0, (time.monotonic() - ended.started) * 1000 - ended.waited_ms), 3),
+        "started_at": ended.started_at,
+        "model": next((call.model for call in reversed(ended.calls) if call.model), None),
+    }
+    try:
+        return Rollout(**values)
+    except PydanticError:
+        # What an agent leaves may have keys that are no text and the like: kept as text.
+        values["messages"] = [{str(key): value for key, value in m.items()} for m in ended.messages]
+        values["finish_reason"] = None if ended.finish_reason is None else str(ended.finish_reason)
+        return Rollout(**values)
+
+
+def tool_results(messages: list[Message]) -> int:
+    """How many tools answered in this conversation."""
+    return sum(1 for message in messages if message.get("role") == "tool")
+
+
+def own_reward(value: Any) -> Score:
+    """The agent's own reward as a score; one that is no finite number is a failure."""
+    number, problem = as_number(value)
+    if problem is None:
+        return Score(name=REWARD, value=number)
+    failure = Failure(phase=Phase.SCORE, category=Category.INVALID_SCORE, message=f"the agent's reward is {problem}")
+    return Score(name=REWARD, failure=failure)

@@ -1,0 +1,146 @@
+"""The model as one in-process rollout sees it: every call counted and timed, the conversation remembered.
+
+Waiting for a rate limit moves the rollout's deadline. Nothing is decided here about what the agent makes of a call.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from osmosis.errors import ModelError
+from osmosis.llm.model import ChatRequest, Completion, Model
+from osmosis.records.rollout import Message, ModelCall, Usage
+from osmosis.records.wire02 import RolloutMetrics
+from osmosis.sdk.agent_loop import CompletionsResult
+
+from .clock import Deadline
+from .task import Task
+
+
+class RolloutLLM:
+    """The model as one rollout of an agent loop sees it; remembers the calls and the conversation."""
+
+    def __init__(self, model: Model, task: Task, deadline: Deadline, tools: list[dict[str, Any]] | None) -> None:
+        self._model = model
+        self._task = task
+        self._deadline = deadline
+        self._tools = tools
+        self._started = time.perf_counter()
+        self.calls: list[ModelCall] = []
+        self.messages: list[Message] = []
+        self.error: ModelError | None = None
+        self.finish_reason: str | None = None
+        self.waited_ms = 0.0
+
+    async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
+        """One call; `tools` replaces the rollout's own, everything else is a sampling parameter."""
+        tools = kwargs.pop("tools", self._tools)
+        done = await self.ask(messages, tools, kwargs)
+        usage = done.usage
+        return CompletionsResult(
+            message=done.message,
+            token_ids=done.token_ids or [],
+            logprobs=done.logprobs or [],
+            usage={
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "total_tokens": usage.total_tokens,
+            },
+            finish_reason=done.finish_reason or "stop",
+        )
+
+    async def ask(self, messages: list[Message], tools: Any, params: dict[str, Any]) -> Completion:
+        task = self._task
+        stage = task.stage
+        task.enter("model call")
+        request = ChatRequest(
+            messages, plain_tools(tools), params, task.rollout_id, task.row.index, task.attempt, self._wait
+        )
+        started = time.perf_counter()
+        try:
+            done = await self._model.complete(request)
+        except ModelError as error:
+            self.error = error
+            self.messages = list(messages)
+            self._note(started, error=error)
+            raise
+        finally:
+            task.enter(stage)
+        self.error = None
+        self.messages = [*messages, done.message]
+        self.finish_reason = done.finish_reason
+        self._note(started, done)
+        return done
+
+    def get_metrics(self) -> RolloutMetrics:
+        usage = self.usage()
+        return RolloutMetrics(
+            total_latency_ms=0.0,
+            llm_latency_ms=sum(call.duration_ms for call in self.calls),
+            tool_latency_ms=0.0,
+            num_llm_calls=len(self.calls),
+            num_tool_calls=0,
+            prompt_tokens=usage.prompt_tokens,
+            response_tokens=usage.completion_tokens,
+            max_context_tokens=max((call.usage.total_tokens for call in self.calls), default=0),
+        )
+
+    def usage(self) -> Usage:
+        return sum_usage(self.calls)
+
+    def _wait(self, seconds: float) -> None:
+        """Time spent waiting for a rate limit is not the agent's."""
+        self._task.enter(f"waiting {seconds:.0f} s for a rate limit")
+        self.waited_ms += seconds * 1000
+        self._deadline.extend(seconds)
+
+    def _note(self, started: float, done: Completion | None = None, error: ModelError | None = None) -> None:
+        self.calls.append(
+            ModelCall(
+                started_ms=round((started - self._started) * 1000, 3),
+                duration_ms=round((time.perf_counter() - started) * 1000, 3),
+                usage=done.usage if done else Usage(),
+                finish_reason=done.finish_reason if done else None,
+                model=done.model if done else None,
+                retries=done.retries if done else 0,
+                cached=done.cached if done else False,
+                error=f"{error.category}: {error.message}" if error else None,
+            )
+        )
+
+
+def sum_usage(calls: list[ModelCall]) -> Usage:
+    """Tokens and money of all calls; the cost of unpriced calls is unknown, not zero."""
+    if len(calls) == 1:
+        return calls[0].usage
+    total = Usage()
+    for call in calls:
+        total = total + call.usage
+    return total
+
+
+def plain_tools(tools: Any) -> list[dict[str, Any]] | None:
+    """Tools as a chat request carries them."""
+    if not tools:
+        return None
+    return [tool if isinstance(tool, dict) else tool.model_dump(mode="json", exclude_none=True) for tool in tools]
+
+
+def completion_body(done: Completion) -> dict[str, Any]:
+    """A completion in the shape of a chat-completions reply."""
+    usage = done.usage
+    return {
+        "id": done.raw_id or "chatcmpl-local",
+        "object": "chat.completion",
+        "model": done.model,
+        "choices": [{"index": 0, "message": done.message, "finish_reason": done.finish_reason}],
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.total_tokens,
+            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        },
+        "token_ids": done.token_ids,
+        "logprobs": done.logprobs,
+    }
