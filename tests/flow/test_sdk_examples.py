@@ -83,4 +83,5 @@ def test_frameworks(examples: Path, folder: str, library: str) -> None:
     words = ["--json", "eval", "-m", "main:backend", "-d", "../workflow/data.jsonl", "--model", "offline/calculator"]
     data = json.loads(run([*OSMOSIS, *words], examples / folder))["data"]
     assert data["summary"]["total_runs"] == 12
+    assert data["summary"]["total_tokens"] > 0
     assert 0.3 < data["summary"]["eval_fns"]["reward"]["mean"] <= 1
