@@ -254,9 +254,10 @@ def test_rollouts_are_listed_and_read_whole(ready) -> None:
 
 def test_downloads_weigh_what_the_manifest_says(ready) -> None:
     run = finished(ready, a_rollout(0), a_rollout(3))
-    folder = ready.platform.settings.runs_dir / run["id"] / "artifacts" / "row_3_run_0"
+    folder = ready.platform.settings.runs_dir / run["id"] / "artifacts" / "r-3-0" / "artifacts"
     folder.mkdir(parents=True)
     (folder / "plot.txt").write_text("drawn")
+    (folder / "link.txt").symlink_to(ready.platform.settings.data_dir / "master.key")
     manifest = ready.json("GET", f"eval-runs/{run['id']}/samples/manifest")
     sizes = {file["path"]: file["size"] for file in manifest["files"]}
     assert set(sizes) == {
@@ -284,13 +285,35 @@ def test_downloads_weigh_what_the_manifest_says(ready) -> None:
         ready.json("GET", f"eval-runs/{run['id']}/samples/manifest?{bad}", expect=400)
 
 
-@pytest.mark.parametrize("path", ["artifacts/../../../master.key", "../../master.key", "trajectories/row_9_run_0.json"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "artifacts/../../../master.key",
+        "artifacts/row_0_run_0/../../../../../../master.key",
+        "artifacts/row_0_run_0/link",
+        "../../master.key",
+        "trajectories/row_9_run_0.json",
+    ],
+)
 def test_no_path_leads_out_of_a_run(ready, path) -> None:
-    run = finished(ready)
+    run = finished(ready, a_rollout(0))
+    folder = ready.platform.settings.runs_dir / run["id"] / "artifacts" / "r-0-0" / "artifacts"
+    folder.mkdir(parents=True)
+    (folder / "link").symlink_to(ready.platform.settings.data_dir / "master.key")
     wanted = {"items": [{"path": path}]}
     url = ready.json("POST", f"eval-runs/{run['id']}/samples/download-urls", json=wanted)["items"][0]["url"]
     answer = ready.anonymous.get("/" + url.split("/", 3)[3])
     assert answer.status_code in (403, 404)
+
+
+def test_a_rollout_id_cannot_name_a_folder_elsewhere(ready) -> None:
+    run = finished(ready, a_rollout(0, rollout_id="../../../elsewhere"))
+    folder = ready.platform.settings.data_dir / "elsewhere" / "artifacts"
+    folder.mkdir(parents=True)
+    (folder / "file.txt").write_text("not of this run")
+    (ready.platform.settings.runs_dir / run["id"] / "artifacts").mkdir(parents=True)
+    manifest = ready.json("GET", f"eval-runs/{run['id']}/samples/manifest?types=artifacts")
+    assert manifest["files"] == []
 
 
 def test_log_pages_lead_back_and_forth(ready) -> None:

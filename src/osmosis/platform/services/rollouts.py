@@ -98,19 +98,22 @@ def get(session: Session, run_id: str, row_index: int, attempt: int) -> Rollout:
 
 def text(session: Session, run_id: str, row_index: int, attempt: int) -> str:
     """One rollout as the JSON text that was stored."""
-    query = (
-        sa.select(tables.Rollout)
-        .where(
-            tables.Rollout.run_id == run_id,
-            tables.Rollout.row_index == row_index,
-            tables.Rollout.attempt == attempt,
-        )
-        .options(undefer(tables.Rollout.body))
+    return row(session, run_id, row_index, attempt, whole=True).body
+
+
+def row(session: Session, run_id: str, row_index: int, attempt: int, *, whole: bool = False) -> tables.Rollout:
+    """One rollout's columns, `whole` with its body. NotFound when it is not (yet) there."""
+    query = sa.select(tables.Rollout).where(
+        tables.Rollout.run_id == run_id,
+        tables.Rollout.row_index == row_index,
+        tables.Rollout.attempt == attempt,
     )
-    row = session.scalars(query).first()
-    if row is None:
+    if whole:
+        query = query.options(undefer(tables.Rollout.body))
+    found = session.scalars(query).first()
+    if found is None:
         raise NotFound(f"no rollout of row {row_index}, attempt {attempt} in this run")
-    return row.body
+    return found
 
 
 def drop_unsuccessful(session: Session, run_id: str) -> int:

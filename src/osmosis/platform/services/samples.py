@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound, ValidationError
+from osmosis.records.wire import check_rollout_id
 
 from .. import tables
 from ..settings import PlatformSettings
@@ -24,7 +25,7 @@ from . import results, rollouts
 TYPES = ("metrics", "trajectories", "artifacts", "logs")
 MAX_URLS = 500
 TRAJECTORY = re.compile(r"^trajectories/row_(\d+)_run_(\d+)\.json$")
-ROW_OF_ARTIFACT = re.compile(r"^artifacts/row_(\d+)_run_\d+/")
+ARTIFACT = re.compile(r"^artifacts/row_(\d+)_run_(\d+)/(.+)$")
 
 
 def manifest(
@@ -42,7 +43,7 @@ def manifest(
     if "trajectories" in wanted:
         files.extend(_trajectories(session, run, ranges))
     if "artifacts" in wanted:
-        files.extend(_artifacts(settings, run, ranges))
+        files.extend(_artifacts(session, settings, run, ranges))
     if "logs" in wanted:
         files.append({"path": "logs.txt", "size": len(content(session, settings, run, "logs.txt"))})
     return {"files": files, "totals": {"files": len(files), "bytes": sum(file["size"] for file in files)}}
@@ -58,20 +59,28 @@ def _trajectories(session: Session, run: tables.Run, ranges: list[tuple[int, int
             yield {"path": f"trajectories/row_{row.row_index}_run_{row.attempt}.json", "size": row.size}
 
 
-def artifacts_dir(settings: PlatformSettings, run: tables.Run) -> Path:
-    """Where a job leaves what rollouts wrote: `artifacts/row_<r>_run_<n>/...` in the run's folder."""
-    return settings.runs_dir / run.id / "artifacts"
+def artifact_dirs(settings: PlatformSettings, run: tables.Run, rollout_id: str) -> list[Path]:
+    """Where a rollout may have left files: `artifacts/<rollout id>/artifacts` of each of the run's work folders."""
+    try:
+        check_rollout_id(rollout_id)  # it comes from a job, and becomes a folder's name
+    except ValueError:
+        return []
+    folder = settings.runs_dir / run.id
+    works = [*(folder / f"retry-{number}" for number in range(run.retries, 0, -1)), folder]
+    return [found for work in works if (found := work / "artifacts" / rollout_id / "artifacts").is_dir()]
 
 
-def _artifacts(settings: PlatformSettings, run: tables.Run, ranges: list[tuple[int, int]]) -> Iterator[dict[str, Any]]:
-    folder = artifacts_dir(settings, run)
-    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-        if not path.is_file() or path.is_symlink():
+def _artifacts(
+    session: Session, settings: PlatformSettings, run: tables.Run, ranges: list[tuple[int, int]]
+) -> Iterator[dict[str, Any]]:
+    for row in session.scalars(rollouts.listed(run.id)):
+        if not _selected(row.row_index, ranges):
             continue
-        name = f"artifacts/{path.relative_to(folder).as_posix()}"
-        match = ROW_OF_ARTIFACT.match(name)
-        if match is None or _selected(int(match[1]), ranges):
-            yield {"path": name, "size": path.stat().st_size}
+        for folder in artifact_dirs(settings, run, row.rollout_id)[:1]:
+            for path in sorted(folder.rglob("*")):
+                if path.is_file() and not path.is_symlink():
+                    name = f"artifacts/row_{row.row_index}_run_{row.attempt}/{path.relative_to(folder).as_posix()}"
+                    yield {"path": name, "size": path.stat().st_size}
 
 
 def content(session: Session, settings: PlatformSettings, run: tables.Run, path: str) -> bytes:
@@ -85,7 +94,7 @@ def content(session: Session, settings: PlatformSettings, run: tables.Run, path:
         return b"".join(_log_lines(session, run))
     if match := TRAJECTORY.match(path):
         return rollouts.text(session, run.id, int(match[1]), int(match[2])).encode()
-    return _artifact(settings, run, path).read_bytes()
+    return _artifact(session, settings, run, path).read_bytes()
 
 
 def _index_row(row: tables.Rollout) -> dict[str, Any]:
@@ -109,13 +118,14 @@ def _log_lines(session: Session, run: tables.Run) -> Iterator[bytes]:
         yield text.encode(errors="replace")
 
 
-def _artifact(settings: PlatformSettings, run: tables.Run, path: str) -> Path:
-    folder = artifacts_dir(settings, run).resolve()
-    name = path.removeprefix("artifacts/")
-    found = (folder / name).resolve()
-    if name == path or not found.is_relative_to(folder) or not found.is_file():
-        raise NotFound(f"run {run.name!r} has no file {path!r}")
-    return found
+def _artifact(session: Session, settings: PlatformSettings, run: tables.Run, path: str) -> Path:
+    if match := ARTIFACT.match(path):
+        row = rollouts.row(session, run.id, int(match[1]), int(match[2]))
+        for folder in artifact_dirs(settings, run, row.rollout_id)[:1]:
+            found = (folder / match[3]).resolve()
+            if found.is_relative_to(folder.resolve()) and found.is_file():
+                return found
+    raise NotFound(f"run {run.name!r} has no file {path!r}")
 
 
 def check_paths(paths: list[str]) -> None:
