@@ -53,13 +53,14 @@ async def served(
     """
     async with open_session() as session:
         wire = Wire(session, server_url, api_key, REQUEST_TIMEOUT_S)
-        spoken = generation or await _detect(wire)
+        found, capacity = await _detect(wire)
+        spoken = generation or found
         driver: Driver
         if spoken == "0.2":
             driver = Driver02(wire, plan, gate.base_url)
         else:
             driver = Driver04(wire, plan) if spoken == "0.4" else Driver03(wire, plan)
-        server = _Served(driver, gate, plan, server_url)
+        server = _Served(driver, gate, plan, server_url, capacity)
         watcher = asyncio.create_task(server.watch_process(died) if died else server.watch_health(wire))
         try:
             yield server.rollout
@@ -69,7 +70,8 @@ async def served(
             await server.settle()
 
 
-async def _detect(wire: Wire) -> Generation:
+async def _detect(wire: Wire) -> tuple[Generation, int | None]:
+    """The generation, and how many rollouts the server runs at once (None: it does not say)."""
     try:
         status, body, _ = await wire.ask("GET", "/health")
         if status != 200:
@@ -89,7 +91,9 @@ async def _detect(wire: Wire) -> Generation:
 class _Served:
     """The rollouts of one server."""
 
-    def __init__(self, driver: Driver, gate: TrainGate, plan: EvalPlan, url: str) -> None:
+    def __init__(self, driver: Driver, gate: TrainGate, plan: EvalPlan, url: str, capacity: int | None) -> None:
+        # More than the server runs at once would wait there, on the clock of their time limits; here they wait off it.
+        self._slots = asyncio.Semaphore(capacity) if capacity else None
         self._driver = driver
         self._gate = gate
         self._plan = plan
@@ -100,8 +104,16 @@ class _Served:
 
     async def rollout(self, task: Task) -> Rollout:
         """One attempt at one row; raises only for the caller's own cancellation."""
+        if self._slots is None:
+            return await self._attempt(task)
+        async with self._slots:
+            return await self._attempt(task)
+
+    async def _attempt(self, task: Task) -> Rollout:
+        task.enter("rollout server")
         started_at, started = utc_now(), time.perf_counter()
         gate = self._gate.open_rollout(task.rollout_id, row_index=task.row.index, attempt=task.attempt)
+        gate.on_state = task.enter
         try:
             try:
                 ended = await self._bounded(gate, task)

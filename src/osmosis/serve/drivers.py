@@ -166,6 +166,7 @@ class Driver04:
             ) from exc
         while True:
             state = await self._read(accepted)
+            gate.tell(state.status)
             if state.status == "success":
                 return Ended(None, state.sample)
             if state.status in ("failure", "cancelled"):
@@ -257,16 +258,18 @@ class Driver02:
         """This generation has no way to say so; the server's own limits end the rollout."""
 
 
-def generation_of(health: bytes) -> Generation:
-    """Which generation a `/health` answer belongs to; servers that speak 0.3 and 0.4 are polled."""
+def generation_of(health: bytes) -> tuple[Generation, int | None]:
+    """Which generation a `/health` answer belongs to (servers that speak 0.3 and 0.4 are polled), and how many
+    rollouts the server runs at once."""
     try:
         body = orjson.loads(health)
-        if isinstance(body, dict) and "agent_loop" in body and "lifecycle" not in body:
-            return "0.2"
         parsed = ServerHealth.model_validate(body)
     except (orjson.JSONDecodeError, BadShape) as exc:
         raise RolloutLost(Category.BAD_RESPONSE, "GET /health did not answer with a server's health") from exc
-    return "0.4" if parsed.process_id is not None or parsed.lifecycle is not None else "0.3"
+    capacity = parsed.concurrency.max_concurrent
+    if "agent_loop" in body and "lifecycle" not in body:
+        return "0.2", capacity
+    return "0.4" if parsed.process_id is not None or parsed.lifecycle is not None else "0.3", capacity
 
 
 def rollout_init(gate: RolloutGate, row: Row, plan: EvalPlan) -> RolloutInit:

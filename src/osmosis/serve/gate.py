@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +46,8 @@ class RolloutGate:
     grader: GraderCallback | None = None
     response: RolloutResponse | None = None
     """The terminal message of generation 0.2."""
+    on_state: Callable[[str], None] | None = None
+    """Hears `agent` and `score` where the generation tells how far a rollout is."""
     repeats: int = 0
     """Terminal messages that came again."""
     contradictions: int = 0
@@ -91,11 +94,18 @@ class RolloutGate:
     async def tools_known(self, timeout: float) -> None:
         await asyncio.wait_for(self._tools_known.wait(), timeout)
 
+    def tell(self, state: str) -> None:
+        """A state of generation 0.4."""
+        stage = {"running": "agent", "grading": "score"}.get(state)
+        if stage and self.on_state is not None:
+            self.on_state(stage)
+
     def close(self) -> None:
         """Drops the conversation; only ids, bearers and counters stay, for callbacks that come again."""
         self.closed = True
         self.calls, self.messages, self.tools = [], [], None
         self.completion = self.grader = self.response = None
+        self.on_state = None
 
     def take_completion(self, message: CompletionCallback, *, final: bool) -> None:
         if self.closed or self.completion is not None:

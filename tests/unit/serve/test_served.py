@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from osmosis.errors import NetworkError
 from osmosis.records.plan import Timeouts
 from osmosis.records.rollout import Category, Phase, Rollout, RolloutStatus
 from osmosis.serve.client import served
+from osmosis.serve.drivers import generation_of
 from osmosis.serve.limits import ServeLimits
 from osmosis.testing.server import running_app
 from osmosis.testing.waiting import until
@@ -144,6 +146,37 @@ async def test_cancelling_the_caller_cancels_on_the_server(tmp_path: Path) -> No
                 await running
         assert app.state.runtime.desk.active == 0
         assert app.state.rollouts.state("test-0-0").status == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("health", "expected"),
+    [
+        ({"status": "healthy", "agent_loop": "a", "active_rollouts": 0, "completed_rollouts": 0}, ("0.2", None)),
+        ({"status": "healthy", "concurrency": {"max_concurrent": 4}, "instance_id": None}, ("0.3", 4)),
+        ({"status": "healthy", "process_id": 7, "lifecycle": {"accepting_rollouts": True}}, ("0.4", None)),
+    ],
+)
+def test_the_generation_is_known_by_the_health(health: dict[str, object], expected: tuple[str, int | None]) -> None:
+    assert generation_of(json.dumps(health).encode()) == expected
+
+
+@BOTH
+async def test_what_the_server_cannot_run_yet_waits_here_and_not_on_its_clock(tmp_path: Path, generation: str) -> None:
+    app = server(backend(OneCall, root=tmp_path, limit=1), tmp_path)
+    async with (
+        running_app(app) as url,
+        open_gate(ScriptedModel()) as gate,
+        served(url, gate, plan(), generation=generation) as rollout_fn,
+    ):
+        desk = app.state.runtime.desk
+        running = asyncio.gather(*(rollout_fn(task(index)) for index in range(6)))
+        most = 0
+        while not running.done():
+            most = max(most, desk.active)
+            await asyncio.sleep(0)
+        assert [rollout.failure for rollout in await running] == [None] * 6
+    assert desk.finished == 6
+    assert most == 1
 
 
 @BOTH
