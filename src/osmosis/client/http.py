@@ -99,10 +99,15 @@ class Http:
 
     def healthy(self) -> bool:
         """Does a platform answer here."""
+        return self.health() is not None
+
+    def health(self) -> dict[str, Any] | None:
+        """`{"status", "version"}` of the platform; None when none answers."""
         try:
-            return self._client.get("/health", timeout=3.0).status_code == 200
+            response = self._client.get("/health", timeout=3.0)
         except httpx.HTTPError:
-            return False
+            return None
+        return (_body(response) or {}) if response.status_code == 200 else None
 
     def close(self) -> None:
         self._client.close()

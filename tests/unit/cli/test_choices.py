@@ -1,0 +1,128 @@
+"""What commands decide by themselves: the quickstart's model, the exit code of a finished run, where files go."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osmosis.cli.context import AppContext, GlobalOptions
+from osmosis.cli.output import Mode, Output
+from osmosis.cli.prompts import ask, choose, confirm, hidden
+from osmosis.cli.quickstart_model import STAND_IN, ModelChoice, choose_model
+from osmosis.cli.run_body import RunView
+from osmosis.cli.runs import download_dir, finished_result
+from osmosis.cli.submit import read_secrets_file
+from osmosis.errors import InteractiveRequired, PlatformError, ValidationError
+
+
+def context(cwd: Path, stdin: str = "", **environ: str) -> AppContext:
+    output = Output(Mode.RICH, environ=environ, stdout=io.StringIO(), stderr=io.StringIO())
+    return AppContext(environ, cwd, GlobalOptions(), output, stdin=io.StringIO(stdin))
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "expected"),
+    [
+        ({}, {}, ModelChoice(STAND_IN)),
+        ({"OPENAI_API_KEY": "k"}, {}, ModelChoice("openai/gpt-5-mini", None, "OPENAI_API_KEY")),
+        ({"ANTHROPIC_API_KEY": "k"}, {"model": STAND_IN}, ModelChoice(STAND_IN)),
+        ({"OPENAI_API_KEY": "k"}, {"model": "m", "base_url": "http://h/v1"}, ModelChoice("m", "http://h/v1", None)),
+        (
+            {"K": "k"},
+            {"model": "m", "base_url": "http://h/v1", "api_key_env": "K"},
+            ModelChoice("m", "http://h/v1", "K"),
+        ),
+        ({"XAI_API_KEY": "k"}, {"model": "xai/grok-4"}, ModelChoice("xai/grok-4", None, "XAI_API_KEY")),
+    ],
+)
+def test_the_model_is_the_one_named_else_one_with_a_key_else_the_stand_in(
+    tmp_path: Path, environ: dict[str, str], flags: dict[str, str], expected: ModelChoice
+) -> None:
+    given: dict[str, Any] = {"model": None, "base_url": None, "api_key_env": None, **flags}
+    assert choose_model(context(tmp_path, **environ), **given, yes=True) == expected
+
+
+def test_the_stand_in_is_called_one() -> None:
+    assert "stand-in" in ModelChoice(STAND_IN).note
+    assert ModelChoice(STAND_IN).flags() == []
+    assert ModelChoice("m", "http://h/v1", "K").flags() == [
+        "--model",
+        "m",
+        "--base-url",
+        "http://h/v1",
+        "--api-key-env",
+        "K",
+    ]
+
+
+def test_nobody_is_asked_where_nobody_can_answer(tmp_path: Path) -> None:
+    ctx = context(tmp_path)
+    assert confirm(ctx, "sure?", yes=True) is True
+    for question in (
+        lambda: confirm(ctx, "q", yes=False),
+        lambda: ask(ctx, "q", flag="--yes"),
+        lambda: choose(ctx, "q", [("a", "A")], flag="--yes"),
+        lambda: hidden(ctx, "q", flags=["--yes"]),
+    ):
+        with pytest.raises(InteractiveRequired) as refused:
+            question()
+        assert refused.value.details["flags"] == ["--yes"]
+
+
+def view(status: str, *, succeeded: int = 3, rate: float | None = 0.5) -> RunView:
+    report = {
+        "rows": 3, "attempts": 1, "pass_threshold": 1.0, "total": 3, "completed": 3, "succeeded": succeeded,
+        "failed": 3 - succeeded, "skipped": 0, "coverage": 1.0,
+    }  # fmt: skip
+    run = {"id": "1", "name": "r-1", "status": status, "platform_url": "http://p/runs/1"}
+    return RunView("eval", {"eval_run": run, "report": report, "results": {"pass_rate": rate, "score": rate}})
+
+
+@pytest.mark.parametrize(
+    ("seen", "bar", "code"),
+    [
+        (view("finished"), None, 0),
+        (view("finished"), 0.5, 0),
+        (view("finished"), 0.6, 1),
+        (view("finished", rate=None), 0.0, 1),
+        (view("finished", succeeded=0), None, 1),
+        (view("failed"), None, 1),
+        (view("stopped"), None, 1),
+    ],
+)
+def test_a_finished_run_decides_the_exit_code(seen: RunView, bar: float | None, code: int) -> None:
+    result = finished_result("eval.wait", seen, fail_under=bar)
+    assert (result.exit_code, result.status) == (code, "failed" if code else "success")
+    assert result.resource["url"] == "http://p/runs/1"
+
+
+def test_a_report_from_another_server_is_not_needed() -> None:
+    seen = RunView("eval", {"eval_run": {"name": "x", "status": "finished"}, "report": {"surprise": 1}})
+    assert seen.report is None
+    assert finished_result("eval.wait", seen).exit_code == 0
+
+
+def test_downloads_go_into_the_workspace(tmp_path: Path) -> None:
+    for folder in ("rollouts", "configs/eval", "deep/er"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert download_dir(context(tmp_path / "deep/er"), "r-1", None) == tmp_path / ".osmosis/evals/r-1"
+    assert download_dir(context(tmp_path), "r-1", "here") == tmp_path / "here"
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "a\\x", ""])
+def test_a_manifest_cannot_leave_its_folder(tmp_path: Path, path: str) -> None:
+    from osmosis.cli.download import _target
+
+    with pytest.raises(PlatformError, match="outside the folder"):
+        _target(tmp_path, path)
+
+
+def test_a_secrets_file_is_read_as_people_write_it(tmp_path: Path) -> None:
+    text = "# note\n\nA=1\nexport B = 'two words'\nC=\"x=y\"\nD=\n"
+    assert read_secrets_file(context(tmp_path, stdin=text), "-") == {"A": "1", "B": "two words", "C": "x=y", "D": ""}
+    with pytest.raises(ValidationError, match="line 2") as refused:
+        read_secrets_file(context(tmp_path, stdin="A=1\nsecret value\n"), "-")
+    assert "secret value" not in refused.value.message
