@@ -438,6 +438,13 @@ KINDS = {
         GRADE_03,
         "agents",
     ),
+    "openai-agents-litellm": (
+        f"from agents import ModelSettings, Runner\n    from {A} import OsmosisAgent, OsmosisMemorySession, "
+        "OsmosisLitellmModel",
+        AGENTS.replace("OsmosisRolloutModel", "OsmosisLitellmModel"),
+        GRADE_03,
+        "agents",
+    ),
     "strands": (f"from {S} import OsmosisRolloutModel, OsmosisStrandsAgent", STRANDS, GRADE_03, "strands"),
 }
 
