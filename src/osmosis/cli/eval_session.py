@@ -7,18 +7,15 @@ make a `LocalRun` and call `run_local`; a script may do the same.
 from __future__ import annotations
 
 import asyncio
-import gc
 import re
-import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..engine.dataset import DatasetFacts, read_rows, scan_dataset
 from ..engine.evaluate import Options, evaluate
-from ..engine.identity import digest, folder_files, plan_hashes, provenance
+from ..engine.identity import digest, plan_hashes, provenance
 from ..engine.journal import Journal, KeySet
 from ..engine.limiter import Limiter
 from ..engine.redact import Redactor
@@ -32,9 +29,11 @@ from ..records.dataset import Row
 from ..records.plan import EvalPlan, ModelSpec
 from ..records.report import Report
 from .context import AppContext
-from .eval_plan import agent_kind, declared_secrets, key_for
+from .eval_plan import declared_secrets, key_for
 from .eval_progress import ProgressObserver
 from .eval_show import draw_report, exit_code, next_steps
+from .eval_signals import run_stoppable
+from .eval_source import load_source, rollouts
 from .output import DetailResult, Mode
 from .prompts import confirm
 
@@ -112,8 +111,12 @@ def run_local(ctx: AppContext, run: LocalRun) -> DetailResult | int:
     if run.output is not None:
         check_output(run.output)
     session = _Session(ctx, run)
-    session.prepare()
-    report, interrupted = _with_signals(ctx, session)
+    try:
+        session.prepare()
+    except _Declined:
+        session.say("cancelled: nothing was changed")
+        return 0
+    report, interrupted = run_stoppable(session.go, session.say)
     more: dict[str, Any] = {}
     baselines = [] if report.stopped or interrupted else session.run_baselines()
     if baselines:
@@ -123,6 +126,10 @@ def run_local(ctx: AppContext, run: LocalRun) -> DetailResult | int:
     return _result(session, report, interrupted, more)
 
 
+class _Declined(Exception):
+    """The person does not want the plan that was shown."""
+
+
 class _Session:
     """The parts of one run, made in the order in which they can fail for free."""
 
@@ -130,20 +137,19 @@ class _Session:
         self.ctx = ctx
         self.run = run
         self.plan = run.plan
-        self.kind, self.target = agent_kind(self.plan.agent)
         self.notes: list[str] = []
-        self.agent: Any = None
         self.scorers: list[Scorer] = []
         self.facts = DatasetFacts()
         self.row_hashes: dict[int, str] = {}
         self.hashes: dict[str, str] = {}
         self.resume = ResumePlan()
         self.key: str | None = None
+        self.redactor = Redactor()
 
     def prepare(self) -> None:
         """Loads and checks everything that costs nothing."""
         run, plan, environ = self.run, self.plan, self.ctx.environ
-        files = self._load_agent()
+        self.source, files = load_source(plan.agent, run.base_dir, environ, grader=run.grader)
         self.scorers = load_scorers(plan.score_fns, run.base_dir, timeout_s=plan.timeouts.score_s, environ=environ)
         if not self.scorers and not self._brings_reward():
             raise UsageError(
@@ -166,7 +172,7 @@ class _Session:
         self.key = key_for(plan.model, environ, run.api_key)
         server_key = environ.get(run.server_key_env) if run.server_key_env else None
         self.redactor = Redactor(declared_secrets(run.secrets, environ, self.key, server_key))
-        self.server_key = server_key
+        self.source.server_key = server_key
         self._check_budget()
         plan.dataset_hash = self.facts.sha256
         plan.provenance = {**provenance(run.base_dir), "rows_hash": self.facts.rows_hash}
@@ -176,22 +182,8 @@ class _Session:
         self.journal.redactor = self.redactor
         self._take_up()
 
-    def _load_agent(self) -> list[Path]:
-        if self.kind == "server" or "://" in self.target:
-            return []
-        if self.kind == "mcp":
-            folder = self.run.base_dir / self.target
-            if not folder.exists():
-                raise ValidationError(f"there is no MCP folder {folder}", hint="--mcp DIR or URL")
-            return folder_files(folder) if folder.is_dir() else [folder]
-        from ..engine.agent import load_agent
-
-        self.agent = load_agent(self.plan.agent, self.run.base_dir, grader=self.run.grader)
-        files: list[Path] = list(self.agent.files)
-        return files
-
     def _brings_reward(self) -> bool:
-        return self.kind == "server" or (self.agent is not None and bool(self.agent.graded))
+        return self.source.kind == "server" or (self.source.agent is not None and bool(self.source.agent.graded))
 
     def _check_budget(self) -> None:
         if self.plan.budget.max_cost_usd is None or self.plan.model.kind in ("offline", "replay"):
@@ -226,7 +218,7 @@ class _Session:
                     resume=self.resume.to_dict(),
                 )
             if not confirm(self.ctx, "Go on with this plan?", yes=self.run.yes):
-                raise KeyboardInterrupt
+                raise _Declined
 
     def rows(self) -> Iterator[Row]:
         """The selected rows, read anew."""
@@ -239,11 +231,7 @@ class _Session:
 
     def say(self, text: str) -> None:
         if not self.run.quiet:
-            self.ctx.output.say(self.redactor_text(text))
-
-    def redactor_text(self, text: str) -> str:
-        redactor = getattr(self, "redactor", None)
-        return redactor.text(text) if redactor else text
+            self.ctx.output.say(self.redactor.text(text))
 
     async def go(self, stop: asyncio.Event) -> Report:
         """The run itself."""
@@ -262,7 +250,7 @@ class _Session:
                 self.journal.lock()
                 await apply(self.resume, self.journal, plan, self.rows(), self.scorers, self.hashes)
             self.journal.open(plan, facts={"local": run.facts()})
-            async with self.rollouts(plan, model) as rollout_fn:
+            async with rollouts(self.source, plan, model) as rollout_fn:
                 options = Options(
                     rows=self.facts.selected, dataset_rows=self.facts.rows, hashes=self.hashes, limiter=limiter
                 )
@@ -300,47 +288,6 @@ class _Session:
             cache_dir=cache,
             signals=limiter if limiter is not None and limiter.adaptive else None,
         )
-
-    @asynccontextmanager
-    async def rollouts(self, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
-        """The `RolloutFn` of this plan's agent."""
-        from ..engine.rollout import in_process
-
-        if self.kind == "mcp":
-            from ..sdk.mcp import mcp_agent
-
-            source = self.target if "://" in self.target else str(self.run.base_dir / self.target)
-            async with (
-                mcp_agent(source, environ=self.ctx.environ, timeout_s=plan.timeouts.tool_s) as loop,
-                in_process(loop, model, plan) as rollout_fn,
-            ):
-                yield rollout_fn
-        elif self.agent is not None and self.agent.loop is not None:
-            async with in_process(self.agent, model, plan) as rollout_fn:
-                yield rollout_fn
-        else:
-            async with self._gated(plan, model) as rollout_fn:
-                yield rollout_fn
-
-    @asynccontextmanager
-    async def _gated(self, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
-        """A workflow here or a rollout server elsewhere: both may call the model over HTTP."""
-        from ..engine.rollout import in_process
-        from ..serve.traingate import TrainGate
-
-        gate = TrainGate(model)
-        await gate.start()
-        try:
-            if self.agent is not None:
-                async with in_process(self.agent, model, plan, endpoints=gate) as rollout_fn:
-                    yield rollout_fn
-            else:
-                from ..serve.client import served
-
-                async with served(self.target, gate, plan, api_key=self.server_key) as rollout_fn:
-                    yield rollout_fn
-        finally:
-            await gate.stop()
 
     async def _pilot(self, rollout_fn: RolloutFn, options: Options, stop: asyncio.Event) -> None:
         """A few rollouts, spread over the rows, then what the rest will cost, and the question whether to go on."""
@@ -386,7 +333,7 @@ class _Session:
             )
             session = _Session(self.ctx, child)
             session.prepare()
-            report, interrupted = _with_signals(self.ctx, session)
+            report, interrupted = run_stoppable(session.go, session.say)
             done.append((spec, session.journal, report))
             if interrupted:
                 break
@@ -409,54 +356,6 @@ class _Session:
         )
         part["comparison"] = found.to_dict()
         return part
-
-
-def _with_signals(ctx: AppContext, session: _Session) -> tuple[Report, bool]:
-    """Runs the session; the first Ctrl-C lets what is in flight finish, the second cuts it off."""
-    interrupted = False
-
-    async def main() -> Report:
-        nonlocal interrupted
-        stop = asyncio.Event()
-        work = asyncio.current_task()
-        loop = asyncio.get_running_loop()
-
-        def on_signal() -> None:
-            nonlocal interrupted
-            if interrupted and work is not None:
-                work.cancel()
-                return
-            interrupted = True
-            stop.set()
-            session.say("stopping: rollouts in flight may finish; once more cuts them off")
-
-        with _handled(loop, on_signal):
-            return await session.go(stop)
-
-    # What is loaded by now stays: the collector need not look at it again with every rollout.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
-    try:
-        return asyncio.run(main()), interrupted
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-
-
-@contextmanager
-def _handled(loop: asyncio.AbstractEventLoop, on_signal: Any) -> Iterator[None]:
-    handled = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        try:
-            loop.add_signal_handler(number, on_signal)
-            handled.append(number)
-        except (NotImplementedError, RuntimeError, ValueError):
-            pass  # not the main thread: whoever runs us there handles signals
-    try:
-        yield
-    finally:
-        for number in handled:
-            loop.remove_signal_handler(number)
 
 
 def _result(session: _Session, report: Report, interrupted: bool, more: dict[str, Any]) -> DetailResult | int:
