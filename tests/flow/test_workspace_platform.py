@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from osmosis._version import __version__
 from osmosis.cli.git_credential import answer
 from osmosis.cli.main import main
 from osmosis.client.credentials import CredentialStore, Login
@@ -112,6 +113,13 @@ def test_a_rollout_on_its_way_to_the_platform(person: Person) -> None:
     found = {problem["code"] for problem in body["data"]["findings"]}
     assert found == {"no-dataset", "sandbox"}
     assert body["data"]["workspace"]["name"] == "demo"
+    assert body["data"]["platform"]["version"] == __version__
+    workspace.git("config", "--unset-all", f"credential.{person.environ['OSMOSIS_PLATFORM_URL']}.helper")
+    _, body = person.run("doctor", cwd=root)
+    assert "no-helper" in {problem["code"] for problem in body["data"]["findings"]}
+    assert person.run(f"init --here {root.name}", cwd=root)[0] == 0
+    _, body = person.run("doctor", cwd=root)
+    assert "no-helper" not in {problem["code"] for problem in body["data"]["findings"]}
 
 
 def test_a_name_that_is_taken_changes_nothing(person: Person) -> None:

@@ -6,6 +6,7 @@ each rollout's own environment says. A part that cannot be asked is a finding, n
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -104,7 +105,7 @@ def _platform(
     ctx: AppContext, workspace: Workspace | None, source: Source | None
 ) -> tuple[dict[str, Any], list[Problem]]:
     """What the platform says of this person, this workspace, its secrets, datasets and sync state."""
-    facts: dict[str, Any] = {"url": None, "reachable": False, "logged_in": False, "credentials": None}
+    facts: dict[str, Any] = {"url": None, "reachable": False, "version": None, "logged_in": False, "credentials": None}
     try:
         facts["url"] = ctx.platform_url
         from .connect import login_of
@@ -113,8 +114,9 @@ def _platform(
         facts["credentials"] = login.store if login else None
         facts["logged_in"] = bool(login and not login.expired)
         with ctx.client(auth=facts["logged_in"]) as client:
-            facts["reachable"] = client.healthy()
-            if not facts["reachable"]:
+            health = client.http.health()
+            facts["reachable"], facts["version"] = health is not None, (health or {}).get("version")
+            if health is None:
                 what = f"the platform at {client.url} does not answer"
                 problem = Problem(
                     code="no-platform", what=what, where="platform", fix="osmosis platform start", severity="warning"
@@ -125,14 +127,39 @@ def _platform(
                 what = f"{state} at {client.url}"
                 problem = Problem(code="no-login", what=what, where="platform", fix="osmosis login", severity="warning")
                 return facts, [problem]
-            return facts, list(_logged_in(ctx, client, workspace, source, facts))
+            found = [*_version(client.url, facts["version"]), *_logged_in(client, workspace, source, facts)]
+            return facts, found
     except OsmosisError as error:
         severity = "warning" if isinstance(error, AuthRequired) else "error"
         return facts, [_from_error(error, "platform", severity, "platform")]
 
 
+def _version(url: str, version: str | None) -> Iterable[Problem]:
+    if version and version.partition("+")[0] != __version__.partition("+")[0]:
+        what = f"the platform runs version {version}, this tool is {__version__}"
+        fix = "install the same version on both sides"
+        yield Problem(code="version", what=what, where=url, fix=fix, severity="info")
+
+
+def _helper(client: PlatformClient, workspace: Workspace, source: Source) -> Iterable[Problem]:
+    """The credential helper of a hosted repository: there, and its Python still there."""
+    from ..workspace.git import GitError, git_at, run_git
+
+    if not (source.remote_url or "").startswith(f"{client.url}/git/"):
+        return
+    try:
+        found = run_git(git_at(workspace.root), "config", "--get-all", f"credential.{client.url}.helper")
+    except GitError:
+        found = ""
+    ours = next((line for line in found.splitlines() if "osmosis.cli.git_credential" in line), "")
+    words = shlex.split(ours.removeprefix("!"))
+    if "-m" not in words or not Path(words[words.index("-m") - 1]).exists():
+        what = "git has no working credential helper for this platform: a push would ask for a password"
+        fix = "osmosis init --here --platform"
+        yield Problem(code="no-helper", what=what, where="git", fix=fix, severity="warning")
+
+
 def _logged_in(
-    ctx: AppContext,
     client: PlatformClient,
     workspace: Workspace | None,
     source: Source | None,
@@ -148,6 +175,7 @@ def _logged_in(
         fix = "osmosis init --here --platform"
         yield Problem(code="unknown-remote", what=what, where="origin", fix=fix, severity="warning")
         return
+    yield from _helper(client, workspace, source)
     verified = client.accounts.verify()
     facts["workspace"] = verified.get("workspace")
     facts["sync"] = {"status": state.status, "commit_sha": state.commit_sha, "branches": state.branches}
