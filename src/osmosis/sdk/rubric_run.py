@@ -26,6 +26,7 @@ from .judge import Judge, collect_judge_usage, make_question
 from .judge_model import key_variable
 from .rubric_files import RubricConfig
 from .rubric_records import RubricRecord, digest_of
+from .threads import in_thread
 from .tools import is_async
 from .types import json_safe
 
@@ -248,7 +249,7 @@ def _custom(job: RubricJob) -> Scorer:
             if is_async(function):
                 result = await function(**arguments)
             else:
-                result = await asyncio.to_thread(function, **arguments)
+                result = await in_thread(function, **arguments)
         value, explanation, raw = _read(result)
         return value, explanation, raw, spent.usage
 

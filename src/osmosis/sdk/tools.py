@@ -24,6 +24,7 @@ from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchem
 from .agent_loop import RolloutContext
 from .deadline import DeadlineExceeded, run_with_deadline
 from .exceptions import ToolArgumentError, ToolExecutionError
+from .threads import in_thread
 
 tool_time_limit: ContextVar[float | None] = ContextVar("osmosis_tool_time_limit", default=None)
 """Seconds for every tool call that brings no limit of its own; an evaluation sets it from its plan."""
@@ -92,7 +93,7 @@ class FunctionTool(Generic[P, R]):
         given = {self._parameter_names[field]: getattr(checked, field) for field in checked.model_fields_set}
         if is_async(self.function):
             return await self.function(**given)  # type: ignore[call-arg,misc]
-        return await asyncio.to_thread(self.function, **given)  # type: ignore[call-arg]
+        return await in_thread(self.function, **given)
 
     def _arguments_model(self) -> tuple[type[BaseModel], dict[str, str]]:
         hints = get_type_hints(self.function, include_extras=True)

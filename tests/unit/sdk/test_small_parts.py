@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+import subprocess
+import sys
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from fastapi.testclient import TestClient
 from osmosis.sdk.console import Console
 from osmosis.sdk.deadline import DeadlineExceeded, SelfCancelled, run_with_deadline
 from osmosis.sdk.network import first_address, is_private_ip, is_valid_hostname_or_ip, validate_ipv4
+from osmosis.sdk.threads import in_thread
 from osmosis.sdk.trainer_client import OsmosisLLMClient
 from osmosis.testing.mock_trainer import (
     RolloutCompletionTracker,
@@ -178,3 +182,25 @@ def test_the_guides_rubric_file_is_one(tmp_path: Path) -> None:
     assert block
     (tmp_path / "r.yaml").write_text(block[1])
     assert load_rubric_suite(tmp_path / "r.yaml").available_ids() == ["support_followup"]
+
+
+async def test_functions_in_threads_see_the_context_and_carry_their_errors() -> None:
+    seen: ContextVar[str] = ContextVar("seen")
+    seen.set("here")
+    assert await in_thread(lambda a, b: (seen.get(), a, b), 1, b=2) == ("here", 1, 2)
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(lambda: 1 / 0)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await in_thread(next, iter(()))
+
+
+def test_a_function_that_hangs_holds_no_exit() -> None:
+    program = (
+        "import asyncio, time\n"
+        "from osmosis.sdk.threads import in_thread\n"
+        "async def main():\n"
+        "    await asyncio.wait_for(in_thread(time.sleep, 600), 0.05)\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert "TimeoutError" in done.stderr
