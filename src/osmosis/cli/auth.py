@@ -28,6 +28,7 @@ from ..errors import (
     ValidationError,
 )
 from . import prompts
+from .browser import open_page
 from .connect import usable
 from .context import AppContext, current
 from .output import DetailResult, Mode, NextStep, OperationResult
@@ -220,9 +221,7 @@ def _by_device(ctx: AppContext, url: str, *, no_browser: bool) -> dict[str, Any]
         ctx.output.say(f"Open {page}")
         ctx.output.say(f"and check that it shows the code {offer['user_code']}", style="bold")
         if not no_browser:
-            import webbrowser
-
-            webbrowser.open(page)
+            open_page(ctx, page)
         ctx.output.say("waiting for the approval (Ctrl-C to give up) ...", style="dim")
         return _poll(client, offer)
 

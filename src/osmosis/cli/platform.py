@@ -13,6 +13,7 @@ import typer
 
 from ..errors import NotFound
 from . import local_platform
+from .browser import open_page
 from .context import AppContext, current
 from .local_platform import Running, StartPlan
 from .output import Column, DetailResult, ListResult, NextStep, OperationResult
@@ -112,11 +113,7 @@ def open_pages(
     with ctx.client(scoped=False) as client:
         link = client.accounts.browser_link()
     url = str(link["url"])
-    opened = False
-    if not no_browser and ctx.interactive:
-        import webbrowser
-
-        opened = webbrowser.open(url)
+    opened = not no_browser and open_page(ctx, url)
     minutes = int(link.get("expires_in") or 0) // 60
     message = f"the link logs one browser in, once, within {minutes} minutes"
     steps = [NextStep("opened" if opened else "open", url=url)]
