@@ -1,0 +1,66 @@
+"""The LiteLLM model against a loopback endpoint: same answers, same categories, same repeats as every other kind."""
+
+import pytest
+
+from osmosis.errors import ModelError
+from osmosis.llm import ChatRequest, open_model
+from osmosis.records.plan import ModelSpec, Retry
+from osmosis.testing.endpoint import ModelEndpoint, Reply
+
+pytestmark = pytest.mark.flow
+
+ASK = [{"role": "user", "content": "What is 2 * 3?"}]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "multiply",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+            "required": ["a", "b"],
+        },
+    },
+}
+
+
+async def ask(endpoint, request=None):
+    spec = ModelSpec(name="openai/some-model", kind="litellm", base_url=endpoint.url, params={"temperature": 0.5})
+    retry = Retry(max_attempts=2, base_delay_s=0.001, max_delay_s=0.002)
+    model = open_model(spec, api_key="k", retry=retry, timeout_s=20)
+    try:
+        return await model.complete(request or ChatRequest(ASK))
+    finally:
+        await model.close()
+
+
+async def test_answers_tools_and_usage():
+    with ModelEndpoint() as endpoint:
+        done = await ask(endpoint, ChatRequest(ASK, [TOOL], {"top_p": 0.9}))
+    assert done.message["tool_calls"][0]["function"]["name"] == "multiply"
+    assert done.usage.total_tokens > 0
+    body = endpoint.requests[0]
+    assert (body["model"], body["temperature"], body["top_p"]) == ("some-model", 0.5, 0.9)
+    assert body["tools"][0]["function"]["name"] == "multiply"
+
+
+@pytest.mark.parametrize(
+    ("reply", "category", "asked"),
+    [
+        (Reply({"error": {"message": "bad key"}}, 401), "auth", 1),
+        (Reply({"error": {"message": "no such model"}}, 404), "model_not_found", 1),
+        (Reply({"error": {"message": "odd parameter"}}, 400), "bad_request", 1),
+        (Reply({"error": {"message": "boom"}}, 500), "server_error", 2),
+    ],
+)
+async def test_errors_in_our_categories(reply, category, asked):
+    with ModelEndpoint(lambda body, n: reply) as endpoint, pytest.raises(ModelError) as caught:
+        await ask(endpoint)
+    assert caught.value.category == category
+    assert len(endpoint.requests) == asked
+
+
+async def test_rate_limits_are_waited_for():
+    limited = Reply({"error": {"message": "slow down"}}, 429, {"retry-after": "0.01"})
+    with ModelEndpoint(lambda body, n: limited if n < 4 else None) as endpoint:
+        done = await ask(endpoint)
+    assert done.retries == 4
