@@ -68,21 +68,8 @@ def doctor(
     if imports and workspace is not None:
         problems += _imports(ctx, workspace)
     problems.sort(key=lambda p: _ORDER.index(p.severity))
-    missing = [p.where for p in problems if p.code in ("missing-folder", "missing-file")]
-    errors = sum(p.severity == "error" for p in problems)
-    data = {
-        "version": __version__,
-        "workspace_directory": str(workspace.root) if workspace else None,
-        "required_paths": [*FOLDERS, *FILES],
-        "missing": missing,
-        "valid": workspace is not None and errors == 0,
-        "fixed": fixed,
-        "git": source and {"identity": source.identity, "remote_url": source.remote_url, "branch": source.branch},
-        "platform": platform,
-        "workspace": platform.get("workspace"),
-        "imports_checked": imports,
-        "findings": [p.to_dict() for p in problems],
-    }
+    data = _data(workspace, source, problems, platform)
+    data |= {"required_paths": [*FOLDERS, *FILES], "fixed": fixed, "imports_checked": imports}
     steps = [NextStep("import every entrypoint too", command="osmosis doctor --imports")] if not imports else []
     if not fix and any("doctor --fix" in p.fix for p in problems):
         steps.insert(0, NextStep("repair what can be repaired", command="osmosis doctor --fix"))
@@ -90,9 +77,25 @@ def doctor(
         data,
         title="Doctor",
         human=lambda console: _draw(console, data, problems),
-        exit_code=1 if errors else 0,
+        exit_code=1 if any(p.severity == "error" for p in problems) else 0,
         next_steps=steps,
     )
+
+
+def _data(
+    workspace: Workspace | None, source: Source | None, problems: list[Problem], platform: dict[str, Any]
+) -> dict[str, Any]:
+    """The report as data: the keys clients of the platform know, and every finding."""
+    return {
+        "version": __version__,
+        "workspace_directory": str(workspace.root) if workspace else None,
+        "missing": [p.where for p in problems if p.code in ("missing-folder", "missing-file")],
+        "valid": workspace is not None and not any(p.severity == "error" for p in problems),
+        "git": source and {"identity": source.identity, "remote_url": source.remote_url, "branch": source.branch},
+        "platform": platform,
+        "workspace": platform.get("workspace"),
+        "findings": [p.to_dict() for p in problems],
+    }
 
 
 def _from_error(error: OsmosisError, code: str, severity: str, where: str = "") -> Problem:
