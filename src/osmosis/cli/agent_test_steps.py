@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console, Group
 from rich.panel import Panel
@@ -49,7 +51,7 @@ class Prompt:
     async def ask(self, question: str) -> str | None:
         """The line typed, stripped; None at the end of input."""
         self.console.print(Text(f"{question} > ", style="bold"), end="")
-        line = await asyncio.to_thread(self._stdin.readline)
+        line = _read_line(self._stdin)
         return line.strip() if line else None
 
     def messages(self, messages: list[Message]) -> None:
@@ -80,6 +82,20 @@ class Prompt:
             self.say(f"{function.get('name')}({listed})", "bold")
             if function.get("description"):
                 self.say(f"  {function['description']}", "dim")
+
+
+def _read_line(stdin: TextIO) -> str:
+    """Blocks: nothing else has to go on while a person thinks. Ctrl-C is the end of input, at once."""
+    if threading.current_thread() is not threading.main_thread():
+        return stdin.readline()
+    # asyncio's own handler would only mark the task as cancelled and let the read go on.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return stdin.readline()
+    except KeyboardInterrupt:
+        return ""
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class SteppedModel:
@@ -140,6 +156,8 @@ def _left() -> ModelError:
 
 def step_through(ctx: AppContext, run: TestFlags, agent: Agent | None) -> int:
     """The session: rows one after another until the person leaves. Exit 0."""
+    # A person's thinking is not the agent's time.
+    run.plan.timeouts = run.plan.timeouts.model_copy(update={"agent_s": None, "score_s": None})
     if ctx.mode is not Mode.RICH:
         raise InteractiveRequired("--interactive talks to a person", hint="leave out --json and --plain")
     try:

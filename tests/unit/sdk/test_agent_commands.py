@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -180,14 +181,22 @@ async def multiply(a: float, b: float) -> float:
     return a * b
 
 
-def step(tmp_path: Path, typed: str, row: int | None = None) -> str:
+class Interrupted(io.StringIO):
+    """A keyboard on which somebody presses Ctrl-C."""
+
+    def readline(self, *_: Any) -> str:  # type: ignore[override]
+        signal.raise_signal(signal.SIGINT)
+        return "n\n"
+
+
+def step(tmp_path: Path, typed: str, row: int | None = None, stdin: io.StringIO | None = None) -> str:
     """What a person sees who types these lines."""
     rows = [{"user_prompt": f"What is {i + 2} * 3?", "ground_truth": "0"} for i in range(3)]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in rows))
     out = io.StringIO()
     output = Output(Mode.RICH, environ={}, stdout=out, stderr=out)
-    ctx = AppContext({}, tmp_path, GlobalOptions(), output, stdin=io.StringIO(typed))
+    ctx = AppContext({}, tmp_path, GlobalOptions(), output, stdin=stdin or io.StringIO(typed))
     plan = EvalPlan(name="t", agent="x", model=ModelSpec.parse("offline/calculator"), dataset=str(path), max_turns=5)
     flags = TestFlags(AgentRef("calc", tmp_path, module="x:y"), path, plan, row=row)
     assert step_through(ctx, flags, as_agent(ToolLoop([multiply]))) == 0
@@ -224,3 +233,9 @@ def test_quit_leaves_the_row_and_the_session_goes_on(tmp_path: Path, key: str) -
 
 def test_end_of_input_is_quit(tmp_path: Path) -> None:
     assert "left this row" in step(tmp_path, "", row=0)
+
+
+def test_ctrl_c_is_quit_at_once(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    assert "left this row" in step(tmp_path, "", row=0, stdin=Interrupted())
+    assert signal.getsignal(signal.SIGINT) is before
