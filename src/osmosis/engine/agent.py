@@ -11,16 +11,16 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from osmosis.errors import LoadError
 from osmosis.sdk.agent_loop import RolloutAgentLoop
-from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.grader import Grader
-from osmosis.sdk.types import AgentWorkflowConfig
-from osmosis.sdk.workflow import AgentWorkflow
 
 from .loader import load_module, load_object, source_files, source_hash
+
+if TYPE_CHECKING:
+    from osmosis.sdk.backend import LocalBackend
+    from osmosis.sdk.grader import Grader
 
 
 @dataclass(slots=True)
@@ -71,12 +71,17 @@ def as_agent(found: Any) -> Agent:
 
 
 def _agent(path: str, found: Any, module: ModuleType | None, grader: type[Grader[Any]] | None) -> Agent:
-    if isinstance(found, LocalBackend):
-        return Agent(path, backend=found)
     if inspect.isclass(found) and issubclass(found, RolloutAgentLoop):
         found = _instance(path, found)
     if isinstance(found, RolloutAgentLoop):
         return Agent(path, loop=found)
+    # Only from here on the workflow's side of the SDK is needed: half of what there would be to import.
+    from osmosis.sdk.backend import LocalBackend
+    from osmosis.sdk.types import AgentWorkflowConfig
+    from osmosis.sdk.workflow import AgentWorkflow
+
+    if isinstance(found, LocalBackend):
+        return Agent(path, backend=found)
     if isinstance(found, AgentWorkflow):
         found = type(found)
     if inspect.isclass(found) and issubclass(found, AgentWorkflow):
@@ -100,6 +105,8 @@ def _instance(path: str, cls: type[RolloutAgentLoop]) -> RolloutAgentLoop:
 
 
 def _grader(found: Any, path: str | None) -> type[Grader[Any]]:
+    from osmosis.sdk.grader import Grader
+
     if not (inspect.isclass(found) and issubclass(found, Grader)):
         raise LoadError(f"{path} is no Grader class", hint="name a subclass of Grader")
     return found
@@ -121,6 +128,8 @@ def _own(module: ModuleType, base: type) -> list[Any]:
 
 
 def _only_grader(path: str, module: ModuleType | None) -> type[Grader[Any]] | None:
+    from osmosis.sdk.grader import Grader
+
     graders = _own(module, Grader) if module else []
     if len(graders) > 1:
         names = ", ".join(g.__name__ for g in graders)
@@ -129,6 +138,9 @@ def _only_grader(path: str, module: ModuleType | None) -> type[Grader[Any]] | No
 
 
 def _discover(path: str, module: ModuleType) -> Any:
+    from osmosis.sdk.backend import LocalBackend
+    from osmosis.sdk.workflow import AgentWorkflow
+
     ready = [v for v in vars(module).values() if isinstance(v, (RolloutAgentLoop, LocalBackend))]
     found = list(dict.fromkeys(ready)) or _own(module, RolloutAgentLoop) or _own(module, AgentWorkflow)
     if len(found) == 1:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from osmosis.llm.model import Model
 from osmosis.records.base import utc_now
@@ -18,7 +18,7 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout
 from osmosis.records.wire02 import RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.tools import tool_time_limit
+from osmosis.sdk.deadline import tool_time_limit
 
 from .agent import as_agent
 from .clock import Deadline
@@ -26,10 +26,13 @@ from .ended import REWARD, Ended, own_reward, rollout_of, tool_results
 from .failures import failure_of, tail
 from .rollout_model import RolloutLLM, plain_tools
 from .task import RolloutFn, Task
-from .workflow_rollout import LOCAL_URL, Endpoints, run_workflow
 
-__all__ = ["DEFAULT_MAX_TOKENS_TOTAL", "Endpoints", "in_process", "plain_tools", "tool_results"]
+if TYPE_CHECKING:
+    from .workflow_rollout import Endpoints
 
+__all__ = ["DEFAULT_MAX_TOKENS_TOTAL", "in_process", "plain_tools", "tool_results"]
+
+LOCAL_URL = "http://local-rollout.local"
 DEFAULT_MAX_TOKENS_TOTAL = 8192
 _REQUEST = RolloutRequest(rollout_id="local", server_url=LOCAL_URL, messages=[], completion_params={})
 
@@ -48,6 +51,9 @@ async def in_process(
     async def run(task: Task) -> Rollout:
         if found.loop is not None:
             return await _run_loop(found.loop, model, plan, task)
+        # An agent loop needs none of the workflow's side: it is most of what there is to import here.
+        from .workflow_rollout import run_workflow
+
         return await run_workflow(found, model, plan, task, endpoints)
 
     yield run

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -16,6 +17,9 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 GRACE_S = 5.0
+
+tool_time_limit: ContextVar[float | None] = ContextVar("osmosis_tool_time_limit", default=None)
+"""Seconds for every tool call that brings no limit of its own; an evaluation sets it from its plan."""
 
 
 class DeadlineExceeded(Exception):

@@ -13,7 +13,6 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Annotated, Any, Generic, Literal, ParamSpec, TypeVar, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -22,12 +21,9 @@ from pydantic.json_schema import GenerateJsonSchema
 from ..records.rollout import Message
 from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
 from .agent_loop import RolloutContext
-from .deadline import DeadlineExceeded, run_with_deadline
+from .deadline import DeadlineExceeded, run_with_deadline, tool_time_limit
 from .exceptions import ToolArgumentError, ToolExecutionError
 from .threads import in_thread
-
-tool_time_limit: ContextVar[float | None] = ContextVar("osmosis_tool_time_limit", default=None)
-"""Seconds for every tool call that brings no limit of its own; an evaluation sets it from its plan."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
