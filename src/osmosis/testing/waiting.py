@@ -10,7 +10,7 @@ from collections.abc import Callable
 async def until(condition: Callable[[], object], *, within: float = 10.0, what: str = "the condition") -> None:
     """Returns once `condition()` is true; `AssertionError` when it is not within `within` seconds."""
     deadline = time.monotonic() + within
-    while not condition():  # noqa: ASYNC110 - the condition has no event of its own
+    while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} did not come true within {within:g} s")
         await asyncio.sleep(0.005)
