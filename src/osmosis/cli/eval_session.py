@@ -32,7 +32,7 @@ from .context import AppContext
 from .eval_plan import declared_secrets, key_for
 from .eval_progress import ProgressObserver
 from .eval_show import draw_report, exit_code, next_steps
-from .eval_signals import run_stoppable
+from .eval_signals import collect_rarely, run_stoppable
 from .eval_source import load_source, rollouts
 from .output import DetailResult, Mode
 from .prompts import confirm
@@ -110,6 +110,7 @@ def run_local(ctx: AppContext, run: LocalRun) -> DetailResult | int:
     """Runs the plan here and returns what there is to show."""
     if run.output is not None:
         check_output(run.output)
+    collect_rarely()
     session = _Session(ctx, run)
     try:
         session.prepare()
