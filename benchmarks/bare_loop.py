@@ -40,9 +40,9 @@ async def rollout(session: aiohttp.ClientSession, url: str, row: dict, with_tool
 
 
 async def run(given: argparse.Namespace) -> None:
-    rows = [json.loads(line) for line in Path(given.dataset).open("rb")]
+    rows = [json.loads(line) for line in Path(given.dataset).read_bytes().splitlines()]
     work = ((i, attempt, row) for i, row in enumerate(rows) for attempt in range(given.n))
-    with Path(given.output).open("w") as out:
+    with Path(given.output).open("w") as out:  # noqa: ASYNC230 - nothing else runs yet
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
             async def lane() -> None:
