@@ -98,13 +98,16 @@ def _undone_on_error(dest: Path, made: Created) -> Iterator[None]:
         else:
             if not had_git:
                 shutil.rmtree(dest / ".git", ignore_errors=True)
-            _remove_new(dest, before)
+            _remove_new(dest, made.files, before)
         raise
 
 
-def _remove_new(dest: Path, before: set[Path]) -> None:
-    for path in sorted((p for p in dest.rglob("*") if ".git" not in p.parts), reverse=True):
-        if path in before:
-            continue
-        with contextlib.suppress(OSError):
-            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+def _remove_new(dest: Path, files: list[str], before: set[Path]) -> None:
+    """Remove what was written and was not there; never what somebody else put there in the meantime."""
+    folders = {dest / parent for name in files for parent in Path(name).parents} - {dest}
+    for path in [dest / name for name in files]:
+        if path not in before:
+            path.unlink(missing_ok=True)
+    for folder in sorted(folders - before, reverse=True):
+        with contextlib.suppress(OSError):  # not empty: somebody else's file is in it
+            folder.rmdir()

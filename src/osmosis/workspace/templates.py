@@ -82,7 +82,7 @@ def find_template(name: str, folder: Path | None = None) -> TemplateInfo:
     known = {t.name: t for t in list_templates(folder)}
     if name in known:
         return known[name]
-    near = get_close_matches(name, known, 1, 0.4)
+    near = get_close_matches(name, known, 1, 0.6)
     hint = f"did you mean {near[0]}?" if near else f"one of: {', '.join(known)}"
     raise NotFound(f"there is no template {name!r}", hint=f"{hint} (osmosis template list)")
 
@@ -203,10 +203,16 @@ def _place(scratch: Path, made: list[str], dest: Path, *, force: bool) -> list[s
             hint="choose another name, or repeat with --force to replace them",
             paths=in_the_way,
         )
-    for relative in made:
-        target = dest / relative
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(scratch / relative, target)
+    new = [dest / relative for relative in made if not (dest / relative).exists()]
+    try:
+        for relative in made:
+            target = dest / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(scratch / relative, target)
+    except BaseException:
+        for target in new:  # a full disk or Ctrl-C: no half of a rollout stays behind
+            target.unlink(missing_ok=True)
+        raise
     return made
 
 

@@ -1,0 +1,67 @@
+"""Wrong command lines about workspaces: one clear error with what to type, as data too, and nothing written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from osmosis.cli.main import main
+from osmosis.testing.git_workspace import GitWorkspace
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message", "hint"),
+    [
+        ("init", "INTERACTIVE_REQUIRED", "nobody can be asked here", "NAME or --here"),
+        ("init Bad", "VALIDATION", "workspace name 'Bad'", "osmosis init bad"),
+        ("init new --no-git --platform", "VALIDATION", "--platform needs git", "leave --no-git out"),
+        ("init new --template nothing --no-platform", "NOT_FOUND", "no template 'nothing'", "one of: multiply"),
+        ("rollout new Bad", "VALIDATION", "rollout name 'Bad'", "osmosis rollout new bad"),
+        ("rollout new a -t nothing", "NOT_FOUND", "no template 'nothing'", "osmosis template list"),
+        ("rollout new a -t empty --api-key-env K", "VALIDATION", "--api-key-env", "--base-url URL too"),
+        ("rollout new a -t empty --base-url host:80", "VALIDATION", "is no http URL", "http://127.0.0.1"),
+        ("rollout new multiply -t multiply", "CONFLICT", "3 existing files would be overwritten", "--force"),
+        ("config check nothing.toml", "VALIDATION", "must live under configs/eval/", "configs/eval/"),
+        (
+            "config check configs/eval/multiplyy.toml",
+            "NOT_FOUND",
+            "there is no configs/eval/multiplyy",
+            "multiply.toml?",
+        ),
+        ("config show nothing", "NOT_FOUND", "there is no config nothing", "osmosis config check"),
+        ("config schema other", "VALIDATION", "no kind of config 'other'", "one of: eval, training"),
+        ("config set multiply evaluation.nn 3", "VALIDATION", "no key evaluation.nn", "did you mean evaluation.n?"),
+        ("template show mutliply", "NOT_FOUND", "no template 'mutliply'", "did you mean multiply?"),
+        ("template update", "VALIDATION", "nothing here says which template", ".template.toml"),
+        ("template update multiply", "NOT_FOUND", "multiply does not say which template", "nothing here"),
+        ("sync", "AUTH_REQUIRED", "not logged in", "osmosis login"),
+    ],
+)
+def test_wrong_lines(
+    folder: GitWorkspace, capsys: pytest.CaptureFixture[str], line: str, code: str, message: str, hint: str
+) -> None:
+    environ = {"HOME": str(folder.root.parent), "OSMOSIS_PLATFORM_URL": "http://127.0.0.1:1"}
+    environ["OSMOSIS_CONFIG_DIR"] = str(folder.root.parent / "config")
+    before = sorted(str(p) for p in folder.root.rglob("*"))
+    assert main([*line.split(), "--json"], environ=environ, cwd=folder.root) == 1
+    error = json.loads(capsys.readouterr().err.strip().splitlines()[-1])["error"]
+    assert (error["code"], message in error["message"]) == (code, True), error
+    assert hint in error["details"]["hint"], error
+    assert sorted(str(p) for p in folder.root.rglob("*")) == before
+
+
+def test_outside_a_workspace_each_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (
+        "status",
+        "rollout new a",
+        "rollout list",
+        "config check",
+        "template update",
+        "template check",
+        "sync",
+    ):
+        assert main([*line.split(), "--json"], environ={"HOME": str(tmp_path)}, cwd=tmp_path) == 1
+        error = json.loads(capsys.readouterr().err.strip().splitlines()[-1])["error"]
+        assert error["code"] == "WORKSPACE_REQUIRED", line
