@@ -43,6 +43,18 @@ class Deadline:
         if kind is None:
             raise asyncio.TimeoutError
 
+    def restart(self) -> None:
+        """The time begins now: what came before was waiting."""
+        if self._handle is not None and self.seconds is not None and not self.fired:
+            self._handle.cancel()
+            self._when = self._loop.time() + self.seconds
+            self._handle = self._loop.call_at(self._when, self._fire)
+
+    def stop(self) -> None:
+        """The code in the block is done in time; what follows in it has limits of its own."""
+        if self._handle is not None:
+            self._handle.cancel()
+
     def extend(self, seconds: float) -> None:
         if self._handle is not None and not self.fired:
             self._handle.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 
 from osmosis.errors import ModelError
+from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Phase
 
 INFRASTRUCTURE = frozenset(
@@ -32,6 +33,16 @@ def failure_of(error: BaseException, phase: Phase = Phase.AGENT) -> Failure:
     message = f"{type(error).__name__}: {text}" if text else type(error).__name__
     category = Category.SCORE_ERROR if phase is Phase.SCORE else Category.AGENT_ERROR
     return Failure(phase=phase, category=category, message=message[:2000], traceback=tail(error))
+
+
+def overrun(plan: EvalPlan) -> Failure:
+    """The agent took longer than it may."""
+    return Failure(
+        phase=Phase.AGENT,
+        category=Category.TIMEOUT,
+        message=f"the agent did not finish within {plan.timeouts.agent_s:g} s",
+        fix="raise --agent-timeout, or look for calls that never return",
+    )
 
 
 def _model_error(error: BaseException | None) -> ModelError | None:

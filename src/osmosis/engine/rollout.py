@@ -23,7 +23,7 @@ from osmosis.sdk.deadline import tool_time_limit
 from .agent import as_agent
 from .clock import Deadline
 from .ended import REWARD, Ended, own_reward, rollout_of, tool_results
-from .failures import failure_of, tail
+from .failures import failure_of, overrun, tail
 from .rollout_model import RolloutLLM, plain_tools
 from .task import RolloutFn, Task
 
@@ -156,8 +156,6 @@ def _refusal(result: Any, llm: RolloutLLM) -> Failure | None:
 
 def _overrun(deadline: Deadline, plan: EvalPlan, task: Task, error: BaseException) -> Failure:
     if deadline.fired:
-        message = f"the agent did not finish within {plan.timeouts.agent_s:g} s"
-        fix = "raise --agent-timeout, or look for calls that never return"
-        return Failure(phase=Phase.AGENT, category=Category.TIMEOUT, message=message, fix=fix)
+        return overrun(plan)
     message = f"{type(error).__name__} in the agent"
     return Failure(phase=Phase.AGENT, category=Category.TIMEOUT, message=message, traceback=tail(error))

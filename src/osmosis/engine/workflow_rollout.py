@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any, Protocol
 
@@ -14,11 +15,12 @@ from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Message, ModelCall, Phase, Rollout, RolloutStatus, Score, Usage
 from osmosis.records.wire import RolloutInit
+from osmosis.sdk.backend import ExecutionResult
 
 from .agent import Agent
 from .clock import Deadline
 from .ended import REWARD, Ended, rollout_of, tool_results
-from .failures import failure_of
+from .failures import failure_of, overrun
 from .rollout_model import RolloutLLM, completion_body
 from .task import Task
 
@@ -50,7 +52,9 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
     started_at, started = utc_now(), time.monotonic()
     assert agent.backend is not None
     opening = task.row.messages()
-    llm = RolloutLLM(model, task, Deadline(None), None)
+    # The limit is kept here, not in the backend: waiting for a rate limit must be able to move it.
+    deadline = Deadline(plan.timeouts.agent_s)
+    llm = RolloutLLM(model, task, deadline, None)
     gate: Any = None
     over_http: list[ModelCall] = []
     said_over_http: list[Message] = []
@@ -64,6 +68,10 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
 
     def on_state(state: str) -> None:
         task.enter({"grading": "score", "running": "agent"}.get(state, state))
+        if state == "running":
+            deadline.restart()
+        elif state == "grading":
+            deadline.stop()
 
     init = RolloutInit(
         initial_messages=opening,
@@ -76,12 +84,15 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
         completion_callback_url=None,
         grader_callback_url=None,
         grade=True,
-        agent_timeout_sec=plan.timeouts.agent_s,
+        agent_timeout_sec=None,
         grader_timeout_sec=plan.timeouts.score_s,
         extra_fields=None,
     )
     try:
-        done = await agent.backend.execute(init, on_state=on_state, transport=transport)
+        with deadline:
+            done = await agent.backend.execute(init, on_state=on_state, transport=transport)
+    except asyncio.TimeoutError:
+        done = ExecutionResult("failure", err_phase=Phase.AGENT, failure=overrun(plan))
     finally:
         if gate is not None:
             # Closing forgets what was called and said.
@@ -90,7 +101,7 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
     calls = sorted([*llm.calls, *over_http], key=lambda call: call.started_ms)
     failure = done.failure if done.err_phase is not Phase.SCORE else None
     model_error = llm.error or (gate.model_error if gate is not None else None)
-    if failure is not None and model_error is not None:
+    if failure is not None and model_error is not None and not deadline.fired:
         failure = failure_of(model_error)
     sample = done.sample
     talked = llm.messages or said_over_http

@@ -50,6 +50,8 @@ class Misbehaving(Chat):
 
 class Work(AgentWorkflow):
     async def run(self, ctx):
+        if ctx.metadata.get("mode") == "hang":
+            await asyncio.Event().wait()
         messages = list(ctx.prompt)
         async with ctx.chat() as chat:
             messages.append((await chat.complete(messages)).message)

@@ -153,12 +153,25 @@ async def test_a_storm_of_rate_limits_fails_nothing(run, make_plan, make_rows):
     assert (report.succeeded, report.failed, report.completed) == (12, 0, 12)
 
 
-async def test_waiting_for_a_rate_limit_is_not_the_agents_time(run, make_plan, make_rows):
+async def test_a_workflow_that_hangs(run, make_plan, make_rows, tmp_path):
+    journal = Journal(tmp_path / "j")
+    plan = make_plan(agent="helpers_agents:Work", timeouts=Timeouts(agent_s=0.2))
+    report = await run(plan, [*make_rows(1), *make_rows(2, mode="hang")[1:]], scores=[], journal=journal)
+    assert outcome(journal) == {1: ("agent", "timeout")}
+    assert report.primary.scored == 1
+
+
+@pytest.mark.parametrize("agent", ["chat", "Work"])
+async def test_waiting_for_a_rate_limit_is_not_the_agents_time(run, make_plan, make_rows, agent):
     def decide(body, number):
         return Reply("slow down", 429, {"retry-after": "0.4"}) if number == 0 else None
 
     with ModelEndpoint(decide) as endpoint:
-        plan = make_plan(model=ModelSpec.parse("m", base_url=endpoint.url), timeouts=Timeouts(agent_s=0.3))
+        plan = make_plan(
+            agent=f"helpers_agents:{agent}",
+            model=ModelSpec.parse("m", base_url=endpoint.url),
+            timeouts=Timeouts(agent_s=0.3),
+        )
         report = await run(plan, make_rows(1))
     assert report.failed == 0
 
