@@ -121,7 +121,7 @@ def endpoint() -> Iterator[Callable[..., str]]:
 
     def start(*flags: str, **variables: str) -> str:
         process = subprocess.Popen(
-            [sys.executable, "-m", "osmosis.testing.endpoint", *flags],
+            [sys.executable, "-m", "osmosis.testing.stand_in", *flags],
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, **variables},
