@@ -6,7 +6,9 @@ Used as `tables.Run`, so that a row is never mistaken for the record of the same
 from .base import Base, UtcDateTime, new_id
 from .checkpoints import Checkpoint
 from .datasets import Dataset, DatasetLog, Upload
+from .imports import Import, ImportFile
 from .repositories import Repository, SyncedRollout, SyncEvent
+from .rollout_servers import RolloutServer
 from .rollouts import Rollout
 from .runs import MetricPoint, Run, RunEvent, RunLog
 from .secrets import Secret
@@ -19,10 +21,13 @@ __all__ = [
     "Dataset",
     "DatasetLog",
     "DeviceCode",
+    "Import",
+    "ImportFile",
     "Member",
     "MetricPoint",
     "Repository",
     "Rollout",
+    "RolloutServer",
     "Run",
     "RunEvent",
     "RunLog",
