@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from .base import Record
+from .rollout import Failure
 
 MessageDict = dict[str, Any]
 """One chat message in the OpenAI shape."""
@@ -259,6 +260,8 @@ class RolloutResponse(Record):
     reward: float | None = None
     metrics: RolloutMetrics | None = None
     extra_fields: dict[str, Any] = Field(default_factory=dict)
+    failure: Failure | None = None
+    """Why it is an ERROR, with phase, category and traceback; ours, other servers leave it out."""
 
 
 class CompletionsRequest(Record):

@@ -167,7 +167,7 @@ class GraderContext(_Artifacts):
         self.rollout_id = rollout_id
 
     def set_reward(self, reward: float) -> None:
-        """Sets the sample's reward; `ValueError` unless finite, or when there is no sample."""
+        """Sets the sample's reward; `ValueError` unless a finite number, or when there is no sample."""
         if self.sample is None:
             raise ValueError("there is no sample to reward")
         self.sample.reward = reward

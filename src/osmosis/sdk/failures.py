@@ -9,11 +9,13 @@ import asyncio
 import traceback
 
 from pydantic import ValidationError as PydanticValidationError
+from pydantic_core import PydanticCustomError
 
 from ..errors import ModelError
 from ..llm.failures import category_of
 from ..records.rollout import Category, Failure, Phase
 from .deadline import DeadlineExceeded
+from .types import INVALID_REWARD
 
 _TAIL_LINES = 30
 _CONNECTION_NAMES = {"APIConnectionError", "ConnectError", "ClientConnectorError", "ConnectionError"}
@@ -51,6 +53,15 @@ def failure_of(exc: BaseException, phase: Phase) -> Failure:
             message=f"{who} did not finish within {exc.seconds:g} s",
             fix="raise the time limit, or look for calls that block or never return",
         )
+    invalid = _invalid_reward(exc)
+    if invalid is not None:
+        return Failure(
+            phase=Phase.SCORE,
+            category=Category.INVALID_SCORE,
+            message=invalid,
+            traceback=traceback_tail(exc),
+            fix="compute a finite number, or set ctx.sample.remove_sample = True to leave the rollout out",
+        )
     category = Category.SCORE_ERROR if phase is Phase.SCORE else Category.AGENT_ERROR
     if isinstance(exc, asyncio.TimeoutError):
         category = Category.TIMEOUT
@@ -66,6 +77,15 @@ def wire_category(failure: Failure, exc: BaseException | None = None) -> str:
     if failure.category is Category.INVALID_SCORE or isinstance(exc, PydanticValidationError):
         return "validation_error"
     return "agent_error"
+
+
+def _invalid_reward(exc: BaseException) -> str | None:
+    """What is wrong with the reward, when that is what `exc` is about."""
+    if isinstance(exc, PydanticCustomError) and exc.type == INVALID_REWARD:
+        return exc.message()
+    if isinstance(exc, PydanticValidationError):
+        return next((error["msg"] for error in exc.errors() if error["type"] == INVALID_REWARD), None)
+    return None
 
 
 def _model_category(exc: BaseException) -> Category | None:

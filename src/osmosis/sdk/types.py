@@ -10,7 +10,8 @@ import logging
 import math
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from ..records.rollout import Message
 from ..records.wire import WireSample
@@ -18,6 +19,9 @@ from ..records.wire import WireSample
 logger = logging.getLogger(__name__)
 
 _DROPPED = object()
+
+INVALID_REWARD = "invalid_reward"
+"""The type of the validation error of a reward that is no finite number."""
 
 
 class ConcurrencyConfig(BaseModel):
@@ -71,6 +75,11 @@ class RolloutSample(BaseModel):
     extra_fields: dict[str, Any] = Field(default_factory=dict)
     """Anything JSON."""
 
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _finite(cls, value: Any) -> float | None:
+        return finite_reward(value)
+
     @model_validator(mode="before")
     @classmethod
     def _keep_a_copy(cls, data: Any) -> Any:
@@ -88,6 +97,28 @@ class RolloutSample(BaseModel):
             metrics=json_safe(self.metrics, "metrics"),
             extra_fields=json_safe(self.extra_fields, "extra_fields"),
         )
+
+
+def finite_reward(value: Any) -> float | None:
+    """A reward as a float, None as None; a `ValueError` that says what was given when it is no finite number.
+
+    Truth values and the scalars of array libraries are numbers; text is none, not even "0.5".
+    """
+    if value is None:
+        return None
+    try:
+        number = None if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last one: a tensor of several numbers
+        number = None
+    if number is not None and math.isfinite(number):
+        return number
+    got = str(number) if number is not None else f"{type(value).__name__} {_short(value)}"
+    raise PydanticCustomError(INVALID_REWARD, "the reward must be a finite number, got {got}", {"got": got})
+
+
+def _short(value: Any, most: int = 60) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= most else f"{shown[:most]}..."
 
 
 def json_safe(value: Any, where: str) -> Any:

@@ -247,7 +247,7 @@ class Driver02:
         assert response is not None
         failure = None
         if response.status is LoopStatus.ERROR:
-            failure = worded("agent_error", response.error_message, "failure")
+            failure = response.failure or worded("agent_error", response.error_message, "failure")
         metrics = response.metrics.model_dump() if response.metrics else {}
         sample = WireSample(
             messages=response.final_messages, reward=response.reward, extra_fields=response.extra_fields

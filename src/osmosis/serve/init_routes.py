@@ -15,10 +15,12 @@ from fastapi import Request, Response
 from pydantic import ValidationError as BadShape
 from starlette.applications import Starlette
 
+from osmosis.records.rollout import Phase
 from osmosis.records.wire02 import LoopStatus, RolloutRequest, RolloutResponse
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.failures import describe
+from osmosis.sdk.failures import describe, failure_of
 from osmosis.sdk.settings import RolloutSettings
+from osmosis.sdk.types import finite_reward
 
 from .desk import Draining, Entry, QueueFull
 from .http import HttpProblem, parse, read_body, reply_json
@@ -175,19 +177,10 @@ class LoopDesk:
 
 def response_of(run: LoopRun, outcome: Outcome) -> RolloutResponse:
     """The terminal message: the loop's own result, or ERROR with what is known."""
-    result = run.result
+    result, failure = run.result, outcome.failure
     if outcome.status == "success" and result is not None:
-        metrics = result.metrics or (run.context._metrics() if run.context else None)
         try:
-            return RolloutResponse(
-                rollout_id=run.request.rollout_id,
-                status=LoopStatus(result.status),
-                final_messages=result.final_messages,
-                finish_reason=result.finish_reason,
-                error_message=result.error_message,
-                reward=result.reward,
-                metrics=metrics,
-            )
+            return _response(run, result)
         except (BadShape, ValueError) as exc:
             message = f"the result of run is not valid: {exc}"
     else:
@@ -198,6 +191,26 @@ def response_of(run: LoopRun, outcome: Outcome) -> RolloutResponse:
         finish_reason="error",
         error_message=message,
         metrics=run.context._metrics() if run.context else None,
+        failure=failure,
+    )
+
+
+def _response(run: LoopRun, result: RolloutResult) -> RolloutResponse:
+    """The loop's result in words; ERROR with its conversation when only the reward is none."""
+    reward, invalid = None, None
+    try:
+        reward = finite_reward(result.reward)
+    except ValueError as exc:
+        invalid = failure_of(exc, Phase.SCORE)
+    return RolloutResponse(
+        rollout_id=run.request.rollout_id,
+        status=LoopStatus.ERROR if invalid else LoopStatus(result.status),
+        final_messages=result.final_messages,
+        finish_reason="error" if invalid else result.finish_reason,
+        error_message=invalid.message if invalid else result.error_message,
+        reward=reward,
+        metrics=result.metrics or (run.context._metrics() if run.context else None),
+        failure=invalid,
     )
 
 

@@ -90,7 +90,7 @@ class LoopBackend:
             failure = failure_of(exc, Phase.AGENT)
             return _failed(failure, wire_category(failure, exc))
         metrics = result.metrics.model_dump() if result.metrics else {}
-        sample = RolloutSample(messages=result.final_messages, label=init.label, metrics=metrics, reward=result.reward)
+        sample = RolloutSample(messages=result.final_messages, label=init.label, metrics=metrics)
         if result.status == LoopStatus.ERROR.value:
             failure = Failure(
                 phase=Phase.AGENT,
@@ -98,6 +98,13 @@ class LoopBackend:
                 message=result.error_message or "the agent reported an error without saying which",
             )
             failed = _failed(failure, "agent_error")
+            failed.sample = sample
+            return failed
+        try:
+            sample.reward = result.reward
+        except ValueError as exc:
+            failure = failure_of(exc, Phase.SCORE)
+            failed = _failed(failure, wire_category(failure, exc))
             failed.sample = sample
             return failed
         return ExecutionResult("success", sample=sample, graded=result.reward is not None)

@@ -245,6 +245,27 @@ async def test_grader_failures_keep_the_sample_and_are_no_zero() -> None:
         assert not result.graded
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(float("nan"), "nan"), (float("-inf"), "-inf"), ("high", "str 'high'"), ([0.5], "list [0.5]")],
+)
+@pytest.mark.parametrize("way", ["set_reward", "assignment"])
+async def test_a_reward_that_is_no_finite_number_says_so_plainly(value: Any, said: str, way: str) -> None:
+    async def grade(ctx: Any) -> None:
+        if way == "set_reward":
+            ctx.set_reward(value)
+        else:
+            ctx.sample.reward = value
+
+    result = await LocalBackend(workflow(_messages), grader=grader(grade)).execute(init())
+    assert (result.err_phase, result.err_category) == (Phase.SCORE, "validation_error")
+    assert result.failure is not None
+    assert result.failure.category is Category.INVALID_SCORE
+    assert result.failure.message == f"the reward must be a finite number, got {said}"
+    assert "finite" in (result.failure.fix or "")
+    assert "in grade" in (result.failure.traceback or "")
+
+
 async def test_rows_that_cannot_be_graded_say_so() -> None:
     result = await LocalBackend(workflow(_messages), grader=Exact).execute(init(label=None, metadata=None))
     assert "neither a label nor metadata" in (result.err_message or "")
@@ -317,6 +338,8 @@ def test_samples_refuse_what_is_no_number_and_copy_their_messages() -> None:
     assert RolloutSample(messages=[], trajectory_messages=None).trajectory_messages is None
     with pytest.raises(ValueError, match="finite"):
         sample.reward = float("inf")
+    sample.reward = True  # type: ignore[assignment]
+    assert sample.reward == 1.0
     sample.metrics = {"bad": float("nan"), "set": {1}, "object": object(), "good": 2}
     assert sample.to_wire().metrics == {"set": [1], "good": 2}
 

@@ -94,6 +94,11 @@ class BrokenGrader(Grader):
         raise ValueError("the answer key is torn")
 
 
+class NotANumber(Grader):
+    async def grade(self, ctx: GraderContext) -> None:
+        ctx.set_reward(float("nan"))
+
+
 def config(limit: int | None = None) -> AgentWorkflowConfig:
     return AgentWorkflowConfig(name="test", concurrency=ConcurrencyConfig(max_concurrent=limit))
 

@@ -22,6 +22,7 @@ from .support import (
     Crashes,
     Exact,
     Hangs,
+    NotANumber,
     OneCall,
     ScriptedModel,
     backend,
@@ -90,6 +91,17 @@ async def test_a_broken_grader_fails_the_score_not_the_rollout(tmp_path: Path, g
     assert failure.phase is Phase.SCORE
     assert "torn" in failure.message
     assert rollout.messages[-1]["content"] == "42"
+
+
+@BOTH
+async def test_a_reward_of_nan_is_an_invalid_score_on_this_side_too(tmp_path: Path, generation: str) -> None:
+    rollout = await one(tmp_path, generation, OneCall, grader=NotANumber)
+    assert rollout.status is RolloutStatus.SUCCESS
+    failure = rollout.scores["reward"].failure
+    assert failure is not None
+    assert (failure.phase, failure.category) == (Phase.SCORE, Category.INVALID_SCORE)
+    assert failure.message == "the reward must be a finite number, got nan"
+    assert failure.fix
 
 
 @BOTH

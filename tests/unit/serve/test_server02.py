@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from osmosis.records.rollout import Category
 from osmosis.records.wire02 import OpenAIFunctionToolSchema, RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.settings import RolloutClientSettings, RolloutSettings
@@ -32,6 +33,7 @@ QUICK = DeliveryPolicy(quick_tries=50, base_delay_s=0.01, max_delay_s=0.02)
 
 class Adds(RolloutAgentLoop):
     name = "adds"
+    reward = 1.0
 
     def get_tools(self, request: RolloutRequest) -> list[OpenAIFunctionToolSchema]:
         if request.metadata.get("no_tools"):
@@ -49,7 +51,7 @@ class Adds(RolloutAgentLoop):
             messages.append(done.message)
             ctx.log_event("llm_response", content=done.content, key=ctx.request.api_key)
             if not done.has_tool_calls:
-                return ctx.complete(messages, done.finish_reason, reward=1.0)
+                return ctx.complete(messages, done.finish_reason, reward=self.reward)
             for call in done.tool_calls:
                 ctx.record_tool_call(1.0)
                 messages.append({"role": "tool", "content": "8", "tool_call_id": call["id"]})
@@ -196,6 +198,25 @@ async def test_our_driver_drives_an_agent_loop_in_every_generation(tmp_path: Pat
             assert rollout.messages[-1]["content"] == "42"
             assert rollout.usage.total_tokens == 10
     assert [request.tools[0]["function"]["name"] for request in model.requests if request.tools] == ["add"] * 3
+
+
+@pytest.mark.parametrize("generation", ["0.2", "0.3", "0.4"])
+async def test_a_reward_of_nan_is_an_invalid_score_in_every_generation(tmp_path: Path, generation: str) -> None:
+    loop = Adds()
+    loop.reward = float("nan")
+    app = create_app(loop, spool_dir=tmp_path, environ={}, delivery_policy=QUICK)
+    async with (
+        running_app(app) as url,
+        open_gate(ScriptedModel()) as gate,
+        served(url, gate, plan(), generation=generation) as rollout_fn,
+    ):
+        rollout = await rollout_fn(task())
+    assert rollout.failure is None
+    assert rollout.messages[-1]["content"] == "42"
+    failure = rollout.scores["reward"].failure
+    assert failure is not None
+    assert failure.category is Category.INVALID_SCORE
+    assert failure.message == "the reward must be a finite number, got nan"
 
 
 def test_limits_that_make_no_sense_are_refused() -> None:
