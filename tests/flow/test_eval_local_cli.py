@@ -139,6 +139,13 @@ def test_when_everything_fails_the_exit_code_says_so(osmosis):
     assert "--retry-failed" in out
 
 
+def test_when_every_score_fails_the_exit_code_says_so(osmosis):
+    (osmosis.folder / "chat_score.py").write_text(SCORE.replace("1.0 if", "float('nan') if True or"))
+    code, out, _ = osmosis(OFFLINE)
+    assert code == 1
+    assert "score/invalid_score" in out
+
+
 def test_failed_rollouts_are_run_again_on_demand(osmosis):
     with ModelEndpoint(lambda body, n: Reply("boom", 500) if n in (2, 3) else None) as endpoint:
         line = f"{BASE} --model m --base-url {endpoint.url} --max-retries 0 --name r"

@@ -95,11 +95,9 @@ def exit_code(report: Report, fail_under: float | None = None) -> int:
     """0, or 1 when the run is not whole, nothing has a result, or the first score's mean is below the bar."""
     if report.stopped or report.completed < report.total:
         return 1
-    if report.completed and not report.succeeded and not report.skipped:
+    if report.unscored:
         return 1
     primary = report.primary
-    if primary is not None and primary.failed and not primary.scored:
-        return 1
     if fail_under is not None:
         return 1 if primary is None or primary.mean is None or primary.mean < fail_under else 0
     return 0

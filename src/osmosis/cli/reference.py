@@ -25,8 +25,8 @@ HEAD = """\
 Made from the commands by `make docs`; do not edit. A group without a command prints its help, `-h` works everywhere,
 and a wrong word is answered with the nearest right one.
 
-Exit codes: 0 done; 1 known error, or a run that failed or stayed below its bar; 2 wrong command line; 3 a bug in
-osmosis (a report to paste is written); 130 interrupted.
+Exit codes: 0 done; 1 known error, or a run that failed, has no score at all or stayed below its bar; 2 wrong
+command line; 3 a bug in osmosis (a report to paste is written); 130 interrupted.
 """
 
 

@@ -56,6 +56,14 @@ class RunView:
             return None
 
     @property
+    def unscored(self) -> bool:
+        """There were rollouts, and none of them has a score."""
+        report = self.report
+        if report is not None:
+            return report.unscored
+        return self.results.get("graded") == 0 and bool(self.results.get("failed"))
+
+    @property
     def progress(self) -> tuple[str, int, int]:
         """Stage, done, total."""
         progress = self.run.get("progress") or {}

@@ -121,14 +121,14 @@ def drawn(view: RunView) -> Any:
 def finished_result(
     operation: str, view: RunView, *, fail_under: float | None = None, resource: dict[str, Any] | None = None
 ) -> OperationResult:
-    """The result of a run that is over: exit code 1 when it failed, nothing succeeded, or it is below the bar."""
+    """The result of a run that is over: exit code 1 when it failed, nothing was scored, or it is below the bar."""
     report, summary = view.report, view.summary()
     code = 0 if view.status == "finished" else 1
-    if report is not None and report.total and not report.succeeded and not report.skipped:
-        code = 1
     rate = summary.get("pass_rate")
     below = fail_under is not None and (rate is None or rate < fail_under)
     message = f"run {view.name} is {view.status}"
+    if view.unscored:
+        message, code = f"{message}; none of its rollouts has a score", 1
     if below:
         shown = "none" if rate is None else f"{rate:.4f}"
         message, code = f"{message}; its pass rate {shown} is below --fail-under {fail_under}", 1
@@ -145,7 +145,7 @@ def finished_result(
         from rich.text import Text
 
         drawn(view)(console)
-        if below:
+        if below or view.unscored:
             console.print(Text(message, style="red"))
 
     group = operation.split(".", 1)[0]

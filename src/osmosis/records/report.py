@@ -110,3 +110,8 @@ class Report(Record):
     @property
     def primary(self) -> ScoreReport | None:
         return self.scores[0] if self.scores else None
+
+    @property
+    def unscored(self) -> bool:
+        """No rollout has the first score: all failed, or scoring did. Skipped ones want none; no rows, no complaint."""
+        return self.total > self.skipped and not (self.primary and self.primary.scored)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from osmosis.cli.context import AppContext, GlobalOptions
+from osmosis.cli.eval_show import exit_code as local_exit_code
 from osmosis.cli.output import Mode, Output
 from osmosis.cli.prompts import ask, choose, confirm, hidden
 from osmosis.cli.quickstart_model import STAND_IN, ModelChoice, choose_model
@@ -72,10 +73,19 @@ def test_nobody_is_asked_where_nobody_can_answer(tmp_path: Path) -> None:
         assert refused.value.details["flags"] == ["--yes"]
 
 
-def view(status: str, *, succeeded: int = 3, rate: float | None = 0.5) -> RunView:
+def view(
+    status: str, *, succeeded: int = 3, skipped: int = 0, scored: int | None = None, rate: float | None = 0.5
+) -> RunView:
+    """Three rollouts; as many scored as succeeded unless said, under two scores of which the second always works."""
+    scored = succeeded if scored is None else scored
+    wanted = 3 - skipped
     report = {
         "rows": 3, "attempts": 1, "pass_threshold": 1.0, "total": 3, "completed": 3, "succeeded": succeeded,
-        "failed": 3 - succeeded, "skipped": 0, "coverage": 1.0,
+        "failed": wanted - succeeded, "skipped": skipped, "coverage": 1.0,
+        "scores": [
+            {"name": "reward", "passed": 0, "scored": scored, "failed": wanted - scored},
+            {"name": "length", "passed": 0, "scored": succeeded, "failed": wanted - succeeded},
+        ],
     }  # fmt: skip
     run = {"id": "1", "name": "r-1", "status": status, "platform_url": "http://p/runs/1"}
     return RunView("eval", {"eval_run": run, "report": report, "results": {"pass_rate": rate, "score": rate}})
@@ -89,6 +99,10 @@ def view(status: str, *, succeeded: int = 3, rate: float | None = 0.5) -> RunVie
         (view("finished"), 0.6, 1),
         (view("finished", rate=None), 0.0, 1),
         (view("finished", succeeded=0), None, 1),
+        (view("finished", scored=0), None, 1),
+        (view("finished", scored=1), None, 0),
+        (view("finished", succeeded=0, skipped=3), None, 0),
+        (view("finished", succeeded=0, skipped=2), None, 1),
         (view("failed"), None, 1),
         (view("stopped"), None, 1),
     ],
@@ -103,6 +117,20 @@ def test_a_report_from_another_server_is_not_needed() -> None:
     seen = RunView("eval", {"eval_run": {"name": "x", "status": "finished"}, "report": {"surprise": 1}})
     assert seen.report is None
     assert finished_result("eval.wait", seen).exit_code == 0
+
+
+@pytest.mark.parametrize(("graded", "failed", "code"), [(0, 3, 1), (1, 2, 0), (0, 0, 0), (None, None, 0)])
+def test_without_a_report_the_results_decide(graded: int | None, failed: int | None, code: int) -> None:
+    results = {"graded": graded, "failed": failed}
+    seen = RunView("eval", {"eval_run": {"name": "x", "status": "finished"}, "results": results})
+    assert finished_result("eval.wait", seen).exit_code == code
+
+
+def test_a_run_without_a_single_score_says_so() -> None:
+    seen = view("finished", scored=0)
+    assert "none of its rollouts has a score" in finished_result("eval.submit", seen).message
+    assert seen.report is not None
+    assert local_exit_code(seen.report) == 1
 
 
 def test_downloads_go_into_the_workspace(tmp_path: Path) -> None:
