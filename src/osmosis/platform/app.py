@@ -16,7 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from osmosis._version import __version__
 
-from . import ingest
+from . import imports, ingest
 from .api import routers
 from .api.errors import handle_errors
 from .api.versions import ClientVersions
@@ -38,6 +38,7 @@ def create_app(settings: PlatformSettings) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         ingest.forget_abandoned(platform)
         ingest.recover(platform)
+        imports.recover(platform)
         worker = Worker(platform) if settings.worker else None
         if worker is not None:
             worker.start()
@@ -51,7 +52,8 @@ def create_app(settings: PlatformSettings) -> FastAPI:
     app = FastAPI(title="osmosis platform", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.platform = platform
     for router in routers():
-        app.include_router(router)
+        # as they are: include_router would build each of them again, at the first request
+        app.router.routes.extend(router.routes)
     for name in SIBLINGS:
         if find_spec(f"osmosis.platform.{name}") is not None:
             import_module(f"osmosis.platform.{name}").mount(app)

@@ -16,4 +16,4 @@ def mount(app: FastAPI) -> None:
     from .routes import router
 
     sync.recover(app.state.platform.db)
-    app.include_router(router)
+    app.router.routes.extend(router.routes)  # as in ..app

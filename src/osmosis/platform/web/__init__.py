@@ -19,4 +19,4 @@ def mount(app: FastAPI) -> None:
     app.state.live = LivePages()
     mount_static(app)
     for module in (login, run_pages, rollout_pages, workspace_pages):
-        app.include_router(module.router)
+        app.router.routes.extend(module.router.routes)  # as in ..app
