@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Response
 from fastapi.responses import Response as Raw
 from pydantic import BaseModel, Field
 
-from osmosis.errors import Conflict, NotFound
+from osmosis.errors import NotFound
 
 from .. import objects, tables
 from ..services import bodies, datasets, links, requests, results, rollouts, runs, samples, submit
@@ -167,12 +167,3 @@ def get_object(run_id: str, path: str, expires: int, signature: str, platform: P
         if run is None:
             raise NotFound("this run is gone")
         return Raw(samples.content(session, platform.settings, run, path), media_type="application/octet-stream")
-
-
-@router.post(f"{PREFIX}/imports")
-def imports(scope: ScopeDep) -> dict[str, Any]:
-    """Uploading a local run: not offered, and said so instead of a bare 404."""
-    raise Conflict(
-        "this platform does not take in runs that were made elsewhere",
-        hint="submit the config here: osmosis eval submit CONFIG",
-    )

@@ -33,6 +33,7 @@ def row(settings: PlatformSettings, run: tables.Run, creator: tables.User | None
         "progress": run.progress,
         "resolved_secret_scopes": run.secret_scopes,
         "stop_requested": run.stop_requested_at is not None,
+        "imported": run.imported is not None,
     }
     if run.kind == "eval":
         body["model"] = {"name": run.model_path}

@@ -16,13 +16,14 @@ from osmosis.records.run import RunStatus
 
 from .. import tables
 from ..security.vault import Vault
-from . import rollouts, runs, secrets
+from . import imports, rollouts, runs, secrets
 
 
 def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, given: Mapping[str, str]) -> int:
     """Make a run pending again; how many rollouts are to be made (0 = all of it, from the start) is the answer."""
     if not RunStatus(run.status).over:
         raise Conflict(f"run {run.name!r} is {run.status}: only a run that is over can be retried")
+    imports.refuse_retry(run)
     _check_secrets(session, run, given)
     if not run.dataset_path or run.dataset_id is None:
         raise Conflict(f"dataset {run.dataset!r} of run {run.name!r} was deleted", hint="submit a new run")

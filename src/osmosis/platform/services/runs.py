@@ -83,7 +83,7 @@ def next_name(session: Session, workspace_id: str, kind: str, rollout: str) -> s
 
 def log(session: Session, run_id: str, message: str, *, level: str = "info", step: str = "platform") -> None:
     """A line of the platform's own in a run's log."""
-    session.add(tables.RunLog(run_id=run_id, level=level, step=step, message=_storable(message)))
+    session.add(tables.RunLog(run_id=run_id, level=level, step=step, message=storable(message)))
 
 
 def add_lines(session: Session, run: tables.Run, lines: list[LogLine]) -> None:
@@ -94,14 +94,15 @@ def add_lines(session: Session, run: tables.Run, lines: list[LogLine]) -> None:
             timestamp=line.timestamp,
             level=line.level,
             step=line.step[:100],
-            message=_storable(line.message),
+            message=storable(line.message),
             details=line.details,
         )
         for line in lines
     )
 
 
-def _storable(message: str) -> str:
+def storable(message: str) -> str:
+    """A log message as the database takes it: no NUL, of a bearable length."""
     return message.replace("\0", "")[:MAX_LOG_MESSAGE]
 
 

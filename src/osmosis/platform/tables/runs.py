@@ -57,6 +57,8 @@ class Run(Base):
     """records.rollout.Failure."""
     retries: Mapped[int] = mapped_column(default=0)
     """How often a person asked for the failed rollouts again; each has its own work folder."""
+    imported: Mapped[dict[str, Any] | None]
+    """For a run that was made elsewhere: `local_run_id`, `name` there, `provenance`. None for runs of this platform."""
 
     lease_hash: Mapped[str | None]
     """SHA-256 of the token of the job that speaks for this run."""

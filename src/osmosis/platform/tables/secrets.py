@@ -31,3 +31,6 @@ class Secret(Base):
     updater_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
+    last_used_at: Mapped[datetime | None]
+    last_used_by: Mapped[str | None]
+    """Name of the run whose job was last given the value."""

@@ -79,7 +79,7 @@ class RunView:
     @property
     def can_retry(self) -> bool:
         """Whether there is something to do again."""
-        if self.run.kind != "eval" or not self.over:
+        if self.run.kind != "eval" or not self.over or self.run.imported is not None:
             return False
         return self.completed < self.total or (self.report is not None and self.report.coverage < 1)
 

@@ -1,0 +1,133 @@
+"""`/api/cli/eval-runs/imports`: a run that was made on somebody's machine, taken in file by file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel, Field
+
+from osmosis.errors import Conflict, NotFound
+
+from .. import imports as files
+from .. import objects, tables
+from ..context import Platform
+from ..services import imports
+from ..services.import_manifest import MAX_PATHS, Manifest
+from .deps import PlatformDep, ScopeDep
+
+router = APIRouter()
+PREFIX = "/api/cli/eval-runs/imports"
+
+
+class Paths(BaseModel):
+    paths: list[str] = Field(max_length=MAX_PATHS)
+
+
+class Part(BaseModel):
+    part_number: int
+    etag: str
+
+
+class Sent(BaseModel):
+    path: str
+    parts: list[Part] = Field(default_factory=list)
+
+
+@router.post(PREFIX)
+def create(body: Manifest, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+    """Open a session, or find the one of the same manifest: only its pending files are still to be sent."""
+    with platform.db.write() as session:
+        row = imports.open_session(session, scope.workspace, scope.user, body)
+        return imports.body(session, platform.settings, row)
+
+
+@router.get(f"{PREFIX}/{{session_id}}")
+def get_session(session_id: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+    with platform.db.read() as session:
+        return imports.body(session, platform.settings, imports.find(session, scope.workspace, session_id))
+
+
+@router.post(f"{PREFIX}/{{session_id}}/uploads")
+def uploads(session_id: str, body: Paths, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+    """Where to send these files."""
+    with platform.db.read() as session:
+        row = imports.find(session, scope.workspace, session_id)
+        found = imports.files_at(session, row, body.paths)
+    return {
+        "files": [
+            {"path": file.path, "size": file.size, "sha256": file.sha256, "upload": _upload(platform, file)}
+            for file in found
+        ]
+    }
+
+
+def _upload(platform: Platform, file: tables.ImportFile) -> dict[str, Any]:
+    body: dict[str, Any] = {"expires_in": platform.settings.url_lifetime_s}
+    place = f"imports/{file.import_id}/{file.number}"
+    each = files.part_size(platform, file.size)
+    if not each:
+        url = objects.sign_url(platform, f"{place}/1", method="PUT")
+        return {**body, "method": "simple", "presigned_url": url, "upload_headers": {}}
+    count = files.part_count(platform, file.size)
+    parts = [
+        {
+            "part_number": number,
+            "presigned_url": objects.sign_url(platform, f"{place}/{number}", method="PUT"),
+            "size": _part_bytes(platform, file, number),
+        }
+        for number in range(1, count + 1)
+    ]
+    return {**body, "method": "multipart", "part_size": each, "total_parts": count, "presigned_urls": parts}
+
+
+def _part_bytes(platform: Platform, file: tables.ImportFile, number: int) -> int:
+    each = files.part_size(platform, file.size)
+    return min(each, file.size - (number - 1) * each) if each else file.size
+
+
+@router.put("/api/objects/imports/{session_id}/{number}/{part}")
+async def put_part(
+    session_id: str, number: int, part: int, expires: int, signature: str, request: Request, platform: PlatformDep
+) -> Response:
+    path = f"imports/{session_id}/{number}/{part}"
+    objects.check_url(platform, path, method="PUT", expires=expires, signature=signature)
+    file = await run_in_threadpool(_open_file, platform, session_id, number)
+    if not 1 <= part <= files.part_count(platform, file.size):
+        raise NotFound(f"{file.path} has no part {part}")
+    folder = files.part_dir(platform, session_id, number)
+    limit = _part_bytes(platform, file, part)
+    etag = await objects.store_part(folder, part, request.stream(), limit=limit)
+    return Response(status_code=200, headers={"ETag": etag})
+
+
+def _open_file(platform: Platform, session_id: str, number: int) -> tables.ImportFile:
+    with platform.db.read() as session:
+        row = session.get(tables.Import, session_id)
+        file = session.get(tables.ImportFile, (session_id, number))
+    if row is None or file is None:
+        raise NotFound("there is no such upload any more", hint="upload the run again")
+    if row.status != imports.UPLOADING or file.uploaded:
+        raise Conflict(f"{file.path} is here already")
+    return file
+
+
+@router.post(f"{PREFIX}/{{session_id}}/uploads/complete")
+def complete(session_id: str, body: Sent, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+    """One file was sent whole; what arrived is compared with what was announced."""
+    with platform.db.read() as session:
+        row = imports.find(session, scope.workspace, session_id)
+        file = imports.files_at(session, row, [body.path])[0]
+    files.receive(platform, file)
+    return {"path": file.path, "size": file.size, "sha256": file.sha256, "state": "uploaded"}
+
+
+@router.post(f"{PREFIX}/{{session_id}}/finalize")
+def finalize(session_id: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+    """Make the run. Said twice (the first answer was lost), it is the same."""
+    with platform.db.read() as session:
+        imports.find(session, scope.workspace, session_id)
+    files.finalize(platform, session_id)
+    with platform.db.read() as session:
+        return imports.body(session, platform.settings, session.get_one(tables.Import, session_id))

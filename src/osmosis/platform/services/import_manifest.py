@@ -1,0 +1,113 @@
+"""What a client says about a local run before it sends its files: the manifest, checked whole.
+
+Paths are names out of a closed list of shapes; a file is stored under its number, so no path from outside ever
+becomes one of ours.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from osmosis.errors import ValidationError
+from osmosis.records.base import Record
+from osmosis.records.dataset import MAX_BYTES
+
+SCHEMA = 1
+MAX_FILES = 100_000
+MAX_PATHS = 100
+INDEX = "index.jsonl"
+REPORT = "report.json"
+LOGS = "logs.txt"
+KNOWN = (INDEX, REPORT, LOGS, "progress.json", "metrics.json", "summary.jsonl")
+TRAJECTORY = re.compile(r"^trajectories/[A-Za-z0-9._+-]{1,200}\.json$")
+ARTIFACT = re.compile(r"^artifacts/row_(\d+)_run_(\d+)/(.{1,1000})$")
+
+
+class FileSpec(Record):
+    """One file that will be sent."""
+
+    path: str
+    size: int = Field(ge=0)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class RolloutSource(Record):
+    """The code that ran."""
+
+    name: str = Field(min_length=1)
+    source_digest: str | None = None
+    branch: str | None = None
+    commit_sha: str | None = None
+
+
+class DatasetSource(Record):
+    """The file the rows came from."""
+
+    name: str = Field(min_length=1)
+    sha256: str | None = None
+    selected_source_rows: list[int] | int | None = None
+
+
+class Experiment(Record):
+    rollout: RolloutSource
+    entrypoint: str = ""
+    model_path: str = Field(min_length=1)
+    dataset: DatasetSource
+
+
+class Evaluation(Record):
+    n: int = Field(default=1, ge=1)
+    pass_threshold: float = 1.0
+
+
+class LocalRun(Record):
+    """The run as it was made elsewhere."""
+
+    name: str = Field(min_length=1)
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    experiment_config: Experiment
+    evaluation_config: Evaluation = Field(default_factory=Evaluation)
+
+
+class Manifest(Record):
+    """Body of `POST eval-runs/imports`."""
+
+    schema_version: int = SCHEMA
+    local_run_id: str = Field(min_length=1, max_length=200)
+    manifest_digest: str = Field(min_length=1, max_length=200)
+    run: LocalRun
+    provenance: dict[str, Any] | None = None
+    files: list[FileSpec]
+    reimport: bool = False
+
+    def check(self) -> None:
+        """ValidationError for another schema, paths out of place, or too much."""
+        if self.schema_version != SCHEMA:
+            raise ValidationError(
+                f"this platform takes in runs of schema {SCHEMA}, not {self.schema_version}", field="schema_version"
+            )
+        paths = [file.path for file in self.files]
+        if INDEX not in paths:
+            raise ValidationError(f"the run has no {INDEX}", field="files")
+        if len(set(paths)) != len(paths):
+            raise ValidationError("a path is named twice", field="files")
+        if wrong := [path for path in paths if not is_path(path)]:
+            issues = [{"key": "files", "message": f"{path!r} is no file of a run"} for path in wrong[:5]]
+            raise ValidationError(f"{len(wrong)} paths are out of place, first {wrong[0]!r}", issues=issues)
+        if len(paths) > MAX_FILES or sum(file.size for file in self.files) > MAX_BYTES:
+            raise ValidationError(f"a run may have {MAX_FILES} files and {MAX_BYTES // 1024**3} GiB in all")
+
+
+def is_path(path: str) -> bool:
+    """Whether a run may have a file of this name."""
+    if path in KNOWN or TRAJECTORY.match(path):
+        return True
+    match = ARTIFACT.match(path)
+    if match is None or "\\" in path or "\0" in path:
+        return False
+    return all(part not in ("", ".", "..") and len(part.encode()) <= 255 for part in match[3].split("/"))
