@@ -31,6 +31,7 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", help="address to listen on (127.0.0.1)")
     serve.add_argument("--port", type=int, help="port to listen on (7575)")
     serve.add_argument("--public-url", help="how clients reach it, when not by host and port")
+    serve.add_argument("--private-servers", action="store_true", help="let servers of private networks register")
     serve.add_argument("--no-worker", action="store_true", help="run no jobs in this process")
     worker = commands.add_parser("worker", help="one more worker over the same database and data folder")
     worker.add_argument("--platform-url", required=True, help="where jobs report to")
@@ -69,7 +70,7 @@ def _serve(args: argparse.Namespace, given: dict[str, object]) -> int:
     from .app import create_app
 
     given |= {"host": args.host, "port": args.port, "public_url": args.public_url}
-    given["worker"] = not args.no_worker
+    given |= {"worker": not args.no_worker, "private_servers": args.private_servers}
     settings = PlatformSettings.from_environ(os.environ, **given)
     listener = listen(settings)
     _log_to(settings.log_file)

@@ -56,6 +56,8 @@ class PlatformSettings:
     """How long a signed object URL works."""
     owner_name: str = "local"
     """Handle of the first user, who starts the platform; also the owner part of internal repositories."""
+    private_servers: bool = False
+    """Rollout servers on loopback and private networks may register although this platform is reached by others."""
     environ: Mapping[str, str] = field(default_factory=dict)
     """Environment of the process, from which a job's is picked."""
 

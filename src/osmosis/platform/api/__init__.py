@@ -7,7 +7,33 @@ from fastapi import APIRouter
 
 def routers() -> list[APIRouter]:
     """Every router of the API, in order of match."""
-    from . import auth, browser, datasets, eval_runs, jobs, models, secrets, sync, training_runs, workspaces
+    from . import (
+        auth,
+        browser,
+        datasets,
+        eval_runs,
+        imports,
+        jobs,
+        models,
+        rollout_servers,
+        secrets,
+        sync,
+        training_runs,
+        workspaces,
+    )
 
-    parts = (auth, browser, workspaces, sync, datasets, secrets, eval_runs, training_runs, models, jobs)
+    parts = (
+        auth,
+        browser,
+        workspaces,
+        sync,
+        datasets,
+        secrets,
+        imports,
+        eval_runs,
+        training_runs,
+        models,
+        rollout_servers,
+        jobs,
+    )
     return [part.router for part in parts]

@@ -1,4 +1,4 @@
-"""What a workspace has: datasets, secrets (never a value), its repository with Git Sync."""
+"""What a workspace has: datasets, secrets (never a value), its repository with Git Sync, rollout servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi import APIRouter, BackgroundTasks, Depends, Form, Request, Response
 from osmosis.errors import NotFound
 
 from .. import tables
-from ..services import datasets, repositories, secrets, sync, synced, workspaces
+from ..services import datasets, repositories, rollout_servers, secrets, sync, synced, workspaces
 from .render import PageRoute, page, redirect
 from .session import Viewer, check_viewer_form, platform_of, viewer
 
@@ -21,6 +21,7 @@ ViewerDep = Annotated[Viewer, Depends(viewer)]
 PER_PAGE = 50
 PREVIEW_ROWS = 20
 EVENTS = 30
+SERVERS = 50
 
 
 @router.get("/{workspace}/datasets")
@@ -79,8 +80,19 @@ def repository_page(request: Request, who: ViewerDep, workspace: str, branch: st
     with platform.db.read() as session:
         row, _ = workspaces.by_name(session, who.user, workspace)
         repository = repositories.of_workspace(session, row.id)
+        found = list(session.scalars(rollout_servers.visible(who.user, row).limit(SERVERS)))
+        people = datasets.creator_names(session, {server.owner_id for server in found})
+        servers = [(server, rollout_servers.status_of(server), people.get(server.owner_id)) for server in found]
         if repository is None:
-            return page(request, "repository.html", who, here="repository", workspace=workspace, repository=None)
+            return page(
+                request,
+                "repository.html",
+                who,
+                here="repository",
+                workspace=workspace,
+                repository=None,
+                servers=servers,
+            )
         known = sync.known_branches(session, repository.id)
         shown = branch if branch in known else repository.default_branch
         commit = known.get(shown)
@@ -90,7 +102,7 @@ def repository_page(request: Request, who: ViewerDep, workspace: str, branch: st
         request, "repository.html", who, here="repository", workspace=workspace, repository=repository,
         address=repositories.address(platform.settings, repository), branches=sorted(known), shown=shown,
         commit=commit, held=held, events=events, total=total,
-        working=any(event.status in ("Pending", "Syncing") for event in events),
+        working=any(event.status in ("Pending", "Syncing") for event in events), servers=servers,
     )  # fmt: skip
 
 

@@ -1,0 +1,97 @@
+"""`/api/cli/rollout-server`: what `osmosis serve` says of itself; `/api/cli/rollout-servers` lists them, without keys.
+
+A client of generation 0.2 sends only its bearer token: then a server is its owner's alone. The check of a server
+happens between two sessions, never in one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel
+
+from .. import tables
+from ..context import Platform
+from ..services import datasets, rollout_servers, server_probe
+from ..services.pages import Page
+from .deps import CallerDep, PlatformDep, get_scope, has_scope
+
+router = APIRouter(prefix="/api/cli")
+
+
+class NewServer(BaseModel):
+    host: str
+    port: int
+    agent_loop_name: str
+    api_key: str | None = None
+
+
+def named_workspace(request: Request, platform: PlatformDep, caller: CallerDep) -> tables.Workspace | None:
+    """The workspace the request names; none when it names none."""
+    return get_scope(request, platform, caller).workspace if has_scope(request) else None
+
+
+WorkspaceDep = Annotated[tables.Workspace | None, Depends(named_workspace)]
+
+
+@router.post("/rollout-server/register")
+async def register(
+    body: NewServer, platform: PlatformDep, caller: CallerDep, workspace: WorkspaceDep
+) -> dict[str, Any]:
+    rollout_servers.check_name(body.agent_loop_name)
+    target = server_probe.Target(body.host, body.port, body.api_key or None)
+    health = await server_probe.check(target, private=server_probe.takes_private(platform.settings))
+    who = rollout_servers.Registrant(caller.user.id, workspace.id if workspace else None)
+
+    def note() -> str:
+        with platform.db.write() as session:
+            vault = platform.vault
+            return rollout_servers.register(session, vault, who, body.agent_loop_name, target, health).id
+
+    result = {"server_info": health.info} if health.error is None else {"error": health.error}
+    return {"id": await run_in_threadpool(note), "status": health.status, "health_check_result": result}
+
+
+@router.post("/rollout-server/{server_id}/heartbeat")
+async def heartbeat(server_id: str, platform: PlatformDep, caller: CallerDep) -> dict[str, Any]:
+    """The server lives. One that was not healthy is looked at again."""
+
+    def note() -> tables.RolloutServer:
+        with platform.db.write() as session:
+            return rollout_servers.heartbeat(session, caller.user, server_id)
+
+    row = await run_in_threadpool(note)
+    status = row.status if row.status == "healthy" else await _look_again(platform, row)
+    return {"id": row.id, "status": status}
+
+
+async def _look_again(platform: Platform, row: tables.RolloutServer) -> str:
+    target = rollout_servers.target_of(platform.vault, row)
+    health = await server_probe.check(target, private=server_probe.takes_private(platform.settings))
+
+    def note() -> None:
+        with platform.db.write() as session:
+            rollout_servers.note_health(session, row.id, health)
+
+    await run_in_threadpool(note)
+    return health.status
+
+
+@router.delete("/rollout-server/{server_id}", status_code=204)
+def remove(server_id: str, platform: PlatformDep, caller: CallerDep) -> Response:
+    with platform.db.write() as session:
+        rollout_servers.remove(session, caller.user, server_id)
+    return Response(status_code=204)
+
+
+@router.get("/rollout-servers")
+def list_servers(
+    platform: PlatformDep, caller: CallerDep, workspace: WorkspaceDep, limit: int = 50, offset: int = 0
+) -> dict[str, Any]:
+    page = Page(limit, offset)
+    with platform.db.read() as session:
+        rows, total = page.fetch(session, rollout_servers.visible(caller.user, workspace))
+        owners = datasets.creator_names(session, {row.owner_id for row in rows})
+    return page.wrap("rollout_servers", [rollout_servers.body(row, owners.get(row.owner_id)) for row in rows], total)

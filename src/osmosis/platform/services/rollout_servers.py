@@ -1,0 +1,146 @@
+"""Rollout servers of people and workspaces: note one, keep it alive, take it out, list.
+
+A server belongs to the person whose token registered it, and is seen by the members of the workspace it was
+registered for, if any. Its API key is sealed and leaves only towards the server itself; nothing here contacts one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.errors import NotFound, ValidationError
+from osmosis.records.base import utc_now
+
+from .. import tables
+from ..security.vault import Sealed, Vault
+from .server_probe import Health, Target
+
+SILENT_AFTER = timedelta(minutes=3)
+"""A server without a heartbeat for this long is shown as gone; it says one every minute."""
+FORGOTTEN_AFTER = timedelta(days=1)
+MAX_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Registrant:
+    """For whom a server is registered."""
+
+    owner_id: str
+    workspace_id: str | None
+
+
+def check_name(name: str) -> None:
+    if not name.strip() or len(name) > MAX_NAME or not name.isprintable():
+        raise ValidationError(
+            f"agent_loop_name must be a printable text of 1 to {MAX_NAME} characters", field="agent_loop_name"
+        )
+
+
+def register(
+    session: Session, vault: Vault, who: Registrant, name: str, target: Target, health: Health
+) -> tables.RolloutServer:
+    """Note a server that was just checked; an earlier entry of this person at the same address gives way."""
+    check_name(name)
+    now = utc_now()
+    session.get_one(tables.User, who.owner_id, with_for_update=True)  # one registration of a person at a time
+    table = tables.RolloutServer
+    same = sa.and_(table.owner_id == who.owner_id, table.host == target.host, table.port == target.port)
+    session.execute(sa.delete(table).where(sa.or_(same, table.last_seen < now - FORGOTTEN_AFTER)))
+    row = table(
+        id=tables.new_id(),
+        owner_id=who.owner_id,
+        workspace_id=who.workspace_id,
+        host=target.host,
+        port=target.port,
+        agent_loop_name=name,
+        last_seen=now,
+        created_at=now,
+    )
+    if target.api_key:
+        sealed = vault.seal(target.api_key, _about(row))
+        row.key_id, row.nonce, row.ciphertext = sealed.key_id, sealed.nonce, sealed.ciphertext
+    _note(row, health)
+    session.add(row)
+    session.flush()
+    return row
+
+
+def heartbeat(session: Session, user: tables.User, server_id: str) -> tables.RolloutServer:
+    """The server lives; NotFound once it was taken out, so that it registers again."""
+    row = _own(session, user, server_id)
+    row.last_seen = utc_now()
+    return row
+
+
+def target_of(vault: Vault, row: tables.RolloutServer) -> Target:
+    """Where and with which key to check it again."""
+    key = None
+    if row.key_id is not None and row.nonce is not None and row.ciphertext is not None:
+        key = vault.unseal(Sealed(row.key_id, row.nonce, row.ciphertext), _about(row))
+    return Target(row.host, row.port, key)
+
+
+def note_health(session: Session, server_id: str, health: Health) -> None:
+    """What a later check found; nothing when the entry is gone by now."""
+    row = session.get(tables.RolloutServer, server_id, with_for_update=True)
+    if row is not None:
+        _note(row, health)
+
+
+def remove(session: Session, user: tables.User, server_id: str) -> None:
+    """Take out one of the person's own servers, and its key with it."""
+    session.delete(_own(session, user, server_id))
+
+
+def visible(user: tables.User, workspace: tables.Workspace | None) -> sa.Select[tables.RolloutServer]:
+    """The workspace's and the person's own without one; outside a workspace all of the person's. Latest first."""
+    table = tables.RolloutServer
+    mine: sa.ColumnElement[bool] = table.owner_id == user.id
+    if workspace is not None:
+        mine = sa.or_(table.workspace_id == workspace.id, sa.and_(mine, table.workspace_id.is_(None)))
+    recent = table.last_seen >= utc_now() - FORGOTTEN_AFTER
+    return sa.select(table).where(mine, recent).order_by(table.created_at.desc(), table.id)
+
+
+def status_of(row: tables.RolloutServer, now: datetime | None = None) -> str:
+    """`healthy`, `unhealthy`, or `gone` when it has been silent for 3 minutes."""
+    return "gone" if (now or utc_now()) - row.last_seen > SILENT_AFTER else row.status
+
+
+def body(row: tables.RolloutServer, owner: tables.User | None) -> dict[str, Any]:
+    """A server as clients read it: never its key."""
+    status = status_of(row)
+    return {
+        "id": row.id,
+        "agent_loop_name": row.agent_loop_name,
+        "host": row.host,
+        "port": row.port,
+        "status": status,
+        "error": row.error if status == "unhealthy" else None,
+        "has_api_key": row.key_id is not None,
+        "scope": "workspace" if row.workspace_id else "user",
+        "owner_name": owner.name if owner else None,
+        "last_seen": row.last_seen.isoformat(),
+        "created_at": row.created_at.isoformat(),
+    }
+
+
+def _note(row: tables.RolloutServer, health: Health) -> None:
+    row.status, row.error = health.status, health.error
+
+
+def _own(session: Session, user: tables.User, server_id: str) -> tables.RolloutServer:
+    row = session.get(tables.RolloutServer, server_id, with_for_update=True)
+    if row is None or row.owner_id != user.id:
+        raise NotFound(f"no rollout server {server_id}", hint="start it again: osmosis serve registers it")
+    return row
+
+
+def _about(row: tables.RolloutServer) -> str:
+    """What a sealed key is bound to."""
+    return "|".join(("rollout-server", row.id, row.owner_id, row.host, str(row.port)))
