@@ -1,17 +1,16 @@
 """A model behind an OpenAI-compatible `/chat/completions`: vLLM, SGLang, Ollama, OpenAI, a trainer's endpoint.
 
-One aiohttp session serves every rollout of a run. Replies stay plain dicts: nothing is validated beyond what an
-agent needs, and no parameter is dropped or renamed on the way.
+One wire, with its kept-alive connections, serves every rollout of a run. Replies stay plain dicts: nothing is
+validated beyond what an agent needs, and no parameter is dropped or renamed on the way.
 """
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import urlsplit
 
-import aiohttp
 import orjson
-from yarl import URL
 
 from osmosis.errors import ModelError
 from osmosis.records.plan import ModelSpec, Retry
@@ -21,8 +20,8 @@ from .failures import http_error, model_error
 from .model import ChatRequest, Completion, Signals, sampling
 from .pricing import Price, price_of
 from .retry import RetryingModel
+from .wire import open_wire
 
-CONNECT_TIMEOUT_S = 10.0
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -39,31 +38,18 @@ class OpenAICompatibleModel(RetryingModel):
         signals: Signals | None = None,
     ) -> None:
         super().__init__(spec, retry=retry, signals=signals)
-        self._url = URL((spec.base_url or "").rstrip("/") + "/chat/completions")
-        self._local = self._url.host in _LOOPBACK
-        self._headers = {"content-type": "application/json"}
+        self._url = (spec.base_url or "").rstrip("/") + "/chat/completions"
+        parts = urlsplit(self._url)
+        local = (parts.hostname or "") in _LOOPBACK
+        headers = {"content-type": "application/json"}
         if api_key:
-            self._headers["authorization"] = f"Bearer {api_key}"
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        self._session: aiohttp.ClientSession | None = None
-        self._price: Price | None = price_of(spec, local=self._local)
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60, ttl_dns_cache=300),
-                headers=self._headers,
-                timeout=self._timeout,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=not self._local,  # proxies; looking them up for every loopback call would cost
-                json_serialize=lambda value: orjson.dumps(value).decode(),
-            )
-        return self._session
+            headers["authorization"] = f"Bearer {api_key.strip()}"
+        self._wire = open_wire(self._url, headers, timeout_s=timeout_s, loopback=local)
+        self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._price: Price | None = price_of(spec, local=local)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._wire.close()
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
         """The request as it is sent."""
@@ -80,19 +66,16 @@ class OpenAICompatibleModel(RetryingModel):
         except TypeError as error:
             raise model_error(Category.BAD_REQUEST, f"the request is not JSON: {error}") from error
         try:
-            async with self._open().post(self._url, data=payload) as reply:
-                raw = await reply.read()
-                if reply.status != 200:
-                    raise http_error(
-                        reply.status, raw, model=self.spec.name, retry_after=reply.headers.get("retry-after")
-                    )
+            reply = await self._wire.post(payload)
         except asyncio.TimeoutError as error:
             raise model_error(Category.TIMEOUT, f"{self.spec.name} did not answer within the time limit") from error
-        except (aiohttp.ClientError, OSError) as error:
+        except OSError as error:
             raise model_error(
-                Category.CONNECTION, f"no answer from {self._url.origin()}: {type(error).__name__}: {error}"
+                Category.CONNECTION, f"no answer from {self._origin}: {type(error).__name__}: {error}"
             ) from error
-        return self._read(raw)
+        if reply.status != 200:
+            raise http_error(reply.status, reply.body, model=self.spec.name, retry_after=reply.retry_after)
+        return self._read(reply.body)
 
     def _read(self, raw: bytes) -> Completion:
         return read_completion(raw, model=self.spec.name, price=self._price)

@@ -1,0 +1,46 @@
+"""The wire for TLS and proxies: one aiohttp session for a whole run. The only place where the models import aiohttp."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+from yarl import URL
+
+from .wire import CONNECT_TIMEOUT_S, ConnectionFailed, Reply
+
+
+class AiohttpWire:
+    """One POST target over one session."""
+
+    def __init__(self, url: str, headers: dict[str, str], *, timeout_s: float | None, trust_env: bool) -> None:
+        self._url = URL(url)
+        self._headers = headers
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        self._trust_env = trust_env
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, payload: bytes) -> Reply:
+        try:
+            async with self._open().post(self._url, data=payload, allow_redirects=False) as reply:
+                return Reply(reply.status, await reply.read(), reply.headers.get("retry-after"))
+        except asyncio.TimeoutError:
+            raise  # an OSError too, from Python 3.11 on
+        except (aiohttp.ClientError, OSError) as error:
+            raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60, ttl_dns_cache=300),
+                headers=self._headers,
+                timeout=self._timeout,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=self._trust_env,
+            )
+        return self._session
