@@ -16,6 +16,7 @@ from osmosis.platform.services.submit import pick_rows
 from osmosis.records.report import PassAtK, Report, ScoreReport
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
 from osmosis.records.run import JobResult, RunStatus
+from osmosis.records.trajectory import Trajectory
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/calculator", "dataset": "sums"}
 
@@ -276,6 +277,10 @@ def test_downloads_weigh_what_the_manifest_says(ready) -> None:
         fetched = ready.anonymous.get("/" + item["url"].split("/", 3)[3])
         assert fetched.status_code == 200
         assert len(fetched.content) == sizes[item["path"]], item["path"]
+        if item["path"].startswith("trajectories/"):
+            document = Trajectory.model_validate_json(fetched.content)
+            assert document.session_id in ("r-0-0", "r-3-0")
+            assert document.extra.osmosis["scores"]["reward"]["value"] == document.extra.osmosis["reward"]
     narrow = ready.json("GET", f"eval-runs/{run['id']}/samples/manifest?types=trajectories,artifacts&rows=1-2,3")
     assert [file["path"] for file in narrow["files"]] == [
         "trajectories/row_3_run_0.json",

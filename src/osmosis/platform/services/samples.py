@@ -1,7 +1,8 @@
 """The files of a run that can be downloaded: metrics, one trajectory per rollout, artifacts, the log.
 
-Files that are made from the database are made when they are fetched; `trajectory` sizes are known beforehand, so
-that a client skips what it has. A path from outside is checked against what exists, never joined blindly.
+Files that are made from the database are made when they are fetched, and once for the manifest, whose sizes are exact,
+so that a client skips what it has. Trajectories are ATIF documents. A path from outside is checked against what exists,
+never joined blindly.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, undefer
 
+from osmosis._version import __version__
 from osmosis.errors import NotFound, ValidationError
+from osmosis.records.rollout import Rollout
+from osmosis.records.trajectory import trajectory_of
 from osmosis.records.wire import check_rollout_id
 
 from .. import tables
@@ -54,9 +58,17 @@ def _selected(row: int, ranges: list[tuple[int, int]]) -> bool:
 
 
 def _trajectories(session: Session, run: tables.Run, ranges: list[tuple[int, int]]) -> Iterator[dict[str, Any]]:
-    for row in session.scalars(rollouts.listed(run.id)):
-        if _selected(row.row_index, ranges):
-            yield {"path": f"trajectories/row_{row.row_index}_run_{row.attempt}.json", "size": row.size}
+    query = rollouts.listed(run.id)
+    if ranges:
+        query = query.where(sa.or_(*(tables.Rollout.row_index.between(low, high) for low, high in ranges)))
+    for row in session.scalars(query.options(undefer(tables.Rollout.body)).execution_options(yield_per=100)):
+        path = f"trajectories/row_{row.row_index}_run_{row.attempt}.json"
+        yield {"path": path, "size": len(_trajectory(row.body))}
+
+
+def _trajectory(body: str) -> bytes:
+    """A stored rollout as the document that is downloaded."""
+    return trajectory_of(Rollout.model_validate_json(body), version=__version__).to_line()
 
 
 def artifact_dirs(settings: PlatformSettings, run: tables.Run, rollout_id: str) -> list[Path]:
@@ -93,7 +105,7 @@ def content(session: Session, settings: PlatformSettings, run: tables.Run, path:
     if path == "logs.txt":
         return b"".join(_log_lines(session, run))
     if match := TRAJECTORY.match(path):
-        return rollouts.text(session, run.id, int(match[1]), int(match[2])).encode()
+        return _trajectory(rollouts.text(session, run.id, int(match[1]), int(match[2])))
     return _artifact(session, settings, run, path).read_bytes()
 
 

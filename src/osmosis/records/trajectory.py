@@ -1,0 +1,362 @@
+"""Trajectories as other tools read them: documents of the Agent Trajectory Interchange Format (ATIF) v1.7, made from
+chat messages. Rollout servers write them to disk, the platform offers them for download. Unknown keys and numbers that
+are not finite are refused; what the format has no place for is kept in `extra`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mimetypes
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, field_validator
+
+from .base import Record, Strict
+from .rollout import Message, Rollout
+
+SCHEMA_VERSION: Literal["ATIF-v1.7"] = "ATIF-v1.7"
+AGENT_NAME = "osmosis-rollout-sdk"
+
+Source = Literal["system", "user", "agent"]
+
+_SOURCES: dict[str, Source] = {"system": "system", "developer": "system", "user": "user", "assistant": "agent"}
+_IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a finite number")
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+        _finite(part)
+    return value
+
+
+Free = Annotated[dict[str, Any], AfterValidator(_finite)]
+"""Any JSON object."""
+
+
+class ImageSource(Strict):
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    path: str
+    """A file or a URL."""
+
+
+class ContentPart(Strict):
+    type: Literal["text", "image"]
+    text: str | None = None
+    source: ImageSource | None = None
+
+
+Content = str | list[ContentPart]
+
+
+class ToolCall(Strict):
+    tool_call_id: str
+    function_name: str
+    arguments: Free
+    extra: Free | None = None
+    """`arguments` as the model wrote them, when they are no JSON object."""
+
+
+class ObservationResult(Strict):
+    source_call_id: str | None = None
+    """The tool call of the same step that this answers; None when it names none that is known."""
+    content: Content | None = None
+    extra: Free | None = None
+
+
+class Observation(Strict):
+    results: list[ObservationResult]
+
+
+class Metrics(Strict):
+    """One model call."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    cost_usd: float | None = None
+    prompt_token_ids: list[int] | None = None
+    completion_token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    extra: Free | None = None
+
+
+class Step(Strict):
+    step_id: int = Field(ge=1)
+    source: Source
+    message: Content
+    model_name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    observation: Observation | None = None
+    metrics: Metrics | None = None
+    llm_call_count: int | None = None
+    is_copied_context: bool | None = None
+    """An answer that was given to the rollout, not made by it."""
+    extra: Free | None = None
+
+
+class FinalMetrics(Strict):
+    total_prompt_tokens: int | None = None
+    total_completion_tokens: int | None = None
+    total_cached_tokens: int | None = None
+    total_cost_usd: float | None = None
+    total_steps: int | None = None
+    extra: Free | None = None
+
+
+class TrajectoryAgent(Strict):
+    name: str
+    version: str
+    model_name: str | None = None
+
+
+class TrajectoryExtra(Strict):
+    osmosis: Free
+
+
+class Trajectory(Strict):
+    """One ATIF document."""
+
+    schema_version: Literal["ATIF-v1.7"] = SCHEMA_VERSION
+    session_id: str
+    trajectory_id: str
+    agent: TrajectoryAgent
+    steps: list[Step] = Field(min_length=1)
+    final_metrics: FinalMetrics
+    extra: TrajectoryExtra
+
+
+class CallUsage(Record):
+    """What the model endpoint knows of one call of a rollout."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    cost_usd: float | None = None
+    """None = unknown price, not free."""
+    prompt_token_ids: list[int] | None = None
+    completion_token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    model_name: str | None = None
+    extra: Free | None = None
+
+
+class ModelUsage(Record):
+    """What the model endpoint knows of one rollout: an entry of `trajectory.samples` of a callback's answer."""
+
+    model_name: str | None = None
+    llm_call_metrics: list[CallUsage] = Field(default_factory=list)
+    final_metrics: FinalMetrics | None = None
+
+    @field_validator("final_metrics", mode="before")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        # It comes from any trainer, and is refused for what it says wrongly, not for what it says in addition.
+        if not isinstance(value, dict):
+            return value
+        return {key: sub for key, sub in value.items() if key in FinalMetrics.model_fields}
+
+
+class AckTrajectory(Record):
+    """`trajectory` of the answer to a callback."""
+
+    model_name: str | None = None
+    samples: dict[str, ModelUsage] = Field(default_factory=dict)
+
+    def usage(self, rollout_id: str) -> ModelUsage | None:
+        """The rollout's entry: under its id, else the only one."""
+        found = self.samples.get(rollout_id)
+        if found is None and len(self.samples) == 1:
+            found = next(iter(self.samples.values()))
+        if found is not None and found.model_name is None:
+            found = found.model_copy(update={"model_name": self.model_name})
+        return found
+
+
+class CallbackAnswer(Record):
+    """The answer to a callback, as far as trajectories are concerned."""
+
+    trajectory: AckTrajectory | None = None
+
+
+def build_trajectory(
+    messages: Sequence[Message],
+    rollout_id: str,
+    *,
+    version: str,
+    usage: ModelUsage | None = None,
+    opening: int = 0,
+    osmosis: dict[str, Any] | None = None,
+) -> Trajectory:
+    """The document of one conversation. `ValueError` when it has no message, or holds what the format refuses.
+
+    Tool calls and their results belong to the step of the message that asked. `version` is that of osmosis, `opening`
+    how many messages the rollout began with, `osmosis` what goes into `extra.osmosis` beside the id. Calls are put on
+    the steps that they made when there are as many of one as of the other, else listed in `final_metrics.extra`.
+    """
+    usage = usage or ModelUsage()
+    steps: list[Step] = []
+    for index, message in enumerate(messages):
+        if message.get("role") in ("tool", "function"):
+            _observe(steps, message)
+        else:
+            steps.append(_step(len(steps) + 1, message, given=index < opening))
+    calls = usage.llm_call_metrics
+    made = [step for step in steps if step.source == "agent" and not step.is_copied_context]
+    for step, call in zip(made, calls if len(calls) == len(made) else (), strict=False):
+        step.metrics = Metrics(**call.model_dump(exclude={"model_name"}))
+        step.llm_call_count = 1
+        step.model_name = call.model_name if call.model_name != usage.model_name else None
+    return Trajectory(
+        session_id=rollout_id,
+        trajectory_id=rollout_id,
+        agent=TrajectoryAgent(name=AGENT_NAME, version=version, model_name=usage.model_name),
+        steps=steps,
+        final_metrics=_totals(usage, len(steps), unplaced=len(calls) != len(made)),
+        extra=TrajectoryExtra(osmosis={"rollout_id": rollout_id, **(osmosis or {})}),
+    )
+
+
+def trajectory_of(rollout: Rollout, *, version: str) -> Trajectory:
+    """A stored rollout as a document; whatever else the rollout knows is in `extra.osmosis`."""
+    calls = [
+        CallUsage(
+            prompt_tokens=call.usage.prompt_tokens,
+            completion_tokens=call.usage.completion_tokens,
+            cached_tokens=call.usage.cached_tokens,
+            cost_usd=call.usage.cost_usd,
+            model_name=call.model,
+        )
+        for call in rollout.calls
+        if call.error is None
+    ]
+    total = rollout.usage
+    final = FinalMetrics(
+        total_prompt_tokens=total.prompt_tokens,
+        total_completion_tokens=total.completion_tokens,
+        total_cached_tokens=total.cached_tokens,
+        total_cost_usd=total.cost_usd,
+    )
+    rest = rollout.to_dict()
+    for key in ("messages", "usage", "model"):
+        rest.pop(key, None)
+    first = next(iter(rollout.scores.values()), None)
+    return build_trajectory(
+        # A rollout that failed before its first message still has scores, a failure and times to tell.
+        rollout.messages or [{"role": "user", "content": ""}],
+        rollout.rollout_id,
+        version=version,
+        usage=ModelUsage(model_name=rollout.model, llm_call_metrics=calls, final_metrics=final),
+        osmosis={"reward": first.value if first else None, **rest},
+    )
+
+
+def _step(number: int, message: Message, *, given: bool) -> Step:
+    role = str(message.get("role") or "user")
+    source = _SOURCES.get(role, "user")
+    agent = source == "agent"
+    taken = {"role", "content", *(("tool_calls", "reasoning_content") if agent else ())}
+    extra = {str(key): value for key, value in message.items() if key not in taken and value is not None}
+    if role not in ("system", "user", "assistant"):
+        extra["role"] = role
+    calls = message.get("tool_calls") if agent else None
+    return Step(
+        step_id=number,
+        source=source,
+        message=_content(message.get("content")),
+        reasoning_content=_text(message.get("reasoning_content")) if agent else None,
+        tool_calls=[_tool_call(call, f"call_{number}_{i}") for i, call in enumerate(calls)] if calls else None,
+        is_copied_context=True if agent and given else None,
+        extra=extra or None,
+    )
+
+
+def _tool_call(call: Any, stand_in: str) -> ToolCall:
+    call = call if isinstance(call, dict) else {}
+    function = call.get("function")
+    function = function if isinstance(function, dict) else {}
+    raw = function.get("arguments")
+    try:
+        # NaN, Infinity and 1e999 are no JSON either.
+        arguments = _finite(json.loads(raw)) if isinstance(raw, str) and raw.strip() else raw or {}
+    except ValueError:
+        arguments = None
+    readable = isinstance(arguments, dict)
+    return ToolCall(
+        tool_call_id=str(call.get("id") or stand_in),
+        function_name=str(function.get("name") or ""),
+        arguments=arguments if readable else {},
+        extra=None if readable else {"arguments": raw},
+    )
+
+
+def _observe(steps: list[Step], message: Message) -> None:
+    """Puts a tool's answer on the step that asked: the last one with that call, as ids may come again."""
+    wanted = message.get("tool_call_id")
+    askers = [step for step in reversed(steps) if step.tool_calls]
+    step = next((step for step in askers if any(c.tool_call_id == wanted for c in step.tool_calls or ())), None)
+    extra = {str(key): value for key, value in message.items() if key not in ("role", "content") and value is not None}
+    if step is not None:
+        extra.pop("tool_call_id")
+    result = ObservationResult(
+        source_call_id=str(wanted) if step is not None else None,
+        content=_content(message.get("content")),
+        extra=extra or None,
+    )
+    if step is None:  # nobody asked: beside the last answer, else a step of its own
+        step = next((step for step in reversed(steps) if step.source == "agent"), None)
+    if step is None:
+        step = Step(step_id=len(steps) + 1, source="system", message="")
+        steps.append(step)
+    step.observation = Observation(results=[*(step.observation.results if step.observation else ()), result])
+
+
+def _content(value: Any) -> Content:
+    if isinstance(value, list):
+        return [_part(part) for part in value]
+    return _text(value) or ""
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _part(part: Any) -> ContentPart:
+    if isinstance(part, dict):
+        if isinstance(part.get("text"), str):
+            return ContentPart(type="text", text=part["text"])
+        image = part.get("image_url")
+        url = image.get("url") if isinstance(image, dict) else image
+        kind = _media_type(url) if isinstance(url, str) else None
+        if kind in _IMAGES:
+            return ContentPart(type="image", source=ImageSource(media_type=kind, path=url))
+    return ContentPart(type="text", text=_text(part) or "")
+
+
+def _media_type(url: str) -> str | None:
+    if url.startswith("data:"):
+        return url[5:].partition(",")[0].partition(";")[0]
+    return mimetypes.guess_type(urlsplit(url).path)[0]
+
+
+def _totals(usage: ModelUsage, steps: int, *, unplaced: bool) -> FinalMetrics:
+    calls = usage.llm_call_metrics
+    said = usage.final_metrics.model_dump(exclude_none=True) if usage.final_metrics else {}
+    summed: dict[str, Any] = {
+        f"total_{name}": _sum(getattr(call, name) for call in calls)
+        for name in ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
+    }
+    extra = dict(said.pop("extra", None) or {})
+    if unplaced and calls:
+        extra["llm_calls"] = [call.to_dict() for call in calls]
+    return FinalMetrics(**{**summed, **said, "total_steps": steps, "extra": extra or None})
+
+
+def _sum(values: Iterable[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
