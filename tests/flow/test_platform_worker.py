@@ -63,6 +63,9 @@ def test_a_run_goes_from_submit_to_its_figures(serve) -> None:
     job_file = platform.folder(name) / "job.json"
     assert job_file.stat().st_mode & 0o777 == 0o600
     assert "the-secret-value" not in job_file.read_text()
+    used = platform.json("GET", "environment-secrets")["environment_secrets"][0]
+    assert used["last_used_by"] == name
+    assert used["last_used_at"]
     assert platform.terminate() == 0
     assert not (platform.data_dir / "platform.json").exists()
 

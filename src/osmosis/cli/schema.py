@@ -36,7 +36,7 @@ DATASET = _object(
 )  # fmt: skip
 SECRET = _object(
     id=_TEXT, name=_TEXT, scope={"enum": ["personal", "workspace"]}, created_at=_TEXT, updated_at=_TEXT,
-    creator_name=_TEXT, updater_name=_TEXT,
+    creator_name=_TEXT, updater_name=_TEXT, last_used_at=_TEXT, last_used_by=_TEXT,
 )  # fmt: skip
 WORKSPACE = _object(id=_TEXT, name=_TEXT, role=_TEXT, connected_repo=_OBJECT)
 MODEL = _object(model_name=_TEXT, type=_TEXT, base_model=_TEXT, training_run_name=_TEXT, created_at=_TEXT)

@@ -89,6 +89,7 @@ def list_secrets(
     ]
     if any(row.get("last_used_by") for row in rows):
         columns.append(Column("last_used_by", "Last used by"))
+        columns.append(Column("last_used_at", "Used", show=when))
     return ListResult(
         _with_shadows(rows),
         columns,

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import undefer
 
-from osmosis.errors import LeaseLost, OsmosisError
+from osmosis.errors import LeaseLost, NotFound, OsmosisError
 from osmosis.records.base import utc_now
 from osmosis.records.config import EvalConfig, TrainingConfig
 from osmosis.records.rollout import Category, Failure, Phase
@@ -223,6 +224,8 @@ class Worker:
         with self.platform.db.write() as session:
             run = runs.of_lease(session, run_id, token)
             run.handle = handle
+            with suppress(NotFound):  # deleted in this moment: there is nothing to write it beside
+                secrets.note_use(session, run)
             runs.log(session, run_id, f"job started (process {handle.get('pid')})")
 
     def _refuse(self, run_id: str, token: str, error: OsmosisError) -> None:

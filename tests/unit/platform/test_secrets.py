@@ -102,3 +102,20 @@ def test_the_master_key_comes_from_the_environment_or_one_file(tmp_path) -> None
     for bad in ("no base64!", base64.b64encode(b"short").decode()):
         with pytest.raises(ValidationError):
             Vault.open(tmp_path, {"OSMOSIS_MASTER_KEY": bad})
+
+
+def test_a_secret_tells_which_run_was_last_given_it(ready) -> None:
+    put(ready, "API_KEY")
+    put(ready, "API_KEY", "workspace")
+    put(ready, "OTHER")
+    config = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/calculator", "dataset": "sums"}
+    body = {"experiment_config": config, "secrets": {"required": ["API_KEY"]}}
+    submitted = ready.json("POST", "eval-runs", json=body)
+    before = ready.json("GET", "environment-secrets")["environment_secrets"]
+    assert [row["last_used_by"] for row in before] == [None, None, None], "submitted is not given yet"
+    with ready.platform.db.write() as session:
+        secrets.note_use(session, session.get_one(tables.Run, submitted["id"]))
+    after = ready.json("GET", "environment-secrets")["environment_secrets"]
+    used = [(row["name"], row["scope"]) for row in after if row["last_used_by"] == submitted["name"]]
+    assert used == [("API_KEY", "user")], "the one that shadows is the one that was given"
+    assert after[0]["last_used_at"]

@@ -152,19 +152,29 @@ def resolve(
 
 def values_for_run(session: Session, vault: Vault, run: tables.Run) -> dict[str, str]:
     """NAME -> value for the job of this run. NotFound when one was deleted after the submit."""
+    return {name: _open(vault, row) for name, row in _rows_for_run(session, run).items()}
+
+
+def note_use(session: Session, run: tables.Run) -> None:
+    """A job of this run was given its secrets: write that beside each of them."""
+    for row in _rows_for_run(session, run).values():
+        row.last_used_at, row.last_used_by = utc_now(), run.name
+
+
+def _rows_for_run(session: Session, run: tables.Run) -> dict[str, tables.Secret]:
     names = list(run.secret_scopes)
     owners = {"run": run.id, "user": run.creator_id or "", "workspace": run.workspace_id}
     query = sa.select(tables.Secret).where(
         tables.Secret.workspace_id == run.workspace_id, tables.Secret.name.in_(names)
     )
     rows = {(row.name, row.scope): row for row in session.scalars(query) if owners.get(row.scope) == row.owner_id}
-    values = {}
+    used = {}
     for name in names:
         row = rows.get((name, "run")) or rows.get((name, "user")) or rows.get((name, "workspace"))
         if row is None:
             raise NotFound(f"secret {name} was deleted after the run was submitted", hint=f"osmosis secret set {name}")
-        values[name] = _open(vault, row)
-    return values
+        used[name] = row
+    return used
 
 
 def _open(vault: Vault, row: tables.Secret) -> str:
@@ -200,4 +210,6 @@ def body(secret: tables.Secret, users: Mapping[str | None, tables.User]) -> dict
         "updated_at": secret.updated_at.isoformat(),
         "creator_name": creator.name if creator else None,
         "updater_name": updater.name if updater else None,
+        "last_used_at": secret.last_used_at.isoformat() if secret.last_used_at else None,
+        "last_used_by": secret.last_used_by,
     }
