@@ -15,6 +15,7 @@ from osmosis.platform.services import runs
 from osmosis.records.base import utc_now
 from osmosis.records.rollout import Rollout, RolloutStatus, Score
 from osmosis.records.run import JobResult, RunStatus
+from osmosis.testing import platform_data
 
 BODY = {
     "experiment_config": {
@@ -94,6 +95,12 @@ def test_a_job_reports_from_start_to_finish(job) -> None:
     assert (row.status, row.progress["completed"]) == ("finished", 1)
     logs = job.site.json("GET", f"eval-runs/{row.name}/logs")["logs"]
     assert "hello  there" in [line["message"] for line in logs]
+
+
+def test_the_progress_of_a_run_that_is_over_is_its_reports(job) -> None:
+    report = platform_data.report(4, 1).to_dict()
+    job.send("finish", {"status": "finished", "report": report})
+    assert job.row().progress == {"stage": "report", "completed": 4, "total": 4}
 
 
 def test_a_rollout_counts_once_however_often_it_is_sent(job) -> None:

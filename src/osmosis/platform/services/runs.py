@@ -15,8 +15,9 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, LeaseLost, NotFound
 from osmosis.records.base import utc_now
+from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
-from osmosis.records.run import JobResult, LogLine, Progress, RunStatus
+from osmosis.records.run import JobResult, LogLine, Progress, RunStatus, Stage
 
 from .. import tables
 from ..security.tokens import hash_token, new_token
@@ -197,11 +198,19 @@ def end(session: Session, run: tables.Run, result: JobResult, reason: str) -> No
     """Bring a run to its end and destroy what was given for it alone."""
     if result.report is not None:
         run.report = result.report.to_dict()
+        _note_progress(run, result.report, result.status)
     if result.failure is not None:
         run.failure = result.failure.to_dict()
         log(session, run.id, result.failure.message, level="error")
     switch_status(session, run, result.status, reason or (result.failure.message if result.failure else ""))
     secrets.delete_of_run(session, run.id)
+
+
+def _note_progress(run: tables.Run, report: Report, status: RunStatus) -> None:
+    """How far the run came, by its report: a quick job ends before a heartbeat says so."""
+    before = (run.progress or {}).get("stage")
+    stage = Stage.REPORT.value if before is None or status is RunStatus.FINISHED else before
+    run.progress = {"stage": stage, "completed": report.completed, "total": report.total}
 
 
 def request_stop(session: Session, run: tables.Run) -> None:
