@@ -54,7 +54,7 @@ class StartPlan:
     def command(self, port: int) -> list[str]:
         """The command line of the process."""
         words = [sys.executable, "-m", "osmosis.platform", "serve", "--data-dir", str(self.data_dir)]
-        words += ["--host", self.host, "--port", str(port)]
+        words += ["--host", self.host, "--port", str(port), "--detached"]
         for flag, value in (
             ("--public-url", self.public_url),
             ("--database-url", self.database_url),

@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--public-url", help="how clients reach it, when not by host and port")
     serve.add_argument("--private-servers", action="store_true", help="let servers of private networks register")
     serve.add_argument("--no-worker", action="store_true", help="run no jobs in this process")
+    serve.add_argument("--detached", action="store_true", help="log to the file alone, once it answers")
     worker = commands.add_parser("worker", help="one more worker over the same database and data folder")
     worker.add_argument("--platform-url", required=True, help="where jobs report to")
     for command in (serve, worker):
@@ -73,11 +74,14 @@ def _serve(args: argparse.Namespace, given: dict[str, object]) -> int:
     given |= {"worker": not args.no_worker, "private_servers": args.private_servers}
     settings = PlatformSettings.from_environ(os.environ, **given)
     listener = listen(settings)
-    _log_to(settings.log_file)
+    stderr = _log_to(settings.log_file)
     config = uvicorn.Config(
         create_app(settings), log_config=None, timeout_graceful_shutdown=10, access_log=False, lifespan="on"
     )
     server = AnnouncingServer(config, settings)
+    if args.detached:
+        # whoever started it reads its output only until it answers, and nobody rotates that
+        server.when_answering(lambda: logging.getLogger().removeHandler(stderr))
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again when it is done; this one makes that a plain end
         signal.signal(number, server.handle_exit)
@@ -113,16 +117,17 @@ def _user_name() -> str:
         return "local"
 
 
-def _log_to(path: Path) -> None:
+def _log_to(path: Path) -> logging.Handler:
+    """Log to this file, rotated, and to standard error; the handler of the latter is the answer."""
     path.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.parent.mkdir(exist_ok=True)
-    handlers: list[logging.Handler] = [
-        logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=3, encoding="utf-8"),
-        logging.StreamHandler(sys.stderr),
-    ]
-    logging.basicConfig(level=logging.INFO, handlers=handlers, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    file = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=3, encoding="utf-8")
+    stderr = logging.StreamHandler(sys.stderr)
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, handlers=[file, stderr], format=form)
     for chatty in ("alembic", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    return stderr
 
 
 if __name__ == "__main__":

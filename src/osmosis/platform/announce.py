@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -58,11 +59,18 @@ class AnnouncingServer(uvicorn.Server):
         super().__init__(config)
         self._settings = settings
         self._file = settings.data_dir / ANNOUNCEMENT
+        self._answering: list[Callable[[], object]] = []
+
+    def when_answering(self, action: Callable[[], object]) -> None:
+        """Do this once the platform answers."""
+        self._answering.append(action)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self.started:
             write_private(self._file, json.dumps(self._announcement(), indent=2) + "\n")
+            for action in self._answering:
+                action()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._file.unlink(missing_ok=True)

@@ -10,10 +10,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from osmosis.cli import local_platform
 from osmosis.cli.local_platform import StartPlan
+from osmosis.client.credentials import CredentialStore
 from osmosis.testing.command_line import CommandRun, run_command
 
 pytestmark = pytest.mark.flow
@@ -49,6 +51,33 @@ def test_it_starts_once_is_found_and_stops(home: Path) -> None:
     assert run_command("platform", "stop", "--json", cwd=home).json["resource"] == {"stopped": False}
     back = run_command("platform", "start", "--json", cwd=home)
     assert back.json["resource"]["port"] == int(port), "logins and remotes name the port"
+
+
+def test_once_it_answers_it_logs_to_its_own_file_alone(home: Path) -> None:
+    assert run_command("platform", "start", "--json", cwd=home).code == 0
+    assert run_command("login", "--json", cwd=home).code == 0
+    assert run_command("workspace", "create", "w", "--json", cwd=home).code == 0
+    running = local_platform.find(home / ".home" / "data")
+    assert running is not None
+    store = CredentialStore({"OSMOSIS_CONFIG_DIR": str(home / ".home" / "config")}).find(running.url)
+    assert store is not None
+    experiment = {"rollout": "r", "entrypoint": "main.py", "model_path": "m", "dataset": "d"}
+    headers = {"Authorization": f"Bearer {store.token}", "X-Osmosis-Workspace": "w"}
+    url = f"{running.url}/api/cli/training-runs"
+    answer = httpx.post(url, json={"experiment_config": experiment}, headers=headers)
+    assert answer.status_code == 501, answer.text
+    logs = home / ".home" / "data" / "logs"
+    assert "/api/cli/training-runs" in (logs / "platform.log").read_text()
+    assert "/api/cli/training-runs" not in (logs / "start.log").read_text()
+
+
+def test_what_keeps_it_from_starting_is_told(home: Path) -> None:
+    data = home / ".home" / "data"
+    data.mkdir(parents=True)
+    (data / "platform.db").write_text("this is no database, and long enough to be looked at" * 10)
+    refused = run_command("platform", "start", "--json", cwd=home)
+    assert refused.code == 1
+    assert "not a database" in refused.error["message"]
 
 
 def test_a_taken_port_is_an_error_when_asked_for_and_avoided_otherwise(home: Path) -> None:
