@@ -5,10 +5,12 @@ until that works, keeps the entry alive, and takes it out on shutdown. Whatever 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import random
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
@@ -49,7 +51,8 @@ class Registration:
     token: str
     """Login token of the person."""
     host: str
-    """As bound; an address of no machine (`0.0.0.0`, `::`) is replaced by the public one."""
+    """As bound; an address of no machine (`0.0.0.0`, `::`) is replaced by the public one, or by loopback when the
+    platform is there too."""
     port: int
     agent_name: str
     api_key: str | None = None
@@ -127,6 +130,8 @@ class Registrar:
             return asked.public_host
         if asked.host not in _ANY_ADDRESS:
             return asked.host
+        if is_loopback(asked.platform_url):
+            return "127.0.0.1"  # the platform is on this machine: no other address is surer to work
         try:
             return detect_public_ip()
         except PublicIPDetectionError as exc:
@@ -178,6 +183,15 @@ class Registrar:
                     return
             elif status == 405:
                 return
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a URL leads to this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def read_registration(status: int, body: bytes) -> RegistrationResult:
