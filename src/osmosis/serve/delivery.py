@@ -39,6 +39,10 @@ class DeliveryPolicy:
     """Posts on the wire at the same time."""
 
 
+Listener = Callable[[bytes | None], None]
+"""Hears how a post was answered: the body of the answer, or None once it will take long or never comes."""
+
+
 class Refused(Exception):
     """The receiver answered that it will never take this."""
 
@@ -66,6 +70,7 @@ class Delivery:
         self._turns = turns or Turns()
         self._queues: dict[str, tuple[deque[Post], asyncio.Task[None]]] = {}
         self._files: dict[Post, Path] = {}
+        self._listeners: dict[Post, Listener] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slow: set[asyncio.Task[None]] = set()
         self._wire = asyncio.Semaphore(self.policy.parallel)
@@ -89,8 +94,10 @@ class Delivery:
             self._files[post] = path
             self._slow.add(self._send(post))
 
-    def send(self, post: Post) -> None:
+    def send(self, post: Post, listener: Listener | None = None) -> None:
         """Sends in the background, after everything sent before for the same rollout."""
+        if listener is not None:
+            self._listeners[post] = listener
         self._send(post)
 
     def _send(self, post: Post) -> asyncio.Task[None]:
@@ -117,6 +124,7 @@ class Delivery:
         left = [post for queue, _ in self._queues.values() for post in queue]
         for post in left:
             self._keep(post)
+            self._tell(post, None)
         if left and self._spool is None:
             log.error("%d results were not delivered and there is no spool folder: they are lost", len(left))
         elif left:
@@ -160,6 +168,7 @@ class Delivery:
                 asked, why = 0.0, f"{type(exc).__name__}: {exc}"
             delay = self._delay(tries, asked)
             if tries == self.policy.quick_tries:
+                self._tell(post, None)
                 log.warning("rollout %s: result not taken after %d tries (%s); kept", post.rollout_id, tries, why)
                 self._keep(post)
                 if (task := asyncio.current_task()) is not None:
@@ -172,13 +181,14 @@ class Delivery:
         async with self._wire:
             status, said, asked = await self.exchange(post)
         if 200 <= status < 300:
+            self._tell(post, said)
             return None, ""
         if status in (408, 425, 429) or status >= 500:
             return parse_retry_after(asked) or 0.0, f"HTTP {status}"
-        raise Refused(f"HTTP {status} {said}".strip())
+        raise Refused(f"HTTP {status} {said.decode(errors='replace')}".strip())
 
-    async def exchange(self, post: Post) -> tuple[int, str, str | None]:
-        """Sends a post: status, the first words of the answer, its `Retry-After` header."""
+    async def exchange(self, post: Post) -> tuple[int, bytes, str | None]:
+        """Sends a post: status, the answer (the first words of one that is no success), its `Retry-After` header."""
         policy = self.policy
         headers = {"Content-Type": "application/json", "Idempotency-Key": _header(post.rollout_id)}
         if post.bearer:
@@ -191,8 +201,8 @@ class Delivery:
         ) as reply:
             said = await reply.content.read(300)
             if 200 <= reply.status < 300:
-                await reply.read()
-            return reply.status, said.decode(errors="replace"), reply.headers.get("Retry-After")
+                said += await reply.read()
+            return reply.status, said, reply.headers.get("Retry-After")
 
     def _delay(self, tries: int, asked: float) -> float:
         policy = self.policy
@@ -214,7 +224,14 @@ class Delivery:
         if (path := self._files.pop(post, None)) is not None:
             path.unlink(missing_ok=True)
 
+    def _tell(self, post: Post, answer: bytes | None) -> None:
+        listener = self._listeners.pop(post, None) if answer is not None else self._listeners.get(post)
+        if listener is not None:
+            listener(answer)
+
     def _put_aside(self, post: Post) -> None:
+        self._tell(post, None)
+        self._listeners.pop(post, None)
         self._keep(post)
         if self._spool is not None and (path := self._files.pop(post, None)) is not None:
             self._spool.refuse(path)

@@ -10,6 +10,7 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Request, Response
@@ -29,6 +30,8 @@ from osmosis.records.wire import (
     check_rollout_id,
 )
 
+from .artifacts import RolloutFiles, leavings
+from .delivery import Listener
 from .desk import Draining, Entry, QueueFull
 from .http import HttpProblem, parse, read_body, reply, reply_json
 from .outcome import Outcome, from_execution
@@ -37,6 +40,8 @@ from .spool import Post
 from .trace import TraceFolder
 
 if TYPE_CHECKING:
+    from osmosis.sdk.backend import ExecutionResult
+
     from .server import Backend
 
 SWEEP_EVERY_S = 0.5
@@ -73,12 +78,16 @@ class RolloutDesk:
         *,
         instance_id: str | None = None,
         traces: TraceFolder | None = None,
+        files: RolloutFiles | None = None,
     ) -> None:
         self.backend = backend
         self.runtime = runtime
         self.instance_id = instance_id
         self.limits = runtime.limits
         self._traces = traces
+        self._files = files
+        self._executions: dict[str, ExecutionResult] = {}
+        """Between the end of the backend's work and the end of the rollout."""
         self._kept: dict[str, Kept] = {}
         runtime.unread = self._unread
         runtime.background.append(self.sweep)
@@ -202,7 +211,10 @@ class RolloutDesk:
             limit = self.limits.rollout_timeout_s
 
         async def execute(entry: Entry) -> Outcome:
-            return from_execution(await self.backend.execute(init, on_state=entry.switch))
+            result = await self.backend.execute(init, on_state=entry.switch)
+            if self._files is not None and entry.outcome is None:
+                self._executions[rollout_id] = result
+            return from_execution(result)
 
         return Entry(rollout_id, execute, limit)
 
@@ -212,9 +224,12 @@ class RolloutDesk:
         assert init is not None
         assert outcome is not None
         self._trace(init, "rollout_ended", **_facts(outcome))
+        left = self._leavings(kept, init)
         if kept.lease is not None:
+            if left is not None:
+                left(None)
             return
-        self._call_completion(kept, init, outcome)
+        self._call_completion(kept, init, outcome, None if init.grader_callback_url else left)
         if init.grader_callback_url is not None:
             done = outcome.status == "success"
             self._post(
@@ -226,10 +241,21 @@ class RolloutDesk:
                     sample=outcome.sample,
                     **outcome.errors,
                 ),
+                left,
             )
         kept.entry.outcome = Outcome(outcome.status)  # delivered elsewhere: only the ending is kept
 
-    def _call_completion(self, kept: Kept, init: RolloutInit, outcome: Outcome | None) -> None:
+    def _leavings(self, kept: Kept, init: RolloutInit) -> Listener | None:
+        """What writes the rollout's files; None when there are to be none. Called with the answer to the last
+        callback, so that usage and cost are in them."""
+        execution = self._executions.pop(kept.entry.id, None)
+        if self._files is None or not self._files.wants(kept.entry.id):
+            return None
+        return partial(self._files.put, leavings(kept.entry, init, execution))
+
+    def _call_completion(
+        self, kept: Kept, init: RolloutInit, outcome: Outcome | None, listener: Listener | None = None
+    ) -> None:
         """The workflow ended: said once, when grading starts or at the end, whichever comes first."""
         url = init.completion_callback_url
         if url is None or kept.completion_told:
@@ -244,11 +270,13 @@ class RolloutDesk:
             CompletionCallback(
                 status=status, rollout_id=str(init.rollout_id), extra_fields=init.extra_fields, **errors
             ),
+            listener,
         )
 
-    def _post(self, init: RolloutInit, url: str, message: Record) -> None:
+    def _post(self, init: RolloutInit, url: str, message: Record, listener: Listener | None = None) -> None:
         self.runtime.delivery.send(
-            Post(str(init.rollout_id), url, message.model_dump_json(exclude_none=True), init.controller_api_key)
+            Post(str(init.rollout_id), url, message.model_dump_json(exclude_none=True), init.controller_api_key),
+            listener,
         )
 
     def _trace(self, init: RolloutInit, event: str, **facts: Any) -> None:

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from osmosis.paths import data_dir
 from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE, RolloutInit, RolloutState
 
+from .artifacts import RolloutFiles
 from .auth import BearerGuard
 from .delivery import DeliveryPolicy
 from .http import HttpProblem, answer_problem
@@ -49,12 +50,15 @@ def create_rollout_server(
     spool_dir: Path | None = None,
     log_dir: str | os.PathLike[str] | None = None,
     environ: Mapping[str, str] | None = None,
+    save_trajectories: bool | None = None,
 ) -> FastAPI:
     """A FastAPI app that runs rollouts on `backend`.
 
     `lifespan` is entered around the server's own life. With `api_key` every endpoint but `/health` wants it as a
     bearer. Undeliverable results are spooled in `spool_dir` (default: beneath the artifact root or the user data
-    directory). `environ` (default: the process's) gives the instance id that `/health` echoes.
+    directory). `environ` (default: the process's) gives the instance id that `/health` echoes. `trajectory.json` and
+    `diagnostics.json` of each rollout are written with `save_trajectories`, never without it when it is False, and by
+    default when the artifact root is set or the rollout made its folder of artifacts.
     """
     environ = os.environ if environ is None else environ
     if configure_logging:
@@ -69,7 +73,10 @@ def create_rollout_server(
     if traces is not None:
         runtime.after_close.append(traces.close)
     app = assemble("Osmosis rollout server", runtime, lifespan, api_key=api_key)
-    desk = RolloutDesk(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE), traces=traces)
+    files = None if save_trajectories is False else open_files(backend, runtime, api_key, environ)
+    if files is not None and save_trajectories:
+        files.everything = True
+    desk = RolloutDesk(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE), traces=traces, files=files)
     add_rollout_routes(app, desk)
     app.state.rollouts = desk
     return app
@@ -109,6 +116,17 @@ def open_traces(
     if folder is None:
         return None
     return TraceFolder(Path(folder) / str(int(time.time())), [api_key or "", *secret_values(environ)])
+
+
+def open_files(
+    backend: Backend, runtime: ServerRuntime, api_key: str | None, environ: Mapping[str, str]
+) -> RolloutFiles:
+    """The files of rollouts, where their artifacts are: of every rollout when the artifact root is set."""
+    root = getattr(backend, "artifact_root", None) or environ.get(ARTIFACT_VARIABLE) or "~/.osmosis"
+    everything = bool(environ.get(ARTIFACT_VARIABLE))
+    files = RolloutFiles(Path(root).expanduser(), [api_key or "", *secret_values(environ)], everything=everything)
+    runtime.after_close.append(files.close)
+    return files
 
 
 def default_spool(environ: Mapping[str, str]) -> Path:

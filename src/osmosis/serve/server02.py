@@ -15,7 +15,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 from osmosis.paths import DEFAULT_PLATFORM_URL
-from osmosis.records.wire import INSTANCE_VARIABLE
+from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
 from osmosis.records.wire02 import DEFAULT_MAX_METADATA_SIZE_BYTES, set_max_metadata_size_bytes
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.settings import RolloutSettings, get_settings
@@ -28,7 +28,7 @@ from .loop_backend import LoopBackend
 from .registration import Registrar, Registration
 from .rollout_routes import RolloutDesk, add_rollout_routes
 from .runtime import ServerRuntime
-from .server import assemble, default_spool, open_traces
+from .server import assemble, default_spool, open_files, open_traces
 
 Hook = Callable[[], Awaitable[None]]
 
@@ -113,10 +113,12 @@ def create_app(
     runtime.around = unregistering
     app = assemble(f"Osmosis rollout server: {agent_loop.name}", runtime, life, api_key=api_key)
     loops = LoopDesk(agent_loop, runtime, known, record_ttl_s=ttl, traces=traces)
+    backend = LoopBackend(agent_loop, max_concurrent=int(slots), traces=traces)
     later = RolloutDesk(
-        LoopBackend(agent_loop, max_concurrent=int(slots), traces=traces),
+        backend,
         runtime,
         instance_id=environ.get(INSTANCE_VARIABLE),
+        files=open_files(backend, runtime, api_key, environ) if environ.get(ARTIFACT_VARIABLE) else None,
     )
 
     async def health(_: Request) -> Response:

@@ -23,8 +23,9 @@ QUICK = DeliveryPolicy(quick_tries=3, base_delay_s=0.01, max_delay_s=0.01, slow_
 class Receiver:
     """Answers with the given statuses, then 200; keeps what it was sent."""
 
-    def __init__(self, *statuses: int, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, *statuses: int, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
         self.statuses = list(statuses)
+        self.body = body
         self.headers = headers or {}
         self.seen: list[tuple[str, str, str | None]] = []
         self.times: list[float] = []
@@ -37,7 +38,7 @@ class Receiver:
         if status == 0:
             assert request.transport is not None
             request.transport.abort()
-        return web.Response(status=status or 500, headers=self.headers)
+        return web.Response(status=status or 500, headers=self.headers, body=self.body)
 
 
 @asynccontextmanager
@@ -107,6 +108,34 @@ async def test_what_cannot_even_be_sent_is_kept_aside(tmp_path: Path) -> None:
         delivery.send(Post("good", f"{receiver.url}/x", "{}"))
         await until(lambda: delivery.refused == 2 and delivery.delivered == 1)
     assert len(list((tmp_path / "refused").glob("*.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("statuses", "heard"),
+    [
+        ([], [b"thanks" * 100]),
+        ([500] * 3, [None, b"thanks" * 100]),
+        ([400], [None]),
+    ],
+)
+async def test_a_listener_hears_the_answer_or_that_it_takes_long(
+    tmp_path: Path, statuses: list[int], heard: list[bytes | None]
+) -> None:
+    said: list[bytes | None] = []
+    async with receiving(Receiver(*statuses, body=b"thanks" * 100)) as receiver, delivering(tmp_path) as delivery:
+        delivery.send(Post("r", f"{receiver.url}/done", "{}"), said.append)
+        await until(lambda: not delivery.waiting)
+    assert said == heard
+
+
+async def test_a_listener_hears_of_the_end_of_the_server(tmp_path: Path) -> None:
+    said: list[bytes | None] = []
+    async with receiving(Receiver(*[500] * 1000)) as receiver, delivering(tmp_path, close_s=0.0) as delivery:
+        delivery.send(Post("r", f"{receiver.url}/done", "1"))
+        delivery.send(Post("r", f"{receiver.url}/done", "2"), said.append)
+        await until(lambda: len(receiver.seen) > 1)
+        assert said == []
+    assert said == [None]
 
 
 async def test_any_rollout_id_can_be_delivered() -> None:

@@ -1,0 +1,136 @@
+"""`trajectory.json` and `diagnostics.json`: when they are written, what is in them, what never is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osmosis.llm.model import ChatRequest, Completion
+from osmosis.records.rollout import Rollout
+from osmosis.records.trajectory import Trajectory
+from osmosis.sdk.context import AgentWorkflowContext, WorkflowRollout
+from osmosis.sdk.types import RolloutSample
+from osmosis.sdk.workflow import AgentWorkflow
+from osmosis.serve.client import served
+from osmosis.serve.server02 import create_app
+from osmosis.testing.server import running_app
+
+from .support import Crashes, NotANumber, OneCall, ScriptedModel, backend, open_gate, plan, say, server, task
+from .test_server02 import Adds
+
+KEY = "the-key-of-this-server"
+BOTH = pytest.mark.parametrize("generation", ["0.3", "0.4"])
+
+
+async def run(tmp_path: Path, workflow: type, generation: str = "0.3", **more: Any) -> Rollout:
+    """One rollout, the server closed again: everything it writes is on disk."""
+    grader = {"grader": more.pop("grader")} if "grader" in more else {}
+    app = server(backend(workflow, root=tmp_path, **grader), tmp_path, api_key=KEY, **more)
+    async with (
+        running_app(app) as url,
+        open_gate(ScriptedModel(leaky)) as gate,
+        served(url, gate, plan(), generation=generation, api_key=KEY) as rollout_fn,
+    ):
+        return await rollout_fn(task())
+
+
+def leaky(_: ChatRequest) -> Completion:
+    return say(f"42 and {KEY}")
+
+
+def files(tmp_path: Path) -> list[str]:
+    return sorted(path.name for path in tmp_path.glob("test-0-0/*"))
+
+
+def read(tmp_path: Path, name: str) -> dict[str, Any]:
+    text = (tmp_path / "test-0-0" / name).read_text()
+    assert KEY not in text
+    return json.loads(text)
+
+
+@BOTH
+async def test_a_rollout_leaves_its_trajectory_and_what_it_cost(tmp_path: Path, generation: str) -> None:
+    await run(tmp_path, OneCall, generation, save_trajectories=True)
+    assert files(tmp_path) == ["diagnostics.json", "trajectory.json"]
+    body = read(tmp_path, "trajectory.json")
+    document = Trajectory.model_validate(body)
+    assert [step.source for step in document.steps] == ["system", "user", "agent"]
+    assert document.steps[2].message == "42 and [redacted]"
+    known = document.extra.osmosis
+    assert (known["rollout_id"], known["label"], known["reward"], known["status"]) == ("test-0-0", "42", 0.0, "success")
+    assert known["metrics"] == {"turns": 1.0}
+    if generation == "0.3":  # the answer to the callback says what the model cost; who polls is told nothing
+        assert document.agent.model_name == "scripted/model"
+        assert body["steps"][2]["metrics"] == {"prompt_tokens": 7, "completion_tokens": 3, "cached_tokens": 0}
+        assert body["final_metrics"]["total_prompt_tokens"] == 7
+    diagnostics = read(tmp_path, "diagnostics.json")
+    assert (diagnostics["status"], diagnostics["failure"]) == ("success", None)
+    assert diagnostics["timings"]["duration_ms"] > 0
+
+
+@BOTH
+@pytest.mark.parametrize(("workflow", "phase", "steps"), [(Crashes, "agent", 2), (OneCall, "score", 3)])
+async def test_a_failure_is_in_both_files(
+    tmp_path: Path, generation: str, workflow: type, phase: str, steps: int
+) -> None:
+    await run(tmp_path, workflow, generation, grader=NotANumber, save_trajectories=True)
+    assert read(tmp_path, "diagnostics.json")["failure"]["phase"] == phase
+    body = read(tmp_path, "trajectory.json")
+    assert (len(body["steps"]), body["extra"]["osmosis"]["failure"]["phase"]) == (steps, phase)
+
+
+class Private(AgentWorkflow):
+    async def run(self, ctx: AgentWorkflowContext) -> None:
+        rollout = ctx.rollout
+        assert isinstance(rollout, WorkflowRollout)
+
+        class Source:
+            async def get_sample(self) -> RolloutSample:
+                return RolloutSample(messages=ctx.prompt, trajectory_messages=None)
+
+        rollout.set_sample_source(Source())
+
+
+async def test_a_conversation_that_is_not_to_be_kept_is_not(tmp_path: Path) -> None:
+    rollout = await run(tmp_path, Private, save_trajectories=True)
+    assert rollout.value("reward") is not None
+    assert files(tmp_path) == ["diagnostics.json"]
+
+
+class Paints(OneCall):
+    async def run(self, ctx: AgentWorkflowContext) -> Any:
+        assert ctx.artifacts_dir is not None
+        (ctx.artifacts_dir / "picture.txt").write_text("a cat")
+        return await super().run(ctx)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "more", "expected"),
+    [
+        (OneCall, {}, []),
+        (Paints, {}, ["artifacts", "diagnostics.json", "trajectory.json"]),
+        (Paints, {"save_trajectories": False}, ["artifacts"]),
+    ],
+)
+async def test_nothing_is_written_unless_somebody_wants_it(
+    tmp_path: Path, workflow: type, more: dict[str, Any], expected: list[str]
+) -> None:
+    await run(tmp_path, workflow, **more)
+    assert files(tmp_path) == expected
+
+
+async def test_the_artifact_root_asks_for_the_files_of_agent_loops_too(tmp_path: Path) -> None:
+    environ = {"_OSMOSIS_ROLLOUT_ARTIFACT_ROOT": str(tmp_path)}
+    app = create_app(Adds(), spool_dir=tmp_path / "spool", environ=environ)
+    async with (
+        running_app(app) as url,
+        open_gate(ScriptedModel()) as gate,
+        served(url, gate, plan(), generation="0.3") as rollout_fn,
+    ):
+        await rollout_fn(task())
+    body = read(tmp_path, "trajectory.json")
+    assert body["extra"]["osmosis"]["reward"] == 1.0
+    assert body["final_metrics"]["total_completion_tokens"] == 3
