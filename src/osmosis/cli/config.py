@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import NotFound, ValidationError
+from ..errors import NotFound, UsageError, ValidationError
 from ..records.config_check import CONFIGS
 from ..workspace.config import ConfigFile, check_file, issue_of, locate, read
 from ..workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspace
@@ -51,7 +52,9 @@ def check(
 
 @app.command("show")
 def show(
-    path: Annotated[str, typer.Argument(help="The config, or the rollout it belongs to.")],
+    path: Annotated[
+        str | None, typer.Argument(help="The config, or the rollout it belongs to; none: the only eval config.")
+    ] = None,
     resolved: Annotated[
         bool, typer.Option("--resolved", help="Every key, with defaults and where each comes from.")
     ] = False,
@@ -60,12 +63,12 @@ def show(
 
     Example:
 
-        osmosis config show configs/eval/multiply.toml
-        osmosis config show configs/eval/multiply.toml --resolved
+        osmosis config show --resolved
+        osmosis config show configs/training/multiply.toml
     """
     ctx = current()
     workspace = find_workspace(ctx.cwd)
-    file = _file(ctx, workspace, path)
+    file = _file(ctx, workspace, path) if path else _only(workspace, ["eval"])
     if resolved:
         from ..workspace.configedit import resolved as rows_of
 
@@ -128,20 +131,31 @@ def schema(
 
 @app.command("set")
 def set_key(
-    path: Annotated[str, typer.Argument(help="The config, or the rollout it belongs to.")],
-    key: Annotated[str, typer.Argument(help="table.key, such as evaluation.n.")],
-    value: Annotated[str, typer.Argument(help="The value, as TOML or plain text.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[CONFIG] KEY VALUE",
+            help="KEY is table.key; VALUE is TOML or plain text; CONFIG is a path or a rollout, none: the one it fits.",
+        ),
+    ],
 ) -> OperationResult:
     """Change one value; comments and order stay, and a value that is wrong changes nothing.
 
     Example:
 
-        osmosis config set configs/eval/multiply.toml evaluation.n 5
-        osmosis config set multiply experiment.model_path openai/gpt-5-mini
+        osmosis config set evaluation.n 5
+        osmosis config set configs/eval/multiply.toml experiment.model_path openai/gpt-5-mini
     """
     ctx = current()
     workspace = find_workspace(ctx.cwd)
-    file = _file(ctx, workspace, path, table=key.partition(".")[0])
+    if len(words) not in (2, 3):
+        raise UsageError("config set takes KEY VALUE, or CONFIG KEY VALUE", hint="osmosis config set evaluation.n 5")
+    key, value = words[-2:]
+    table = key.partition(".")[0]
+    if len(words) == 3:
+        file = _file(ctx, workspace, words[0], table=table)
+    else:
+        file = _only(workspace, [kind for kind in CONFIG_KINDS if table in CONFIGS[kind].model_fields])
     from ..workspace.configedit import set_value
 
     before, after = set_value(file, workspace, key, value)
@@ -172,6 +186,16 @@ def _file(ctx: AppContext, workspace: Workspace, name: str, *, table: str = "") 
         chosen = next((k for k in named if table in CONFIGS[k].model_fields), named[0])
         return locate(workspace.root / "configs" / chosen / f"{name}.toml", workspace, chosen)
     return locate(path, workspace, kind or "eval")
+
+
+def _only(workspace: Workspace, kinds: Sequence[ConfigKind]) -> ConfigFile:
+    """The one config of these kinds, or an error that names them all."""
+    found = [ConfigFile(kind, path, workspace.relative(path)) for kind, path in workspace.configs() if kind in kinds]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NotFound("there is no config that it could be", hint="osmosis rollout new NAME writes one")
+    raise ValidationError("which config? there are several", hint=f"one of: {', '.join(f.shown for f in found)}")
 
 
 def _existing(ctx: AppContext, workspace: Workspace, name: str) -> Path:
