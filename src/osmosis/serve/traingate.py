@@ -1,6 +1,7 @@
 """The train gate: the model endpoint that rollouts call and that takes their callbacks. Each rollout has its own URL
 prefix and its own bearer; generation 0.2 names the rollout in the body instead. Every parameter is forwarded to the
-model or refused, never dropped; the gate decides nothing about scores and keeps nothing after a rollout is closed.
+model or refused (`n` above 1, another endpoint or key), except those the gate itself obeys: `model` (it has one),
+`stream`, `stream_options`, `rollout_id`, in generation 0.2 also `logprobs`, which its clients always set.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ log = logging.getLogger("osmosis.serve")
 MAX_BODY = 64 * 1024 * 1024
 TOOLS_WAIT_S = 30.0
 CLOSED_KEPT = 1024
-_NOT_PARAMS = {"messages", "tools", "model", "stream", "stream_options", "rollout_id", "n", "user", "store", "metadata"}
+_NOT_PARAMS = {"messages", "tools", "model", "stream", "stream_options", "rollout_id", "n"}
+_ROUTING = {"api_key", "api_base", "base_url", "api_version", "custom_llm_provider", "headers", "extra_headers"}
+"""Some models take these as arguments: a rollout would send the gate's key wherever it likes."""
 _STATUS = {
     Category.AUTH.value: 401,
     Category.MODEL_NOT_FOUND.value: 404,
@@ -203,6 +206,9 @@ class TrainGate:
             raise _Problem(400, "messages must be a list of objects", Category.BAD_REQUEST.value)
         if body.get("n") not in (None, 1):
             raise _Problem(400, "n must be 1: a rollout is one conversation", Category.BAD_REQUEST.value)
+        if routing := sorted(_ROUTING & body.keys()):
+            message = f"{', '.join(routing)}: a rollout does not choose its model's endpoint or key"
+            raise _Problem(400, message, Category.BAD_REQUEST.value)
         tools = body.get("tools") or None
         if tools is not None and not isinstance(tools, list):
             raise _Problem(400, "tools must be a list", Category.BAD_REQUEST.value)

@@ -24,6 +24,19 @@ async def test_tokens_and_logprobs_ride_along() -> None:
     assert model.requests[0].params == {}
 
 
+async def test_every_parameter_reaches_the_model() -> None:
+    model = ScriptedModel()
+    asked = {"temperature": 0.5, "user": "u-1", "metadata": {"a": "b"}, "store": False, "seed": 7, "top_k": 3}
+    ours = {"model": "x", "n": 1, "stream": True, "stream_options": {"include_usage": True}, "stop": None}
+    async with open_gate(model) as gate, aiohttp.ClientSession() as session:
+        rollout = gate.open_rollout("r1")
+        headers = {"Authorization": f"Bearer {rollout.bearer}"}
+        body = {"messages": [], **asked, **ours}
+        async with session.post(rollout.prefix + "/chat/completions", json=body, headers=headers) as reply:
+            assert reply.status == 200
+    assert model.requests[0].params == asked
+
+
 async def test_a_rollout_reaches_only_its_own_endpoint() -> None:
     async with open_gate(ScriptedModel()) as gate, aiohttp.ClientSession() as session:
         one, other = gate.open_rollout("one"), gate.open_rollout("other")
@@ -43,7 +56,17 @@ async def test_a_rollout_reaches_only_its_own_endpoint() -> None:
         assert await status(chat, one.bearer) == 404
 
 
-@pytest.mark.parametrize("body", ["{", "[]", '{"messages": 1}', '{"messages": [], "n": 2}', '{"messages": ["x"]}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{",
+        "[]",
+        '{"messages": 1}',
+        '{"messages": [], "n": 2}',
+        '{"messages": ["x"]}',
+        '{"messages": [], "api_base": "http://elsewhere"}',
+    ],
+)
 async def test_what_cannot_be_forwarded_is_refused(body: str) -> None:
     async with open_gate(ScriptedModel()) as gate, aiohttp.ClientSession() as session:
         rollout = gate.open_rollout("r1")
