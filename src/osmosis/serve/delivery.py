@@ -168,7 +168,8 @@ class Delivery:
                 asked, why = 0.0, f"{type(exc).__name__}: {exc}"
             delay = self._delay(tries, asked)
             if tries == self.policy.quick_tries:
-                self._tell(post, None)
+                for waiting in self._queues[post.rollout_id][0]:
+                    self._tell(waiting, None)
                 log.warning("rollout %s: result not taken after %d tries (%s); kept", post.rollout_id, tries, why)
                 self._keep(post)
                 if (task := asyncio.current_task()) is not None:

@@ -133,9 +133,19 @@ async def test_a_listener_hears_of_the_end_of_the_server(tmp_path: Path) -> None
     async with receiving(Receiver(*[500] * 1000)) as receiver, delivering(tmp_path, close_s=0.0) as delivery:
         delivery.send(Post("r", f"{receiver.url}/done", "1"))
         delivery.send(Post("r", f"{receiver.url}/done", "2"), said.append)
-        await until(lambda: len(receiver.seen) > 1)
-        assert said == []
-    assert said == [None]
+        await until(lambda: len(receiver.seen) == 1)
+    assert said[-1] is None
+
+
+async def test_a_post_that_waits_behind_another_hears_that_it_takes_long(tmp_path: Path) -> None:
+    said: list[bytes | None] = []
+    async with receiving(Receiver(*[500] * 4)) as receiver, delivering(tmp_path) as delivery:
+        delivery.send(Post("r", f"{receiver.url}/done", "1"))
+        delivery.send(Post("r", f"{receiver.url}/done", "2"), said.append)
+        await until(lambda: len(receiver.seen) == 4)
+        assert said == [None]
+        await until(lambda: not delivery.waiting)
+    assert said == [None, b""]
 
 
 async def test_any_rollout_id_can_be_delivered() -> None:
