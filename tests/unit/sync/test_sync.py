@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -21,40 +22,64 @@ from osmosis.records.config import Experiment
 Git = Callable[..., str]
 
 
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder whose database has its tables. Not to be written to."""
+    folder = tmp_path_factory.mktemp("migrated") / "data"
+    Platform.open(PlatformSettings(data_dir=folder, worker=False)).db.close()
+    return folder
+
+
 @pytest.fixture
-def platform(tmp_path: Path) -> Iterator[Platform]:
+def platform(migrated: Path, tmp_path: Path) -> Iterator[Platform]:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    shutil.copytree(migrated, tmp_path / "data")
     opened = Platform.open(PlatformSettings(data_dir=tmp_path / "data", worker=False, environ=environ))
     yield opened
     opened.db.close()
 
 
-@pytest.fixture
-def git(tmp_path: Path) -> Git:
-    """Git in a work tree with one commit, whose origin is a bare repository beside it."""
-    origin, work = tmp_path / "ann" / "origin.git", tmp_path / "work"
+def git_in(place: Path) -> Git:
+    """Git as Ann, whose home is `place`; in `place/work` unless told otherwise."""
     environ = {
         "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
+        "HOME": str(place),
         "GIT_AUTHOR_NAME": "Ann",
         "GIT_AUTHOR_EMAIL": "ann@localhost",
         "GIT_COMMITTER_NAME": "Ann",
         "GIT_COMMITTER_EMAIL": "ann@localhost",
     }
 
-    def run(*args: str, cwd: Path = work) -> str:
+    def run(*args: str, cwd: Path = place / "work") -> str:
         done = subprocess.run(["git", *args], cwd=cwd, env=environ, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
-    run("init", "-q", "--bare", "-b", "trunk", str(origin), cwd=tmp_path)
-    run("clone", "-q", str(origin), str(work), cwd=tmp_path)
-    (work / "rollouts" / "multiply").mkdir(parents=True)
-    (work / "rollouts" / "multiply" / "main.py").write_text("raise SystemExit('never imported')\n")
+    return run
+
+
+@pytest.fixture(scope="module")
+def cloned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work tree with one commit, `work`, and its bare origin, `ann/origin.git`. Not to be written to."""
+    place = tmp_path_factory.mktemp("cloned")
+    run = git_in(place)
+    run("init", "-q", "--bare", "-b", "trunk", "ann/origin.git", cwd=place)
+    run("clone", "-q", "ann/origin.git", "work", cwd=place)
+    run("remote", "set-url", "origin", "../ann/origin.git")
+    (place / "work" / "rollouts" / "multiply").mkdir(parents=True)
+    (place / "work" / "rollouts" / "multiply" / "main.py").write_text("raise SystemExit('never imported')\n")
     run("checkout", "-q", "-b", "trunk")
     run("add", ".")
     run("commit", "-q", "-m", "first")
     run("push", "-q", "origin", "trunk")
-    return run
+    return place
+
+
+@pytest.fixture
+def git(cloned: Path, tmp_path: Path) -> Git:
+    """Git in a copy of `cloned`."""
+    for name in ("ann", "work"):
+        shutil.copytree(cloned / name, tmp_path / name)
+    return git_in(tmp_path)
 
 
 def connect(platform: Platform, url: str) -> str:
