@@ -120,8 +120,8 @@ PROBLEMS = [
     ({"experiment_config": {"rollout": "../x"}}, "experiment.rollout"),
     ({"experiment_config": {"entrypoint": "../../etc/passwd"}}, "experiment.entrypoint"),
     ({"experiment_config": {"commit_sha": "xyz"}}, "experiment.commit_sha"),
-    ({"experiment_config": {"branch": "main", "commit_sha": "abcdef1"}}, "experiment"),
-    ({"env_config": {"_OSMOSIS_X": "1"}}, "env"),
+    ({"experiment_config": {"branch": "main", "commit_sha": "abcdef1"}}, "experiment.commit_sha"),
+    ({"env_config": {"_OSMOSIS_X": "1"}}, "env._OSMOSIS_X"),
     ({"env_config": {"A": 3}}, "env.A"),
     ({"secrets": {"required": ["lower"]}}, "secrets.required"),
     ({"secrets": {"required": ["A", "A"]}}, "secrets.required"),
@@ -147,8 +147,8 @@ def test_a_config_that_is_wrong_is_refused_by_its_toml_key(shared, change, key) 
 def test_every_problem_is_listed_and_a_typo_is_corrected(shared) -> None:
     refused = submit(shared, expect=400, evaluation_config={"n": "x", "limitt": 3}, env_config={"low": "1"})
     found = {issue["key"]: issue for issue in refused["issues"]}
-    assert {"evaluation.n", "evaluation.limitt", "env"} <= set(found)
-    assert found["evaluation.limitt"]["key_correction"] == "limit"
+    assert {"evaluation.n", "evaluation.limitt", "env.low"} <= set(found)
+    assert found["evaluation.limitt"]["key_correction"] == "evaluation.limit"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """From the body of a submit to a checked config: every problem found, named by its TOML key.
 
-The sections of the request are the tables of the TOML file under other names. Looks at the config alone, not at
-what is stored.
+The sections of the request are the tables of the TOML file under other names, checked by the code that checks the
+file. Looks at the config alone, not at what is stored.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ import difflib
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic import ValidationError as Invalid
-
 from osmosis.errors import ValidationError
-from osmosis.records import config as configs
 from osmosis.records.config import EvalConfig, TrainingConfig
+from osmosis.records.config_check import CONFIGS, ConfigIssue, check_config
 
 SECTIONS = {
     "experiment_config": "experiment",
@@ -25,13 +22,6 @@ SECTIONS = {
     "checkpoints_config": "checkpoints",
     "advanced_config": "advanced",
     "env_config": "env",
-}
-_MODELS: dict[str, type[BaseModel]] = {
-    "experiment": configs.Experiment,
-    "evaluation": configs.Evaluation,
-    "training": configs.Training,
-    "sampling": configs.Sampling,
-    "checkpoints": configs.Checkpoints,
 }
 
 
@@ -46,7 +36,7 @@ class RunRequest:
 
 def parse(body: dict[str, Any], kind: str) -> RunRequest:
     """Check a submit. ValidationError lists every problem as `{key, message, key_correction?}`."""
-    model = EvalConfig if kind == "eval" else TrainingConfig
+    model = CONFIGS[kind]
     known = {wire: table for wire, table in SECTIONS.items() if table in model.model_fields}
     issues = [
         {"key": key, "message": "unknown section", **_correction(key, [*known, "secrets"])}
@@ -57,11 +47,8 @@ def parse(body: dict[str, Any], kind: str) -> RunRequest:
     tables.setdefault("experiment", {})
     secrets, given = _secrets(body.get("secrets"), issues)
     tables["secrets"] = secrets
-    config = None
-    try:
-        config = model.model_validate(tables)
-    except Invalid as error:
-        issues.extend(_issue(found, model) for found in error.errors())
+    config, found = check_config(kind, tables)
+    issues.extend(_issue(one) for one in found)
     if config is not None:
         issues.extend(_cross_checks(config, given))
     if issues or config is None:
@@ -105,19 +92,10 @@ def _cross_checks(config: EvalConfig | TrainingConfig, given: dict[str, str]) ->
     return issues
 
 
-def _issue(found: Any, model: type[BaseModel]) -> dict[str, str]:
-    path = [str(part) for part in found["loc"]]
-    key, message = ".".join(path), str(found["msg"]).removeprefix("Value error, ")
-    if found["type"] == "missing":
-        return {"key": key, "message": "is required"}
-    if found["type"] == "extra_forbidden":
-        table = _MODELS.get(path[0]) if len(path) > 1 else model
-        return {
-            "key": key,
-            "message": "unknown key",
-            **_correction(path[-1], list(table.model_fields) if table else []),
-        }
-    return {"key": key, "message": message[:1].lower() + message[1:]}
+def _issue(found: ConfigIssue) -> dict[str, str]:
+    near = {"key_correction": found.near} if found.near else {}
+    fix = {"fix": found.fix} if found.fix else {}
+    return {"key": found.key, "message": found.what, **fix, **near}
 
 
 def _correction(key: str, known: list[str]) -> dict[str, str]:
