@@ -37,13 +37,15 @@ def run(
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed and skipped rollouts again"),
     output: str = typer.Option(None, "-o", "--output", help="Write the results document"),
     fail_under: float = typer.Option(None, "--fail-under", help="Exit 1 when the first score's mean is below"),
+    upload: bool = typer.Option(False, "--upload", help="Upload the run to the platform when it is over"),
     yes: bool = typer.Option(False, "--yes", "-y", help="Agree beforehand"),
 ) -> DetailResult | int:
-    """Run a config of this workspace here: no platform, no push.
+    """Run a config of this workspace here: no platform, no push. With --upload, the platform shows the run afterwards.
 
     Example:
         osmosis eval run multiply --limit 5
         osmosis eval run configs/eval/multiply.toml --model openai/gpt-5-mini --n 3
+        osmosis eval run multiply --upload
     """
     given = {"name": name, "rows": rows, "limit": limit, "n": n, "model": model, "base_url": base_url}
     given |= {"batch_size": batch_size}
@@ -68,7 +70,14 @@ def run(
         yes=yes,
         retry_failed=[] if retry_failed else None,
     )
-    return run_local(ctx, local)
+    if not upload:
+        return run_local(ctx, local)
+    from ..engine.journal import Journal
+    from .eval_upload import upload_after
+
+    with ctx.client():  # a missing login is told before anything is spent
+        pass
+    return upload_after(ctx, Journal(local.folder), run_local(ctx, local))
 
 
 def _dataset(ctx: AppContext, workspace: Workspace, config: EvalConfig, given: str | None) -> Path:

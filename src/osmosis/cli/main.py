@@ -74,6 +74,7 @@ _EVAL = Group(
         "regrade": _at("eval_resume", "regrade", "Score a local run again without asking the model"),
         "compare": _at("eval_compare", "compare", "Compare runs row by row"),
         "report": _at("eval_report", "report", "Report on a local run: figures, failures, HTML"),
+        "upload": _at("eval_upload", "upload", "Upload a local run to the platform"),
         "rubric": _at("rubric", "rubric", "Judge recorded conversations with a rubric"),
     },
     section="Run",

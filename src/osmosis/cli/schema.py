@@ -65,6 +65,7 @@ INSIDE: dict[str, Json] = {
     "eval submit": SUBMITTED,
     "train submit": SUBMITTED,
     "eval wait": SUBMITTED,
+    "eval upload": _object(id=_TEXT, name=_TEXT, url=_TEXT, files=_COUNT, sent=_COUNT, already={"type": "boolean"}),
     "train wait": SUBMITTED,
     "eval logs": LOG,
     "train logs": LOG,

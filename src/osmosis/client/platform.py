@@ -10,6 +10,7 @@ from functools import cached_property
 from .accounts import Accounts, Sync, Workspaces
 from .datasets import Datasets
 from .http import Http, Warn
+from .imports import Imports
 from .lean_httpx import httpx
 from .models import Models
 from .runs import Runs
@@ -70,6 +71,10 @@ class PlatformClient:
     @cached_property
     def evals(self) -> Runs:
         return Runs(self.http, "eval-runs", "eval_run")
+
+    @cached_property
+    def imports(self) -> Imports:
+        return Imports(self.http)
 
     @cached_property
     def trainings(self) -> Runs:

@@ -1,0 +1,82 @@
+"""`osmosis eval upload`: a run that was made on this machine, shown on the platform beside the others.
+
+The platform gets the rollouts, the figures and where they came from; never the dataset, the code or a key.
+"""
+
+from __future__ import annotations
+
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ..errors import Conflict
+from .context import AppContext, current
+from .output import DetailResult, NextStep, OperationResult
+
+if TYPE_CHECKING:
+    from ..engine.journal import Journal
+
+
+def upload(
+    name: str = typer.Argument(..., help="Name of a local run that is over, or its folder"),
+    replace: bool = typer.Option(False, "--replace", help="In the place of what this run uploaded before"),
+) -> OperationResult:
+    """Upload a local run to the platform: its rollouts, its figures, where it came from.
+
+    An upload that was interrupted goes on where it was. A run that was changed since (resumed, regraded, retried)
+    takes the place of its earlier upload with --replace.
+
+    Example:
+        osmosis eval upload nightly
+        osmosis eval upload .osmosis/runs/nightly --replace
+    """
+    from .eval_session import open_run
+
+    ctx = current()
+    journal = open_run(ctx, name)
+    done = upload_run(ctx, journal, replace=replace)
+    shown = done["name"]
+    message = f"run {shown} was uploaded before, as it is" if done["already"] else f"run {shown} is on the platform"
+    return OperationResult(
+        "eval.upload", message, done, next_steps=[NextStep("look at it", command=f"osmosis eval info {shown}")]
+    )
+
+
+def upload_run(ctx: AppContext, journal: Journal, *, replace: bool = False) -> dict[str, Any]:
+    """Hand the run over; `{id, name, url, files, sent, already}`. Conflict while it is not over."""
+    from ..engine.export import complete_report, export
+    from .download import byte_progress
+
+    complete_report(journal)
+    with ctx.client() as client, TemporaryDirectory(prefix="osmosis-upload-") as folder:
+        root = ctx.path(folder)
+        manifest = export(journal, root)
+        opened = client.imports.open({**manifest, "reimport": replace})
+        already = opened.get("status") == "finalized"
+        pending = [file for file in opened.get("files") or [] if file.get("state") != "uploaded"]
+        if not already:
+            size = sum(int(file.get("size") or 0) for file in pending)
+            with byte_progress(ctx, size, journal.folder.name) as moved:
+                opened = client.imports.send(opened, root, moved)
+    return {
+        "id": opened.get("eval_run_id"),
+        "name": opened.get("eval_run_name"),
+        "url": opened.get("platform_url"),
+        "files": len(manifest["files"]),
+        "sent": 0 if already else len(pending),
+        "already": already,
+    }
+
+
+def upload_after(ctx: AppContext, journal: Journal, result: DetailResult | int) -> DetailResult | int:
+    """What `eval run --upload` does with a run that came to its end; one that did not is left here, and said so."""
+    try:
+        done = upload_run(ctx, journal, replace=True)
+    except Conflict as error:
+        ctx.output.warn("NOT_UPLOADED", f"{error.message}; the run is not uploaded")
+        return result
+    ctx.output.say(f"uploaded: {done['url']}")
+    if isinstance(result, DetailResult):
+        result.data["uploaded"] = done
+    return result

@@ -1,0 +1,143 @@
+"""A local run as files that a platform takes in: an index, the whole rollouts, the report, and a manifest of them.
+
+The journal's rollouts are the truth and travel as they were stored, without secrets; everything else is derived from
+them. Refuses a run that is not complete: what is missing here could not be made up for elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from osmosis.errors import Conflict
+from osmosis.records.plan import EvalPlan
+from osmosis.records.report import Report
+
+from .journal import Journal
+
+SCHEMA = 1
+_ROLLOUT = re.compile(r"^rollouts/([^/]+)/(.+)$")
+
+
+def export(journal: Journal, folder: Path) -> dict[str, Any]:
+    """Write the files of a complete run below `folder`; the manifest of them is the answer.
+
+    The same run gives the same manifest, so that an interrupted upload is found again. Conflict when it is not over.
+    """
+    plan, report = journal.plan(), complete_report(journal)
+    (folder / "trajectories").mkdir(parents=True, exist_ok=True)
+    rows: set[int] = set()
+    count = 0
+    first: dict[str, Any] = {}
+    with (folder / "index.jsonl").open("wb") as index:
+        for line in journal.lines():
+            first = first or line
+            rows.add(line["row_index"])
+            count += 1
+            name = f"row_{line['row_index']}_run_{line['attempt']}.json"
+            (folder / "trajectories" / name).write_bytes(orjson.dumps(line) + b"\n")
+            index.write(orjson.dumps(index_row(line, name)) + b"\n")
+    if count != report.completed:
+        raise Conflict(
+            f"run {plan.name} was taken up again and has not ended: {count} rollouts, {report.completed} in its report",
+            hint=f"osmosis eval resume {plan.name}",
+        )
+    progress = {"status": "finished", "total": report.total, "completed": report.completed}
+    (folder / "progress.json").write_bytes(orjson.dumps(progress) + b"\n")
+    (folder / "report.json").write_bytes(orjson.dumps(report.to_dict()) + b"\n")
+    return _manifest(journal.run(), plan, report, folder, sorted(rows), first)
+
+
+def complete_report(journal: Journal) -> Report:
+    """The report of a run that is over and whole. Conflict otherwise, with what goes on with it."""
+    report, name = journal.report(), journal.plan().name
+    if report is None or report.completed < report.total:
+        done = f": {report.completed} of {report.total} rollouts" if report else ""
+        raise Conflict(f"run {name} has not ended{done}", hint=f"osmosis eval resume {name}, then upload it")
+    return report
+
+
+def index_row(line: dict[str, Any], trajectory: str) -> dict[str, Any]:
+    """A stored rollout as its line of `index.jsonl`."""
+    score = next(iter((line.get("scores") or {}).values()), None) if line["status"] == "success" else None
+    usage, failure = line.get("usage") or {}, line.get("failure") or (score or {}).get("failure")
+    return {
+        "row_index": line["row_index"],
+        "run_index": line["attempt"],
+        "rollout_id": line["rollout_id"],
+        "trajectory_filename": trajectory,
+        "status": line["status"],
+        "reward": score.get("value") if score else None,
+        "tokens": usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0),
+        "duration_ms": line.get("duration_ms", 0.0),
+        "error_type": failure["category"] if failure else None,
+    }
+
+
+def _manifest(
+    run: dict[str, Any], plan: EvalPlan, report: Report, folder: Path, rows: list[int], first: dict[str, Any]
+) -> dict[str, Any]:
+    git = plan.provenance.get("git") or {}
+    sessions = run.get("sessions") or [{}]
+    rollout, entrypoint = _code(plan.agent)
+    source = {
+        "name": rollout,
+        "source_digest": (first.get("hashes") or {}).get("agent"),
+        "branch": git.get("branch"),
+        "commit_sha": git.get("commit"),
+    }
+    body: dict[str, Any] = {
+        "schema_version": SCHEMA,
+        "local_run_id": hashlib.sha256(f"{plan.name}|{run.get('created_at')}".encode()).hexdigest()[:32],
+        "run": {
+            "name": plan.name,
+            "started_at": run.get("created_at"),
+            "completed_at": sessions[-1].get("ended_at"),
+            "experiment_config": {
+                "rollout": {key: value for key, value in source.items() if value},
+                "entrypoint": entrypoint,
+                "model_path": plan.model.name,
+                "dataset": {
+                    "name": Path(plan.dataset).stem,
+                    "sha256": plan.dataset_hash,
+                    "selected_source_rows": rows,
+                },
+            },
+            "evaluation_config": {"n": report.attempts, "pass_threshold": report.pass_threshold},
+        },
+        "schema_versions": {"journal": run.get("schema", SCHEMA), "trajectory": "rollout"},
+        "provenance": _provenance(plan),
+        "files": [_file(path, folder) for path in _files(folder)],
+    }
+    digest = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return {**body, "manifest_digest": digest}
+
+
+def _code(agent: str) -> tuple[str, str]:
+    """`(rollout, entrypoint)` of what was run."""
+    if match := _ROLLOUT.match(agent):
+        return match[1], match[2]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", agent.partition(":")[0]).strip("-.") or "agent", agent
+
+
+def _provenance(plan: EvalPlan) -> dict[str, Any]:
+    """Versions and the commit; neither folders of this machine nor the text of uncommitted changes."""
+    versions = ("osmosis", "python", "platform")
+    kept: dict[str, Any] = {key: plan.provenance[key] for key in versions if key in plan.provenance}
+    git = {key: value for key, value in (plan.provenance.get("git") or {}).items() if key != "diff"}
+    return {**kept, **({"git": git} if git else {})}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def _file(path: Path, folder: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    name = path.relative_to(folder).as_posix()
+    return {"path": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
