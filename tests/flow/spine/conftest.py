@@ -115,20 +115,25 @@ def person(tmp_path: Path) -> Iterator[Person]:
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Callable[..., str]]:
+def endpoint(tmp_path: Path) -> Iterator[Callable[..., str]]:
     """Starts OpenAI-compatible endpoints in processes of their own; returns their base URLs."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*flags: str, **variables: str) -> str:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "osmosis.testing.stand_in", *flags],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **variables},
-        )
+        errors = tmp_path / f"endpoint-{len(started)}.err"  # a file: a pipe nobody reads would fill up
+        with errors.open("w") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "osmosis.testing.stand_in", *flags],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env={**os.environ, **variables},
+            )
         started.append(process)
         assert process.stdout is not None
-        return process.stdout.readline().strip()
+        url = process.stdout.readline().strip()
+        assert url.startswith("http://"), f"the endpoint did not start, it said {url!r}\n{errors.read_text()}"
+        return url
 
     yield start
     for process in started:

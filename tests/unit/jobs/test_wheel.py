@@ -6,16 +6,12 @@ import base64
 import csv
 import hashlib
 import io
-import os
-import subprocess
-import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
 import pytest
-import uv
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
@@ -67,23 +63,6 @@ def test_metadata_keeps_dependencies_and_entry_points(wheel: Wheel) -> None:
         assert f"\nVersion: {wheel.version}\n" in text
         assert "Requires-Dist: pydantic" in text
         assert "osmosis = osmosis.cli:main" in archive.read(f"{info}/entry_points.txt").decode()
-
-
-def test_uv_installs_it_and_python_imports_it(wheel: Wheel, tmp_path: Path) -> None:
-    venv = tmp_path / "venv"
-    run = {"check": True, "capture_output": True, "text": True, "env": {**os.environ, "UV_OFFLINE": "1"}}
-    subprocess.run([uv.find_uv_bin(), "venv", "--python", sys.executable, str(venv)], **run)
-    source = ["--no-deps", "--no-index", "--find-links", str(wheel.folder)]
-    pinned = f"osmosis-ai=={wheel.version}"
-    subprocess.run([uv.find_uv_bin(), "pip", "install", "--python", str(venv), *source, pinned], **run)
-    code = "import osmosis, osmosis_ai, importlib.metadata as m; print(osmosis.__file__, m.version('osmosis-ai'))"
-    out = subprocess.run([str(venv / "bin" / "python"), "-I", "-c", code], **run).stdout.split()
-    assert out[0].startswith(str(venv))
-    assert out[1] == wheel.version
-    assert (venv / "bin" / "osmosis").exists()
-    again = f"import pathlib, osmosis.jobs.wheel as w; print(w.build_wheel(pathlib.Path({str(tmp_path)!r})).version)"
-    same = subprocess.run([str(venv / "bin" / "python"), "-I", "-c", again], **run).stdout.strip()
-    assert same == wheel.version, "an installed wheel of the same content makes another wheel"
 
 
 def test_built_once_and_again_only_when_lost(wheel: Wheel) -> None:
