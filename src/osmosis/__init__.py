@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from ._version import __version__
+from ._version import __version__ as __version__
 
 _HOMES: dict[str, str] = {
     # rewards and rubrics
@@ -49,7 +49,7 @@ _HOMES: dict[str, str] = {
     "OsmosisError": "osmosis.errors",
 }
 
-__all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0604 - names are resolved by __getattr__
+__all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
