@@ -14,7 +14,7 @@ help:  ## what there is
 demo: $(VENV)/.installed  ## the main job, real: from an empty folder to a scored run
 	@$(BIN)/osmosis quickstart --yes --dir $(DEMO_DIR) $(DEMO_FLAGS)
 
-test: $(VENV)/.dev  ## every test: unit, then flows with real processes
+test: $(VENV)/.dev  ## every test
 	@$(BIN)/python -m pytest tests -n $(PROCESSES) $(ARGS)
 
 unit: $(VENV)/.dev  ## the fast part
