@@ -18,7 +18,7 @@ test: $(VENV)/.dev  ## every test
 	@$(BIN)/python -m pytest tests -n $(PROCESSES) $(ARGS)
 
 unit: $(VENV)/.dev  ## the fast part
-	@$(BIN)/python -m pytest tests/unit -n $(PROCESSES) $(ARGS)
+	@$(BIN)/python -m pytest tests/unit -n 3 --dist worksteal $(ARGS)
 
 lint: $(VENV)/.dev  ## style, types, direction of imports
 	@$(BIN)/ruff check .

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.flow
+
 VENDORS = {
     "aiohttp", "alembic", "copier", "cryptography", "fastapi", "git", "keyring", "litellm", "openai", "orjson",
     "prompt_toolkit", "pyarrow", "questionary", "sqlalchemy", "starlette", "tomlkit", "torch", "transformers",
