@@ -34,7 +34,7 @@ def examples():
 def test_every_flag_of_the_command_is_documented():
     import typer
 
-    from osmosis.cli.eval_local import local_eval
+    from osmosis.cli.local_eval.command import local_eval
 
     app = typer.Typer(add_completion=False)
     app.command()(local_eval)

@@ -1,6 +1,6 @@
 """`osmosis serve`, `validate`, `test`."""
 
-from osmosis.cli.agent_test import (
+from osmosis.cli.agent_test.command import (
     test as test,
 )
 from osmosis.cli.serve import (

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from osmosis.cli.context import AppContext, GlobalOptions
-from osmosis.cli.eval_show import exit_code as local_exit_code
+from osmosis.cli.local_eval.show import exit_code as local_exit_code
 from osmosis.cli.output import Mode, Output
 from osmosis.cli.prompts import ask, choose, confirm, hidden
-from osmosis.cli.quickstart_model import STAND_IN, ModelChoice, choose_model
+from osmosis.cli.quickstart.model import STAND_IN, ModelChoice, choose_model
 from osmosis.cli.run_body import RunView
 from osmosis.cli.runs import download_dir, finished_result
 from osmosis.cli.submit import read_secrets_file

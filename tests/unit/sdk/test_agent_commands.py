@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from osmosis.cli.agent_ref import AgentRef
-from osmosis.cli.agent_test import TestFlags
-from osmosis.cli.agent_test_steps import step_through
+from osmosis.cli.agent_test.command import TestFlags
+from osmosis.cli.agent_test.steps import step_through
 from osmosis.cli.context import AppContext, GlobalOptions
 from osmosis.cli.main import main
 from osmosis.cli.output import Mode, Output

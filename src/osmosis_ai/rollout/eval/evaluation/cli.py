@@ -1,6 +1,6 @@
 """`osmosis eval -m`."""
 
-from osmosis.cli.eval_local import (
+from osmosis.cli.local_eval.command import (
     local_eval as local_eval,
 )
 

@@ -1,9 +1,9 @@
 """How evaluations show figures."""
 
-from osmosis.cli.agent_test_show import (
+from osmosis.cli.agent_test.show import (
     format_duration as format_duration,
 )
-from osmosis.cli.agent_test_show import (
+from osmosis.cli.agent_test.show import (
     format_tokens as format_tokens,
 )
 

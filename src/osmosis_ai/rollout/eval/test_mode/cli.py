@@ -1,12 +1,12 @@
 """`osmosis test`."""
 
-from osmosis.cli.agent_test import (
+from osmosis.cli.agent_test.command import (
     test as test,
 )
-from osmosis.cli.agent_test_show import (
+from osmosis.cli.agent_test.show import (
     format_duration as format_duration,
 )
-from osmosis.cli.agent_test_show import (
+from osmosis.cli.agent_test.show import (
     format_tokens as format_tokens,
 )
 

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import UsageError, ValidationError
-from .agent_ref import AgentRef, find_agent, opened
-from .context import AppContext, current
-from .output import DetailResult, Result
+from ...errors import UsageError, ValidationError
+from ..agent_ref import AgentRef, find_agent, opened
+from ..context import AppContext, current
+from ..output import DetailResult, Result
 
 if TYPE_CHECKING:
-    from ..engine.agent import Agent
-    from ..engine.task import RolloutFn
-    from ..llm import Model
-    from ..records.plan import EvalPlan
-    from ..records.rollout import Rollout
+    from ...engine.agent import Agent
+    from ...engine.task import RolloutFn
+    from ...llm import Model
+    from ...records.plan import EvalPlan
+    from ...records.rollout import Rollout
 
 DEFAULT_MODEL = "gpt-5-mini"
 DEBUG_FOLDER = "test_debug"
@@ -91,7 +91,7 @@ def test(
         osmosis test -m server:agent_loop -d test_data.jsonl --model openai/gpt-5-mini
         osmosis test -m server:agent_loop -d test_data.jsonl --model offline/calculator -i --row 2
     """
-    from .eval_plan import LocalFlags, build_plan
+    from ..local_eval.plan import LocalFlags, build_plan
 
     ctx = current()
     ref = find_agent(ctx, name, module, mcp)
@@ -126,7 +126,7 @@ def test(
     run = TestFlags(ref, data, plan, api_key, debug, target, quiet, row)
     agent = _load(run)
     if interactive:
-        from .agent_test_steps import step_through
+        from .steps import step_through
 
         return step_through(ctx, run, agent)
     return _batch(ctx, run, agent)
@@ -135,7 +135,7 @@ def test(
 def _load(run: TestFlags) -> Agent | None:
     if run.ref.module is None:
         return None
-    from ..engine.agent import load_agent
+    from ...engine.agent import load_agent
 
     return load_agent(run.ref.module, run.ref.base_dir)
 
@@ -143,7 +143,7 @@ def _load(run: TestFlags) -> Agent | None:
 @asynccontextmanager
 async def rollouts(ctx: AppContext, run: TestFlags, agent: Agent | None, model: Model) -> AsyncIterator[RolloutFn]:
     """The `RolloutFn` of this agent against `model`."""
-    from ..engine.rollout import in_process
+    from ...engine.rollout import in_process
 
     async with opened(run.ref, agent, ctx.environ) as ready:
         if agent is None or agent.backend is None:
@@ -151,7 +151,7 @@ async def rollouts(ctx: AppContext, run: TestFlags, agent: Agent | None, model: 
                 yield rollout_fn
             return
         # Workflows may bring a vendor's client, which wants a URL.
-        from ..serve.traingate import TrainGate
+        from ...serve.traingate import TrainGate
 
         gate = TrainGate(model)
         await gate.start()
@@ -164,13 +164,13 @@ async def rollouts(ctx: AppContext, run: TestFlags, agent: Agent | None, model: 
 
 def open_test_model(ctx: AppContext, run: TestFlags) -> Model:
     """The model of the flags; its key from where the eval looks for it."""
-    from ..llm import open_model
-    from ..sdk.judge_model import DEFAULT_API_KEY_ENV
-    from .eval_plan import key_for
+    from ...llm import open_model
+    from ...sdk.judge_model import DEFAULT_API_KEY_ENV
+    from ..local_eval.plan import key_for
 
     spec = run.plan.model
     if ctx.options.offline and spec.base_url:
-        from .environment import allow_host
+        from ..environment import allow_host
 
         allow_host(spec.base_url)
     key = key_for(spec, ctx.environ, run.api_key)
@@ -186,8 +186,8 @@ def open_test_model(ctx: AppContext, run: TestFlags) -> Model:
 
 
 def _batch(ctx: AppContext, run: TestFlags, agent: Agent | None) -> Result | int:
-    from ..engine.dataset import scan_dataset
-    from .agent_test_show import RowLines, draw_summary
+    from ...engine.dataset import scan_dataset
+    from .show import RowLines, draw_summary
 
     facts = scan_dataset(run.dataset, run.plan.selection)
     facts.refuse_bad(run.dataset)
@@ -219,10 +219,10 @@ def _batch(ctx: AppContext, run: TestFlags, agent: Agent | None) -> Result | int
 async def _go(
     ctx: AppContext, run: TestFlags, agent: Agent | None, lines: Any, selected: int, folder: Path | None
 ) -> None:
-    from ..engine.dataset import read_rows
-    from ..engine.evaluate import Options, evaluate
-    from ..llm import probe
-    from ..sdk.agent_loop import trace_folder
+    from ...engine.dataset import read_rows
+    from ...engine.evaluate import Options, evaluate
+    from ...llm import probe
+    from ...sdk.agent_loop import trace_folder
 
     model = open_test_model(ctx, run)
     trace_folder.set(folder)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import PlatformError
-from . import prompts
-from .context import AppContext, GlobalOptions, using
-from .output import Mode, OperationResult, Result
+from ...errors import PlatformError
+from .. import prompts
+from ..context import AppContext, GlobalOptions, using
+from ..output import Mode, OperationResult, Result
 
 
 class Declined(Exception):
@@ -67,8 +67,8 @@ class Demo:
 
         `shown` is how the command is printed, when not as it is; `human` picks what people see of the result.
         """
-        from .main import ROOT
-        from .resolve import invoke, resolve
+        from ..main import ROOT
+        from ..resolve import invoke, resolve
 
         command = shlex.join(["osmosis", *(shown or words)])
         self.line(f"$ {command}", style="cyan")
@@ -83,7 +83,7 @@ class Demo:
         result.next_steps = []
         self.done.append({"command": command, **result.envelope()})
         if self.ctx.mode is Mode.RICH:
-            from .render import pairs
+            from ..render import pairs
 
             if human is not None:
                 facts = human(result)

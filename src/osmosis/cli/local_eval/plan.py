@@ -1,6 +1,6 @@
 """From flags to an `EvalPlan`: parses what people type, checks every number, spends nothing and opens nothing.
 
-A new flag of the local eval is an option in `eval_local`, a field of `LocalFlags` and one line in `build_plan`.
+A new flag of the local eval is an option in `command`, a field of `LocalFlags` and one line in `build_plan`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError as PydanticError
 
-from ..errors import UsageError, ValidationError
-from ..records.base import utc_now
-from ..records.plan import Budget, EvalPlan, ModelSpec, Retry, Selection, Timeouts
+from ...errors import UsageError, ValidationError
+from ...records.base import utc_now
+from ...records.plan import Budget, EvalPlan, ModelSpec, Retry, Selection, Timeouts
 
 RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
 AUTO_CEILING = 256
@@ -256,7 +256,7 @@ def key_for(spec: ModelSpec, environ: Mapping[str, str], given: str | None) -> s
         return key
     if spec.kind == "openai":
         return environ.get("OPENAI_API_KEY")
-    from ..sdk.judge_model import key_variable
+    from ...sdk.judge_model import key_variable
 
     return environ.get(key_variable(spec.name.partition("/")[0]))
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..records.plan import EvalPlan
-from ..records.report import Interval, Report, ScoreReport
-from .output import Column, NextStep, clean
+from ...records.plan import EvalPlan
+from ...records.report import Interval, Report, ScoreReport
+from ..output import Column, NextStep, clean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,8 +20,8 @@ def draw_report(console: Console, plan: EvalPlan, report: Report, *, notes: Sequ
     """The whole report for a person."""
     from rich.text import Text
 
-    from ..engine.report_text import facts
-    from .render import pairs, table
+    from ...engine.report_text import facts
+    from ..render import pairs, table
 
     console.print(Text(clean(plan.name), style="bold"))
     console.print(pairs(dict(facts(plan, report))))

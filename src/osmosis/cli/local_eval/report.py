@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .context import current
-from .output import Column, DetailResult, ListResult, OperationResult
+from ..context import current
+from ..output import Column, DetailResult, ListResult, OperationResult
 
 
 def report(
@@ -27,10 +27,10 @@ def report(
         osmosis eval report nightly --html
         osmosis eval report nightly --md -o -
     """
-    from ..engine.results import config_part, summary_part
-    from ..errors import UsageError
-    from .eval_session import open_run
-    from .eval_show import draw_report, next_steps
+    from ...engine.results import config_part, summary_part
+    from ...errors import UsageError
+    from .session import open_run
+    from .show import draw_report, next_steps
 
     ctx = current()
     if name is None:
@@ -46,7 +46,7 @@ def report(
         return DetailResult(
             data, human=lambda console: draw_report(console, plan, found), next_steps=next_steps(plan, found)
         )
-    from ..engine import report_text
+    from ...engine import report_text
 
     writers = {"html": report_text.html, "md": report_text.markdown, "junit": report_text.junit}
     text = writers[kinds[0]](journal, plan, found)
@@ -62,8 +62,8 @@ def report(
 
 def _summary(journal: Any, plan: Any) -> Any:
     """The figures of a run that did not end."""
-    from ..engine.metrics import Summary
-    from ..engine.outcome import outcome_of_line
+    from ...engine.metrics import Summary
+    from ...engine.outcome import outcome_of_line
 
     summary = Summary(plan, score_names=plan.score_fns)
     for line in journal.lines():
@@ -72,8 +72,8 @@ def _summary(journal: Any, plan: Any) -> Any:
 
 
 def _list(ctx: Any) -> ListResult:
-    from ..engine.journal import Journal
-    from .eval_session import runs_dir
+    from ...engine.journal import Journal
+    from .session import runs_dir
 
     rows = []
     for path in sorted(runs_dir(ctx).glob("*/run.json"), key=lambda p: p.stat().st_mtime, reverse=True):

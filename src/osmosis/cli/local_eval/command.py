@@ -1,6 +1,6 @@
 """`osmosis eval -m module:agent -d data --eval-fn module:fn --model NAME`: the local evaluation by flags.
 
-Declares the flags and hands them on: what they mean is `eval_plan`, what happens is `eval_session`.
+Declares the flags and hands them on: what they mean is `plan`, what happens is `session`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import UsageError
-from .context import current
-from .output import DetailResult
+from ...errors import UsageError
+from ..context import current
+from ..output import DetailResult
 
 
 def local_eval(
@@ -84,8 +84,8 @@ def local_eval(
             --model my-model --base-url http://localhost:8000/v1 --n 5 --batch-size 16 -o results.json
     """
     given: dict[str, Any] = dict(locals())
-    from .eval_plan import LocalFlags, build_plan, parse_model, sampling
-    from .eval_session import LocalRun, run_local, runs_dir
+    from .plan import LocalFlags, build_plan, parse_model, sampling
+    from .session import LocalRun, run_local, runs_dir
 
     ctx = current()
     if classes and not retry_failed:

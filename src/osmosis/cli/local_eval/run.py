@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..errors import NotFound, ValidationError
-from .context import AppContext, current
-from .output import DetailResult
-from .own_environment import continue_inside
+from ...errors import NotFound, ValidationError
+from ..context import AppContext, current
+from ..output import DetailResult
+from ..own_environment import continue_inside
 
 if TYPE_CHECKING:
-    from ..records.config import EvalConfig
-    from ..records.plan import EvalPlan
-    from ..workspace.layout import Workspace
+    from ...records.config import EvalConfig
+    from ...records.plan import EvalPlan
+    from ...workspace.layout import Workspace
 
 
 def run(
@@ -50,9 +50,9 @@ def run(
     given = {"name": name, "rows": rows, "limit": limit, "n": n, "model": model, "base_url": base_url}
     given |= {"batch_size": batch_size}
     ctx = current()
-    from ..workspace.config import load_eval_config
-    from ..workspace.layout import find_workspace, pick_config
-    from .eval_session import LocalRun, run_local, runs_dir
+    from ...workspace.config import load_eval_config
+    from ...workspace.layout import find_workspace, pick_config
+    from .session import LocalRun, run_local, runs_dir
 
     workspace = find_workspace(ctx.cwd)
     typed = ctx.path(config) if config else None
@@ -72,8 +72,8 @@ def run(
     )
     if not upload:
         return run_local(ctx, local)
-    from ..engine.journal import Journal
-    from .eval_upload import upload_after
+    from ...engine.journal import Journal
+    from .upload import upload_after
 
     with ctx.client():  # a missing login is told before anything is spent
         pass
@@ -95,8 +95,8 @@ def _dataset(ctx: AppContext, workspace: Workspace, config: EvalConfig, given: s
 
 def _plan(workspace: Workspace, config: EvalConfig, given: dict[str, Any], dataset: Path) -> EvalPlan:
     """The config as a plan; flags win."""
-    from ..records.plan import EvalPlan, ModelSpec, Selection, Timeouts
-    from .eval_plan import check_name, generated_name, parse_rows
+    from ...records.plan import EvalPlan, ModelSpec, Selection, Timeouts
+    from .plan import check_name, generated_name, parse_rows
 
     experiment, wanted, advanced = config.experiment, config.evaluation, config.advanced
     if given["model"] is None:
@@ -128,7 +128,7 @@ def _plan(workspace: Workspace, config: EvalConfig, given: dict[str, Any], datas
 
 def _set_secrets(ctx: AppContext, config: EvalConfig, secrets_file: str | None) -> None:
     """`[env]` and the secrets, for this process: from the file, else from the environment."""
-    from .submit import read_secrets_file
+    from ..submit import read_secrets_file
 
     values = {**config.env, **(read_secrets_file(ctx, secrets_file) if secrets_file else {})}
     ctx.environ = {**ctx.environ, **values}

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .context import current
-from .output import DetailResult, clean
+from ..context import current
+from ..output import DetailResult, clean
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..engine.compare import Comparison
-    from ..engine.journal import Journal
+    from ...engine.compare import Comparison
+    from ...engine.journal import Journal
 
 
 def compare(
@@ -34,10 +34,10 @@ def compare(
 
         osmosis eval compare nightly-1 nightly-2 --fail-on-regression --margin 0.02
     """
-    from ..engine.compare import compare as compare_runs
-    from ..engine.compare import transcripts
-    from ..errors import UsageError
-    from .eval_session import open_run
+    from ...engine.compare import compare as compare_runs
+    from ...engine.compare import transcripts
+    from ...errors import UsageError
+    from .session import open_run
 
     ctx = current()
     if margin < 0:
@@ -71,8 +71,8 @@ def _draw(
 ) -> None:
     from rich.text import Text
 
-    from ..engine.report_text import message_text
-    from .render import pairs
+    from ...engine.report_text import message_text
+    from ..render import pairs
 
     ci = f" [{found.interval.low:+.4f}, {found.interval.high:+.4f}]" if found.interval else ""
     console.print(Text(f"{a.folder.name} -> {b.folder.name}: {found.verdict}", style="bold"))

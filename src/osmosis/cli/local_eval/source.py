@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..engine.identity import folder_files
-from ..engine.task import RolloutFn
-from ..errors import ValidationError
-from ..llm import Model
-from ..records.plan import EvalPlan
-from .eval_plan import agent_kind
+from ...engine.identity import folder_files
+from ...engine.task import RolloutFn
+from ...errors import ValidationError
+from ...llm import Model
+from ...records.plan import EvalPlan
+from .plan import agent_kind
 
 if TYPE_CHECKING:
-    from ..engine.agent import Agent
+    from ...engine.agent import Agent
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ def load_source(
     kind, target = agent_kind(agent)
     source = Source(kind, target, base_dir, environ)
     if kind == "module":
-        from ..engine.agent import load_agent
+        from ...engine.agent import load_agent
 
         source.agent = load_agent(agent, base_dir, grader=grader)
         return source, source.agent.files
@@ -55,10 +55,10 @@ def load_source(
 @asynccontextmanager
 async def rollouts(source: Source, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
     """The `RolloutFn` of this source."""
-    from ..engine.rollout import in_process
+    from ...engine.rollout import in_process
 
     if source.kind == "mcp":
-        from ..sdk.mcp import mcp_agent
+        from ...sdk.mcp import mcp_agent
 
         place = source.target if "://" in source.target else str(source.base_dir / source.target)
         async with (
@@ -77,8 +77,8 @@ async def rollouts(source: Source, plan: EvalPlan, model: Model) -> AsyncIterato
 @asynccontextmanager
 async def _gated(source: Source, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
     """A workflow here or a rollout server elsewhere: both may call the model over HTTP."""
-    from ..engine.rollout import in_process
-    from ..serve.traingate import TrainGate
+    from ...engine.rollout import in_process
+    from ...serve.traingate import TrainGate
 
     gate = TrainGate(model)
     await gate.start()
@@ -87,7 +87,7 @@ async def _gated(source: Source, plan: EvalPlan, model: Model) -> AsyncIterator[
             async with in_process(source.agent, model, plan, endpoints=gate) as rollout_fn:
                 yield rollout_fn
         else:
-            from ..serve.client import served
+            from ...serve.client import served
 
             async with served(source.target, gate, plan, api_key=source.server_key) as rollout_fn:
                 yield rollout_fn

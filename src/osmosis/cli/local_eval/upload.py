@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..errors import Conflict
-from .context import AppContext, current
-from .output import DetailResult, NextStep, OperationResult
+from ...errors import Conflict
+from ..context import AppContext, current
+from ..output import DetailResult, NextStep, OperationResult
 
 if TYPE_CHECKING:
-    from ..engine.journal import Journal
+    from ...engine.journal import Journal
 
 
 def upload(
@@ -31,7 +31,7 @@ def upload(
         osmosis eval upload nightly
         osmosis eval upload .osmosis/runs/nightly --replace
     """
-    from .eval_session import open_run
+    from .session import open_run
 
     ctx = current()
     journal = open_run(ctx, name)
@@ -45,8 +45,8 @@ def upload(
 
 def upload_run(ctx: AppContext, journal: Journal, *, replace: bool = False) -> dict[str, Any]:
     """Hand the run over; `{id, name, url, files, sent, already}`. Conflict while it is not over."""
-    from ..engine.export import complete_report, export
-    from .download import byte_progress
+    from ...engine.export import complete_report, export
+    from ..download import byte_progress
 
     complete_report(journal)
     with ctx.client() as client, TemporaryDirectory(prefix="osmosis-upload-") as folder:

@@ -15,12 +15,12 @@ from typing import Any
 
 import typer
 
-from ..errors import PlatformError, ValidationError
-from . import prompts
-from .context import AppContext, current
-from .output import Mode, NextStep, OperationResult, Result
-from .quickstart_model import ModelChoice, choose_model
-from .quickstart_steps import Declined, Demo
+from ...errors import PlatformError, ValidationError
+from .. import prompts
+from ..context import AppContext, current
+from ..output import Mode, NextStep, OperationResult, Result
+from .model import ModelChoice, choose_model
+from .steps import Declined, Demo
 
 ROLLOUT = "multiply"
 CONFIG = f"configs/eval/{ROLLOUT}.toml"
@@ -125,7 +125,7 @@ def _workspace(demo: Demo) -> None:
 
 def _connected(demo: Demo) -> bool:
     """Is `origin` the repository that the platform has for this workspace, at its present address."""
-    from ..workspace.git import read_source
+    from ...workspace.git import read_source
 
     source = read_source(demo.workspace) if (demo.workspace / ".git").exists() else None
     if source is None or not source.remote_url or not source.upstream:
@@ -163,7 +163,7 @@ def _rollout(demo: Demo, choice: ModelChoice) -> None:
 
 
 def _config(demo: Demo) -> Any:
-    from ..workspace.config import load_eval_config
+    from ...workspace.config import load_eval_config
 
     return load_eval_config(demo.workspace / CONFIG, demo.workspace)[0]
 
@@ -178,7 +178,7 @@ def _three_attempts(demo: Demo) -> bool:
 
 
 def _clean(demo: Demo) -> bool:
-    from ..workspace.git import git_at, run_git
+    from ...workspace.git import git_at, run_git
 
     return not run_git(git_at(demo.workspace), "status", "--porcelain")
 
@@ -190,7 +190,7 @@ def _send(demo: Demo, choice: ModelChoice) -> None:
     if _clean(demo):
         demo.note("nothing new to commit")
     else:
-        from ..workspace.gitwrite import identity_options
+        from ...workspace.gitwrite import identity_options
 
         demo.git("add", "-A")
         demo.git("commit", "-q", "-m", f"Add {ROLLOUT}", options=identity_options(demo.workspace))
@@ -200,7 +200,7 @@ def _send(demo: Demo, choice: ModelChoice) -> None:
 
 def _synced(demo: Demo) -> None:
     """Wait until Git Sync has seen the push, and show what it found."""
-    from ..workspace.git import read_source
+    from ...workspace.git import read_source
 
     source = read_source(demo.workspace)
     commit = source.commit if source else None

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import UsageError, ValidationError
-from .context import AppContext, current
-from .output import DetailResult
+from ...errors import UsageError, ValidationError
+from ..context import AppContext, current
+from ..output import DetailResult
 
 
 def resume(
@@ -41,8 +41,8 @@ def resume(
         osmosis eval resume nightly
         osmosis eval resume nightly --retry-failed timeout rate_limit
     """
-    from .eval_plan import parse_concurrency
-    from .eval_session import run_local
+    from .plan import parse_concurrency
+    from .session import run_local
 
     ctx = current()
     if classes and not retry_failed:
@@ -93,7 +93,7 @@ def regrade(
 
 def stored_run(ctx: AppContext, name: str) -> Any:
     """The `LocalRun` that the run's `run.json` describes."""
-    from .eval_session import LocalRun, open_run
+    from .session import LocalRun, open_run
 
     journal = open_run(ctx, name)
     local = journal.run().get("local")
@@ -117,7 +117,7 @@ def stored_run(ctx: AppContext, name: str) -> Any:
 
 def check_classes(classes: list[str]) -> None:
     """Refuses words that are no failure class."""
-    from ..records.rollout import Category, Phase
+    from ...records.rollout import Category, Phase
 
     known = [c.value for c in Category] + [p.value for p in Phase] + ["skipped"]
     wrong = [c for c in classes if c not in known]
@@ -126,16 +126,16 @@ def check_classes(classes: list[str]) -> None:
 
 
 def _regrade(ctx: AppContext, run: Any, *, failed_only: bool) -> DetailResult | int:
-    from ..engine.dataset import read_rows, scan_dataset
-    from ..engine.evaluate import Options, evaluate
-    from ..engine.identity import score_hash
-    from ..engine.journal import Journal, KeySet
-    from ..engine.redact import Redactor
-    from ..engine.results import check_output, write_results
-    from ..engine.resume import regrade as regrade_keys
-    from ..engine.scoring import close_scorers, load_scorers
-    from .eval_plan import declared_secrets
-    from .eval_show import draw_report, exit_code, next_steps
+    from ...engine.dataset import read_rows, scan_dataset
+    from ...engine.evaluate import Options, evaluate
+    from ...engine.identity import score_hash
+    from ...engine.journal import Journal, KeySet
+    from ...engine.redact import Redactor
+    from ...engine.results import check_output, write_results
+    from ...engine.resume import regrade as regrade_keys
+    from ...engine.scoring import close_scorers, load_scorers
+    from .plan import declared_secrets
+    from .show import draw_report, exit_code, next_steps
 
     plan = run.plan
     if run.output is not None:
@@ -180,7 +180,7 @@ def _regrade(ctx: AppContext, run: Any, *, failed_only: bool) -> DetailResult | 
     note = f"{len(keys)} rollouts scored again"
     if run.quiet:
         return code
-    from ..engine.results import summary_part
+    from ...engine.results import summary_part
 
     data = {"name": plan.name, "journal": str(run.folder), "regraded": len(keys), "summary": summary_part(report)}
     return DetailResult(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..records.report import Report
-from ..records.rollout import Rollout
-from .output import Output
+from ...records.report import Report
+from ...records.rollout import Rollout
+from ..output import Output
 
 if TYPE_CHECKING:
     from rich.progress import Progress

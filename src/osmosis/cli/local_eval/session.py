@@ -13,29 +13,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..engine.dataset import DatasetFacts, read_rows, scan_dataset
-from ..engine.evaluate import Options, evaluate
-from ..engine.identity import digest, plan_hashes, provenance
-from ..engine.journal import Journal, KeySet
-from ..engine.limiter import Limiter
-from ..engine.redact import Redactor
-from ..engine.results import check_output, config_part, summary_part, write_results
-from ..engine.resume import ResumePlan, apply, plan_resume
-from ..engine.scoring import Scorer, close_scorers, load_scorers
-from ..engine.task import RolloutFn
-from ..errors import Conflict, UsageError, ValidationError
-from ..llm import Model, open_model, probe
-from ..records.dataset import Row
-from ..records.plan import EvalPlan, ModelSpec
-from ..records.report import Report
-from .context import AppContext
-from .eval_plan import declared_secrets, key_for
-from .eval_progress import ProgressObserver
-from .eval_show import draw_report, exit_code, next_steps
-from .eval_signals import collect_rarely, run_stoppable
-from .eval_source import load_source, rollouts
-from .output import DetailResult, Mode
-from .prompts import confirm
+from ...engine.dataset import DatasetFacts, read_rows, scan_dataset
+from ...engine.evaluate import Options, evaluate
+from ...engine.identity import digest, plan_hashes, provenance
+from ...engine.journal import Journal, KeySet
+from ...engine.limiter import Limiter
+from ...engine.redact import Redactor
+from ...engine.results import check_output, config_part, summary_part, write_results
+from ...engine.resume import ResumePlan, apply, plan_resume
+from ...engine.scoring import Scorer, close_scorers, load_scorers
+from ...engine.task import RolloutFn
+from ...errors import Conflict, UsageError, ValidationError
+from ...llm import Model, open_model, probe
+from ...records.dataset import Row
+from ...records.plan import EvalPlan, ModelSpec
+from ...records.report import Report
+from ..context import AppContext
+from ..output import DetailResult, Mode
+from ..prompts import confirm
+from .plan import declared_secrets, key_for
+from .progress import ProgressObserver
+from .show import draw_report, exit_code, next_steps
+from .signals import collect_rarely, run_stoppable
+from .source import load_source, rollouts
 
 
 @dataclass
@@ -82,7 +82,7 @@ class LocalRun:
 
 def runs_dir(ctx: AppContext) -> Path:
     """`.osmosis/runs` of the workspace, else of the current folder."""
-    from ..errors import WorkspaceRequired
+    from ...errors import WorkspaceRequired
 
     try:
         root = ctx.workspace_root()
@@ -93,7 +93,7 @@ def runs_dir(ctx: AppContext) -> Path:
 
 def open_run(ctx: AppContext, name: str) -> Journal:
     """The journal of a run, by name or by path."""
-    from ..errors import NotFound
+    from ...errors import NotFound
 
     folder = runs_dir(ctx) / name
     if not (folder / "run.json").exists() and (ctx.path(name) / "run.json").exists():
@@ -189,7 +189,7 @@ class _Session:
     def _check_budget(self) -> None:
         if self.plan.budget.max_cost_usd is None or self.plan.model.kind in ("offline", "replay"):
             return
-        from ..llm.pricing import price_of
+        from ...llm.pricing import price_of
 
         local = bool(re.match(r"https?://(localhost|127\.|\[::1\])", self.plan.model.base_url or ""))
         if price_of(self.plan.model, local=local) is None:
@@ -239,7 +239,7 @@ class _Session:
         run, plan = self.run, self.plan
         limiter = Limiter(plan.concurrency, adaptive=plan.adaptive)
         if self.ctx.options.offline and plan.model.base_url:
-            from .environment import allow_host
+            from ..environment import allow_host
 
             allow_host(plan.model.base_url)
         model = self.open_model(plan.model, self.key, limiter)
@@ -278,7 +278,7 @@ class _Session:
     def open_model(self, spec: ModelSpec, key: str | None, limiter: Limiter | None = None) -> Model:
         cache = None
         if self.plan.cache:
-            from ..paths import cache_dir
+            from ...paths import cache_dir
 
             cache = cache_dir(self.ctx.environ) / "answers"
         return open_model(
@@ -294,7 +294,7 @@ class _Session:
         """A few rollouts, spread over the rows, then what the rest will cost, and the question whether to go on."""
         import random
 
-        from ..engine.forecast import forecast
+        from ...engine.forecast import forecast
 
         assert self.run.pilot is not None
         plan = self.plan
@@ -342,7 +342,7 @@ class _Session:
 
     def beside(self, journal: Journal, report: Report) -> dict[str, Any]:
         """A baseline's summary and its comparison with this run, for the results document."""
-        from ..engine.compare import compare
+        from ...engine.compare import compare
 
         part: dict[str, Any] = {"name": journal.folder.name, "summary": summary_part(report)}
         try:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..errors import UsageError, ValidationError
-from . import prompts
-from .context import AppContext
+from ...errors import UsageError, ValidationError
+from .. import prompts
+from ..context import AppContext
 
 STAND_IN = "offline/calculator"
 STAND_IN_NOTE = f"{STAND_IN} is a stand-in: fixed rules with deliberate mistakes, no language model"
@@ -67,7 +67,7 @@ def choose_model(
 
 def provider_secret(model: str, environ: Mapping[str, str]) -> str | None:
     """The variable that this provider's key is in. Raises when it is known and not set."""
-    from ..workspace.config import PROVIDER_KEYS
+    from ...workspace.config import PROVIDER_KEYS
 
     if model.startswith("offline/"):
         return None

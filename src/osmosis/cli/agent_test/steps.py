@@ -16,18 +16,18 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.text import Text
 
-from ..errors import InteractiveRequired, ModelError, ValidationError
-from ..llm.model import ChatRequest, Completion, Model
-from ..records.dataset import Row
-from ..records.rollout import Category, Message, Rollout
-from ..sdk.chat import text_of
-from .agent_test_show import format_duration, format_tokens
-from .context import AppContext
-from .output import Mode, clean
+from ...errors import InteractiveRequired, ModelError, ValidationError
+from ...llm.model import ChatRequest, Completion, Model
+from ...records.dataset import Row
+from ...records.rollout import Category, Message, Rollout
+from ...sdk.chat import text_of
+from ..context import AppContext
+from ..output import Mode, clean
+from .show import format_duration, format_tokens
 
 if TYPE_CHECKING:
-    from ..engine.agent import Agent
-    from .agent_test import TestFlags
+    from ...engine.agent import Agent
+    from .command import TestFlags
 
 STEP_HELP = "n next (Enter)   c continue to the end   m messages   t tools   q quit this row"
 ROW_HELP = "a row number, r N, or q to leave"
@@ -168,8 +168,8 @@ def step_through(ctx: AppContext, run: TestFlags, agent: Agent | None) -> int:
 
 
 async def _session(ctx: AppContext, run: TestFlags, agent: Agent | None) -> None:
-    from ..engine.dataset import read_rows
-    from .agent_test import open_test_model, rollouts
+    from ...engine.dataset import read_rows
+    from .command import open_test_model, rollouts
 
     rows = {row.index: row for row in read_rows(run.dataset, run.plan.selection)}
     if not rows:
@@ -210,7 +210,7 @@ async def _choose(prompt: Prompt, rows: dict[int, Row]) -> int | None:
 
 
 async def _one(prompt: Prompt, model: SteppedModel, rollout_fn: Any, row: Row) -> None:
-    from ..engine.task import Task
+    from ...engine.task import Task
 
     model.restart()
     prompt.say(f"row {row.index}", "bold")

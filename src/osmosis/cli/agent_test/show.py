@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from .output import Mode, Output, clean
+from ..output import Mode, Output, clean
 
 if TYPE_CHECKING:
-    from ..records.report import Report
-    from ..records.rollout import Rollout
+    from ...records.report import Report
+    from ...records.rollout import Rollout
 
 
 def format_duration(ms: float) -> str:
