@@ -38,7 +38,7 @@ def _check(ctx: AppContext, rollout: RolloutFolder, uv: str) -> Problem | None:
     from ..jobs.environment import Builder
     from ..jobs.log import JobLog
     from ..jobs.project import read_project
-    from ..jobs.wheel import build_wheel
+    from ..sdk.wheel import build_wheel
 
     where = f"rollouts/{rollout.name}"
     lines: list[str] = []

@@ -46,7 +46,7 @@ def _environment(ctx: AppContext, project: Any, install_to: Path) -> tuple[str, 
     from .. import paths
     from ..jobs.environment import Builder
     from ..jobs.log import JobLog
-    from ..jobs.wheel import build_wheel
+    from ..sdk.wheel import build_wheel
     from ..workspace.doctor import find_uv
 
     uv = find_uv(ctx.environ)

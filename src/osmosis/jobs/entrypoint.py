@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 from osmosis.records.wire import PORT_VARIABLE
+from osmosis.sdk.wheel import Wheel
 
 from .environment import Environment
 from .failures import setup_failed
-from .wheel import Wheel
 
 Kind = Literal["script", "module"]
 

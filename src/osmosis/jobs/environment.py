@@ -18,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from osmosis.sdk.wheel import DISTRIBUTION, Wheel
+
 from .command import Finished, run_command
 from .environ import uv_environ
 from .interpreter import Interpreter, choose_interpreter
@@ -26,7 +28,6 @@ from .log import JobLog
 from .project import Generation, RolloutProject
 from .pruning import prune
 from .uv_errors import explain, no_network
-from .wheel import DISTRIBUTION, Wheel
 
 STEP = "uv"
 INSTALL_TIMEOUT_S = 1200.0

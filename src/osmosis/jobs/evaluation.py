@@ -25,6 +25,7 @@ from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import Stage
 from osmosis.records.wire import ARTIFACT_VARIABLE
+from osmosis.sdk.wheel import Wheel, build_wheel
 from osmosis.serve.traingate import TrainGate
 
 from .checkout import Checkout, check_out, locate
@@ -36,7 +37,6 @@ from .failures import JobFailed
 from .model import model_spec, open_and_probe
 from .project import read_project
 from .rollout_server import EndedWithoutServing, RolloutServer, ServerCommand
-from .wheel import Wheel, build_wheel
 
 JOURNAL_TRIES = 60
 JOURNAL_EVERY_S = 0.5

@@ -16,8 +16,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from osmosis.sdk.wheel import DISTRIBUTION
+
 from .failures import setup_failed
-from .wheel import DISTRIBUTION
 
 if sys.version_info >= (3, 11):
     import tomllib

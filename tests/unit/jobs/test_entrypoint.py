@@ -12,7 +12,7 @@ from osmosis.jobs.entrypoint import command_for, look_at
 from osmosis.jobs.environment import Environment
 from osmosis.jobs.failures import JobFailed
 from osmosis.jobs.host import make_app
-from osmosis.jobs.wheel import Wheel
+from osmosis.sdk.wheel import Wheel
 
 WORKFLOW = """
 from osmosis.sdk.workflow import AgentWorkflow

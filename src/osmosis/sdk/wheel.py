@@ -1,8 +1,9 @@
 """A wheel of the running osmosis installation, made without a build backend.
 
-A rollout's own environment must get exactly the osmosis the job runs, whether that is an editable checkout or an
-installed wheel, and never one of the same name from a package index. So the installed packages are zipped as they
-are; the version gets their content hash as its local part, and that exact version is what environments pin.
+A rollout's own environment, and the sandbox of a Harbor trial, must get exactly the osmosis that runs here, whether
+that is an editable checkout or an installed wheel, and never one of the same name from a package index. So the
+installed packages are zipped as they are; the version gets their content hash as its local part, and that exact
+version is what environments pin.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _distribution() -> metadata.Distribution:
         return metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError:
         raise InternalError(
-            f"the distribution {DISTRIBUTION} is not installed in the Python that runs this job",
+            f"the distribution {DISTRIBUTION} is not installed in this Python",
             hint="install it first: `pip install -e .` in a checkout, or `pip install osmosis-ai`",
         ) from None
 
@@ -87,7 +88,7 @@ def _package_files(dist: metadata.Distribution) -> Iterator[tuple[str, Path]]:
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
-            raise InternalError(f"the package {package} cannot be found in the Python that runs this job")
+            raise InternalError(f"the package {package} cannot be found in this Python")
         root = Path(next(iter(spec.submodule_search_locations)))
         for name, path in _tree(root, package):
             shipped_templates = shipped_templates or name.startswith(f"{TEMPLATES}/")
