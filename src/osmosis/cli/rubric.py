@@ -218,12 +218,11 @@ def _check_bounds(low: float, high: float) -> None:
 
 
 def _judge_info(model: str, base_url: str | None, api_key: str | None, api_key_env: str | None) -> dict[str, Any]:
-    from ..sdk.judge_model import provider_of
+    from ..sdk.judge_model import info_of
 
-    provider, name = ("openai", model) if base_url else provider_of(model)
-    if not provider:
-        raise UsageError(f"--model {model} names no provider", hint="write provider/model, such as openai/gpt-5-mini")
-    info: dict[str, Any] = {"provider": provider, "model": name}
+    if not model.strip():
+        raise UsageError("--model is empty", hint="write provider/model, such as openai/gpt-5-mini")
+    info: dict[str, Any] = {"provider": "openai", "model": model} if base_url else dict(info_of(model))
     pairs = {"api_base": base_url, "api_key": api_key, "api_key_env": api_key_env}
     return {**info, **{key: value for key, value in pairs.items() if value}}
 

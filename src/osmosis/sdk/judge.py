@@ -24,7 +24,7 @@ from .judge_model import (
     ModelNotFoundError,
     ProviderRequestError,
     ensure_api_key_available,
-    provider_of,
+    info_of,
     resolve_judge,
 )
 from .judge_prompt import RESPONSE_SCHEMA, BadReply, Question, read_reply
@@ -223,28 +223,26 @@ def judge_solution(
     timeout: float | None = None,
     system_prompt: str | None = None,
 ) -> RubricResult:
-    """Generation 0.3's `evaluate_rubric`: the judge by one name (`provider/model`, or a name whose family tells)."""
-    provider, name = provider_of(model)
-    if not provider:
-        raise TypeError(f"model {model!r} names no provider: write provider/model")
-    info: dict[str, Any] = {"provider": provider, "model": name}
+    """Generation 0.3's `evaluate_rubric`: the judge by one name (`provider/model`, or a name whose family tells; any
+    other name is left to LiteLLM).
+
+    In a coroutine it returns at once: `await` the result (looking at it without waiting blocks). Everywhere else it
+    blocks until the verdict is there. Raises as `evaluate_rubric` does.
+    """
+    info: dict[str, Any] = dict(info_of(model))
     if api_key:
         info["api_key"] = api_key
     if system_prompt:
         info["system_prompt"] = system_prompt
-    details = evaluate_rubric(
-        rubric,
-        solution_str,
-        info,
-        ground_truth=ground_truth,
-        original_input=original_input,
-        metadata=metadata,
-        score_min=score_min,
-        score_max=score_max,
-        timeout=timeout,
-        return_details=True,
+    judge, question = _prepare(
+        rubric, solution_str, info, ground_truth, original_input, metadata, (score_min, score_max), timeout
     )
-    return RubricResult(details["score"], details["explanation"])
+
+    async def judged() -> RubricResult:
+        verdict = await _ask(judge, question)
+        return RubricResult(verdict.score, verdict.explanation)
+
+    return background.result_of(judged())
 
 
 def make_question(

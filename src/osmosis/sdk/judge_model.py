@@ -1,7 +1,8 @@
 """From `model_info` to a model that can be asked: provider, key, limits, parameters.
 
-Providers without an entry here still work: their key variable is `<PROVIDER>_API_KEY`. A judge at an `api_base`
-of its own needs no key. Nothing is asked here.
+Providers without an entry here still work: their key variable is `<PROVIDER>_API_KEY`, or whatever LiteLLM looks for
+when the judge is given by one name (generation 0.3). A judge at an `api_base` of its own needs no key. Nothing is asked
+here.
 """
 
 from __future__ import annotations
@@ -35,7 +36,12 @@ DEFAULT_API_KEY_ENV: dict[str, str] = {
 }
 """Which variable holds a provider's key, where the name does not follow from the provider's."""
 
-_KEYLESS = frozenset({"offline", "ollama", "ollama_chat", "lm_studio", "llamafile", "vllm", "hosted_vllm"})
+LEFT_TO_LITELLM = "litellm"
+"""The provider of a model whose name goes to LiteLLM as it is; keys are LiteLLM's business then."""
+
+_KEYLESS = frozenset(
+    {LEFT_TO_LITELLM, "offline", "ollama", "ollama_chat", "lm_studio", "llamafile", "vllm", "hosted_vllm"}
+)
 _PLAIN_ENDPOINTS = frozenset({"openai", "hosted_vllm", "vllm", "openai_like", "custom_openai", "lm_studio", "local"})
 _NOT_A_KEY = frozenset({"bedrock", "vertex_ai"})
 _TIMEOUTS = {"xai": 45.0, "gemini": 45.0, "google": 45.0, "cerebras": 60.0, "openrouter": 60.0}
@@ -111,14 +117,28 @@ def resolve_judge(
     if base is not None and (not isinstance(base, str) or not base.strip()):
         raise TypeError(f"model_info['api_base'] must be a non-empty string, got {base!r}")
     key = resolve_api_key(model_info, provider, environ=environ)
+    spec = _spec(provider, model, base, model_info.get("reasoning_effort"))
+    if provider == LEFT_TO_LITELLM:
+        shown, model = provider_of(model)
+        provider = shown or provider
     seconds = timeout or model_info.get("timeout") or default_timeout(provider, model)
     return JudgeModel(
         provider=provider,
         model=model,
-        spec=_spec(provider, model, base, model_info.get("reasoning_effort")),
+        spec=spec,
         api_key=None if provider in _NOT_A_KEY and not model_info.get("api_key") else key,
         timeout_s=float(seconds),
     )
+
+
+def info_of(model: str) -> dict[str, str]:
+    """The provider and model of a judge given by one name, as in generation 0.3: `provider/model`, or a name whose
+    family tells. Any other name is left to LiteLLM, which knows more providers and where their keys are."""
+    name = _text({"model": model}, "model")
+    provider, rest = provider_of(name)
+    if provider in DEFAULT_API_KEY_ENV or provider in _KEYLESS:
+        return {"provider": provider, "model": rest}
+    return {"provider": LEFT_TO_LITELLM, "model": name}
 
 
 @lru_cache(maxsize=256)
@@ -194,6 +214,8 @@ def _spec(provider: str, model: str, base: str | None, effort: Any) -> ModelSpec
         return ModelSpec(name=model, kind="openai", base_url=base.strip().rstrip("/"), params=params)
     if effort:
         params["drop_params"] = True
+    if provider == LEFT_TO_LITELLM:
+        return ModelSpec(name=model, kind="litellm", base_url=base.strip() if base else None, params=params)
     route = f"{_LITELLM_NAMES.get(provider, provider)}/{model}" if provider else model
     if provider == "openai" and model.lower().startswith("gpt-5"):
         route = f"openai/responses/{model}"

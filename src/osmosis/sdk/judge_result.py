@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Generator, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -58,9 +59,32 @@ class RubricResult:
     explanation: str
 
     def __await__(self) -> Generator[Any, None, RubricResult]:
-        # Graders are coroutines, and some write `await evaluate_rubric(...)`.
         return self
         yield
+
+
+class PendingRubricResult(RubricResult):
+    """A `RubricResult` that is still being found out: awaiting it does not block the event loop, looking at it does."""
+
+    def __init__(self, future: Future[RubricResult]) -> None:
+        object.__setattr__(self, "_future", future)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("score", "explanation"):
+            return getattr(object.__getattribute__(self, "_future").result(), name)
+        return object.__getattribute__(self, name)
+
+    def __await__(self) -> Generator[Any, None, RubricResult]:
+        future: Future[RubricResult] = object.__getattribute__(self, "_future")
+        return (yield from asyncio.wrap_future(future).__await__())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RubricResult):
+            return NotImplemented
+        return (self.score, self.explanation) == (other.score, other.explanation)
+
+    def __hash__(self) -> int:
+        return hash((self.score, self.explanation))
 
 
 @dataclass
@@ -102,18 +126,30 @@ class _BackgroundLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`; blocks the caller's thread."""
+        future = self._start(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def result_of(self, work: Coroutine[Any, Any, RubricResult]) -> RubricResult:
+        """`run`, except in a coroutine, which must not be blocked: there it is a result to be awaited."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self.run(work)
+        return PendingRubricResult(self._start(work))
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         collected = _usage.get()
 
         async def counted() -> T:
             _usage.set(collected)
             return await work
 
-        future = asyncio.run_coroutine_threadsafe(counted(), self._started())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return asyncio.run_coroutine_threadsafe(counted(), self._started())
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:

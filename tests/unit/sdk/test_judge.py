@@ -24,8 +24,9 @@ from osmosis.sdk.judge import (
     judge_solution,
     make_question,
 )
-from osmosis.sdk.judge_model import default_timeout, key_variable, provider_of, resolve_judge
+from osmosis.sdk.judge_model import default_timeout, info_of, key_variable, provider_of, resolve_judge
 from osmosis.sdk.judge_prompt import BadReply, Question, read_reply
+from osmosis.sdk.judge_result import RubricResult, background
 
 OFFLINE = {"provider": "offline", "model": "judge"}
 FAST = Retry(max_attempts=3, base_delay_s=0.01, max_delay_s=0.02, rate_limit_budget_s=5)
@@ -138,6 +139,18 @@ class TestArguments:
         assert provider_of("claude-x") == ("anthropic", "claude-x")
         assert provider_of("groq/llama/3") == ("groq", "llama/3")
 
+    def test_names_of_03_that_tell_no_known_provider_are_left_to_litellm(self) -> None:
+        groq = resolve_judge(info_of("groq/llama/3"), environ={})
+        assert (groq.spec.name, groq.spec.kind, groq.api_key) == ("groq/llama/3", "litellm", None)
+        assert (groq.provider, groq.model) == ("groq", "llama/3")
+        assert resolve_judge(info_of("my-judge"), environ={}).spec.name == "my-judge"
+        with pytest.raises(MissingAPIKeyError, match="ANTHROPIC_API_KEY"):
+            resolve_judge(info_of("claude-x"), environ={})
+        with pytest.raises(MissingAPIKeyError, match="GROQ_API_KEY"):
+            resolve_judge({"provider": "groq", "model": "llama"}, environ={})
+        with pytest.raises(TypeError, match="model"):
+            info_of(" ")
+
     def test_keys_never_show(self) -> None:
         assert "hidden-value" not in repr(resolve_judge({"provider": "x", "model": "m", "api_key": "hidden-value"}))
 
@@ -159,6 +172,40 @@ async def test_async_and_generation_03() -> None:
     result = judge_solution(solution_str="Paris", rubric="r", model="offline/judge", ground_truth="Paris")
     assert result.score == 1.0
     assert (await judge_solution(solution_str="x", rubric="r", model="offline/judge")).explanation
+
+
+async def test_a_judge_of_generation_03_does_not_hold_up_the_event_loop() -> None:
+    release = asyncio.Event()
+    asked = asyncio.Event()
+
+    async def slow(_: web.Request) -> web.Response:
+        asked.set()
+        await release.wait()
+        return web.json_response({"choices": [{"message": {"content": '{"score": 1, "explanation": "ok"}'}}]})
+
+    app = web.Application()
+    app.router.add_post("/{tail:.*}", slow)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    info = {"provider": "openai", "model": "m", "api_base": f"http://127.0.0.1:{runner.addresses[0][1]}/v1"}
+    pending = background.result_of(_judged(info))
+    await asyncio.wait_for(asked.wait(), 20)  # the judge is on this very loop: blocking it would wait for ever
+    release.set()
+    result = await pending
+    assert (result.score, pending.score, pending == result) == (1.0, 1.0, True)
+    await runner.cleanup()
+
+
+async def _judged(info: dict[str, Any]) -> RubricResult:
+    details: Any = await evaluate_rubric_async("r", "s", info, return_details=True)
+    return RubricResult(details["score"], details["explanation"])
+
+
+async def test_a_judge_of_generation_03_that_fails_is_an_error_where_it_is_awaited() -> None:
+    pending = judge_solution(solution_str="x", rubric="r", model="offline/nobody")
+    with pytest.raises(ProviderRequestError, match="nobody"):
+        await pending
 
 
 async def test_judge_usage_is_collected_across_threads() -> None:

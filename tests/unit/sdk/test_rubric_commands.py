@@ -231,9 +231,9 @@ class TestRun:
         assert run(folder, *words, "--score-min", "3") == 2
 
     def test_a_missing_key_is_said_at_once(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        words = ["eval", "rubric", "-d", "data.jsonl", "-r", "x", "--model", "groq/m"]
+        words = ["eval", "rubric", "-d", "data.jsonl", "-r", "x", "--model", "cerebras/m"]
         assert run(folder, *words) == 1
-        assert "GROQ_API_KEY" in capsys.readouterr().err
+        assert "CEREBRAS_API_KEY" in capsys.readouterr().err
 
     def test_preview(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(folder, "preview", "-p", "rubric_configs.yaml") == 0
