@@ -24,6 +24,7 @@ from osmosis.records.plan import Selection
 NAMED = ("system_prompt", "user_prompt", "ground_truth", "label", "metadata", "messages")
 _SHOWN = 20
 _BATCH_ROWS = 1024
+_USUAL = 64
 _BOM = b"\xef\xbb\xbf"
 
 Raw = tuple[int | None, Any]
@@ -157,13 +158,14 @@ def _selected(path: Path, selection: Selection, end: _End) -> Iterator[tuple[int
         wanted = _draw(path, selection, first, last)
         last = max(wanted, default=-1)
     index = -1
+    usual: set[tuple[str, ...]] = set()
     for line, data in read(path):
         index += 1
         if last is not None and index > last:
             return
         if index < first or (wanted is not None and index not in wanted):
             continue
-        yield index, line, _normalise(data)
+        yield index, line, _normalise(data, usual)
     end.rows = index + 1
 
 
@@ -252,16 +254,24 @@ def _parquet(path: Path) -> Iterator[Raw]:
         raise DatasetError(f"{path}: not a readable Parquet file: {error}") from error
 
 
-def _normalise(data: Any) -> Any:
-    """Known columns in lower case, `metadata` as an object; `ValueError` as data when that fails."""
+def _normalise(data: Any, usual: set[tuple[str, ...]]) -> Any:
+    """Known columns in lower case, `metadata` as an object; `ValueError` as data when that fails.
+
+    `usual` collects the column lists that need neither: nearly all rows of a file have the same one.
+    """
     if not isinstance(data, dict):
+        return data
+    names = tuple(data)
+    if names in usual:
         return data
     renamed = {key: key.strip().lower() for key in data if key not in NAMED and key.strip().lower() in NAMED}
     if renamed:
-        names = [renamed.get(key, key) for key in data]
+        names = tuple(renamed.get(key, key) for key in data)
         if len(set(names)) != len(names):
             return ValueError("two columns differ only in case")
         data = dict(zip(names, data.values(), strict=True))
+    elif "metadata" not in data and len(usual) < _USUAL:
+        usual.add(names)
     if isinstance(data.get("metadata"), str):
         try:
             data = {**data, "metadata": orjson.loads(data["metadata"])}
@@ -279,7 +289,7 @@ def _problem(data: Any, require_ground_truth: bool) -> str | None:
     if prompt is None:
         if not data.get("messages") and not isinstance(data.get("metadata"), dict):
             return "no user_prompt (nor messages, nor metadata)"
-    elif not isinstance(prompt, str) or not prompt.strip():
+    elif not isinstance(prompt, str) or not prompt or prompt.isspace():
         return "user_prompt must be text that is not blank"
     if not isinstance(data.get("system_prompt"), (str, type(None))):
         return "system_prompt must be text"

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from osmosis.errors import OsmosisError
 from osmosis.records.dataset import Row
@@ -28,7 +28,7 @@ from .journal import Journal, KeySet
 from .limiter import Limiter
 from .metrics import Summary
 from .observer import Observer, Silent
-from .outcome import outcome_of, outcome_of_line
+from .outcome import Outcome
 from .recorder import Recorder
 from .scoring import Scorer
 from .task import RolloutFn, Task
@@ -44,11 +44,13 @@ class Taken:
     summary: Summary
     done: KeySet = field(default_factory=KeySet)
 
-    def add(self, line: dict[str, Any]) -> None:
-        """One journal line; attempts beyond the plan's are left out, and repeats."""
-        outcome = outcome_of_line(line)
-        if outcome.attempt < self.summary.plan.attempts and self.done.add((outcome.row_index, outcome.attempt)):
-            self.summary.add(outcome)
+    def read(self, journal: Journal) -> Iterator[Outcome]:
+        """Counts every stored rollout as it passes by; attempts beyond the plan's are not counted."""
+        attempts, count = self.summary.plan.attempts, self.summary.add
+        for outcome in journal.outcomes(self.done):
+            if outcome.attempt < attempts:
+                count(outcome)
+            yield outcome
 
 
 @dataclass(slots=True)
@@ -174,8 +176,7 @@ class _Run:
         taken = self.options.taken
         if taken is None:
             taken = Taken(self.summary)
-            for line in self.journal.lines():
-                taken.add(line)
+            deque(taken.read(self.journal), maxlen=0)
         self.done, self.summary = taken.done, taken.summary
         self.spending.add(self.summary.total_tokens, self.summary.total_cost_usd)
 
@@ -255,7 +256,7 @@ class _Run:
 
     def _stored(self, rollouts: list[Rollout]) -> None:
         for rollout in rollouts:
-            self.summary.add(outcome_of(rollout))
+            self.summary.add(rollout)
             now = time.monotonic()
             running = None
             if now - self._shown >= RUNNING_EVERY_S:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import orjson
+from msgspec import MsgspecError
 from pydantic import ValidationError as PydanticError
 from pydantic_core import PydanticSerializationError
 
@@ -24,6 +26,7 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 
+from .outcome import Outcome, read_outcome
 from .redact import Redactor
 
 SCHEMA = 1
@@ -144,6 +147,24 @@ class Journal:
     def lines(self) -> Iterator[dict[str, Any]]:
         """Every stored rollout as parsed JSON, first come, each key once."""
         seen = KeySet()
+        for line in self._read(orjson.loads):
+            try:
+                new = seen.add((line["row_index"], line["attempt"]))
+            except (KeyError, TypeError):
+                self.damaged += 1
+                continue
+            if new:
+                yield line
+
+    def outcomes(self, seen: KeySet | None = None) -> Iterator[Outcome]:
+        """`lines`, as far as figures and resume need them; each key is added to `seen`."""
+        seen = KeySet() if seen is None else seen
+        for outcome in self._read(read_outcome):
+            if seen.add((outcome.row_index, outcome.attempt)):
+                yield outcome
+
+    def _read(self, parse: Callable[[bytes], Any]) -> Iterator[Any]:
+        """What `parse` makes of each whole line; the others are counted as damaged."""
         if not self.rollouts_path.exists():
             return
         with self.rollouts_path.open("rb") as source:
@@ -151,13 +172,11 @@ class Journal:
                 try:
                     if not raw.endswith(b"\n"):
                         raise ValueError("torn")
-                    line: dict[str, Any] = orjson.loads(raw)
-                    new = seen.add((line["row_index"], line["attempt"]))
-                except (ValueError, KeyError, TypeError):
+                    parsed = parse(raw)
+                except (ValueError, MsgspecError):
                     self.damaged += 1
                     continue
-                if new:
-                    yield line
+                yield parsed
 
     def rollouts(self) -> Iterator[Rollout]:
         """Every stored rollout, in the order in which they finished."""
@@ -166,7 +185,9 @@ class Journal:
 
     def finished(self) -> KeySet:
         """The keys of every stored rollout."""
-        return KeySet((line["row_index"], line["attempt"]) for line in self.lines())
+        found = KeySet()
+        deque(self.outcomes(found), maxlen=0)
+        return found
 
     def drop(self, keys: KeySet) -> int:
         """Takes these rollouts out, into `superseded.jsonl`, so that they are owed again. Returns how many."""

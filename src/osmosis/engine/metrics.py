@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import FailureCount, PassAtK, Report, ScoreReport
-from osmosis.records.rollout import Category, Phase, Rollout, Usage
+from osmosis.records.rollout import Category, Failure, Phase, RolloutStatus, Usage
 
-from .outcome import SKIPPED, SUCCESS, FailureKey, Outcome, outcome_of
+from .outcome import Counted, StoredFailure, StoredUsage
 from .stats import distribution, mean_interval, pass_at_k, pass_hat_k, quantile, rate_interval, share_interval
 
 DEFAULT_KS = (1, 3, 5, 10)
@@ -26,12 +26,12 @@ Estimate = Callable[[int, int, int], float]
 
 
 def summarize(
-    rollouts: Iterable[Rollout], plan: EvalPlan, *, rows: int | None = None, score_names: Iterable[str] = ()
+    rollouts: Iterable[Counted], plan: EvalPlan, *, rows: int | None = None, score_names: Iterable[str] = ()
 ) -> Report:
     """The report of these rollouts; `rows` when more were selected than appear."""
     summary = Summary(plan, score_names=score_names)
     for rollout in rollouts:
-        summary.add(outcome_of(rollout))
+        summary.add(rollout)
     return summary.report(rows=rows)
 
 
@@ -128,6 +128,7 @@ class Summary:
 
     def __init__(self, plan: EvalPlan, *, score_names: Iterable[str] = ()) -> None:
         self.plan = plan
+        self._threshold = plan.pass_threshold
         self.completed = 0
         self.succeeded = 0
         self.failed = 0
@@ -144,7 +145,7 @@ class Summary:
         self._scores: dict[str, _ScoreSums] = {}
         self._durations = array("d")
         self._tokens = array("d")
-        self._failures: dict[FailureKey, _Failures] = {}
+        self._failures: dict[tuple[Phase, Category], _Failures] = {}
         for name in score_names:
             self._scores[name] = _ScoreSums(name)
 
@@ -159,48 +160,60 @@ class Summary:
         known = [c for c in (self.cost_usd, self.judge_cost_usd) if c is not None]
         return sum(known) if known else None
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, rollout: Counted) -> None:
         """One more finished rollout."""
         self.completed += 1
-        self._spend(outcome)
-        for key, message in outcome.failures:
-            entry = self._failures.setdefault(key, _Failures(example=message))
-            entry.count += 1
-            if len(entry.rows) < _ROWS_SHOWN:
-                entry.rows.append(outcome.row_index)
-        if outcome.status == SKIPPED:
+        self._spend(rollout)
+        row, scores = rollout.row_index, rollout.scores
+        if rollout.failure is not None:
+            self._fail(rollout.failure, row)
+        for score in scores.values():
+            if score.failure is not None:
+                self._fail(score.failure, row)
+            if score.usage is not None:
+                self._judge(score.usage)
+        if rollout.status is RolloutStatus.SKIPPED:
             self.skipped += 1
             return
-        if outcome.status == SUCCESS:
+        if rollout.status is RolloutStatus.SUCCESS:
             self.succeeded += 1
         else:
             self.failed += 1
-        slot = self._slots.get(outcome.row_index)
+        slot = self._slots.get(row)
         if slot is None:
-            slot = self._slots[outcome.row_index] = len(self._slots)
+            slot = self._slots[row] = len(self._slots)
             self._counted.append(0)
-        for name in outcome.scores:
+        for name in scores:
             if name not in self._scores:
                 rows = slot if slot == len(self._slots) - 1 and not self._counted[slot] else len(self._slots)
                 self._scores[name] = _ScoreSums(name, rows, self.succeeded + self.failed - 1)
         self._counted[slot] += 1
         for name, sums in self._scores.items():
-            sums.add(slot, outcome.scores.get(name), self.plan.pass_threshold)
+            found = scores.get(name)
+            sums.add(slot, None if found is None else found.value, self._threshold)
 
-    def _spend(self, outcome: Outcome) -> None:
-        self.prompt_tokens += outcome.prompt_tokens
-        self.completion_tokens += outcome.completion_tokens
-        self.cached_tokens += outcome.cached_tokens
-        if outcome.cost_usd is not None:
-            self.cost_usd = (self.cost_usd or 0.0) + outcome.cost_usd
-        self._durations.append(outcome.duration_ms)
-        self._tokens.append(outcome.prompt_tokens + outcome.completion_tokens)
-        if outcome.judge is not None:
-            prompt, completion, cost = outcome.judge
-            self.judge_prompt_tokens += prompt
-            self.judge_completion_tokens += completion
-            if cost is not None:
-                self.judge_cost_usd = (self.judge_cost_usd or 0.0) + cost
+    def _fail(self, failure: Failure | StoredFailure, row: int) -> None:
+        entry = self._failures.setdefault((failure.phase, failure.category), _Failures(example=failure.message))
+        entry.count += 1
+        if len(entry.rows) < _ROWS_SHOWN:
+            entry.rows.append(row)
+
+    def _spend(self, rollout: Counted) -> None:
+        usage = rollout.usage
+        prompt, completion = usage.prompt_tokens, usage.completion_tokens
+        self.prompt_tokens += prompt
+        self.completion_tokens += completion
+        self.cached_tokens += usage.cached_tokens
+        if usage.cost_usd is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + usage.cost_usd
+        self._durations.append(rollout.duration_ms)
+        self._tokens.append(prompt + completion)
+
+    def _judge(self, usage: Usage | StoredUsage) -> None:
+        self.judge_prompt_tokens += usage.prompt_tokens
+        self.judge_completion_tokens += usage.completion_tokens
+        if usage.cost_usd is not None:
+            self.judge_cost_usd = (self.judge_cost_usd or 0.0) + usage.cost_usd
 
     def running(self, *, rows: int | None = None, duration_ms: float = 0.0) -> Report:
         """The figures so far, without intervals, percentiles and pass@k."""
@@ -219,9 +232,7 @@ class Summary:
         ks = sorted({k for k in (*DEFAULT_KS, *(self.plan.ks or ())) if k <= n}) if n > 1 else []
         report = self._report(rows, duration_ms, [s.full(ks, self._counted) for s in self._scores.values()])
         report.failures = [
-            FailureCount(
-                phase=Phase(phase), category=Category(category), count=e.count, example=e.example[:500], rows=e.rows
-            )
+            FailureCount(phase=phase, category=category, count=e.count, example=e.example[:500], rows=e.rows)
             for (phase, category), e in sorted(self._failures.items(), key=lambda pair: -pair[1].count)
         ]
         report.latency_ms = distribution(self._durations)

@@ -18,9 +18,10 @@ from osmosis._version import __version__
 from osmosis.errors import ValidationError
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Interval, Report, ScoreReport
+from osmosis.records.rollout import RolloutStatus
 
 from .journal import Journal, KeySet
-from .outcome import SUCCESS, outcome_of_line
+from .outcome import outcome_of_line
 
 
 def check_output(path: Path) -> None:
@@ -147,26 +148,26 @@ def _row(index: int, runs: list[dict[str, Any]], plan: EvalPlan) -> bytes:
 def run_part(line: dict[str, Any]) -> dict[str, Any]:
     """One rollout; `error` only when there is one. A score that failed is null, never 0."""
     outcome = outcome_of_line(line)
+    usage = outcome.usage
     run: dict[str, Any] = {
         "run_index": outcome.attempt,
-        "success": outcome.status == SUCCESS,
-        "scores": outcome.scores,
+        "success": outcome.status is RolloutStatus.SUCCESS,
+        "scores": {name: score.value for name, score in outcome.scores.items()},
         "duration_ms": outcome.duration_ms,
-        "tokens": outcome.prompt_tokens + outcome.completion_tokens,
-        "status": outcome.status,
-        "prompt_tokens": outcome.prompt_tokens,
-        "completion_tokens": outcome.completion_tokens,
-        "cost_usd": outcome.cost_usd,
+        "tokens": usage.prompt_tokens + usage.completion_tokens,
+        "status": outcome.status.value,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cost_usd": usage.cost_usd,
         "llm_calls": len(line.get("calls") or ()),
         "tool_calls": line.get("num_tool_calls", 0),
         "finish_reason": line.get("finish_reason"),
         "rollout_id": line.get("rollout_id"),
     }
-    failure = line.get("failure")
-    if failure:
-        run["error"] = failure["message"]
-        run["failure"] = {k: failure[k] for k in ("phase", "category")}
-    broken = {n: s["failure"]["message"] for n, s in (line.get("scores") or {}).items() if s.get("failure")}
+    if outcome.failure:
+        run["error"] = outcome.failure.message
+        run["failure"] = {"phase": outcome.failure.phase.value, "category": outcome.failure.category.value}
+    broken = {name: score.failure.message for name, score in outcome.scores.items() if score.failure}
     if broken:
         run["score_errors"] = broken
     return run

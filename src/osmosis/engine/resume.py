@@ -15,12 +15,13 @@ import orjson
 
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan
+from osmosis.records.rollout import RolloutStatus
 
 from .evaluate import Options, Taken, evaluate
 from .journal import Journal, KeySet
 from .metrics import Summary
 from .observer import Observer
-from .outcome import SUCCESS
+from .outcome import Outcome
 from .recorded import recorded
 from .scoring import Scorer
 
@@ -84,46 +85,46 @@ def plan_resume(
     `row_hashes` are those of the rows selected now. `retry_failed`: categories or phases, empty for all failures.
     """
     found, taken = ResumePlan(), Taken(Summary(plan, score_names=plan.score_fns))
-    for line in journal.lines():
-        taken.add(line)
-        key = (line["row_index"], line["attempt"])
-        if key[0] not in row_hashes or key[1] >= plan.attempts:
-            found.gone.add(key)
-        elif retry_failed is not None and _failed(line, retry_failed):
-            found.retry.add(key)
+    attempts, now = plan.attempts, dict(hashes)
+    for stored in taken.read(journal):
+        row = stored.row_index
+        row_hash = row_hashes.get(row)
+        if row_hash is None or stored.attempt >= attempts:
+            found.gone.add((row, stored.attempt))
+        elif retry_failed is not None and _failed(stored, retry_failed):
+            found.retry.add((row, stored.attempt))
         else:
-            _sort(found, key, line, {**hashes, "row": row_hashes[key[0]]})
+            now["row"] = row_hash
+            if stored.hashes == now:
+                found.reuse += 1
+            else:
+                _sort(found, stored, now)
     if not found.drifted and not len(found.retry):
         found.taken = taken
     kept = found.reuse + len(found.regrade)
-    found.owed = len(row_hashes) * plan.attempts - kept - len(found.rerun) - len(found.retry)
+    found.owed = len(row_hashes) * attempts - kept - len(found.rerun) - len(found.retry)
     return found
 
 
-def _sort(found: ResumePlan, key: tuple[int, int], line: dict[str, Any], now: Mapping[str, str]) -> None:
-    stored: dict[str, str] = line.get("hashes") or {}
-    if stored == now:
-        found.reuse += 1
-        return
-    differs = [name for name in (*_RERUN, "score") if name in stored and name in now and stored[name] != now[name]]
+def _sort(found: ResumePlan, stored: Outcome, now: Mapping[str, str]) -> None:
+    then, key = stored.hashes, (stored.row_index, stored.attempt)
+    differs = [name for name in (*_RERUN, "score") if name in then and name in now and then[name] != now[name]]
     for name in differs:
         found.changed[name] = found.changed.get(name, 0) + 1
     if any(name in _RERUN for name in differs):
         found.rerun.add(key)
-    elif differs and line["status"] == SUCCESS:
+    elif differs and stored.status is RolloutStatus.SUCCESS:
         found.regrade.add(key)
     else:
         found.reuse += 1
 
 
-def _failed(line: dict[str, Any], classes: Sequence[str]) -> bool:
-    failures = [line["failure"]] if line.get("failure") else []
-    failures += [s["failure"] for s in (line.get("scores") or {}).values() if s.get("failure")]
-    skipped = line["status"] == "skipped"
-    if not classes:
-        return bool(failures) or skipped
-    kinds = {f["category"] for f in failures} | {f["phase"] for f in failures} | ({"skipped"} if skipped else set())
-    return bool(kinds & set(classes))
+def _failed(stored: Outcome, classes: Sequence[str]) -> bool:
+    failures = [stored.failure, *(score.failure for score in stored.scores.values())]
+    kinds = {kind.value for f in failures if f is not None for kind in (f.category, f.phase)}
+    if stored.status is RolloutStatus.SKIPPED:
+        kinds.add(RolloutStatus.SKIPPED.value)
+    return bool(kinds & set(classes) if classes else kinds)
 
 
 async def apply(

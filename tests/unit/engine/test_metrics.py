@@ -3,7 +3,7 @@
 import pytest
 
 from osmosis.engine.metrics import Summary, summarize
-from osmosis.engine.outcome import outcome_of, outcome_of_line
+from osmosis.engine.outcome import outcome_of_line, read_outcome
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
 
 
@@ -70,10 +70,15 @@ def test_a_score_first_seen_late_counts_as_missing_before(make_plan):
     assert (g.name, g.scored, g.failed, g.mean) == ("g", 1, 2, pytest.approx(1 / 3))
 
 
-def test_a_journal_line_counts_like_its_rollout():
+def test_a_journal_line_counts_like_its_rollout(make_plan):
     one = rollout(3, 1, None, usage=Usage(prompt_tokens=5, completion_tokens=2, cost_usd=0.5), duration_ms=12.0)
     one.scores["f"].usage = Usage(prompt_tokens=7, cost_usd=0.25)
-    assert outcome_of_line(one.to_dict()) == outcome_of(one)
+    failed = rollout(4, 0, status="failed")
+    finished = [one, failed, rollout(5, 0, 1.0), rollout(6, 0, status="skipped")]
+    report = summarize(finished, make_plan())
+    assert report.judge_usage.prompt_tokens == 7
+    assert summarize([read_outcome(r.to_line()) for r in finished], make_plan()) == report
+    assert summarize([outcome_of_line(r.to_dict()) for r in finished], make_plan()) == report
 
 
 def test_unknown_cost_is_not_free(make_plan):
@@ -85,7 +90,7 @@ def test_unknown_cost_is_not_free(make_plan):
 def test_running_figures_agree_with_the_final_ones(make_plan):
     summary = Summary(make_plan(attempts=1), score_names=["f"])
     for i in range(50):
-        summary.add(outcome_of(rollout(i, 0, i % 3 / 2)))
+        summary.add(rollout(i, 0, i % 3 / 2))
     running, final = summary.running(), summary.report()
     assert running.primary.mean == pytest.approx(final.primary.mean)
     assert running.primary.pass_rate == final.primary.pass_rate
