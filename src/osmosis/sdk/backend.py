@@ -6,61 +6,37 @@ It opens no port and sends nothing: the rollout server and the engine do that ar
 
 from __future__ import annotations
 
-import asyncio
-import importlib
-import inspect
-import math
 import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ..records.rollout import Category, Failure, Phase
-from ..records.wire import ARTIFACT_VARIABLE, RolloutInit, RolloutState, check_rollout_id
+from ..records.rollout import Phase
+from ..records.wire import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
 from .chat import ChatTransport
-from .context import AgentWorkflowContext, GraderContext, WorkflowRollout
+from .context import AgentWorkflowContext, WorkflowRollout
 from .deadline import SelfCancelled, run_with_deadline
-from .failures import failure_of, wire_category
+from .execution import (
+    DEFAULT_MAX_CONCURRENT as DEFAULT_MAX_CONCURRENT,
+)
+from .execution import (
+    ExecutionResult as ExecutionResult,
+)
+from .execution import (
+    OnState,
+    Slots,
+    cancelled_result,
+    failed_result,
+    folder_of,
+    limit_of,
+    nobody,
+    resolve_class,
+)
 from .grader import Grader
+from .grading import Grading
 from .types import AgentWorkflowConfig, GraderConfig, RolloutSample
 from .workflow import AgentWorkflow, AgentWorkflowOutput
-
-DEFAULT_MAX_CONCURRENT = 4
-
-OnState = Callable[[RolloutState], None]
-
-
-@dataclass
-class ExecutionResult:
-    """How one rollout ended."""
-
-    status: Literal["success", "failure", "cancelled"]
-    """`failure` also when only the grader failed; `err_phase` tells."""
-    sample: RolloutSample | None = None
-    """What the workflow left behind; present after a grader's failure too."""
-    err_phase: Phase | None = None
-    err_message: str | None = None
-    err_category: str | None = None
-    """One of generation 0.3's words: timeout, validation_error, http_error, agent_error."""
-    traceback: str | None = None
-    """The last frames of user code."""
-    failure: Failure | None = None
-    """The same with the full set of categories."""
-    duration_ms: float = 0.0
-    """Workflow and grader; queueing excluded."""
-    queue_ms: float = 0.0
-    graded: bool = False
-    """A grader ran to its end."""
-    info: dict[str, Any] = field(default_factory=dict)
-    """`AgentWorkflowOutput.info`."""
-
-    @property
-    def workflow_succeeded(self) -> bool:
-        """The workflow itself ended well, whatever the grader did."""
-        return self.status == "success" or self.err_phase is Phase.SCORE
 
 
 class LocalBackend:
@@ -80,18 +56,17 @@ class LocalBackend:
         *,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        self.workflow: type[AgentWorkflow[Any]] = _resolve(workflow, AgentWorkflow)
+        self.workflow: type[AgentWorkflow[Any]] = resolve_class(workflow, AgentWorkflow)
         self.workflow_config = workflow_config
-        self.grader: type[Grader[Any]] | None = None if grader is None else _resolve(grader, Grader)
-        self.grader_config = grader_config
-        self.max_concurrent = _limit(workflow_config)
-        self._grader_limit = _limit(grader_config) if grader_config else None
+        self.max_concurrent = limit_of(workflow_config)
         # The variable is set by whoever starts the rollout's process; user code constructs this without one.
         root = (os.environ if environ is None else environ).get(ARTIFACT_VARIABLE)
         self.artifact_root = Path(root) if root else Path("~/.osmosis").expanduser()
-        self.project_path = _folder_of(self.workflow)
-        self._slots = _Slots(self.max_concurrent)
-        self._grader_slots = _Slots(self._grader_limit)
+        self.project_path = folder_of(self.workflow)
+        self._grading = None if grader is None else Grading(grader, grader_config, self.project_path)
+        self.grader: type[Grader[Any]] | None = None if self._grading is None else self._grading.grader
+        self.grader_config = grader_config
+        self._slots = Slots(self.max_concurrent)
         self.queued = 0
         """Rollouts waiting for a slot."""
         self.running = 0
@@ -109,7 +84,7 @@ class LocalBackend:
         `on_state` hears queued, running, grading. `transport` answers `ctx.chat()` without HTTP. Cancelling the
         caller cancels user code and passes through; everything else is a result.
         """
-        tell = on_state or _nobody
+        tell = on_state or nobody
         tell("queued")
         queued_at = time.monotonic()
         self.queued += 1
@@ -146,15 +121,15 @@ class LocalBackend:
                 )
                 sample = await _sample_of(output, rollout)
             except SelfCancelled:
-                return _cancelled(Phase.AGENT)
+                return cancelled_result(Phase.AGENT)
             except Exception as exc:  # noqa: BLE001 - one rollout: user code may raise anything
-                return _failed(exc, Phase.AGENT, await _partial(rollout))
+                return failed_result(exc, Phase.AGENT, await _partial(rollout))
             sample.label = init.label if sample.label is None else sample.label
             info = output.info if isinstance(output, AgentWorkflowOutput) else {}
             result = ExecutionResult("success", sample=sample, info=info)
-            if self.grader is None or not init.grade:
+            if self._grading is None or not init.grade:
                 return result
-            return await self._judge(init, result, tell)
+            return await self._grading.judge(init, result, artifacts_dir=self._artifacts(init), tell=tell)
 
     async def _work(self, init: RolloutInit, rollout: WorkflowRollout) -> Any:
         agent = self.workflow(self.workflow_config)
@@ -167,115 +142,10 @@ class LocalBackend:
         )
         return await agent.run(context)
 
-    async def _judge(self, init: RolloutInit, result: ExecutionResult, tell: OnState) -> ExecutionResult:
-        sample, grader = result.sample, self.grader
-        assert sample is not None
-        assert grader is not None
-        if init.label is None and not init.metadata:
-            failure = Failure(
-                phase=Phase.SCORE,
-                category=Category.SCORE_ERROR,
-                message="the row has neither a label nor metadata, so there is nothing to grade against",
-                fix="add a ground_truth (or label) column to the dataset",
-            )
-            return _with_failure(result, failure, "validation_error")
-        try:
-            async with self._grader_slots.one():
-                tell("grading")
-                await run_with_deadline(
-                    self._grade(grader, init, sample), init.grader_timeout_sec, name=f"grader {init.rollout_id}"
-                )
-        except SelfCancelled:
-            cancelled = _cancelled(Phase.SCORE)
-            cancelled.sample = sample
-            return cancelled
-        except Exception as exc:  # noqa: BLE001 - one rollout: user code may raise anything
-            sample.reward = None
-            failure = failure_of(exc, Phase.SCORE)
-            return _with_failure(result, failure, wire_category(failure, exc))
-        if sample.remove_sample or (sample.reward is not None and math.isfinite(sample.reward)):
-            result.graded = True
-            return result
-        failure = Failure(
-            phase=Phase.SCORE,
-            category=Category.INVALID_SCORE,
-            message=f"{grader.__name__}.grade left no reward on the sample",
-            fix="call ctx.set_reward(x) with a finite number, or set ctx.sample.remove_sample = True",
-        )
-        return _with_failure(result, failure, "validation_error")
-
-    async def _grade(self, grader: type[Grader[Any]], init: RolloutInit, sample: RolloutSample) -> None:
-        await grader(self.grader_config).grade(
-            GraderContext(
-                label=init.label,
-                sample=sample,
-                project_path=self.project_path,
-                metadata=dict(init.metadata or {}),
-                artifacts_dir=self._artifacts(init),
-                config=self.grader_config,
-                rollout_id=init.rollout_id or "",
-            )
-        )
-
     def _artifacts(self, init: RolloutInit) -> Path | None:
         if not init.rollout_id:
             return None
         return self.artifact_root / check_rollout_id(init.rollout_id) / "artifacts"
-
-
-class _Slots:
-    """A semaphore that may be used by one event loop after another (each local run brings its own)."""
-
-    def __init__(self, limit: int | None) -> None:
-        self._limit = limit
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._semaphore: asyncio.Semaphore | None = None
-
-    @asynccontextmanager
-    async def one(self) -> Any:
-        if self._limit is None:
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        if self._semaphore is None or self._loop is not loop:
-            self._loop, self._semaphore = loop, asyncio.Semaphore(self._limit)
-        async with self._semaphore:
-            yield
-
-
-def _nobody(_: RolloutState) -> None:
-    return None
-
-
-def _limit(config: AgentWorkflowConfig | GraderConfig | None) -> int | None:
-    return DEFAULT_MAX_CONCURRENT if config is None else config.concurrency.max_concurrent
-
-
-def _resolve(given: Any, base: type) -> Any:
-    """The class behind a class or a `"module:Class"` string; `TypeError` when it is not a `base`."""
-    found = given
-    if isinstance(given, str):
-        module, _, attribute = given.rpartition(":")
-        if not module:
-            module, _, attribute = given.rpartition(".")
-        if not module or not attribute:
-            raise TypeError(f"{given!r} names no class: write 'module:Class'")
-        found = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    if not (inspect.isclass(found) and issubclass(found, base)):
-        raise TypeError(f"{found!r} is not a subclass of {base.__name__}: give the class itself or 'module:Class'")
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
-        raise TypeError(f"{found.__name__} cannot be used: it does not define {missing}")
-    return found
-
-
-def _folder_of(cls: type) -> Path:
-    try:
-        return Path(inspect.getfile(cls)).resolve().parent
-    except (TypeError, OSError):
-        return Path.cwd()
 
 
 async def _sample_of(output: Any, rollout: WorkflowRollout) -> RolloutSample:
@@ -302,25 +172,3 @@ async def _partial(rollout: WorkflowRollout) -> RolloutSample | None:
         return await rollout.get_sample()
     except Exception:  # noqa: BLE001 - the rollout has failed already; its own error is the one to report
         return None
-
-
-def _cancelled(phase: Phase) -> ExecutionResult:
-    failure = Failure(phase=phase, category=Category.CANCELLED, message="the code cancelled itself")
-    return ExecutionResult(
-        "cancelled", err_phase=phase, err_message=failure.message, err_category="agent_error", failure=failure
-    )
-
-
-def _failed(exc: Exception, phase: Phase, sample: RolloutSample | None) -> ExecutionResult:
-    failure = failure_of(exc, phase)
-    return _with_failure(ExecutionResult("failure", sample=sample), failure, wire_category(failure, exc))
-
-
-def _with_failure(result: ExecutionResult, failure: Failure, category: str) -> ExecutionResult:
-    result.status = "failure"
-    result.err_phase = failure.phase
-    result.err_message = failure.message
-    result.err_category = category
-    result.traceback = failure.traceback
-    result.failure = failure
-    return result
