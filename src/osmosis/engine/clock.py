@@ -7,6 +7,7 @@ cancellation passes through.
 from __future__ import annotations
 
 import asyncio
+import time
 from types import TracebackType
 
 
@@ -52,8 +53,9 @@ class Deadline:
 
     def stop(self) -> None:
         """The code in the block is done in time; what follows in it has limits of its own."""
-        if self._handle is not None:
+        if self._handle is not None and not self.fired:
             self._handle.cancel()
+            self._handle = None
 
     def extend(self, seconds: float) -> None:
         if self._handle is not None and not self.fired:
@@ -65,3 +67,22 @@ class Deadline:
         self.fired = True
         if self._task is not None:
             self._task.cancel()
+
+
+class Waits:
+    """Time that somebody spent waiting for rate limits; waits that run side by side count once."""
+
+    __slots__ = ("_until", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._until = 0.0
+
+    def add(self, seconds: float) -> float:
+        """A wait of `seconds` begins now; how much of it no other wait covers already."""
+        now = time.monotonic()
+        end = now + seconds
+        fresh = max(0.0, end - max(now, self._until))
+        self._until = max(self._until, end)
+        self.seconds += fresh
+        return fresh

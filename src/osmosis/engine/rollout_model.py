@@ -14,7 +14,7 @@ from osmosis.records.rollout import Message, ModelCall, Usage
 from osmosis.records.wire02 import RolloutMetrics
 from osmosis.sdk.agent_loop import CompletionsResult
 
-from .clock import Deadline
+from .clock import Deadline, Waits
 from .task import Task
 
 
@@ -31,7 +31,7 @@ class RolloutLLM:
         self.messages: list[Message] = []
         self.error: ModelError | None = None
         self.finish_reason: str | None = None
-        self.waited_ms = 0.0
+        self._waits = Waits()
 
     async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
         """One call; `tools` replaces the rollout's own, everything else is a sampling parameter."""
@@ -55,7 +55,7 @@ class RolloutLLM:
         stage = task.stage
         task.enter("model call")
         request = ChatRequest(
-            messages, plain_tools(tools), params, task.rollout_id, task.row.index, task.attempt, self._wait
+            messages, plain_tools(tools), params, task.rollout_id, task.row.index, task.attempt, self.wait
         )
         started = time.perf_counter()
         try:
@@ -89,11 +89,15 @@ class RolloutLLM:
     def usage(self) -> Usage:
         return sum_usage(self.calls)
 
-    def _wait(self, seconds: float) -> None:
-        """Time spent waiting for a rate limit is not the agent's."""
-        self._task.enter(f"waiting {seconds:.0f} s for a rate limit")
-        self.waited_ms += seconds * 1000
-        self._deadline.extend(seconds)
+    @property
+    def waited_ms(self) -> float:
+        """Time spent waiting for rate limits."""
+        return self._waits.seconds * 1000
+
+    def wait(self, seconds: float) -> None:
+        """A wait for a rate limit begins: it is not the agent's time."""
+        self._task.enter(waiting(seconds))
+        self._deadline.extend(self._waits.add(seconds))
 
     def _note(self, started: float, done: Completion | None = None, error: ModelError | None = None) -> None:
         self.calls.append(
@@ -108,6 +112,11 @@ class RolloutLLM:
                 error=f"{error.category}: {error.message}" if error else None,
             )
         )
+
+
+def waiting(seconds: float) -> str:
+    """The stage of a rollout that waits for a rate limit."""
+    return f"waiting {seconds:.0f} s for a rate limit"
 
 
 def sum_usage(calls: list[ModelCall]) -> Usage:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from osmosis.errors import ModelError
@@ -38,6 +39,9 @@ class RolloutEndpoint(Protocol):
     usage: Usage
     messages: list[Message]
     model_error: ModelError | None
+    on_wait: Callable[[float], None] | None
+    """Hears of each wait for a rate limit, before it."""
+    on_state: Callable[[str], None] | None
 
 
 class Endpoints(Protocol):
@@ -60,6 +64,7 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
     said_over_http: list[Message] = []
     if endpoints is not None:
         gate = endpoints.open_rollout(task.rollout_id, row_index=task.row.index, attempt=task.attempt)
+        gate.on_wait, gate.on_state = llm.wait, task.enter
 
     async def transport(body: dict[str, Any]) -> dict[str, Any]:
         params = {k: v for k, v in body.items() if k not in ("model", "messages", "tools", "stream")}

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
+from osmosis.engine.failures import overrun
 from osmosis.engine.rollout import tool_results
+from osmosis.engine.rollout_model import waiting
 from osmosis.errors import NetworkError
 from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan
@@ -22,6 +24,7 @@ from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutSt
 from .delivery import open_session
 from .drivers import Driver, Driver02, Driver03, Driver04, Ended, Generation, RolloutLost, Wire, generation_of
 from .gate import RolloutGate
+from .patience import Patience
 from .traingate import TrainGate
 
 if TYPE_CHECKING:
@@ -113,10 +116,10 @@ class _Served:
         task.enter("rollout server")
         started_at, started = utc_now(), time.perf_counter()
         gate = self._gate.open_rollout(task.rollout_id, row_index=task.row.index, attempt=task.attempt)
-        gate.on_state = task.enter
+        patience = self._patience(gate, task)
         try:
             try:
-                ended = await self._bounded(gate, task)
+                ended = await self._bounded(gate, task, patience)
             except RolloutLost as exc:
                 self._cancel(gate.rollout_id)
                 ended = Ended(exc.failure)
@@ -125,26 +128,44 @@ class _Served:
                 raise
             rollout = _rollout(task, gate, ended)
             rollout.started_at = started_at
-            rollout.duration_ms = (time.perf_counter() - started) * 1000
+            rollout.duration_ms = max(0.0, time.perf_counter() - started - patience.waits.seconds) * 1000
             return rollout
         finally:
             self._gate.close_rollout(gate)
 
-    async def _bounded(self, gate: RolloutGate, task: Task) -> Ended:
+    def _patience(self, gate: RolloutGate, task: Task) -> Patience:
+        agent_s = self._plan.timeouts.agent_s if self._driver.tells_limits else None
+        patience = Patience(agent_s, self._limit())
+
+        def state(stage: str) -> None:
+            task.enter(stage)
+            if stage == "score":
+                patience.end()
+
+        def wait(seconds: float) -> None:
+            task.enter(waiting(seconds))
+            patience.wait(seconds)
+
+        gate.on_state, gate.on_wait, gate.on_begin = state, wait, patience.begin
+        return patience
+
+    async def _bounded(self, gate: RolloutGate, task: Task, patience: Patience) -> Ended:
         if self._death is not None:
             raise self._death
-        limit = self._limit()
         run = asyncio.create_task(self._driver.run(gate, task.row))
         self._runs.add(run)
         try:
-            done, _ = await asyncio.wait([run], timeout=limit)
-            if done and not run.cancelled():
+            passed = await patience.over(run, lambda: self._driver.agent_runs(gate))
+            if passed is None and not run.cancelled():
                 return run.result()
             if self._death is not None:
                 raise self._death
+            if passed == "agent":
+                failure = overrun(self._plan)
+                raise RolloutLost(failure.category, failure.message, phase=failure.phase, fix=failure.fix)
             raise RolloutLost(
                 Category.TIMEOUT,
-                f"the rollout server gave no result within {limit:g} s",
+                f"the rollout server gave no result within {self._limit():g} s",
                 phase=Phase.AGENT,
                 fix="look at the rollout server's log for a call that blocks or never returns",
             )

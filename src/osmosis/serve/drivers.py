@@ -26,6 +26,7 @@ from .gate import RolloutGate
 Generation = Literal["0.2", "0.3", "0.4"]
 
 MAX_RETRY_AFTER_S = 60.0
+LOOK_S = 5.0
 _WIRE_WORDS = {
     "timeout": Category.TIMEOUT,
     "validation_error": Category.BAD_REQUEST,
@@ -55,7 +56,13 @@ class Ended:
 class Driver(Protocol):
     """Starts a rollout and returns its end; `cancel` is best effort."""
 
+    tells_limits: bool
+    """Whether the server is given the agent's limit."""
+
     async def run(self, gate: RolloutGate, row: Row) -> Ended: ...
+
+    async def agent_runs(self, gate: RolloutGate) -> bool | None:
+        """Whether the agent is at work now; None = it waits in the server's queue, False = it is done."""
 
     async def cancel(self, rollout_id: str) -> None: ...
 
@@ -111,12 +118,23 @@ class Wire:
                 raise RolloutLost(Category.CONNECTION, "the server accepted the rollout, but its answer was lost")
             raise refused(path, status, answer)
 
+    async def look(self, path: str) -> dict[str, Any] | None:
+        """A GET that may fail: the JSON object, None when there is none."""
+        try:
+            status, body, _ = await asyncio.wait_for(self.ask("GET", path), LOOK_S)
+            found = orjson.loads(body) if status == 200 else None
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, orjson.JSONDecodeError):
+            return None
+        return found if isinstance(found, dict) else None
+
     async def cancel(self, rollout_id: str) -> None:
         await self.ask("POST", "/rollout/cancel", {"ids": [rollout_id]})
 
 
 class Driver03:
     """Callbacks: the gate hears the end."""
+
+    tells_limits = True
 
     def __init__(self, wire: Wire, plan: EvalPlan) -> None:
         self._wire = wire
@@ -145,12 +163,22 @@ class Driver03:
                 failure.category = Category.SCORE_ERROR
         return Ended(failure, grader.sample)
 
+    async def agent_runs(self, gate: RolloutGate) -> bool | None:
+        if gate.completion is not None:
+            return False
+        if gate.calls:
+            return True
+        health = await self._wire.look("/health")  # this generation tells no states: a queue is all there is to see
+        return None if ((health or {}).get("concurrency") or {}).get("queued") else True
+
     async def cancel(self, rollout_id: str) -> None:
         await self._wire.cancel(rollout_id)
 
 
 class Driver04:
     """Polling: results are read under the lease."""
+
+    tells_limits = True
 
     def __init__(self, wire: Wire, plan: EvalPlan) -> None:
         self._wire = wire
@@ -164,14 +192,24 @@ class Driver04:
             raise RolloutLost(
                 Category.BAD_RESPONSE, "the server's answer to POST /rollout is not one of generation 0.4"
             ) from exc
+        loop = asyncio.get_running_loop()
         while True:
+            asked = loop.time()
             state = await self._read(accepted)
+            # A read that came back before its time tells of a change: the rollout was queued until now.
+            changed = gate.state == "queued" or loop.time() - asked < 0.9 * accepted.result_wait_timeout_sec
+            if state.status == "running" and gate.state != "running" and changed and gate.on_begin is not None:
+                gate.on_begin()
             gate.tell(state.status)
             if state.status == "success":
                 return Ended(None, state.sample)
             if state.status in ("failure", "cancelled"):
                 failure = state.failure or worded(state.err_category, state.err_message, state.status)
                 return Ended(failure, state.sample)
+
+    async def agent_runs(self, gate: RolloutGate) -> bool | None:
+        state = (await self._wire.look(f"/rollout/{gate.rollout_id}/status") or {}).get("status")
+        return None if state == "queued" else state in (None, "running", "unknown")
 
     async def cancel(self, rollout_id: str) -> None:
         await self._wire.cancel(rollout_id)
@@ -219,6 +257,8 @@ class Driver04:
 class Driver02:
     """Init, then the completed callback; tools are known from the answer to init."""
 
+    tells_limits = False
+
     def __init__(self, wire: Wire, plan: EvalPlan, gate_url: str) -> None:
         self._wire = wire
         self._plan = plan
@@ -254,6 +294,10 @@ class Driver02:
         )
         return Ended(failure, sample, finish_reason=response.finish_reason, metrics=metrics)
 
+    async def agent_runs(self, gate: RolloutGate) -> bool | None:
+        """This generation keeps limits of its own and tells nothing."""
+        return True
+
     async def cancel(self, rollout_id: str) -> None:
         """This generation has no way to say so; the server's own limits end the rollout."""
 
@@ -275,6 +319,7 @@ def generation_of(health: bytes) -> tuple[Generation, int | None]:
 def rollout_init(gate: RolloutGate, row: Row, plan: EvalPlan) -> RolloutInit:
     """What every `POST /rollout` says. The metadata is the row's own, else the whole row; what only an agent loop
     understands travels in `extra_fields`."""
+    agent_s = plan.timeouts.agent_s
     return RolloutInit(
         initial_messages=row.messages(),
         label=row.ground_truth,
@@ -282,7 +327,8 @@ def rollout_init(gate: RolloutGate, row: Row, plan: EvalPlan) -> RolloutInit:
         rollout_id=gate.rollout_id,
         chat_completions_url=gate.chat_completions_url,
         llm_api_key=gate.bearer,
-        agent_timeout_sec=plan.timeouts.agent_s,
+        # Waits for rate limits are not the agent's time, so its limit is kept on our side: this is the backstop.
+        agent_timeout_sec=None if agent_s is None else agent_s + plan.retry.rate_limit_budget_s,
         grader_timeout_sec=plan.timeouts.score_s,
         extra_fields={
             "max_turns": plan.max_turns,

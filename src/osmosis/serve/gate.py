@@ -47,7 +47,13 @@ class RolloutGate:
     response: RolloutResponse | None = None
     """The terminal message of generation 0.2."""
     on_state: Callable[[str], None] | None = None
-    """Hears `agent` and `score` where the generation tells how far a rollout is."""
+    """Hears `agent` and `score` where the generation tells how far a rollout is, and `agent` after a wait."""
+    on_begin: Callable[[], None] | None = None
+    """Hears when a rollout that was queued on its server starts."""
+    on_wait: Callable[[float], None] | None = None
+    """Hears the seconds of each wait for a rate limit, before it."""
+    state: str = ""
+    """The last state told."""
     repeats: int = 0
     """Terminal messages that came again."""
     contradictions: int = 0
@@ -56,6 +62,7 @@ class RolloutGate:
     opened: float = field(default_factory=time.perf_counter)
     _done: asyncio.Event = field(default_factory=asyncio.Event)
     _tools_known: asyncio.Event = field(default_factory=asyncio.Event)
+    _waited: bool = False
 
     @property
     def prefix(self) -> str:
@@ -95,7 +102,10 @@ class RolloutGate:
         await asyncio.wait_for(self._tools_known.wait(), timeout)
 
     def tell(self, state: str) -> None:
-        """A state of generation 0.4."""
+        """A state of generation 0.4, however often it is read."""
+        if state == self.state:
+            return
+        self.state = state
         stage = {"running": "agent", "grading": "score"}.get(state)
         if stage and self.on_state is not None:
             self.on_state(stage)
@@ -105,7 +115,13 @@ class RolloutGate:
         self.closed = True
         self.calls, self.messages, self.tools = [], [], None
         self.completion = self.grader = self.response = None
-        self.on_state = None
+        self.on_state = self.on_begin = self.on_wait = None
+
+    def wait(self, seconds: float) -> None:
+        """A model call is about to wait for a rate limit."""
+        self._waited = True
+        if self.on_wait is not None:
+            self.on_wait(seconds)
 
     def take_completion(self, message: CompletionCallback, *, final: bool) -> None:
         if self.closed or self.completion is not None:
@@ -142,7 +158,7 @@ class RolloutGate:
             retries=done.retries,
             cached=done.cached,
         )
-        self.calls.append(call)
+        self._keep(call)
         self.usage = self.usage + done.usage
         self.messages = [*messages, done.message]
         self.finish_reason = done.finish_reason
@@ -155,10 +171,17 @@ class RolloutGate:
             duration_ms=(time.perf_counter() - started) * 1000,
             error=f"{error.category}: {error.message}",
         )
-        self.calls.append(call)
+        self._keep(call)
         self.messages = list(messages)
         self.model_error = error
         return call
+
+    def _keep(self, call: ModelCall) -> None:
+        self.calls.append(call)
+        if self._waited:
+            self._waited = False
+            if self.on_state is not None:
+                self.on_state("agent")
 
     def _again(self, same: bool) -> None:
         self.repeats += 1

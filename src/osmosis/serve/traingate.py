@@ -220,6 +220,7 @@ class TrainGate:
             rollout_id=gate.rollout_id,
             row_index=gate.row_index,
             attempt=gate.attempt,
+            on_wait=gate.wait,
         )
 
     def _observe(self, gate: RolloutGate, call: ModelCall) -> None:
