@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from osmosis.records.plan import EvalPlan
-from osmosis.records.report import FailureCount, PassAtK, Report, ScoreReport
+from osmosis.records.report import FailureCount, Interval, PassAtK, Report, ScoreReport
 from osmosis.records.rollout import Category, Failure, Phase, RolloutStatus, Usage
 
 from .outcome import Counted, StoredFailure, StoredUsage
-from .stats import distribution, mean_interval, pass_at_k, pass_hat_k, quantile, rate_interval, share_interval
+from .stats import bounded_interval, distribution, mean_interval, pass_at_k, pass_hat_k, quantile, rate_interval
 
 DEFAULT_KS = (1, 3, 5, 10)
 _ROWS_SHOWN = 10
@@ -104,7 +104,7 @@ class _ScoreSums:
                 "min": ordered[0],
                 "max": ordered[-1],
                 "median": quantile(ordered, 0.5),
-                "mean_interval": mean_interval(self.sums, counted),
+                "mean_interval": self._mean_interval(ordered[0], ordered[-1], counted),
                 "pass_rate_interval": rate_interval(self.passes, counted),
                 "pass_at_k": [p for k in ks if (p := self._over_rows(k, pass_at_k, counted))],
                 "pass_hat_k": [p for k in ks if (p := self._over_rows(k, pass_hat_k, counted))],
@@ -112,11 +112,21 @@ class _ScoreSums:
             }
         )
 
+    def _mean_interval(self, low: float, high: float, counted: Sequence[int]) -> Interval | None:
+        """A score whose values all lie between 0 and 1 is taken to be bounded by them; one of 0 and 1 is a rate."""
+        if low < 0 or high > 1:
+            return mean_interval(self.sums, counted)
+        if self.squares == self.total:  # x * x < x between 0 and 1
+            return rate_interval(self.sums, counted)
+        return bounded_interval(self.sums, counted)
+
     def _over_rows(self, k: int, estimate: Estimate, counted: Sequence[int]) -> PassAtK | None:
-        values = [estimate(n, c, k) for n, c in zip(counted, self.passes, strict=True) if n >= k]
-        if not values:
+        enough = [(n, c) for n, c in zip(counted, self.passes, strict=True) if n >= k]
+        if not enough:
             return None
-        return PassAtK(k=k, value=sum(values) / len(values), interval=share_interval(values), rows=len(values))
+        values = [estimate(n, c, k) for n, c in enough]
+        interval = bounded_interval(values, [1] * len(values), most=sum(n for n, _ in enough))
+        return PassAtK(k=k, value=sum(values) / len(values), interval=interval, rows=len(values))
 
     def _flake_rate(self, counted: Sequence[int]) -> float:
         repeated = [(n, c) for n, c in zip(counted, self.passes, strict=True) if n > 1]

@@ -117,6 +117,7 @@ def score_part(score: ScoreReport) -> dict[str, Any]:
         failed=score.failed,
         flake_rate=score.flake_rate,
         pass_at_k_ci={str(p.k): _pair(p.interval) for p in score.pass_at_k},
+        pass_hat_k_ci={str(p.k): _pair(p.interval) for p in score.pass_hat_k},
     )
     return part
 

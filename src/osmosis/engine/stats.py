@@ -76,7 +76,7 @@ def clustered_variance(sums: Sequence[float], sizes: Sequence[int]) -> tuple[flo
 
 
 def mean_interval(sums: Sequence[float], sizes: Sequence[int], level: float = 0.95) -> Interval | None:
-    """The clustered t interval of a mean; None with fewer than two rows."""
+    """The clustered t interval of a mean of values without known bounds; None with fewer than two rows."""
     mean, variance, rows = clustered_variance(sums, sizes)
     if rows < 2:
         return None
@@ -84,32 +84,41 @@ def mean_interval(sums: Sequence[float], sizes: Sequence[int], level: float = 0.
     return Interval(low=mean - half, high=mean + half, level=level)
 
 
-def rate_interval(passes: Sequence[int], sizes: Sequence[int], level: float = 0.95) -> Interval | None:
-    """Wilson's interval of a rate, with the effective sample size of the clusters.
+def bounded_interval(
+    sums: Sequence[float], sizes: Sequence[int], level: float = 0.95, *, most: int | None = None
+) -> Interval | None:
+    """The interval of a mean of values between 0 and 1, clustered by row; None with fewer than two rows.
 
-    Stays inside 0 and 1 and does not shrink to a point when everything passes.
+    Wilson's score interval (1927) with the effective sample size that the clusters leave, `m (1 - m) / variance`, and
+    Student's t for the few rows it is estimated from (Korn and Graubard 1998; Franco et al. 2019 compare the choices).
+    Stays between 0 and 1, and does not shrink to a point when everything passes.
+    `most`: how many yes-or-no outcomes the values are made of, which is also the most they can tell; None when they
+    are grades, whose spread may be as small as it is.
     """
-    rate, variance, rows = clustered_variance(passes, sizes)
-    if not rows:
+    mean, variance, rows = clustered_variance(sums, sizes)
+    if rows < 2:
         return None
     n = float(rows)
-    if 0 < rate < 1 and 0 < variance < math.inf:
-        n = max(1.0, min(float(sum(sizes)), rate * (1 - rate) / variance))
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return Interval(low=max(0.0, centre - half), high=min(1.0, centre + half), level=level)
+    if 0 < mean < 1 and variance > 0:
+        n = max(1.0, mean * (1 - mean) / variance)
+        n = n if most is None else min(float(most), n)
+    elif 0 < mean < 1 and most is None:
+        return Interval(low=mean, high=mean, level=level)
+    t = t_quantile((1 + level) / 2, rows - 1)
+    centre = (mean + t * t / (2 * n)) / (1 + t * t / n)
+    half = t * math.sqrt(mean * (1 - mean) / n + t * t / (4 * n * n)) / (1 + t * t / n)
+    # Rounding must not leave an end beside the mean that it touches.
+    return Interval(low=min(mean, max(0.0, centre - half)), high=max(mean, min(1.0, centre + half)), level=level)
+
+
+def rate_interval(passes: Sequence[float], sizes: Sequence[int], level: float = 0.95) -> Interval | None:
+    """`bounded_interval` of the share of attempts that passed."""
+    return bounded_interval(passes, sizes, level, most=sum(sizes))
 
 
 def plain_interval(values: Sequence[float], level: float = 0.95) -> Interval | None:
     """The t interval of a mean of independent values."""
     return mean_interval(values, [1] * len(values), level)
-
-
-def share_interval(values: Sequence[float], level: float = 0.95) -> Interval | None:
-    """`plain_interval` of values that lie between 0 and 1, and so does their mean."""
-    found = plain_interval(values, level)
-    return found and Interval(low=max(0.0, found.low), high=min(1.0, found.high), level=level)
 
 
 def distribution(values: Sequence[float]) -> Distribution | None:

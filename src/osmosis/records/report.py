@@ -53,7 +53,7 @@ class ScoreReport(Record):
     mean: float | None = None
     """Failures counted as 0.0 (seed 001)."""
     mean_interval: Interval | None = None
-    """Clustered by row."""
+    """Clustered by row; between 0 and 1 when all scores are."""
     mean_scored: float | None = None
     """Over scored rollouts only."""
     std: float | None = None

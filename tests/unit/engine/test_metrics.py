@@ -52,6 +52,22 @@ def test_pass_at_k_over_rows_with_enough_attempts_and_flakes(make_plan):
     assert all(0 <= p.interval.low <= p.value <= p.interval.high <= 1 for p in score.pass_at_k)
 
 
+def test_the_mean_of_a_yes_or_no_score_is_its_rate_with_the_same_interval(make_plan):
+    plan = make_plan(attempts=4)
+    found = [rollout(r, a, 1.0 if a < c else 0.0) for r, c in enumerate([4, 3, 4, 2]) for a in range(4)]
+    score = summarize(found, plan).primary
+    assert score.mean_interval == score.pass_rate_interval == score.pass_at_k[0].interval
+    assert 0 < score.mean_interval.low < score.mean < score.mean_interval.high <= 1
+
+
+def test_only_grades_within_0_and_1_are_taken_as_bounded(make_plan):
+    grades = [1.0, 1.0, 1.0, 0.95, 1.0]
+    score = summarize([rollout(r, 0, v) for r, v in enumerate(grades)], make_plan()).primary
+    assert score.mean < score.mean_interval.high <= 1
+    points = [rollout(r, 0, 10 * v) for r, v in enumerate(grades)]
+    assert summarize(points, make_plan()).primary.mean_interval.high > 10
+
+
 def test_one_attempt_has_no_pass_at_k(make_plan):
     assert summarize([rollout(0, 0, 1.0)], make_plan()).primary.pass_at_k == []
 
