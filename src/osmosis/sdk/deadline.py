@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -30,8 +30,23 @@ class DeadlineExceeded(Exception):
         self.seconds = seconds
 
 
+class CodeExited(Exception):
+    """The code called `sys.exit`, or raised something else that is meant to end a process."""
+
+
 class SelfCancelled(Exception):
     """The coroutine was cancelled from inside, by nobody who waits for it."""
+
+
+async def contained(work: Awaitable[T]) -> T:
+    """The result of `work`; `CodeExited` for an exception that would end the whole process, as `sys.exit` does."""
+    try:
+        return await work
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as exc:
+        # asyncio lets these through its tasks: one rollout's sys.exit() would stop the server with all the others.
+        raise CodeExited(f"the code raised {type(exc).__name__}({exc}), which would end the process") from exc
 
 
 async def run_with_deadline(
@@ -43,7 +58,7 @@ async def run_with_deadline(
     cancels `work`.
     """
     started = time.monotonic()
-    task: asyncio.Task[T] = asyncio.get_running_loop().create_task(work, name=name)
+    task: asyncio.Task[T] = asyncio.get_running_loop().create_task(contained(work), name=name)
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
     except asyncio.CancelledError:

@@ -21,7 +21,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from ..records.rollout import Message
 from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
 from .agent_loop import RolloutContext
-from .deadline import DeadlineExceeded, run_with_deadline, tool_time_limit
+from .deadline import DeadlineExceeded, contained, run_with_deadline, tool_time_limit
 from .exceptions import ToolArgumentError, ToolExecutionError
 from .threads import in_thread
 
@@ -259,7 +259,7 @@ async def execute_tool_calls(
     async def guarded(call: Mapping[str, Any]) -> Message:
         function = call.get("function") or {}
         try:
-            return await _limited(executor(call), timeout_s, function.get("name") or "")
+            return await _limited(contained(executor(call)), timeout_s, function.get("name") or "")
         except Exception as exc:  # noqa: BLE001 - one tool: the model reads the error and goes on
             text = exc.message if isinstance(exc, ToolExecutionError) else f"{type(exc).__name__}: {exc}"
             return create_tool_error_result(call.get("id") or "unknown", text)

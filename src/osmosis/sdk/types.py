@@ -127,8 +127,18 @@ def json_safe(value: Any, where: str) -> Any:
     return None if safe is _DROPPED else safe
 
 
+def whole_text(text: str) -> str:
+    """`text` as UTF-8 can hold it: halves of surrogate pairs, which a cut-off model answer has, are put together or
+    replaced."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def _convert(value: Any, where: str) -> Any:
-    if value is None or isinstance(value, (str, bool, int)):
+    if isinstance(value, str):
+        return whole_text(value)
+    if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
         if math.isfinite(value):
@@ -136,7 +146,7 @@ def _convert(value: Any, where: str) -> Any:
         logger.warning("%s: %r is not a finite number; left out", where, value)
         return _DROPPED
     if isinstance(value, dict):
-        pairs = ((str(key), _convert(sub, f"{where}.{key}")) for key, sub in value.items())
+        pairs = ((whole_text(str(key)), _convert(sub, f"{where}.{key}")) for key, sub in value.items())
         return {key: sub for key, sub in pairs if sub is not _DROPPED}
     if isinstance(value, (list, tuple, set, frozenset)):
         converted = (_convert(sub, f"{where}[{i}]") for i, sub in enumerate(value))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from osmosis.records.rollout import Category
 from osmosis.records.wire import RolloutState, ServerConcurrency
+from osmosis.sdk.deadline import contained
 
 from .limits import ServeLimits
 from .outcome import Outcome, cancelled, crashed, failed
@@ -154,7 +155,11 @@ class Desk:
             loop.call_later(self.limits.abandon_after_s, self._abandon, entry)
         entry.wake()
         if entry.on_end is not None:
-            entry.on_end(entry)
+            try:
+                entry.on_end(entry)
+            except Exception:
+                # Nothing may keep the other rollouts from starting, or the server from draining.
+                log.exception("the end of rollout %s could not be told", entry.id)
         self._pump()
         if not self._live and self._idle is not None:
             self._idle.set()
@@ -199,7 +204,7 @@ class Desk:
 
     async def _run(self, entry: Entry) -> None:
         try:
-            outcome = await entry.execute(entry)
+            outcome = await contained(entry.execute(entry))
         except asyncio.CancelledError:
             outcome = cancelled(entry.cancel_reason)
         except Exception as exc:  # noqa: BLE001 - one rollout is a border: any error of user code becomes its result

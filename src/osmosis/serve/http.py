@@ -4,13 +4,16 @@ from bytes, after authentication; answers are bytes made by the records themselv
 
 from __future__ import annotations
 
+import json
 from typing import TypeVar
 
 import orjson
 from fastapi import Request, Response
 from pydantic import ValidationError as BadShape
+from pydantic_core import PydanticSerializationError
 
 from osmosis.records.base import Record
+from osmosis.sdk.types import json_safe
 
 Shape = TypeVar("Shape", bound=Record)
 
@@ -42,14 +45,34 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 def parse(shape: type[Shape], body: bytes) -> Shape:
     """The body as a record; 422 with the list of what is wrong otherwise."""
+    if b"NaN" in body or b"Infinity" in body:
+        _refuse_constants(body)
     try:
         return shape.model_validate_json(body)
     except BadShape as exc:
         raise HttpProblem(422, exc.errors(include_url=False, include_context=False, include_input=False)) from exc
 
 
+def _refuse_constants(body: bytes) -> None:
+    """422 for numbers that JSON does not have; the same letters inside a string are fine."""
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        finding = {"type": "json_invalid", "loc": [], "msg": f"Invalid JSON: {exc}"}
+        raise HttpProblem(422, [finding]) from exc
+
+
+def wire_text(record: Record) -> str:
+    """A record as JSON, whatever user code put into it: what JSON cannot hold is left out, with a warning."""
+    try:
+        return record.model_dump_json(exclude_none=True)
+    except PydanticSerializationError:
+        safe = json_safe(record.model_dump(exclude_none=True, warnings=False), type(record).__name__)
+        return json.dumps(safe, ensure_ascii=False)
+
+
 def reply(record: Record, status: int = 200) -> Response:
-    return Response(record.model_dump_json(exclude_none=True), status_code=status, media_type="application/json")
+    return Response(wire_text(record), status_code=status, media_type="application/json")
 
 
 def reply_json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

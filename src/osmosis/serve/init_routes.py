@@ -15,15 +15,16 @@ from fastapi import Request, Response
 from pydantic import ValidationError as BadShape
 from starlette.applications import Starlette
 
-from osmosis.records.rollout import Phase
+from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.wire02 import LoopStatus, RolloutRequest, RolloutResponse
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
+from osmosis.sdk.deadline import contained
 from osmosis.sdk.failures import describe, failure_of
 from osmosis.sdk.settings import RolloutSettings
 from osmosis.sdk.types import finite_reward
 
 from .desk import Draining, Entry, QueueFull
-from .http import HttpProblem, parse, read_body, reply_json
+from .http import HttpProblem, parse, read_body, reply_json, wire_text
 from .loop_backend import checked_run, tool_dicts, trace_into
 from .outcome import Outcome
 from .runtime import ServerRuntime
@@ -139,7 +140,10 @@ class LoopDesk:
             tools = self.loop.get_tools(request)
             return tools, time.perf_counter() - started
 
-        tools, took = await asyncio.to_thread(call) if self._tools_in_thread else call()
+        async def ask() -> tuple[Any, float]:
+            return await asyncio.to_thread(call) if self._tools_in_thread else call()
+
+        tools, took = await contained(ask())
         self._tools_in_thread = took > SLOW_TOOLS_S
         return tools
 
@@ -164,7 +168,7 @@ class LoopDesk:
             started.finished_at = entry.finished_at
             assert entry.outcome is not None
             url = request.server_url.rstrip("/") + "/v1/rollout/completed"
-            body = response_of(run, entry.outcome).model_dump_json(exclude_none=True)
+            body = wire_text(response_of(run, entry.outcome))
             self.runtime.delivery.send(Post(request.rollout_id, url, body, request.api_key))
 
         limit = self.settings.server.request_timeout_seconds
@@ -181,8 +185,12 @@ def response_of(run: LoopRun, outcome: Outcome) -> RolloutResponse:
     if outcome.status == "success" and result is not None:
         try:
             return _response(run, result)
-        except (BadShape, ValueError) as exc:
+        except BadShape as exc:
+            said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in exc.errors())
+            message = f"the result of run is not valid: {said}"
+        except ValueError as exc:
             message = f"the result of run is not valid: {exc}"
+        failure = Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=message)
     else:
         message = outcome.message or "the rollout ended without a result"
     return RolloutResponse(

@@ -14,7 +14,7 @@ from osmosis.records.wire02 import LoopStatus, OpenAIFunctionToolSchema, Rollout
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.backend import ExecutionResult
 from osmosis.sdk.chat import ChatClient
-from osmosis.sdk.deadline import SelfCancelled, run_with_deadline
+from osmosis.sdk.deadline import SelfCancelled, contained, run_with_deadline
 from osmosis.sdk.failures import failure_of, wire_category
 from osmosis.sdk.types import RolloutSample
 
@@ -143,7 +143,7 @@ def tool_dicts(tools: Any) -> list[dict[str, Any]]:
 
 async def checked_run(loop: RolloutAgentLoop, context: RolloutContext) -> RolloutResult:
     """`run`, refusing what is no result."""
-    result = await loop.run(context)
+    result = await contained(loop.run(context))
     if not isinstance(result, RolloutResult):
         raise TypeError(
             f"{type(loop).__name__}.run returned {type(result).__name__}; return ctx.complete(...) or ctx.error(...)"

@@ -33,7 +33,7 @@ from osmosis.records.wire import (
 from .artifacts import RolloutFiles, leavings
 from .delivery import Listener
 from .desk import Draining, Entry, QueueFull
-from .http import HttpProblem, parse, read_body, reply, reply_json
+from .http import HttpProblem, parse, read_body, reply, reply_json, wire_text
 from .outcome import Outcome, from_execution
 from .runtime import ServerRuntime
 from .spool import Post
@@ -275,7 +275,7 @@ class RolloutDesk:
 
     def _post(self, init: RolloutInit, url: str, message: Record, listener: Listener | None = None) -> None:
         self.runtime.delivery.send(
-            Post(str(init.rollout_id), url, message.model_dump_json(exclude_none=True), init.controller_api_key),
+            Post(str(init.rollout_id), url, wire_text(message), init.controller_api_key),
             listener,
         )
 

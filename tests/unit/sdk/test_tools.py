@@ -190,3 +190,17 @@ def test_wire_schemas_keep_all_of_json_schema() -> None:
     assert kept["$defs"] == {"X": {"type": "object"}}
     again = OpenAIFunctionParametersSchema.model_validate_json(json.dumps(kept))
     assert json.loads(again.model_dump_json(exclude_none=True)) == kept
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_tool_that_exits_is_one_error_result(in_thread: bool) -> None:
+    def leave() -> None:
+        raise SystemExit(2)
+
+    async def leave_here() -> None:
+        leave()
+
+    leaves = tool(leave if in_thread else leave_here, name="leave")
+    answered, failed = await run_tool_calls([call("search", '{"query": "x"}'), call("leave", "{}")], [search, leaves])
+    assert answered["content"].startswith("x/5")
+    assert "SystemExit(2)" in failed["content"]

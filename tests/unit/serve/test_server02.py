@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -43,6 +44,11 @@ class Adds(RolloutAgentLoop):
     async def run(self, ctx: RolloutContext) -> RolloutResult:
         if ctx.request.metadata.get("crash"):
             raise RuntimeError("the abacus broke")
+        if ctx.request.metadata.get("leaves"):
+            sys.exit("the abacus is closed")
+        if ctx.request.metadata.get("odd"):
+            odd = {"role": "assistant", "content": "half \ud83d and \ud83d\ude00", "object": object()}
+            return ctx.complete([odd], reward=1.0)
         if ctx.request.metadata.get("hang"):
             await asyncio.Event().wait()
         messages = list(ctx.request.messages)
@@ -126,6 +132,49 @@ async def test_every_failure_is_one_error_completion(tmp_path: Path) -> None:
     assert ends["crash"]["status"] == "ERROR"
     assert "the abacus broke" in ends["crash"]["error_message"]
     assert "no such policy" in ends["refused"]["error_message"]
+
+
+async def test_code_that_leaves_the_process_ends_its_rollout_only(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (session, url, trainer, tracker):
+        for name, metadata in {"leaves": {"leaves": 1}, "stays": {}}.items():
+            async with session.post(f"{url}/v1/rollout/init", json=request(name, trainer, metadata=metadata)) as reply:
+                assert reply.status == 202
+        await until(lambda: len(tracker.responses) == 2)
+    ends = {response["rollout_id"]: response for response in tracker.responses}
+    assert ends["leaves"]["status"] == "ERROR"
+    assert "SystemExit(the abacus is closed)" in ends["leaves"]["error_message"]
+    assert ends["stays"]["status"] == "COMPLETED"
+
+
+async def test_a_conversation_that_json_cannot_hold_is_delivered_without_the_rest(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (session, url, trainer, tracker):
+        async with session.post(f"{url}/v1/rollout/init", json=request("odd", trainer, metadata={"odd": 1})) as reply:
+            assert reply.status == 202
+        await until(lambda: len(tracker.responses) == 1)
+    end = tracker.responses[0]
+    assert (end["status"], end["reward"]) == ("COMPLETED", 1.0)
+    assert end["final_messages"] == [{"role": "assistant", "content": "half \ufffd and \U0001f600"}]
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        ({"server_url": "http://me:pw@127.0.0.1:1"}, "user name"),
+        ({"api_key": "two\nlines"}, "line breaks"),
+        ({"completion_params": {"temperature": float("nan")}}, "JSON"),
+        ({"metadata": {"x": float("inf")}}, "JSON"),
+    ],
+)
+async def test_what_could_not_be_answered_later_is_refused_at_once(
+    tmp_path: Path, more: dict[str, Any], where: str
+) -> None:
+    async with pair(tmp_path) as (session, url, trainer, tracker):
+        async with session.post(f"{url}/v1/rollout/init", json=request("r", trainer, **more)) as reply:
+            assert (reply.status, where in await reply.text()) == (422, True)
+        names = request("nan", trainer, metadata={"said": "NaN, -Infinity"})  # the letters alone are no number
+        async with session.post(f"{url}/v1/rollout/init", json=names) as reply:
+            assert reply.status == 202
+        await until(lambda: len(tracker.responses) == 1)
 
 
 async def test_failing_tools_are_a_json_500_and_can_be_tried_again(tmp_path: Path) -> None:
