@@ -117,7 +117,9 @@ def _validate(ctx: AppContext, loop: object) -> None:
 
     result = validate_agent_loop(loop)
     result.raise_if_invalid()
-    ctx.output.say(f"agent {result.agent_name} is valid, {result.tool_count} tools")
+    ctx.output.say(
+        f"agent {result.agent_name} is valid, {result.tool_count} {'tool' if result.tool_count == 1 else 'tools'}"
+    )
     for warning in result.warnings:
         ctx.output.warn(warning.code, str(warning))
 

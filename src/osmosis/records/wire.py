@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from .base import Record
 from .rollout import Failure, Message
@@ -28,6 +29,28 @@ def check_rollout_id(value: str) -> str:
     """A rollout id is one path segment, so it can never leave a folder."""
     if not _SAFE_ID.match(value):
         raise ValueError("rollout_id must be one path segment of 1 to 256 letters, digits and . _ : @ + = -")
+    return value
+
+
+def check_url(name: str, value: str, bearer: str | None) -> str:
+    """A URL that a message can be posted to, with this bearer: whatever is wrong with it is said before the rollout
+    runs, not when its result is to be delivered."""
+    try:
+        parts = urlsplit(value)
+        _ = parts.port
+    except ValueError as exc:
+        raise ValueError(f"{name} is not a URL: {exc}") from exc
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{name} must be an http or https URL with a host")
+    if bearer and "@" in parts.netloc:
+        raise ValueError(f"{name} has a user name in it, and there is a key too: only one of them can be sent")
+    return value
+
+
+def check_bearer(value: str | None) -> str | None:
+    """A key that fits into one header line."""
+    if value is not None and any(ord(one) < 32 or ord(one) == 127 for one in value):
+        raise ValueError("a key has no line breaks or other control characters")
     return value
 
 
@@ -63,7 +86,17 @@ class RolloutInit(Record):
     def _key(cls, value: str | None) -> str | None:
         if value == "":
             raise ValueError("llm_api_key must not be empty: leave it out instead")
-        return value
+        return check_bearer(value)
+
+    @field_validator("controller_api_key")
+    @classmethod
+    def _controller_key(cls, value: str | None) -> str | None:
+        return check_bearer(value)
+
+    @field_validator("completion_callback_url", "grader_callback_url")
+    @classmethod
+    def _callback(cls, value: str | None, info: ValidationInfo) -> str | None:
+        return None if value is None else check_url(str(info.field_name), value, info.data.get("controller_api_key"))
 
 
 class WireSample(Record):

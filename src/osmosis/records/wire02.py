@@ -10,12 +10,12 @@ import json
 import threading
 from enum import Enum
 from typing import Any
-from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, field_validator, model_serializer
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
 
 from .base import Record
 from .rollout import Failure
+from .wire import check_bearer, check_url
 
 MessageDict = dict[str, Any]
 """One chat message in the OpenAI shape."""
@@ -42,13 +42,6 @@ def set_max_metadata_size_bytes(size_bytes: int) -> None:
         raise ValueError(f"the metadata limit must be positive, got {size_bytes}")
     with _limit_lock:
         _metadata_limit = size_bytes
-
-
-def _human_size(size: int) -> str:
-    for unit, factor in (("MiB", 1024 * 1024), ("KiB", 1024)):
-        if size >= factor:
-            return f"{size / factor:.4g} {unit}"
-    return f"{size} bytes"
 
 
 def _check_id(value: str) -> str:
@@ -221,13 +214,13 @@ class RolloutRequest(Record):
     @field_validator("server_url")
     @classmethod
     def _url(cls, value: str) -> str:
-        try:
-            parts = urlsplit(value)
-        except ValueError as exc:
-            raise ValueError(f"server_url is not a URL: {exc}") from exc
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("server_url must be an http or https URL with a host")
-        return value
+        return check_url("server_url", value, None)
+
+    @field_validator("api_key")
+    @classmethod
+    def _key(cls, value: str | None, info: ValidationInfo) -> str | None:
+        check_url("server_url", info.data.get("server_url", "http://unknown"), value)
+        return check_bearer(value)
 
     @field_validator("metadata")
     @classmethod
@@ -238,7 +231,7 @@ class RolloutRequest(Record):
             raise ValueError(f"metadata must be JSON-serialisable: {exc}") from exc
         limit = get_max_metadata_size_bytes()
         if size > limit:
-            raise ValueError(f"metadata is {_human_size(size)}, the limit is {_human_size(limit)}")
+            raise ValueError(f"metadata is {size} bytes of JSON, the limit is {limit} bytes")
         return value
 
 

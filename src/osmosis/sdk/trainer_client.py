@@ -172,7 +172,10 @@ class OsmosisLLMClient:
 
     async def _send(self, url: str, body: dict[str, Any]) -> tuple[int, str, str | None]:
         timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        async with self._session().post(url, json=body, headers=self._headers, timeout=timeout) as reply:
+        # A redirected POST would arrive as a GET, or carry the key to somebody else.
+        async with self._session().post(
+            url, json=body, headers=self._headers, timeout=timeout, allow_redirects=False
+        ) as reply:
             return reply.status, await reply.text(), reply.headers.get("Retry-After")
 
     def _delay(self, attempt: int) -> float:

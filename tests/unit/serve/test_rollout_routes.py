@@ -129,6 +129,12 @@ async def test_cancelling_by_ids_prefix_and_all(tmp_path: Path) -> None:
         {"agent_timeout_sec": "Infinity"},
         {"initial_messages": "hello"},
         {"chat_completions_url": None},
+        {"completion_callback_url": "nowhere"},
+        {"grader_callback_url": "http://127.0.0.1:99999/x"},
+        {"completion_callback_url": "http://me:pw@127.0.0.1/x", "controller_api_key": "k"},
+        {"controller_api_key": "two\nlines"},
+        {"llm_api_key": "two\r\nlines"},
+        {"metadata": {"deep": [float("nan")]}},
     ],
 )
 async def test_a_bad_request_is_422_with_the_reason(tmp_path: Path, more: dict[str, Any]) -> None:
