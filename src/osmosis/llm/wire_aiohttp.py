@@ -7,7 +7,8 @@ import asyncio
 import aiohttp
 from yarl import URL
 
-from .wire import CONNECT_TIMEOUT_S, ConnectionFailed, Reply
+from .connection import ConnectionFailed, Reply
+from .connections import CONNECT_TIMEOUT_S
 
 
 class AiohttpWire:
