@@ -13,6 +13,7 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 from ..records.base import utc_now
 from ..records.rollout import Message
 from ..records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
+from .types import whole_text
 
 logger = logging.getLogger(__name__)
 
@@ -168,6 +170,15 @@ def trace_path(folder: str | os.PathLike[str], rollout_id: str) -> Path:
     return Path(folder) / f"{safe}.jsonl"
 
 
+def trace_line(line: Mapping[str, Any]) -> str:
+    """One line of a trace, whatever an agent logs: a trace must never be what a rollout fails at."""
+    try:
+        text = json.dumps(line, default=str, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):  # keys that are no text, circles, an object whose str() fails
+        text = json.dumps({str(key): repr(value) for key, value in line.items()}, ensure_ascii=False)
+    return whole_text(text)
+
+
 class _Trace:
     """Appends JSON lines; a full disk is a warning, not a failed rollout."""
 
@@ -176,7 +187,7 @@ class _Trace:
         self._secrets = secrets
 
     def write(self, line: dict[str, Any]) -> None:
-        text = json.dumps(line, default=str, ensure_ascii=False)
+        text = trace_line(line)
         for secret in self._secrets:
             text = text.replace(json.dumps(secret)[1:-1], "***")
         try:

@@ -15,7 +15,7 @@ from ..errors import ModelError
 from ..llm.failures import category_of
 from ..records.rollout import Category, Failure, Phase
 from .deadline import DeadlineExceeded
-from .types import INVALID_REWARD
+from .types import INVALID_REWARD, whole_text
 
 _TAIL_LINES = 30
 _CONNECTION_NAMES = {"APIConnectionError", "ConnectError", "ClientConnectorError", "ConnectionError"}
@@ -28,13 +28,13 @@ WIRE_CATEGORIES = ("timeout", "validation_error", "http_error", "agent_error")
 def traceback_tail(exc: BaseException, lines: int = _TAIL_LINES) -> str:
     """The last lines of the traceback, the exception included."""
     text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
-    kept = text.rstrip().splitlines()
+    kept = whole_text(text).rstrip().splitlines()
     return "\n".join(kept[-lines:])
 
 
 def describe(exc: BaseException) -> str:
     """`Type: text` in one paragraph; the type alone when there is no text."""
-    text = str(exc).strip()
+    text = whole_text(str(exc).strip())
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
 

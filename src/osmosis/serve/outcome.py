@@ -4,12 +4,12 @@ and never changed; wording it twice gives the same bytes, so a redelivered resul
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.wire import WireSample
+from osmosis.sdk.failures import describe, traceback_tail
 from osmosis.sdk.types import json_safe
 
 if TYPE_CHECKING:
@@ -58,9 +58,8 @@ def cancelled(message: str) -> Outcome:
 
 def crashed(exc: BaseException) -> Outcome:
     """What runs rollouts raised instead of answering: the message names the exception."""
-    tail = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))[-TRACEBACK_CHARS:]
-    message = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
-    failure = Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=message, traceback=tail)
+    tail = traceback_tail(exc)[-TRACEBACK_CHARS:]
+    failure = Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=describe(exc), traceback=tail)
     return Outcome("failure", failure=failure, category="agent_error")
 
 

@@ -5,7 +5,6 @@ is no plain file name is spelled safely, so a trace never leaves the folder.
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import threading
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from osmosis.engine.redact import Redactor
-from osmosis.sdk.agent_loop import trace_path
+from osmosis.sdk.agent_loop import trace_line, trace_path
 
 log = logging.getLogger("osmosis.serve")
 
@@ -66,7 +65,7 @@ class TraceFolder:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("a", encoding="utf-8") as file:
                     file.write(redactor.text(text) + "\n")
-            except OSError as exc:
+            except Exception as exc:  # noqa: BLE001 - one line: it must not cost all later ones
                 log.warning("cannot write the trace %s: %s", path, exc)
 
 
@@ -80,4 +79,4 @@ class RolloutTrace:
 
     def write(self, line: Mapping[str, Any]) -> None:
         # Encoded here, not in the thread: the agent may go on changing its messages.
-        self._folder.put(self.path, json.dumps(line, default=str, ensure_ascii=False), self._redactor)
+        self._folder.put(self.path, trace_line(line), self._redactor)

@@ -20,7 +20,9 @@ from osmosis.sdk.settings import RolloutClientSettings, RolloutSettings
 from osmosis.serve.client import served
 from osmosis.serve.delivery import DeliveryPolicy
 from osmosis.serve.limits import ServeLimits
+from osmosis.serve.outcome import crashed
 from osmosis.serve.server02 import create_app
+from osmosis.serve.trace import TraceFolder
 from osmosis.testing.faults import Fault, Faulty
 from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app
 from osmosis.testing.server import running_app
@@ -271,3 +273,21 @@ async def test_a_reward_of_nan_is_an_invalid_score_in_every_generation(tmp_path:
 def test_limits_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="max_concurrent must be positive"):
         create_app(Adds(), max_concurrent=0, environ={})
+
+
+async def test_a_line_that_cannot_be_written_costs_no_later_trace(tmp_path: Path) -> None:
+    folder = TraceFolder(tmp_path)
+    circle: dict[str, Any] = {}
+    circle["again"] = circle
+    trace = folder.open("r")
+    for fact in ("half \ud83d", circle, {(1, 2): "key"}, "last"):
+        trace.write({"event": "e", "fact": fact})
+    folder.close()
+    lines = [json.loads(line) for line in trace.path.read_text(encoding="utf-8").splitlines()]
+    assert [line["fact"] for line in lines] == ["half \ufffd", "{'again': {...}}", "{(1, 2): 'key'}", "last"]
+
+
+async def test_an_error_text_that_utf8_cannot_hold_is_told(tmp_path: Path) -> None:
+    outcome = crashed(ValueError("half \ud83d"))
+    assert outcome.failure is not None
+    assert "half \ufffd" in outcome.failure.model_dump_json()
