@@ -20,7 +20,7 @@ from .failures import http_error, model_error
 from .model import ChatRequest, Completion, Signals, sampling
 from .pricing import Price, price_of
 from .retry import RetryingModel
-from .wire import open_wire
+from .wire import Wire, open_wire
 
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
@@ -61,45 +61,56 @@ class OpenAICompatibleModel(RetryingModel):
         return body
 
     async def once(self, request: ChatRequest) -> Completion:
-        try:
-            payload = orjson.dumps(self.body(request), option=orjson.OPT_SERIALIZE_NUMPY)
-        except TypeError as error:
-            raise model_error(Category.BAD_REQUEST, f"the request is not JSON: {error}") from error
-        try:
-            reply = await self._wire.post(payload)
-        except asyncio.TimeoutError as error:
-            raise model_error(Category.TIMEOUT, f"{self.spec.name} did not answer within the time limit") from error
-        except OSError as error:
-            raise model_error(
-                Category.CONNECTION, f"no answer from {self._origin}: {type(error).__name__}: {error}"
-            ) from error
-        if reply.status != 200:
-            raise http_error(reply.status, reply.body, model=self.spec.name, retry_after=reply.retry_after)
-        return self._read(reply.body)
+        return self._read(await ask(self._wire, self.body(request), name=self.spec.name, origin=self._origin))
 
     def _read(self, raw: bytes) -> Completion:
         return read_completion(raw, model=self.spec.name, price=self._price)
+
+
+async def ask(wire: Wire, body: dict[str, Any], *, name: str, origin: str, limit: str = "the time limit") -> bytes:
+    """Sends one chat-completions request, no repeats: the body of its answer; `ModelError` when that is no success."""
+    try:
+        payload = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:
+        raise model_error(Category.BAD_REQUEST, f"the request is not JSON: {error}") from error
+    try:
+        reply = await wire.post(payload)
+    except asyncio.TimeoutError as error:
+        raise model_error(Category.TIMEOUT, f"{name} did not answer within {limit}") from error
+    except OSError as error:
+        raise model_error(Category.CONNECTION, f"no answer from {origin}: {type(error).__name__}: {error}") from error
+    if reply.status != 200:
+        raise http_error(reply.status, reply.body, model=name, retry_after=reply.retry_after)
+    return reply.body
 
 
 def read_completion(raw: bytes, *, model: str, price: Price | None = None) -> Completion:
     """The completion in a reply's body; raises `ModelError` (`bad_response`) when there is none."""
     try:
         data = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise malformed(model, raw, error) from error
+    return completion_of(data, model=model, price=price)
+
+
+def completion_of(data: Any, *, model: str, price: Price | None = None) -> Completion:
+    """`read_completion` of a body that is parsed already."""
+    try:
         choice = data["choices"][0]
         message = choice["message"]
         if not isinstance(message, dict):
             raise TypeError("the message is no object")
-    except (orjson.JSONDecodeError, KeyError, IndexError, TypeError) as error:
-        raise _malformed(model, raw, error) from error
+    except (KeyError, IndexError, TypeError) as error:
+        raise malformed(model, data, error) from error
     message = clean_message(message)
     if not isinstance(message.get("content"), (str, list, type(None))):
-        raise _malformed(model, raw, TypeError("content is neither text nor parts"))
+        raise malformed(model, data, TypeError("content is neither text nor parts"))
     if not isinstance(message.get("tool_calls", []), list):
-        raise _malformed(model, raw, TypeError("tool_calls is no list"))
+        raise malformed(model, data, TypeError("tool_calls is no list"))
     try:
         usage = read_usage(data.get("usage"), price)
     except (TypeError, ValueError, AttributeError) as error:
-        raise _malformed(model, raw, error) from error
+        raise malformed(model, data, error) from error
     return Completion(
         message=message,
         finish_reason=choice.get("finish_reason"),
@@ -148,8 +159,9 @@ def _logprobs(raw: Any) -> list[float] | None:
     return None
 
 
-def _malformed(model: str, raw: bytes, error: Exception) -> ModelError:
-    shown = raw[:200].decode("utf-8", "replace")
+def malformed(model: str, raw: Any, error: Exception) -> ModelError:
+    """The error of an answer that is no chat completion; it shows how the answer begins."""
+    shown = raw[:200].decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)[:200]
     return model_error(
         Category.BAD_RESPONSE,
         f"{model} answered something that is no chat completion ({type(error).__name__}: {error}): {shown}",

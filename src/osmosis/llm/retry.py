@@ -33,6 +33,10 @@ class RetryingModel:
         """One call, no repeats."""
         raise ModelError(f"{type(self).__name__} makes no calls", category=Category.UNKNOWN.value)
 
+    def repeats(self, error: ModelError) -> bool:
+        """Whether the same call may succeed next time."""
+        return error.category in RETRYABLE
+
     async def close(self) -> None:
         """Nothing to release here."""
 
@@ -50,7 +54,7 @@ class RetryingModel:
             try:
                 completion = await self.once(request)
             except ModelError as error:
-                if error.category not in RETRYABLE:
+                if not self.repeats(error):
                     raise
                 repeats += 1
                 if error.category == Category.RATE_LIMIT.value:
@@ -74,6 +78,8 @@ class RetryingModel:
 
     def _close_gate(self, error: ModelError, repeats: int) -> None:
         delay = error.retry_after if error.retry_after is not None else self._delay(repeats)
+        # Nobody waits longer than the budget: an endpoint that says "tomorrow" is asked once more, then given up.
+        delay = min(delay, self.retry.rate_limit_budget_s)
         self._closed_until = max(self._closed_until, time.monotonic() + max(delay, 0.01))
         if self.signals is not None:
             self.signals.rate_limited(delay)

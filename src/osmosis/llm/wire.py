@@ -9,7 +9,7 @@ nor repeats a call; both raise `asyncio.TimeoutError` or `OSError`-like errors, 
 from __future__ import annotations
 
 import urllib.request
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from osmosis.errors import ValidationError
@@ -17,7 +17,10 @@ from osmosis.errors import ValidationError
 from .connection import ConnectionFailed, Reply
 from .connections import Connections
 
-__all__ = ["ConnectionFailed", "PlainWire", "Reply", "Wire", "open_wire"]
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["ConnectionFailed", "PlainWire", "Pool", "Reply", "Wire", "open_wire"]
 
 
 class Wire(Protocol):
@@ -28,14 +31,45 @@ class Wire(Protocol):
     async def close(self) -> None: ...
 
 
-def open_wire(url: str, headers: dict[str, str], *, timeout_s: float | None, loopback: bool) -> Wire:
-    """The cheapest wire that can reach this URL."""
+class Pool:
+    """Connections that wires to many URLs share, each rollout having a URL of its own. Whoever makes it closes it."""
+
+    def __init__(self) -> None:
+        self._plain: dict[tuple[str, int], Connections] = {}
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+
+    def connections(self, host: str, port: int) -> Connections:
+        """To this server over plain http."""
+        return self._plain.setdefault((host, port), Connections(host, port))
+
+    def session(self, trust_env: bool) -> aiohttp.ClientSession:
+        """For TLS and proxies."""
+        if trust_env not in self._sessions:
+            from .wire_aiohttp import open_session
+
+            self._sessions[trust_env] = open_session(trust_env)
+        return self._sessions[trust_env]
+
+    async def close(self) -> None:
+        for connections in self._plain.values():
+            connections.close()
+        self._plain.clear()
+        sessions = list(self._sessions.values())
+        self._sessions.clear()
+        for session in sessions:
+            await session.close()
+
+
+def open_wire(
+    url: str, headers: dict[str, str], *, timeout_s: float | None, loopback: bool, pool: Pool | None = None
+) -> Wire:
+    """The cheapest wire that can reach this URL; over the connections of `pool` when there is one."""
     parts = urlsplit(url)
     if parts.scheme == "http" and not parts.username and (loopback or not _proxied(parts.hostname or "")):
-        return PlainWire(url, headers, timeout_s=timeout_s)
+        return PlainWire(url, headers, timeout_s=timeout_s, pool=pool)
     from .wire_aiohttp import AiohttpWire
 
-    return AiohttpWire(url, headers, timeout_s=timeout_s, trust_env=not loopback)
+    return AiohttpWire(url, headers, timeout_s=timeout_s, trust_env=not loopback, pool=pool)
 
 
 def _proxied(host: str) -> bool:
@@ -46,9 +80,10 @@ def _proxied(host: str) -> bool:
 class PlainWire:
     """Kept-alive HTTP/1.1 connections to one http URL."""
 
-    def __init__(self, url: str, headers: dict[str, str], *, timeout_s: float | None) -> None:
+    def __init__(self, url: str, headers: dict[str, str], *, timeout_s: float | None, pool: Pool | None = None) -> None:
         parts = urlsplit(url)
-        self._connections = Connections(parts.hostname or "", parts.port or 80)
+        self._shared = pool is not None
+        self._connections = (pool.connections if pool else Connections)(parts.hostname or "", parts.port or 80)
         self._timeout_s = timeout_s
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         lines = [f"POST {path} HTTP/1.1", f"Host: {parts.netloc}", "Accept: application/json"]
@@ -68,4 +103,5 @@ class PlainWire:
             self._connections.give_back(connection)
 
     async def close(self) -> None:
-        self._connections.close()
+        if not self._shared:
+            self._connections.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import aiohttp
 from yarl import URL
@@ -10,20 +11,43 @@ from yarl import URL
 from .connection import ConnectionFailed, Reply
 from .connections import CONNECT_TIMEOUT_S
 
+if TYPE_CHECKING:
+    from .wire import Pool
+
+
+def open_session(trust_env: bool) -> aiohttp.ClientSession:
+    """As many connections as there are calls; cookies of one call are none of the next one's business."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60, ttl_dns_cache=300),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=trust_env,
+    )
+
 
 class AiohttpWire:
     """One POST target over one session."""
 
-    def __init__(self, url: str, headers: dict[str, str], *, timeout_s: float | None, trust_env: bool) -> None:
+    def __init__(
+        self,
+        url: str,
+        headers: dict[str, str],
+        *,
+        timeout_s: float | None,
+        trust_env: bool,
+        pool: Pool | None = None,
+    ) -> None:
         self._url = URL(url)
         self._headers = headers
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         self._trust_env = trust_env
+        self._pool = pool
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, payload: bytes) -> Reply:
         try:
-            async with self._open().post(self._url, data=payload, allow_redirects=False) as reply:
+            async with self._open().post(
+                self._url, data=payload, headers=self._headers, timeout=self._timeout, allow_redirects=False
+            ) as reply:
                 return Reply(reply.status, await reply.read(), reply.headers.get("retry-after"))
         except asyncio.TimeoutError:
             raise  # an OSError too, from Python 3.11 on
@@ -36,12 +60,8 @@ class AiohttpWire:
             self._session = None
 
     def _open(self) -> aiohttp.ClientSession:
+        if self._pool is not None:
+            return self._pool.session(self._trust_env)
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60, ttl_dns_cache=300),
-                headers=self._headers,
-                timeout=self._timeout,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=self._trust_env,
-            )
+            self._session = open_session(self._trust_env)
         return self._session

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from osmosis.llm.connections import AT_ONCE
-from osmosis.llm.wire import PlainWire
+from osmosis.llm.wire import PlainWire, Pool
 from osmosis.testing.waiting import until
 
 MANY = 2 * AT_ONCE
@@ -114,3 +114,18 @@ async def test_nobody_waits_for_an_endpoint_that_is_not_there() -> None:
     assert all(isinstance(error, OSError) for error in found)
     with pytest.raises(OSError):
         await wire.post(b"body")
+
+
+async def test_wires_to_urls_of_one_server_share_a_pool() -> None:
+    async with running() as (endpoint, wire):
+        endpoint.open.set()
+        base = f"http://127.0.0.1:{wire._connections._port}"
+        pool = Pool()
+        for number in range(5):
+            one = PlainWire(f"{base}/rollouts/{number}", {}, timeout_s=30.0, pool=pool)
+            assert (await one.post(b"body")).body == b"ok"
+            await one.close()
+        assert (endpoint.connections, endpoint.asked) == (1, 5)
+        await pool.close()
+        assert (await PlainWire(f"{base}/x", {}, timeout_s=30.0, pool=pool).post(b"body")).body == b"ok"
+        await pool.close()
