@@ -183,15 +183,16 @@ def test_history_survives_a_forced_push(platform: RunningPlatform, git: Git) -> 
     git("push", "--force", platform.git_url, "main")
     assert sync_state(platform)["last_synced_commit_sha"] == git("rev-parse", "HEAD").stdout.strip()
     with platform.parts.db.read() as session:
-        folder = session.query(tables.Repository).one().path
-    git("gc", "--quiet", "--prune=now", cwd=Path(folder))
-    assert git("cat-file", "-t", first, cwd=Path(folder)).stdout.strip() == "commit"
+        folder = platform.parts.settings.located(session.query(tables.Repository).one().path)
+    git("gc", "--quiet", "--prune=now", cwd=folder)
+    assert git("cat-file", "-t", first, cwd=folder).stdout.strip() == "commit"
 
 
 def test_hooks_do_not_run(platform: RunningPlatform, git: Git, tmp_path: Path) -> None:
     git("push", platform.git_url, "main")
     with platform.parts.db.read() as session:
-        hook = Path(session.query(tables.Repository).one().path) / "hooks" / "post-receive"
+        folder = platform.parts.settings.located(session.query(tables.Repository).one().path)
+    hook = folder / "hooks" / "post-receive"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     hook.chmod(0o755)

@@ -74,7 +74,7 @@ class Site:
             (checkout / name).write_text(text)
         _git(checkout, "add", "-A")
         _git(checkout, "-c", "user.name=T", "-c", "user.email=t@localhost", "commit", "-q", "-m", "a change")
-        _git(checkout, "push", "-q", repository.path, branch)
+        _git(checkout, "push", "-q", str(self.platform.settings.located(repository.path)), branch)
         sync.after_push(self.platform.db, self.platform.settings, repository.id)
         return _git(checkout, "rev-parse", "HEAD")
 
@@ -143,14 +143,9 @@ class Template:
     token: str
 
     def copy(self, folder: Path) -> Site:
-        """The same platform elsewhere: stored paths follow."""
+        """The same platform elsewhere."""
         shutil.copytree(self.folder, folder)
-        site = _open(folder, "", self.token)
-        with site.platform.db.write() as session:
-            for column in (tables.Repository.path, tables.Dataset.path):
-                moved = sa.func.replace(column, str(self.folder), str(folder))
-                session.execute(sa.update(column.class_).values({column.key: moved}))
-        return site
+        return _open(folder, "", self.token)
 
 
 def _template(folder: Path, *, filled: bool) -> Template:

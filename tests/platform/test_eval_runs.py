@@ -419,7 +419,7 @@ def test_a_run_keeps_the_dataset_version_it_was_submitted_with(ready) -> None:
     ready.upload("sums", b'{"user_prompt":"q","ground_truth":"9"}\n' * 5, overwrite_dataset_id=dataset["id"])
     after = row_of(ready, before.id)
     assert after.dataset_path == before.dataset_path
-    with open(after.dataset_path, "rb") as file:
+    with open(ready.platform.settings.located(after.dataset_path), "rb") as file:
         assert len(file.readlines()) == 40
 
 

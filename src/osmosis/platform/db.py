@@ -17,7 +17,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, sessionmaker
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD = "0003"
+HEAD = "0004"
 """The newest migration; a test compares it with the files."""
 BUSY_TIMEOUT_MS = 30_000
 MIGRATION_LOCK = 0x6F736D6F

@@ -202,7 +202,8 @@ def _take_over(platform: Platform, work: Work, target: Path, size: int, sha256: 
             return
         upload.status, upload.updated_at = "done", utc_now()
         dataset.status, dataset.error = DatasetStatus.UPLOADED.value, None
-        dataset.path, dataset.size, dataset.format = str(target), size, work.format
+        dataset.path = platform.settings.stored(target)
+        dataset.size, dataset.format = size, work.format
         dataset.row_count, dataset.sha256, dataset.preview = facts.rows, sha256, facts.preview
         dataset.updated_at = utc_now()
         datasets.log(session, dataset.id, "info", "validation", f"{facts.rows} rows, {size} bytes, sha256 {sha256}")
@@ -212,7 +213,7 @@ def clean(platform: Platform, dataset_id: str) -> None:
     """Remove files of a dataset that nothing refers to any more."""
     folder = objects.dataset_dir(platform, dataset_id)
     with platform.db.read() as session:
-        unused = datasets.unused_files(session, dataset_id, folder)
+        unused = datasets.unused_files(session, platform.settings, dataset_id, folder)
     for path in unused:
         path.unlink(missing_ok=True)
     if folder.exists() and not any(folder.iterdir()):

@@ -100,6 +100,19 @@ class PlatformSettings:
         """Environments and wheels of jobs, shared by runs."""
         return self.data_dir / "cache"
 
+    def stored(self, path: Path) -> str:
+        """A path as the database keeps it: relative to the data folder, so that the folder can be moved."""
+        return path.relative_to(self.data_dir).as_posix()
+
+    def located(self, stored: str) -> Path:
+        """Where a stored path is now."""
+        return self.data_dir / stored
+
+    @property
+    def mirrors_dir(self) -> Path:
+        """Bare mirrors of repositories that are hosted elsewhere."""
+        return self.data_dir / "mirrors"
+
     @property
     def log_file(self) -> Path:
         return self.data_dir / "logs" / "platform.log"

@@ -176,7 +176,9 @@ def get_object(dataset_id: str, expires: int, signature: str, platform: Platform
     if dataset is None or dataset.path is None:
         raise NotFound("this dataset is gone")
     return FileResponse(
-        dataset.path, media_type="application/octet-stream", filename=f"{dataset.name}.{dataset.format}"
+        platform.settings.located(dataset.path),
+        media_type="application/octet-stream",
+        filename=f"{dataset.name}.{dataset.format}",
     )
 
 

@@ -55,7 +55,7 @@ def create(body: NewWorkspace, platform: PlatformDep, caller: CallerDep) -> dict
     with platform.db.write() as session:
         workspace = workspaces.create(session, caller.user, body.name)
         repository = repositories.add_internal(session, platform.settings, workspace, caller.user.handle)
-    place = mirror.Place.of(repository)
+    place = mirror.Place.of(repository, platform.settings)
     repositories.prepare_bare(place.path, place.default_branch, platform.settings)
     return _body(platform, workspace, "owner", repository)
 

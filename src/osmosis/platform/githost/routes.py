@@ -89,7 +89,8 @@ def _admit(platform: Platform, token: str, address: GitAddress) -> _Visit:
             raise NotFound(
                 f"no repository {address.full_name} for {row.user.handle}", hint="list yours: osmosis workspace list"
             )
-        visit = _Visit(repository.id, Path(repository.path), repository.default_branch, row.user.handle)
+        folder = platform.settings.located(repository.path)
+        visit = _Visit(repository.id, folder, repository.default_branch, row.user.handle)
     if touch:
         with platform.db.write() as session:
             users.touch_token(session, row.id)

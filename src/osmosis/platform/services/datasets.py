@@ -170,18 +170,18 @@ def delete(session: Session, dataset: tables.Dataset) -> None:
     session.delete(dataset)
 
 
-def unused_files(session: Session, dataset_id: str, folder: Path) -> list[Path]:
+def unused_files(session: Session, settings: PlatformSettings, dataset_id: str, folder: Path) -> list[Path]:
     """Files of a dataset that neither its row nor any run refers to."""
     if not folder.exists():
         return []
     dataset = session.get(tables.Dataset, dataset_id)
     kept = {dataset.path} if dataset else set()
-    files = [path for path in folder.iterdir() if str(path) not in kept]
+    files = {stored: path for path in folder.iterdir() if (stored := settings.stored(path)) not in kept}
     if not files:
         return []
-    query = sa.select(tables.Run.dataset_path).where(tables.Run.dataset_path.in_([str(path) for path in files]))
+    query = sa.select(tables.Run.dataset_path).where(tables.Run.dataset_path.in_(list(files)))
     used = set(session.scalars(query))
-    return [path for path in files if str(path) not in used]
+    return [path for stored, path in files.items() if stored not in used]
 
 
 def log(

@@ -53,8 +53,9 @@ class Place:
     default_branch: str
 
     @classmethod
-    def of(cls, repository: tables.Repository) -> Place:
-        return cls(repository.id, repository.kind, repository.url, Path(repository.path), repository.default_branch)
+    def of(cls, repository: tables.Repository, settings: PlatformSettings) -> Place:
+        path = settings.located(repository.path)
+        return cls(repository.id, repository.kind, repository.url, path, repository.default_branch)
 
 
 @contextmanager

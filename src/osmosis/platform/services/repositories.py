@@ -170,7 +170,7 @@ def add_internal(
         path="",
         default_branch=DEFAULT_BRANCH,
     )
-    repository.path = str(settings.repositories_dir / f"{repository.id}.git")
+    repository.path = settings.stored(settings.repositories_dir / f"{repository.id}.git")
     session.add(repository)
     session.flush()
     return repository
@@ -204,7 +204,7 @@ def connect_external(
         path="",
         default_branch=DEFAULT_BRANCH,
     )
-    repository.path = str(settings.data_dir / "mirrors" / f"{repository.id}.git")
+    repository.path = settings.stored(settings.mirrors_dir / f"{repository.id}.git")
     session.add(repository)
     session.flush()
     return repository

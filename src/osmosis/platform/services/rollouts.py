@@ -46,7 +46,6 @@ def _values(run_id: str, rollout: Rollout) -> dict[str, Any]:
         "tokens": rollout.usage.total_tokens,
         "duration_ms": rollout.duration_ms,
         "failure_category": _category(rollout),
-        "size": len(body.encode()),
         "body": body,
         "created_at": utc_now(),
     }

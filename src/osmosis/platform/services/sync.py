@@ -66,7 +66,7 @@ def run(db: Database, settings: PlatformSettings, event_id: str) -> None:
         repository = session.get(tables.Repository, event.repository_id)
         if repository is None:
             return
-        place = Place.of(repository)
+        place = Place.of(repository, settings)
         event.status = SyncStatus.SYNCING.value
     with mirror.locked(place):
         with db.write() as session:
@@ -89,7 +89,7 @@ def after_push(db: Database, settings: PlatformSettings, repository_id: str) -> 
         repository = session.get(tables.Repository, repository_id)
         if repository is None:
             return
-        place = Place.of(repository)
+        place = Place.of(repository, settings)
     with mirror.locked(place):
         try:
             _look(db, settings, place, None, event_id=None)

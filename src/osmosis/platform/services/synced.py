@@ -37,7 +37,7 @@ def code_for_run(
     """
     with db.read() as session:
         repository = session.get_one(tables.Repository, repository_id)
-        place = Place.of(repository)
+        place = Place.of(repository, settings)
         known = known_branches(session, repository_id)
     code = _resolve(place, known, settings, branch=experiment.branch, commit_sha=experiment.commit_sha)
     check_entrypoint(place, settings, code.commit_sha, rollout=experiment.rollout, entrypoint=experiment.entrypoint)

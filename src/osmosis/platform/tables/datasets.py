@@ -30,7 +30,7 @@ class Dataset(Base):
     row_count: Mapped[int | None]
     sha256: Mapped[str | None]
     path: Mapped[str | None]
-    """The validated file; a new version is a new file, so a run keeps the one it started with."""
+    """The validated file below the data folder; a new version is a new file, so a run keeps the one it started with."""
     preview: Mapped[list[Any] | None]
     error: Mapped[str | None] = mapped_column(sa.Text)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)

@@ -26,7 +26,7 @@ class Repository(Base):
     url: Mapped[str]
     """What people put into `git remote`; never carries a credential."""
     path: Mapped[str]
-    """The bare repository on this machine: the hosted one, or the mirror of an external one."""
+    """The bare repository below the data folder: the hosted one, or the mirror of an external one."""
     default_branch: Mapped[str] = mapped_column(default="main")
     status: Mapped[str] = mapped_column(default="active")
     """`active` or `inactive`."""

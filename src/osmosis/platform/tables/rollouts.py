@@ -30,8 +30,6 @@ class Rollout(Base):
     tokens: Mapped[int] = mapped_column(default=0)
     duration_ms: Mapped[float] = mapped_column(default=0.0)
     failure_category: Mapped[str | None]
-    size: Mapped[int] = mapped_column(default=0)
-    """Bytes of `body` as UTF-8: what a download of it weighs."""
     body: Mapped[str] = mapped_column(sa.Text, deferred=True)
     """records.rollout.Rollout as JSON text; loaded only when asked for."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)

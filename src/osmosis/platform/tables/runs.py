@@ -37,6 +37,7 @@ class Run(Base):
     dataset: Mapped[str]
     """Name at the time of submit."""
     dataset_path: Mapped[str]
+    """The file it runs on, below the data folder; empty for an imported run without one."""
     dataset_sha256: Mapped[str | None]
     dataset_rows: Mapped[int | None]
     branch: Mapped[str | None]
