@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import typer
 
+from . import run_flags as flags
 from . import runs
 from .context import current
 from .output import DetailResult, ListResult, OperationResult, Result
 from .submit import SubmitOptions, submit_config
 
-NAME = typer.Argument(..., help="Name or id of the run")
-YES = typer.Option(False, "--yes", "-y", help="Do not ask")
-
 
 def submit(
     config: str = typer.Argument(None, help="A config under configs/eval/, by path or name; none: the only one"),
-    yes: bool = YES,
+    yes: bool = flags.YES,
     wait: bool = typer.Option(False, "--wait", "-w", help="Follow the run to its end, then show its figures"),
-    wait_sync: bool = typer.Option(False, "--wait-sync", help="Wait until the platform has synced HEAD"),
-    allow_dirty: bool = typer.Option(False, "--allow-dirty", help="Run what is synced, whatever lies here"),
-    snapshot: bool = typer.Option(False, "--snapshot", help="Run this working tree as it is, without a commit"),
-    secrets_file: str = typer.Option(None, "--secrets-file", help="NAME=value lines for this run only; - is stdin"),
+    wait_sync: bool = flags.WAIT_SYNC,
+    allow_dirty: bool = flags.ALLOW_DIRTY,
+    snapshot: bool = flags.SNAPSHOT,
+    secrets_file: str = flags.SECRETS_FILE,
     fail_under: float = typer.Option(None, "--fail-under", min=0, max=1, help="With --wait: 1 below this pass rate"),
 ) -> OperationResult:
     """Submit an evaluation to the platform, after checking config, code, dataset and secrets.
@@ -47,9 +45,9 @@ def submit(
 
 
 def list_runs(
-    limit: int = typer.Option(None, min=1, max=50, help="How many [default: 50]"),
-    offset: int = typer.Option(0, min=0, help="How many to leave out"),
-    everything: bool = typer.Option(False, "--all", help="All of them"),
+    limit: int = flags.LIMIT,
+    offset: int = flags.OFFSET,
+    everything: bool = flags.EVERYTHING,
 ) -> ListResult:
     """List the evaluation runs of this workspace, newest first.
 
@@ -59,9 +57,7 @@ def list_runs(
     return runs.list_runs(current(), "eval", limit=limit, everything=everything, offset=offset)
 
 
-def info(
-    name: str = NAME, output: str = typer.Option(None, "-o", "--output", help="Write the same as JSON to this file")
-) -> DetailResult:
+def info(name: str = flags.NAME, output: str = flags.OUTPUT) -> DetailResult:
     """Show one run: status, figures with confidence intervals, failures by phase and category.
 
     Example:
@@ -72,7 +68,7 @@ def info(
 
 
 def wait(
-    name: str = NAME,
+    name: str = flags.NAME,
     fail_under: float = typer.Option(None, "--fail-under", min=0, max=1, help="Exit 1 below this pass rate"),
 ) -> OperationResult:
     """Follow a run until it is over. Ctrl-C leaves the run alone; the same command goes on.
@@ -84,10 +80,10 @@ def wait(
 
 
 def logs(
-    name: str = NAME,
-    limit: int = typer.Option(50, min=1, max=200, help="How many lines of the end"),
-    cursor: str = typer.Option(None, help="Go further back: next_cursor of the last answer"),
-    follow: bool = typer.Option(False, "--follow", "-f", help="Go on until the run is over"),
+    name: str = flags.NAME,
+    limit: int = flags.LINES,
+    cursor: str = flags.CURSOR,
+    follow: bool = flags.FOLLOW,
 ) -> Result | None:
     """Show the log of a run.
 
@@ -97,7 +93,7 @@ def logs(
     return runs.show_logs(current(), "eval", name, limit=limit, cursor=cursor, follow=follow)
 
 
-def stop(name: str = NAME, yes: bool = YES) -> OperationResult:
+def stop(name: str = flags.NAME, yes: bool = flags.YES) -> OperationResult:
     """Stop a pending or running run; what is finished is kept.
 
     Example:
@@ -106,7 +102,7 @@ def stop(name: str = NAME, yes: bool = YES) -> OperationResult:
     return runs.stop_run(current(), "eval", name, yes=yes)
 
 
-def delete(name: str = NAME, yes: bool = YES) -> OperationResult:
+def delete(name: str = flags.NAME, yes: bool = flags.YES) -> OperationResult:
     """Delete a run that is over, with everything it produced.
 
     Example:
@@ -116,9 +112,9 @@ def delete(name: str = NAME, yes: bool = YES) -> OperationResult:
 
 
 def retry(
-    name: str = NAME,
-    yes: bool = YES,
-    secrets_file: str = typer.Option(None, "--secrets-file", help="NAME=value lines for this run only; - is stdin"),
+    name: str = flags.NAME,
+    yes: bool = flags.YES,
+    secrets_file: str = flags.SECRETS_FILE,
 ) -> OperationResult:
     """Run the failed and skipped rollouts of a run again.
 
@@ -129,12 +125,12 @@ def retry(
 
 
 def download(
-    name: str = NAME,
+    name: str = flags.NAME,
     output: str = typer.Option(None, "-o", "--output", help="Folder [default: .osmosis/evals/NAME]"),
     types: str = typer.Option("metrics,trajectories", "--type", help="metrics, trajectories, artifacts, logs, all"),
     rows: str = typer.Option(None, "--rows", help="Only these rows: 3,7,10-20"),
     overwrite: bool = typer.Option(False, "--overwrite", help="Fetch again what is there"),
-    yes: bool = YES,
+    yes: bool = flags.YES,
 ) -> OperationResult:
     """Fetch the figures and conversations of a run.
 

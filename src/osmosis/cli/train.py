@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from . import run_flags as flags
 from . import runs
 from .context import current
 from .output import Column, DetailResult, ListResult, OperationResult, Result
@@ -18,19 +19,17 @@ app = typer.Typer(
         osmosis train info multiply-1
     """
 )
-NAME = typer.Argument(..., help="Name or id of the run")
-YES = typer.Option(False, "--yes", "-y", help="Do not ask")
 
 
 @app.command()
 def submit(
     config: str = typer.Argument(None, help="A config under configs/training/, by path or name; none: the only one"),
-    yes: bool = YES,
+    yes: bool = flags.YES,
     wait: bool = typer.Option(False, "--wait", "-w", help="Follow the run to its end"),
-    wait_sync: bool = typer.Option(False, "--wait-sync", help="Wait until the platform has synced HEAD"),
-    allow_dirty: bool = typer.Option(False, "--allow-dirty", help="Run what is synced, whatever lies here"),
-    snapshot: bool = typer.Option(False, "--snapshot", help="Run this working tree as it is, without a commit"),
-    secrets_file: str = typer.Option(None, "--secrets-file", help="NAME=value lines for this run only; - is stdin"),
+    wait_sync: bool = flags.WAIT_SYNC,
+    allow_dirty: bool = flags.ALLOW_DIRTY,
+    snapshot: bool = flags.SNAPSHOT,
+    secrets_file: str = flags.SECRETS_FILE,
 ) -> OperationResult:
     """Submit a training run, after checking config, code, dataset and secrets.
 
@@ -52,9 +51,9 @@ def submit(
 
 @app.command("list")
 def list_runs(
-    limit: int = typer.Option(None, min=1, max=50, help="How many [default: 50]"),
-    offset: int = typer.Option(0, min=0, help="How many to leave out"),
-    everything: bool = typer.Option(False, "--all", help="All of them"),
+    limit: int = flags.LIMIT,
+    offset: int = flags.OFFSET,
+    everything: bool = flags.EVERYTHING,
 ) -> ListResult:
     """List the training runs of this workspace, newest first.
 
@@ -65,9 +64,7 @@ def list_runs(
 
 
 @app.command()
-def info(
-    name: str = NAME, output: str = typer.Option(None, "-o", "--output", help="Write the same as JSON to this file")
-) -> DetailResult:
+def info(name: str = flags.NAME, output: str = flags.OUTPUT) -> DetailResult:
     """Show one training run: status, figures, curves in short.
 
     Example:
@@ -77,7 +74,7 @@ def info(
 
 
 @app.command()
-def wait(name: str = NAME) -> OperationResult:
+def wait(name: str = flags.NAME) -> OperationResult:
     """Follow a training run until it is over.
 
     Example:
@@ -88,10 +85,10 @@ def wait(name: str = NAME) -> OperationResult:
 
 @app.command()
 def logs(
-    name: str = NAME,
-    limit: int = typer.Option(50, min=1, max=200, help="How many lines of the end"),
-    cursor: str = typer.Option(None, help="Go further back: next_cursor of the last answer"),
-    follow: bool = typer.Option(False, "--follow", "-f", help="Go on until the run is over"),
+    name: str = flags.NAME,
+    limit: int = flags.LINES,
+    cursor: str = flags.CURSOR,
+    follow: bool = flags.FOLLOW,
 ) -> Result | None:
     """Show the log of a training run.
 
@@ -102,7 +99,7 @@ def logs(
 
 
 @app.command()
-def stop(name: str = NAME, yes: bool = YES) -> OperationResult:
+def stop(name: str = flags.NAME, yes: bool = flags.YES) -> OperationResult:
     """Stop a pending or running training run; its checkpoints are kept.
 
     Example:
@@ -112,7 +109,17 @@ def stop(name: str = NAME, yes: bool = YES) -> OperationResult:
 
 
 @app.command()
-def checkpoints(name: str = NAME) -> ListResult:
+def delete(name: str = flags.NAME, yes: bool = flags.YES) -> OperationResult:
+    """Delete a training run that is over, with its curves and checkpoints.
+
+    Example:
+        osmosis train delete multiply-1 --yes
+    """
+    return runs.delete_run(current(), "training", name, yes=yes)
+
+
+@app.command()
+def checkpoints(name: str = flags.NAME) -> ListResult:
     """List the checkpoints of a training run.
 
     Example:

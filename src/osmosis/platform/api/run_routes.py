@@ -1,0 +1,84 @@
+"""What `/api/cli/eval-runs` and `/api/cli/training-runs` answer alike: list, get, log, stop, delete.
+
+One class, made once for each kind; what only one kind has stands in `eval_runs` and `training_runs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fastapi import APIRouter, Response
+from sqlalchemy.orm import Session
+
+from .. import objects, tables
+from ..services import bodies, datasets, runs
+from ..services.pages import LogPage, Page
+from .deps import PlatformDep, Scope, ScopeDep
+
+
+@dataclass(frozen=True, slots=True)
+class RunRoutes:
+    """The routes of one kind of run."""
+
+    kind: Literal["eval", "training"]
+
+    @property
+    def prefix(self) -> str:
+        return f"/api/cli/{self.kind}-runs"
+
+    def router(self) -> APIRouter:
+        """All of them; the caller adds its own below the same prefix."""
+        router = APIRouter()
+        router.add_api_route(self.prefix, self.list_runs, methods=["GET"])
+        router.add_api_route(f"{self.prefix}/{{name}}", self.get_run, methods=["GET"])
+        router.add_api_route(f"{self.prefix}/{{name}}", self.delete, methods=["DELETE"], status_code=204)
+        router.add_api_route(f"{self.prefix}/{{name}}/logs", self.logs, methods=["GET"])
+        router.add_api_route(f"{self.prefix}/{{name}}/stop", self.stop, methods=["POST"])
+        return router
+
+    def find(self, session: Session, scope: Scope, name: str) -> tables.Run:
+        """The run of this kind with this name or id in the caller's workspace; NotFound otherwise."""
+        return runs.find(session, scope.workspace, self.kind, name)
+
+    def list_runs(self, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> dict[str, Any]:
+        page = Page(limit, offset)
+        with platform.db.read() as session:
+            found, total = page.fetch(session, runs.newest_first(scope.workspace.id, self.kind))
+            users = datasets.creator_names(session, {run.creator_id for run in found})
+        shown = [bodies.row(platform.settings, run, users.get(run.creator_id)) for run in found]
+        return page.wrap(f"{self.kind}_runs", shown, total)
+
+    def get_run(self, name: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+        with platform.db.read() as session:
+            run = self.find(session, scope, name)
+            creator = session.get(tables.User, run.creator_id) if run.creator_id else None
+            return bodies.detail(session, platform.settings, run, creator)
+
+    def logs(
+        self,
+        name: str,
+        platform: PlatformDep,
+        scope: ScopeDep,
+        limit: int = 50,
+        direction: str = "older",
+        cursor: str | None = None,
+    ) -> dict[str, Any]:
+        page = LogPage(limit, direction, cursor)
+        with platform.db.read() as session:
+            run = self.find(session, scope, name)
+            return page.fetch(session, tables.RunLog, tables.RunLog.run_id == run.id)
+
+    def stop(self, name: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+        with platform.db.write() as session:
+            run = self.find(session, scope, name)
+            runs.request_stop(session, run)
+            return {**bodies.accepted(platform.settings, run), "stop_requested": run.stop_requested_at is not None}
+
+    def delete(self, name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
+        with platform.db.write() as session:
+            run = self.find(session, scope, name)
+            run_id = run.id
+            runs.delete(session, run)
+        objects.remove_tree(platform.settings.runs_dir / run_id)
+        return Response(status_code=204)
