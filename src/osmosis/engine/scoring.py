@@ -21,6 +21,7 @@ from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout, Score
 from osmosis.sdk.judge_result import collect_judge_usage
+from osmosis.sdk.signatures import is_async
 
 from .clock import Deadline
 from .failures import tail
@@ -47,7 +48,7 @@ class FunctionScorer:
         self.timeout_s = timeout_s
         self.full = _is_full(name, function)
         self._pool = pool or DaemonPool()
-        self._is_async = _is_async(function)
+        self._is_async = is_async(function)
 
     async def score(self, rollout: Rollout, row: Row) -> Score:
         if self.full:
@@ -186,13 +187,6 @@ def _score(name: str, started: float, *, value: float | None = None, failure: Fa
 def _failure(category: Category, message: str, error: BaseException | None) -> Failure:
     trace = tail(error) if error is not None and error.__traceback__ is not None else None
     return Failure(phase=Phase.SCORE, category=category, message=message[:2000], traceback=trace)
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    inner = inspect.unwrap(function)
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004
 
 
 def _is_full(name: str, function: Callable[..., Any]) -> bool:

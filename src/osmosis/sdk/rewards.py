@@ -9,8 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .signatures import Signature, check_result, spell
-from .tools import is_async
+from .signatures import Signature, check_result, is_async, spell
 
 F = TypeVar("F", bound=Callable[..., Any])
 

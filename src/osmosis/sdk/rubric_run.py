@@ -26,8 +26,8 @@ from .judge import Judge, collect_judge_usage, make_question
 from .judge_model import key_variable
 from .rubric_files import RubricConfig
 from .rubric_records import RubricRecord, digest_of
+from .signatures import is_async
 from .threads import in_thread
-from .tools import is_async
 from .types import json_safe
 
 OnRun = Callable[["RubricRun"], None]

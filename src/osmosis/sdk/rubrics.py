@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from .judge_model import ModelInfo, resolve_judge
-from .signatures import Signature, check_result, spell
-from .tools import is_async
+from .signatures import Signature, check_result, is_async, spell
 
 F = TypeVar("F", bound=Callable[..., Any])
 

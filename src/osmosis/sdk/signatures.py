@@ -92,3 +92,13 @@ def check_result(result: Any, name: str, decorator: str) -> float:
     if not math.isfinite(result):
         raise TypeError(f"@{decorator}: {name} returned {result!r}; expected a finite float")
     return result
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling gives a coroutine: `async def`, or an object whose `__call__` is."""
+    target = inspect.unwrap(function)
+    while hasattr(target, "func") and not inspect.isfunction(target):
+        target = target.func
+    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
+        inspect.getattr_static(type(target), "__call__", None)
+    )

@@ -23,6 +23,7 @@ from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchem
 from .agent_loop import RolloutContext
 from .deadline import DeadlineExceeded, contained, run_with_deadline, tool_time_limit
 from .exceptions import ToolArgumentError, ToolExecutionError
+from .signatures import is_async
 from .threads import in_thread
 
 P = ParamSpec("P")
@@ -282,16 +283,6 @@ async def _limited(work: Awaitable[Any], timeout_s: float | None, name: str) -> 
 
 
 # -- reading functions -------------------------------------------------------------------------------------------
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling gives a coroutine: `async def`, or an object whose `__call__` is."""
-    target = inspect.unwrap(function)
-    while hasattr(target, "func") and not inspect.isfunction(target):
-        target = target.func
-    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
-        inspect.getattr_static(type(target), "__call__", None)
-    )
 
 
 def _described(annotation: Any) -> bool:
