@@ -77,7 +77,8 @@ class RetryingModel:
         return random.uniform(ceiling / 2, ceiling)
 
     def _close_gate(self, error: ModelError, repeats: int) -> None:
-        delay = error.retry_after if error.retry_after is not None else self._delay(repeats)
+        # "Retry-After: 0" again and again would be answered with a storm: zero is no time, so ours grows.
+        delay = error.retry_after or self._delay(repeats)
         # Nobody waits longer than the budget: an endpoint that says "tomorrow" is asked once more, then given up.
         delay = min(delay, self.retry.rate_limit_budget_s)
         self._closed_until = max(self._closed_until, time.monotonic() + max(delay, 0.01))

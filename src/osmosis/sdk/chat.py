@@ -1,22 +1,26 @@
 """A small chat-completions client for workflows, so that a rollout needs no vendor library.
 
-It speaks to the one endpoint its rollout was given, repeats what is worth repeating, and says in
+It speaks to the one endpoint its rollout was given over the wire and with the repeats of `osmosis.llm`, and says in
 `ModelError.category` why a call failed. It does not stream and knows no provider.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
-import aiohttp
+import orjson
 
 from ..errors import ModelError
-from ..llm.failures import category_of, error_text, parse_retry_after
+from ..llm.failures import RETRYABLE
+from ..llm.model import ChatRequest, Completion
+from ..llm.openai_compatible import LOOPBACK, ask, completion_of, malformed
+from ..llm.retry import RetryingModel
+from ..llm.wire import Pool, open_wire
+from ..records.plan import ModelSpec, Retry
 from ..records.rollout import Category, Message, Usage
 from ..records.wire02 import OpenAIFunctionToolSchema
 
@@ -26,18 +30,16 @@ MODEL_ID = "openai/osmosis-rollout"
 ChatTransport = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """Takes a chat-completions request body, returns the response body; raises `ModelError`."""
 
-_RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_SPEC = ModelSpec(name=MODEL_ID, kind="openai")
+_NAME = "the model endpoint"
 _MAX_WAIT_S = 60.0
+"""How long one attempt may be put off by rate limits."""
 
 
 @dataclass(slots=True)
-class ChatCompletion:
-    """One answer of the model."""
+class ChatCompletion(Completion):
+    """One answer of the model; `message` is to be appended to the conversation as it is."""
 
-    message: Message
-    """The assistant message, to be appended to the conversation as it is."""
-    finish_reason: str | None
-    usage: Usage
     raw: dict[str, Any] = field(default_factory=dict, repr=False)
     """The whole response body."""
 
@@ -64,27 +66,48 @@ def text_of(message: Message) -> str:
 
 def parse_completion(body: Any) -> ChatCompletion:
     """A chat-completions response as a `ChatCompletion`; `ModelError` (bad_response) when it is not one."""
-    try:
-        choice = body["choices"][0]
-        message = dict(choice["message"])
-    except (KeyError, IndexError, TypeError, ValueError) as exc:
-        raise ModelError(
-            f"the model endpoint answered without choices[0].message: {str(body)[:200]}",
-            category=Category.BAD_RESPONSE.value,
-        ) from exc
-    message.setdefault("role", "assistant")
-    usage = body.get("usage") or {}
-    details = usage.get("prompt_tokens_details") or {}
+    done = completion_of(body, model=_NAME)
     return ChatCompletion(
-        message=message,
-        finish_reason=choice.get("finish_reason"),
-        usage=Usage(
-            prompt_tokens=usage.get("prompt_tokens") or 0,
-            completion_tokens=usage.get("completion_tokens") or 0,
-            cached_tokens=details.get("cached_tokens") or 0,
-        ),
+        message=done.message,
+        finish_reason=done.finish_reason,
+        usage=done.usage,
+        model=done.model,
+        token_ids=done.token_ids,
+        logprobs=done.logprobs,
+        prompt_token_ids=done.prompt_token_ids,
+        raw_id=done.raw_id,
         raw=body,
     )
+
+
+class _Endpoint(RetryingModel):
+    """One rollout's endpoint, over connections that all rollouts share."""
+
+    def __init__(self, url: str, api_key: str | None, timeout_s: float, max_attempts: int, pool: Pool) -> None:
+        waits = _MAX_WAIT_S * (max_attempts - 1)
+        super().__init__(_SPEC, retry=Retry(max_attempts=max_attempts, max_delay_s=8.0, rate_limit_budget_s=waits))
+        parts = urlsplit(url)
+        headers = {"content-type": "application/json"}
+        if api_key:
+            headers["authorization"] = f"Bearer {api_key}"
+        local = (parts.hostname or "") in LOOPBACK
+        self._wire = open_wire(url, headers, timeout_s=timeout_s, loopback=local, pool=pool)
+        self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._limit = f"{timeout_s:g} s"
+
+    def repeats(self, error: ModelError) -> bool:
+        # What the endpoint took in, it may have sampled: no second sample for an answer that was late or unreadable.
+        answered = error.status is not None or error.category == Category.CONNECTION.value
+        return answered and error.category in RETRYABLE
+
+    async def once(self, request: ChatRequest) -> Completion:
+        body = {**request.params, "messages": request.messages}
+        raw = await ask(self._wire, body, name=_NAME, origin=self._origin, limit=self._limit)
+        try:
+            parsed = orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            raise malformed(_NAME, raw, error) from error
+        return parse_completion(parsed)
 
 
 class ChatClient:
@@ -103,23 +126,28 @@ class ChatClient:
         max_attempts: int = 4,
     ) -> None:
         self.url = f"{url.rstrip('/')}/chat/completions"
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._api_key = api_key
         self._transport = transport
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=10)
+        self._timeout_s = timeout_s
         self._max_attempts = max(1, max_attempts)
-        self._session: aiohttp.ClientSession | None = None
+        self._endpoint: _Endpoint | None = None
         self.usage = Usage()
         self.num_calls = 0
 
     async def __aenter__(self) -> ChatClient:
         if self._transport is None:
-            self._session = await _sessions.borrow()
+            pool = _pools.borrow()
+            try:
+                self._endpoint = _Endpoint(self.url, self._api_key, self._timeout_s, self._max_attempts, pool)
+            except BaseException:
+                await _pools.give_back()
+                raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            self._session = None
-            await _sessions.give_back()
+        if self._endpoint is not None:
+            self._endpoint = None
+            await _pools.give_back()
 
     async def complete(
         self,
@@ -134,66 +162,17 @@ class ChatClient:
         body: dict[str, Any] = {"model": model, "messages": messages, **params}
         if tools:
             body["tools"] = [_tool_dict(one) for one in tools]
-        answer = await (self._transport(body) if self._transport else self._post(body))
-        completion = parse_completion(answer)
+        completion = parse_completion(await self._transport(body)) if self._transport else await self._post(body)
         self.num_calls += 1
         self.usage = self.usage + completion.usage
         return completion
 
-    async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        if self._session is None:
+    async def _post(self, body: dict[str, Any]) -> ChatCompletion:
+        if self._endpoint is None:
             raise RuntimeError("the chat client is not open: use `async with ctx.chat() as chat:`")
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return await self._once(self._session, body)
-            except ModelError as exc:
-                retried = exc.status in _RETRIED_STATUS or exc.category == Category.CONNECTION.value
-                if not retried or attempt >= self._max_attempts:
-                    raise
-                wait = min(0.5 * 2 ** (attempt - 1), 8.0) * random.uniform(0.5, 1.0)
-                if exc.retry_after is not None:
-                    wait = min(max(exc.retry_after, 0.0), _MAX_WAIT_S)
-                await asyncio.sleep(wait)
-
-    async def _once(self, session: aiohttp.ClientSession, body: dict[str, Any]) -> dict[str, Any]:
-        try:
-            async with session.post(self.url, json=body, headers=self._headers, timeout=self._timeout) as reply:
-                text = await reply.text()
-                if reply.status >= 400:
-                    raise status_error(reply.status, text, reply.headers.get("Retry-After"))
-        except asyncio.TimeoutError as exc:
-            raise ModelError(
-                f"the model endpoint gave no answer within {self._timeout.total:g} s", category=Category.TIMEOUT.value
-            ) from exc
-        except aiohttp.ClientError as exc:
-            raise ModelError(
-                f"cannot reach the model endpoint: {exc or type(exc).__name__}", category=Category.CONNECTION.value
-            ) from exc
-        try:
-            parsed = json.loads(text)
-        except ValueError as exc:
-            raise ModelError(
-                f"the model endpoint did not answer with JSON: {text[:200]!r}", category=Category.BAD_RESPONSE.value
-            ) from exc
-        if not isinstance(parsed, dict):
-            raise ModelError(
-                f"the model endpoint did not answer with an object: {text[:200]!r}",
-                category=Category.BAD_RESPONSE.value,
-            )
-        return parsed
-
-
-def status_error(status: int, text: str, retry_after: str | None = None) -> ModelError:
-    """The `ModelError` of an HTTP answer that is not a success; `retry_after` is the header as received."""
-    said = error_text(text.encode())
-    return ModelError(
-        f"the model endpoint answered {status}: {said or 'nothing more'}",
-        category=category_of(status, text[:4000]).value,
-        status=status,
-        retry_after=parse_retry_after(retry_after),
-    )
+        done = await self._endpoint.complete(ChatRequest(body["messages"], params=body))
+        assert isinstance(done, ChatCompletion)
+        return done
 
 
 def _tool_dict(one: Any) -> dict[str, Any]:
@@ -205,30 +184,28 @@ def _tool_dict(one: Any) -> dict[str, Any]:
     raise TypeError(f"not a tool: {one!r}; give a tool schema, an OpenAI tool dict or a function made with @tool")
 
 
-class _Sessions:
-    """One connection pool per event loop, alive while any chat client is open."""
+class _Pools:
+    """One pool of connections per event loop, alive while any chat client is open."""
 
     def __init__(self) -> None:
-        self._open: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, int]] = {}
+        self._open: dict[asyncio.AbstractEventLoop, tuple[Pool, int]] = {}
 
-    async def borrow(self) -> aiohttp.ClientSession:
+    def borrow(self) -> Pool:
         loop = asyncio.get_running_loop()
         for dead in [other for other in self._open if other.is_closed()]:
             del self._open[dead]
-        session, users = self._open.get(loop, (None, 0))
-        if session is None or session.closed:
-            session, users = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)), 0
-        self._open[loop] = (session, users + 1)
-        return session
+        pool, users = self._open.get(loop) or (Pool(), 0)
+        self._open[loop] = (pool, users + 1)
+        return pool
 
     async def give_back(self) -> None:
         loop = asyncio.get_running_loop()
-        session, users = self._open[loop]
+        pool, users = self._open[loop]
         if users > 1:
-            self._open[loop] = (session, users - 1)
+            self._open[loop] = (pool, users - 1)
             return
         del self._open[loop]
-        await session.close()
+        await pool.close()
 
 
-_sessions = _Sessions()
+_pools = _Pools()

@@ -46,8 +46,8 @@ class UrlModel:
         )
         return CompletionsResult(
             message=done.message,
-            token_ids=done.raw.get("token_ids") or [],
-            logprobs=done.raw.get("logprobs") or [],
+            token_ids=done.token_ids or [],
+            logprobs=done.logprobs or [],
             usage={
                 "prompt_tokens": usage.prompt_tokens,
                 "completion_tokens": usage.completion_tokens,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,7 +24,7 @@ GOOD = {
 
 
 @asynccontextmanager
-async def endpoint(*answers: tuple[int, str], wait: str = "0") -> AsyncIterator[tuple[str, list[Any]]]:
+async def endpoint(*answers: tuple[int, str], wait: str = "0.01") -> AsyncIterator[tuple[str, list[Any]]]:
     asked: list[Any] = []
     waiting = list(answers)
 
@@ -74,7 +76,6 @@ async def test_passing_trouble_is_repeated() -> None:
         (400, '{"error": "maximum context length is 8"}', "context_length", 1),
         (400, "no", "bad_request", 1),
         (500, "down", "server_error", 2),
-        (429, "slow", "rate_limit", 2),
         (200, "no json", "bad_response", 1),
         (200, "[]", "bad_response", 1),
         (200, '{"choices": []}', "bad_response", 1),
@@ -86,6 +87,27 @@ async def test_failures_have_a_category(status: int, text: str, category: str, c
             await chat.complete([])
     assert caught.value.category == category
     assert len(asked) == calls
+
+
+async def test_rate_limits_cost_time_and_no_attempts() -> None:
+    async with endpoint(*[(429, "slow")] * 2, (200, json.dumps(GOOD))) as (url, asked):
+        async with ChatClient(url, max_attempts=2) as chat:
+            assert (await chat.complete([])).content == "four"
+        async with ChatClient(url) as chat:
+            assert (await chat.complete([])).content == "four"
+        assert len(asked) == 4
+    async with endpoint((429, "slow"), wait="900") as (url, asked), ChatClient(url, max_attempts=1) as chat:
+        with pytest.raises(ModelError, match="slow") as caught:
+            await chat.complete([])
+    assert (caught.value.category, len(asked)) == ("rate_limit", 1)
+
+
+async def test_what_a_trainer_needs_passes_through() -> None:
+    told = {**GOOD, "token_ids": [1, 2], "logprobs": [-0.5, -0.25], "prompt_token_ids": [7], "odd": True}
+    async with endpoint((200, json.dumps(told))) as (url, _), ChatClient(url) as chat:
+        answer = await chat.complete([])
+    assert (answer.token_ids, answer.logprobs, answer.prompt_token_ids) == ([1, 2], [-0.5, -0.25], [7])
+    assert answer.raw == told
 
 
 async def test_unreachable_and_late() -> None:
@@ -111,17 +133,36 @@ async def test_unreachable_and_late() -> None:
     await runner.cleanup()
 
 
-async def test_clients_share_one_pool_while_any_is_open() -> None:
-    first, second = ChatClient("http://127.0.0.1:9"), ChatClient("http://127.0.0.1:9")
-    async with first:
-        pool = first._session
-        async with second:
-            assert second._session is pool
-        assert pool is not None
-        assert not pool.closed
-    assert pool.closed
+async def test_clients_share_connections_while_any_is_open() -> None:
+    peers: list[Any] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        peers.append(request.transport.get_extra_info("peername") if request.transport else None)
+        return web.json_response(GOOD)
+
+    app = web.Application()
+    app.router.add_post("/{tail:.*}", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with ChatClient(f"{base}/1") as first:
+        await first.complete([])
+        async with ChatClient(f"{base}/2") as second:
+            await second.complete([])
+    async with ChatClient(f"{base}/3") as third:
+        await third.complete([])
+    await runner.cleanup()
+    assert peers[0] == peers[1] != peers[2]
     with pytest.raises(RuntimeError, match="not open"):
         await first.complete([])
+
+
+def test_importing_the_client_loads_no_http_library() -> None:
+    program = (
+        "import sys, osmosis.sdk.chat; print(sorted({'aiohttp', 'httpx', 'litellm', 'openai'} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
 
 
 async def test_things_that_are_no_tools_are_refused() -> None:
