@@ -64,8 +64,8 @@ class Judge:
         environ: Mapping[str, str] | None = None,
         retry: Retry = JUDGE_RETRY,
     ) -> None:
-        self.info = dict(model_info)
         self.resolved: JudgeModel = resolve_judge(model_info, timeout=timeout, environ=environ)
+        self.info = dict(model_info)
         self._retry = retry
         self._model: Model | None = None
         self._schema_refused = False

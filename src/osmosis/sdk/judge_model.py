@@ -110,6 +110,8 @@ def resolve_judge(
     model_info: Mapping[str, Any], *, timeout: float | None = None, environ: Mapping[str, str] | None = None
 ) -> JudgeModel:
     """Checks `model_info` and finds its key; `TypeError` or `MissingAPIKeyError` say what is missing."""
+    if not isinstance(model_info, Mapping):
+        raise TypeError(f"model_info must be a dict with provider and model, got {model_info!r}")
     provider = _text(model_info, "provider").lower()
     model = _text(model_info, "model")
     _tell_unknown(", ".join(sorted(set(map(str, model_info)) - set(ModelInfo.__annotations__))))
@@ -121,13 +123,13 @@ def resolve_judge(
     if provider == LEFT_TO_LITELLM:
         shown, model = provider_of(model)
         provider = shown or provider
-    seconds = timeout or model_info.get("timeout") or default_timeout(provider, model)
+    seconds = _seconds(timeout or model_info.get("timeout") or default_timeout(provider, model))
     return JudgeModel(
         provider=provider,
         model=model,
         spec=spec,
         api_key=None if provider in _NOT_A_KEY and not model_info.get("api_key") else key,
-        timeout_s=float(seconds),
+        timeout_s=seconds,
     )
 
 
@@ -220,6 +222,14 @@ def _spec(provider: str, model: str, base: str | None, effort: Any) -> ModelSpec
     if provider == "openai" and model.lower().startswith("gpt-5"):
         route = f"openai/responses/{model}"
     return ModelSpec(name=route, kind="litellm", base_url=base.strip() if base else None, params=params)
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"timeout must be a number of seconds, got {value!r}")
+    if not 0 < value < float("inf"):
+        raise ValueError(f"timeout must be a positive number of seconds, got {value!r}")
+    return float(value)
 
 
 def _text(info: Mapping[str, Any], key: str) -> str:

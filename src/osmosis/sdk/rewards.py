@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .signatures import Signature, check_result, is_async, spell
+from .signatures import Signature, annotated, check_result, is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,7 +28,7 @@ def osmosis_reward(function: F) -> F:
     for parameter, expected in ((solution, str), (truth, str), (info, dict)):
         found = signature.annotation(parameter)
         if found is not expected:
-            signature.refuse(f"parameter {parameter.name!r}", f"is annotated {spell(found)}", expected.__name__)
+            signature.refuse(f"parameter {parameter.name!r}", annotated(found), expected.__name__)
     if info.default is info.empty:
         signature.refuse("parameter 'extra_info'", "has no default", "extra_info: dict = None")
     signature.check_returns()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from .judge_model import ModelInfo, resolve_judge
-from .signatures import Signature, check_result, is_async, spell
+from .signatures import Signature, annotated, check_result, is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,13 +37,13 @@ def osmosis_rubric(function: F) -> F:
     solution, truth, info = signature.first_three(_FORM)
     found = signature.annotation(solution)
     if not (inspect.isclass(found) and issubclass(found, str)):
-        signature.refuse("parameter 'solution_str'", f"is annotated {spell(found)}", "str")
+        signature.refuse("parameter 'solution_str'", annotated(found), "str")
     found = signature.annotation(truth)
     if not _text_or_none(found):
-        signature.refuse("parameter 'ground_truth'", f"is annotated {spell(found)}", "str or str | None")
+        signature.refuse("parameter 'ground_truth'", annotated(found), "str or str | None")
     found = signature.annotation(info)
     if found is not dict:
-        signature.refuse("parameter 'extra_info'", f"is annotated {spell(found)}", "dict")
+        signature.refuse("parameter 'extra_info'", annotated(found), "dict")
     for parameter in (solution, truth, info):
         if parameter.default is not parameter.empty:
             signature.refuse(f"parameter {parameter.name!r}", f"has the default {parameter.default!r}", "none")

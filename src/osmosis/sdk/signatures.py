@@ -76,10 +76,13 @@ class Signature:
         return annotation
 
 
+def annotated(annotation: Any) -> str:
+    """What is to be said of an annotation that is not the right one."""
+    return "has no annotation" if annotation is _EMPTY else f"is annotated {spell(annotation)}"
+
+
 def spell(annotation: Any) -> str:
     """An annotation as a person would write it."""
-    if annotation is _EMPTY:
-        return "missing"
     if inspect.isclass(annotation) and not hasattr(annotation, "__args__"):
         return annotation.__name__
     return annotation if isinstance(annotation, str) else str(annotation).replace("typing.", "")

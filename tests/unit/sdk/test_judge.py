@@ -139,6 +139,19 @@ class TestArguments:
         assert provider_of("claude-x") == ("anthropic", "claude-x")
         assert provider_of("groq/llama/3") == ("groq", "llama/3")
 
+    @pytest.mark.parametrize(
+        ("info", "error", "said"),
+        [
+            (None, TypeError, "model_info must be a dict"),
+            ({**OFFLINE, "timeout": "soon"}, TypeError, "number of seconds, got 'soon'"),
+            ({**OFFLINE, "timeout": -1}, ValueError, "positive"),
+            ({**OFFLINE, "timeout": float("nan")}, ValueError, "positive"),
+        ],
+    )
+    def test_what_is_no_configuration_is_named(self, info: Any, error: type[Exception], said: str) -> None:
+        with pytest.raises(error, match=said):
+            evaluate_rubric("r", "s", info)
+
     def test_names_of_03_that_tell_no_known_provider_are_left_to_litellm(self) -> None:
         groq = resolve_judge(info_of("groq/llama/3"), environ={})
         assert (groq.spec.name, groq.spec.kind, groq.api_key) == ("groq/llama/3", "litellm", None)

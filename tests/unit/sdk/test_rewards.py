@@ -41,7 +41,7 @@ def test_reward_signatures_that_fit(source: str, future: bool) -> None:
 REFUSED = [
     ("def f(solution_str: str, ground_truth: str): ...", "the third parameter 'extra_info' is missing (found 2)"),
     ("def f(text: str, ground_truth: str, extra_info: dict = None): ...", "the first parameter is named 'text'"),
-    ("def f(solution_str, ground_truth: str, extra_info: dict = None): ...", "'solution_str' is annotated missing"),
+    ("def f(solution_str, ground_truth: str, extra_info: dict = None): ...", "'solution_str' has no annotation"),
     (
         "def f(solution_str: str, ground_truth: 'str | None', extra_info: dict = None): ...",
         "'ground_truth' is annotated str | None; expected str",
@@ -106,7 +106,7 @@ RUBRIC_REFUSED = [
     ("def f(solution_str: str, ground_truth: str, extra_info: dict = None): ...", "'extra_info' has the default None"),
     ("def f(solution_str: str, ground_truth: str = '', extra_info: dict = None): ...", "has the default"),
     ("def f(solution_str: str, ground_truth: int, extra_info: dict): ...", "'ground_truth' is annotated int"),
-    ("def f(solution_str: str, ground_truth: str, extra_info): ...", "'extra_info' is annotated missing"),
+    ("def f(solution_str: str, ground_truth: str, extra_info): ...", "'extra_info' has no annotation"),
     ("def f(solution_str: str, extra_info: dict): ...", "the second parameter is named 'extra_info'"),
 ]
 
