@@ -9,9 +9,12 @@ import gc
 import json
 import logging
 import os
+import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -171,7 +174,8 @@ def serve(
         "timeout_graceful_shutdown": GRACEFUL_S,
     }
     if not reload:
-        uvicorn.run(app_of(target, options, settings=settings, environ=environ), **common)
+        with _leaving_on_sigterm():
+            uvicorn.run(app_of(target, options, settings=settings, environ=environ), **common)
         return
     if not options.target:
         raise ServeError(
@@ -185,6 +189,23 @@ def serve(
         uvicorn.run(factory, factory=True, reload=True, reload_dirs=[options.base_dir], **common)
     finally:
         os.environ.pop(RELOAD_VARIABLE, None)
+
+
+@contextmanager
+def _leaving_on_sigterm() -> Iterator[None]:
+    """uvicorn raises the signal that ended it once more. A server that was told to stop, and did, has not failed."""
+
+    def leave(*_: object) -> None:
+        raise SystemExit(0)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def reloaded_app() -> Any:
