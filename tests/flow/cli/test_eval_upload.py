@@ -12,49 +12,14 @@ import pytest
 
 from osmosis.engine.journal import Journal, KeySet
 from osmosis.testing.command_line import CommandRun, run_command
+from osmosis.testing.eval_project import ROLLOUT, SCORE, write_project
 from osmosis.testing.git_workspace import GitWorkspace
 from osmosis.testing.platform import RunningPlatform, running_platform
 
 pytestmark = pytest.mark.flow
 Run = Callable[..., CommandRun]
 
-AGENT = """
-from osmosis.sdk.agent_loop import RolloutAgentLoop
-
-class Chat(RolloutAgentLoop):
-    name = "chat"
-    def get_tools(self, request):
-        return []
-    async def run(self, ctx):
-        messages = list(ctx.request.messages)
-        messages.append((await ctx.chat(messages)).message)
-        return ctx.complete(messages)
-
-upload_agent = Chat()
-"""
-SCORE = """
-def exact(solution_str, ground_truth, extra_info=None):
-    return 1.0 if solution_str.rpartition("#### ")[2] == ground_truth else 0.0
-"""
-ROLLOUT = """
-from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.grader import Grader
-from osmosis.sdk.workflow import AgentWorkflow
-
-class Work(AgentWorkflow):
-    async def run(self, ctx):
-        messages = list(ctx.prompt)
-        async with ctx.chat() as chat:
-            messages.append((await chat.complete(messages)).message)
-        return messages
-
-class Exact(Grader):
-    async def grade(self, ctx):
-        ctx.set_reward(float(ctx.sample.messages[-1]["content"].endswith(f"#### {ctx.label}")))
-
-backend = LocalBackend(Work, grader=Exact)
-"""
-EVAL = "eval -m upload_agent:upload_agent -d d.jsonl --eval-fn upload_score:exact --model offline/calculator --n 2"
+EVAL = "eval -m upload_agent:agent -d d.jsonl --eval-fn upload_score:exact --model offline/calculator --n 2"
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +31,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPlatfo
 @pytest.fixture
 def run(tmp_path: Path, platform: RunningPlatform) -> Run:
     """A command in a folder with an agent, a score function and five rows; logged in at the platform."""
-    (tmp_path / "upload_agent.py").write_text(AGENT)
-    (tmp_path / "upload_score.py").write_text(SCORE)
-    rows = [{"user_prompt": f"What is {i} * 7?", "ground_truth": str(i * 7)} for i in range(5)]
-    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_project(tmp_path, agent="upload_agent", score="upload_score", rows=5)
     environ = {
         "CI": "1",
         "OSMOSIS_TOKEN": platform.token,
