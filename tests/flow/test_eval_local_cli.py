@@ -8,55 +8,16 @@ import pytest
 
 from osmosis.cli.main import main
 from osmosis.testing.endpoint import ModelEndpoint, Reply
+from osmosis.testing.eval_project import ROLLOUT, SCORE, write_project, write_rows
 
 pytestmark = pytest.mark.flow
-
-AGENT = """
-from osmosis.sdk.agent_loop import RolloutAgentLoop
-
-class Chat(RolloutAgentLoop):
-    name = "chat"
-    def get_tools(self, request):
-        return []
-    async def run(self, ctx):
-        messages = list(ctx.request.messages)
-        messages.append((await ctx.chat(messages)).message)
-        return ctx.complete(messages)
-
-agent = Chat()
-"""
-SCORE = """
-def exact(solution_str, ground_truth, extra_info=None):
-    return 1.0 if solution_str.rpartition("#### ")[2] == ground_truth else 0.0
-"""
-SERVED = """
-from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.grader import Grader
-from osmosis.sdk.workflow import AgentWorkflow
-from osmosis.serve.server import create_rollout_server
-
-class Work(AgentWorkflow):
-    async def run(self, ctx):
-        messages = list(ctx.prompt)
-        async with ctx.chat() as chat:
-            messages.append((await chat.complete(messages)).message)
-        return messages
-
-class Exact(Grader):
-    async def grade(self, ctx):
-        ctx.set_reward(float(ctx.sample.messages[-1]["content"].endswith(f"#### {ctx.label}")))
-
-app = create_rollout_server(LocalBackend(Work, grader=Exact), configure_logging=False)
-"""
 
 
 @pytest.fixture
 def osmosis(tmp_path, capsys):
     """`code, out, err = osmosis("eval ...")` in a folder with an agent, a score function and ten rows."""
-    (tmp_path / "chat_agent.py").write_text(AGENT)
-    (tmp_path / "chat_score.py").write_text(SCORE)
-    rows = [{"user_prompt": f"What is {i} * 7?", "ground_truth": str(i * 7)} for i in range(10)]
-    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_project(tmp_path, agent="chat_agent", score="chat_score")
+    (tmp_path / "chat_flow.py").write_text(ROLLOUT)
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CI": "1"}
 
     def call(line, **more):
@@ -88,6 +49,27 @@ OFFLINE = f"{BASE} --model offline/calculator"
         (f"{OFFLINE} stray", 2, "unexpected argument"),
         (f"{OFFLINE} --fail-under 0.99", 1, "--fail-under"),
         (f"{OFFLINE} --no-such-flag", 2, "--no-such-flag"),
+        (f"{OFFLINE} --n 5 --k 7", 1, "--k 7 is not between 1 and --n 5"),
+        (f"{OFFLINE} --k 0", 1, "--k 0 is not between"),
+        (f"{OFFLINE} --rows 0-5 --limit 2", 2, "--rows and --limit exclude each other"),
+        (f"{OFFLINE} --rows 0-5 --offset 2", 2, "--rows and --offset exclude each other"),
+        (f"{OFFLINE} --rows=", 2, "no row or range"),
+        (f"{OFFLINE} --name=", 1, "cannot name a run"),
+        (f"{OFFLINE} --secret=", 2, "the name of a variable"),
+        (f"{OFFLINE} --agent-timeout 0", 1, "--agent-timeout"),
+        (f"{OFFLINE} --run-timeout nan", 1, "--run-timeout"),
+        (f"{OFFLINE} --max-retries -1", 1, "--max-retries must be at least 0"),
+        (f"{OFFLINE} --max-cost -1", 1, "--max-cost must be above 0"),
+        (f"{OFFLINE} --max-tokens-total 0", 1, "--max-tokens-total must be at least 1"),
+        (f"{OFFLINE} --price nan,1", 1, "--price must be two finite numbers"),
+        (f"{OFFLINE} --fail-under nan", 1, "--fail-under must be a finite number"),
+        (f"{OFFLINE} --base-url http://127.0.0.1:9/v1", 2, "--base-url would not be used"),
+        (f"{OFFLINE} --param n=3", 2, "use --n"),
+        (f"{OFFLINE} --temperature 1 --param temperature=0.2", 2, "given twice"),
+        (f"{OFFLINE} --replay r", 2, "--model would not be used"),
+        (f"{OFFLINE} --server-key-env KEY", 2, "goes with --server"),
+        (f"{OFFLINE} --baseline=", 2, "the model has no name"),
+        (f"{OFFLINE} --grader chat_flow:Exact", 1, "Exact would not be used"),
         ("eval -m chat_agent:agent -d d.jsonl --model offline/calculator", 2, "nothing scores"),
         ("eval -m chat_agent:agnt -d d.jsonl --eval-fn chat_score:exact --model x", 1, "did you mean chat_agent:agent"),
         ("eval -m chat_agent:agent -d no.jsonl --eval-fn chat_score:exact --model x", 1, "no dataset file"),
@@ -183,6 +165,78 @@ def test_baselines_stand_beside_the_model_in_the_results(osmosis):
     assert code == 1
 
 
+def test_a_baseline_that_cannot_be_used_costs_nothing(osmosis):
+    with ModelEndpoint() as ours, ModelEndpoint(lambda body, n: Reply("no such model", 404)) as theirs:
+        code, _, err = osmosis(f"{BASE} --model m --base-url {ours.url} --baseline m@{theirs.url} --name r")
+    assert code == 1
+    assert "no such model" in err
+    assert len(ours.requests) <= 1  # the probe
+    code, _, err = osmosis(f"{OFFLINE} --name s --max-cost 1 --baseline nobody/knows")
+    assert code == 1
+    assert "price of nobody/knows is unknown" in err
+    assert not (osmosis.folder / ".osmosis" / "runs" / "s").exists()
+
+
+def test_baselines_of_one_name_are_told_apart(osmosis):
+    with ModelEndpoint() as first, ModelEndpoint() as second:
+        line = f"{OFFLINE} --name r --baseline m@{first.url} --baseline m@{second.url} -o r.json"
+        code, _, err = osmosis(line)
+    assert code == 0, err
+    beside = json.loads((osmosis.folder / "r.json").read_text())["baselines"]
+    assert set(beside) == {"m", f"m@{second.url}"}
+    assert {part["name"] for part in beside.values()} == {"r--m", "r--m-2"}
+
+
+def test_a_baseline_that_breaks_leaves_the_other_results(osmosis):
+    with ModelEndpoint(lambda body, n: Reply("no more", 401) if n else None) as theirs:
+        line = f"{OFFLINE} --name r --baseline m@{theirs.url} --max-retries 0 -o r.json"
+        assert osmosis(line)[0] == 0
+    found = json.loads((osmosis.folder / "r.json").read_text())
+    assert found["summary"]["eval_fns"]["chat_score:exact"]["mean"] > 0
+    assert "no more" in found["baselines"]["m"]["error"]
+
+
+def test_failures_that_quote_a_secret_are_shown_and_written_without_it(osmosis):
+    secret = 's3cr3t/va"lue+1'
+    head = "import os\ndef exact(solution_str, ground_truth, extra_info=None):\n"
+    (osmosis.folder / "leaky_score.py").write_text(f"{head}    raise ValueError(os.environ['HIDDEN'])\n")
+    os.environ["HIDDEN"] = secret
+    try:
+        line = (
+            "eval -m chat_agent:agent -d d.jsonl --eval-fn leaky_score:exact --model offline/calculator --secret HIDDEN"
+        )
+        said = "".join(osmosis(f"{line} --name r -o r.json", HIDDEN=secret)[1:])
+        said += "".join(osmosis(f"{line} --name s --json", HIDDEN=secret)[1:])
+        said += "".join(osmosis("eval regrade r -o s.json", HIDDEN=secret)[1:])
+    finally:
+        del os.environ["HIDDEN"]
+    assert "[redacted]" in said
+    assert "s3cr3t" not in said
+    for path in osmosis.folder.rglob("*.json*"):
+        assert "s3cr3t" not in path.read_text(), path
+
+
+def test_a_key_that_the_endpoint_says_back_is_not_shown(osmosis):
+    def decide(body, number):
+        return Reply({"error": {"message": "wrong key: key-of-mine-1"}}, 401)
+
+    with ModelEndpoint(decide) as endpoint:
+        code, out, err = osmosis(f"{BASE} --model m --base-url {endpoint.url} --api-key key-of-mine-1 --name r")
+    assert code == 1
+    assert "wrong key: [redacted]" in err
+    assert "key-of-mine-1" not in out + err
+
+
+def test_a_run_that_broke_off_says_how_to_run_its_failures_again(osmosis):
+    with ModelEndpoint(lambda body, n: Reply("boom", 500) if n > 2 else None) as endpoint:
+        line = f"{BASE} --model m --base-url {endpoint.url} --max-retries 0 --breaker-after 3 --name r --json"
+        code, out, _ = osmosis(line)
+    assert code == 1
+    commands = [step["command"] for step in json.loads(out)["next_steps_structured"]]
+    assert "osmosis eval resume r" in commands
+    assert "osmosis eval resume r --retry-failed" in commands
+
+
 def test_declared_secrets_reach_no_file(osmosis):
     secret = "s3cr3t-value-for-test"
     rows = [{"user_prompt": f"{secret} 2 * 3", "ground_truth": "6"}]
@@ -207,14 +261,13 @@ def test_a_workspace_less_run_lists_itself(osmosis):
 async def test_a_served_rollout_is_driven_scored_and_journaled(tmp_path):
     import asyncio
 
+    from osmosis.serve.server import create_rollout_server
     from osmosis.testing.server import running_app
 
-    (tmp_path / "served_app.py").write_text(SERVED)
-    rows = [{"user_prompt": f"What is {i} * 7?", "ground_truth": str(i * 7)} for i in range(8)]
-    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "d.jsonl", 8)
     scope: dict = {}
-    exec(compile(SERVED, "served_app.py", "exec"), scope)
-    async with running_app(scope["app"]) as url:
+    exec(compile(ROLLOUT, "rollout.py", "exec"), scope)
+    async with running_app(create_rollout_server(scope["backend"], configure_logging=False)) as url:
         line = f"eval --server {url} -d d.jsonl --model offline/calculator --batch-size 4 --n 2 --json"
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "osmosis", *line.split()), cwd=tmp_path, stdout=-1, stderr=-1

@@ -74,6 +74,7 @@ def _agent(path: str, found: Any, module: ModuleType | None, grader: type[Grader
     if inspect.isclass(found) and issubclass(found, RolloutAgentLoop):
         found = _instance(path, found)
     if isinstance(found, RolloutAgentLoop):
+        _refuse_grader(path, grader, "an agent loop, which is scored by score functions")
         return Agent(path, loop=found)
     # Only from here on the workflow's side of the SDK is needed: half of what there would be to import.
     from osmosis.sdk.backend import LocalBackend
@@ -81,6 +82,7 @@ def _agent(path: str, found: Any, module: ModuleType | None, grader: type[Grader
     from osmosis.sdk.workflow import AgentWorkflow
 
     if isinstance(found, LocalBackend):
+        _refuse_grader(path, grader, "a LocalBackend, which brings its own grader")
         return Agent(path, backend=found)
     if isinstance(found, AgentWorkflow):
         found = type(found)
@@ -92,6 +94,11 @@ def _agent(path: str, found: Any, module: ModuleType | None, grader: type[Grader
         f"{path} is a {type(found).__name__}, which is no agent",
         hint="name a RolloutAgentLoop (instance or class), an AgentWorkflow class or a LocalBackend",
     )
+
+
+def _refuse_grader(path: str, grader: type[Grader[Any]] | None, what: str) -> None:
+    if grader is not None:
+        raise LoadError(f"{path} is {what}: {grader.__name__} would not be used", hint="leave out --grader")
 
 
 def _instance(path: str, cls: type[RolloutAgentLoop]) -> RolloutAgentLoop:

@@ -21,7 +21,6 @@ from osmosis.records.report import Interval, Report, ScoreReport
 from osmosis.records.rollout import RolloutStatus
 
 from .journal import Journal, KeySet
-from .outcome import outcome_of_line
 
 
 def check_output(path: Path) -> None:
@@ -39,14 +38,15 @@ def check_output(path: Path) -> None:
 def write_results(path: Path, journal: Journal, plan: EvalPlan, report: Report, **more: Any) -> None:
     """The document of this run; `more` are further top-level keys."""
     part = path.with_name(path.name + ".part")
+    safe = journal.redactor.data  # the rows come from the journal, where nothing secret is
     with part.open("wb") as out:
-        out.write(b'{"config":' + orjson.dumps(config_part(journal, plan)))
-        out.write(b',"summary":' + orjson.dumps(summary_part(report)))
+        out.write(b'{"config":' + orjson.dumps(safe(config_part(journal, plan))))
+        out.write(b',"summary":' + orjson.dumps(safe(summary_part(report))))
         out.write(b',"rows":[')
         _write_rows(out, journal, plan)
         out.write(b"]")
         for key, value in more.items():
-            out.write(b"," + orjson.dumps(key) + b":" + orjson.dumps(value))
+            out.write(b"," + orjson.dumps(key) + b":" + orjson.dumps(safe(value)))
         out.write(b"}\n")
         out.flush()
         os.fsync(out.fileno())
@@ -148,27 +148,27 @@ def _row(index: int, runs: list[dict[str, Any]], plan: EvalPlan) -> bytes:
 
 def run_part(line: dict[str, Any]) -> dict[str, Any]:
     """One rollout; `error` only when there is one. A score that failed is null, never 0."""
-    outcome = outcome_of_line(line)
-    usage = outcome.usage
+    usage, scores, failure = line.get("usage") or {}, line.get("scores") or {}, line.get("failure")
+    prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
     run: dict[str, Any] = {
-        "run_index": outcome.attempt,
-        "success": outcome.status is RolloutStatus.SUCCESS,
-        "scores": {name: score.value for name, score in outcome.scores.items()},
-        "duration_ms": outcome.duration_ms,
-        "tokens": usage.prompt_tokens + usage.completion_tokens,
-        "status": outcome.status.value,
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "cost_usd": usage.cost_usd,
+        "run_index": line["attempt"],
+        "success": line["status"] == RolloutStatus.SUCCESS.value,
+        "scores": {name: score.get("value") for name, score in scores.items()},
+        "duration_ms": line.get("duration_ms", 0.0),
+        "tokens": prompt + completion,
+        "status": line["status"],
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "cost_usd": usage.get("cost_usd"),
         "llm_calls": len(line.get("calls") or ()),
         "tool_calls": line.get("num_tool_calls", 0),
         "finish_reason": line.get("finish_reason"),
         "rollout_id": line.get("rollout_id"),
     }
-    if outcome.failure:
-        run["error"] = outcome.failure.message
-        run["failure"] = {"phase": outcome.failure.phase.value, "category": outcome.failure.category.value}
-    broken = {name: score.failure.message for name, score in outcome.scores.items() if score.failure}
+    if failure:
+        run["error"] = failure["message"]
+        run["failure"] = {"phase": failure["phase"], "category": failure["category"]}
+    broken = {name: score["failure"]["message"] for name, score in scores.items() if score.get("failure")}
     if broken:
         run["score_errors"] = broken
     return run

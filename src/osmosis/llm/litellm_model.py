@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from typing import Any
 
 import orjson
@@ -39,6 +40,10 @@ _BY_CLASS = {
     "APIResponseValidationError": Category.BAD_RESPONSE,
     "JSONSchemaValidationError": Category.BAD_RESPONSE,
 }
+
+
+_NO_KEY = re.compile(r"missing credentials|api_key client option must be set|missing .{0,20}api key", re.I)
+"""A key that is nowhere is an internal server error in some versions of LiteLLM, and would be tried again."""
 
 
 class LiteLLMModel(RetryingModel):
@@ -100,7 +105,7 @@ def _translate(error: Exception, model: str) -> ModelError:
     category = next((_BY_CLASS[c.__name__] for c in type(error).__mro__ if c.__name__ in _BY_CLASS), None)
     if isinstance(status, int) and category in (None, Category.RATE_LIMIT, Category.BAD_REQUEST):
         category = category_of(status, text)
-    category = category or Category.UNKNOWN
+    category = Category.AUTH if _NO_KEY.search(text) else category or Category.UNKNOWN
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     return ModelError(
         f"{model}: {text[:500]}",

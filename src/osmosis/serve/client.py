@@ -16,7 +16,7 @@ import aiohttp
 from osmosis.engine.failures import overrun
 from osmosis.engine.rollout import tool_results
 from osmosis.engine.rollout_model import waiting
-from osmosis.errors import NetworkError
+from osmosis.errors import AuthRequired, NetworkError
 from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score
@@ -34,6 +34,7 @@ REQUEST_TIMEOUT_S = 30.0
 GRACE_S = 60.0
 UNLIMITED_S = 3600.0
 WATCH_EVERY_S = 1.0
+_NEEDS_KEY = "/rollout/key-check/status"
 DEAD_AFTER = 3
 """Refused connections in a row, one per watch, until a server counts as dead."""
 
@@ -71,6 +72,24 @@ async def served(
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
             await server.settle()
+
+
+async def check_key(server_url: str, api_key: str | None) -> None:
+    """Asks the server something that needs its key; `AuthRequired` when the key is not the one it wants.
+
+    Everything else (a server that does not know the path, none at all) is for `served` to find out.
+    """
+    async with open_session() as session:
+        try:
+            status, _, _ = await Wire(session, server_url, api_key, REQUEST_TIMEOUT_S).ask("GET", _NEEDS_KEY)
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+            return
+    if status in (401, 403):
+        what = "wants a key" if api_key is None else "refuses this key"
+        raise AuthRequired(
+            f"the rollout server at {server_url} {what} ({status})",
+            hint="--server-key-env NAME names the variable that holds it",
+        )
 
 
 async def _detect(wire: Wire) -> tuple[Generation, int | None]:

@@ -84,7 +84,7 @@ def local_eval(
             --model my-model --base-url http://localhost:8000/v1 --n 5 --batch-size 16 -o results.json
     """
     given: dict[str, Any] = dict(locals())
-    from .plan import LocalFlags, build_plan, parse_model, sampling
+    from .plan import LocalFlags, build_plan, check_limits, parse_model, sampling
     from .session import LocalRun, run_local, runs_dir
 
     ctx = current()
@@ -93,6 +93,7 @@ def local_eval(
     known = {name: given[name] for name in LocalFlags.__annotations__ if given[name] is not None}
     flags = LocalFlags(**known)
     plan = build_plan(flags, runs_dir=runs_dir(ctx))
+    check_limits(fail_under=fail_under)
     if pilot is not None and pilot < 1:
         raise UsageError("--pilot must be at least 1")
     run = LocalRun(

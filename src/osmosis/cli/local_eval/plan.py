@@ -6,6 +6,7 @@ A new flag of the local eval is an option in `command`, a field of `LocalFlags` 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,21 @@ from ...records.plan import Budget, EvalPlan, ModelSpec, Retry, Selection, Timeo
 
 RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
 AUTO_CEILING = 256
+_FLAGS = {
+    "agent_s": "--agent-timeout",
+    "score_s": "--score-timeout",
+    "model_s": "--model-timeout",
+    "tool_s": "--tool-timeout",
+    "run_s": "--run-timeout",
+}
+"""Keys of a plan that are called otherwise on the command line."""
+_NO_PARAMS = {
+    "messages": "the agent brings them",
+    "tools": "the agent brings them",
+    "model": "use --model",
+    "n": "use --n: each attempt is a call of its own",
+    "stream": "answers are read whole",
+}
 
 
 @dataclass
@@ -30,6 +46,8 @@ class LocalFlags:
     module: str | None = None
     mcp: str | None = None
     server: str | None = None
+    server_key_env: str | None = None
+    grader: str | None = None
     dataset: str = ""
     eval_fn: list[str] = field(default_factory=list)
     rubric: list[str] = field(default_factory=list)
@@ -72,17 +90,25 @@ def build_plan(flags: LocalFlags, *, runs_dir: Path) -> EvalPlan:
     agent = _agent(flags)
     if not flags.dataset:
         raise UsageError("missing option -d/--dataset", hint="-d data.jsonl")
+    _check_together(flags)
+    check_limits(max_cost=flags.max_cost, max_tokens_total=flags.max_tokens_total)
     concurrency, adaptive = parse_concurrency(flags.batch_size)
-    name = flags.name or generated_name(agent, flags.dataset)
+    name = generated_name(agent, flags.dataset) if flags.name is None else flags.name
     check_name(name)
     for flag, value, least in (
         ("--n", flags.n, 1),
         ("--max-turns", flags.max_turns, 1),
         ("--limit", flags.limit, 1),
         ("--offset", flags.offset, 0),
+        ("--max-retries", flags.max_retries, 0),
     ):
         if value is not None and value < least:
             raise ValidationError(f"{flag} must be at least {least}, got {value}")
+    for k in flags.k:
+        if not 1 <= k <= flags.n:
+            raise ValidationError(
+                f"--k {k} is not between 1 and --n {flags.n}", hint=f"--n {max(k, 1)} --k {max(k, 1)}"
+            )
     try:
         return EvalPlan(
             name=name,
@@ -92,8 +118,8 @@ def build_plan(flags: LocalFlags, *, runs_dir: Path) -> EvalPlan:
             selection=Selection(
                 limit=flags.limit,
                 offset=flags.offset,
-                rows=parse_rows(flags.rows) if flags.rows else None,
-                sample=parse_share(flags.sample) if flags.sample else None,
+                rows=None if flags.rows is None else parse_rows(flags.rows),
+                sample=None if flags.sample is None else parse_share(flags.sample),
                 seed=flags.seed or 0,
             ),
             attempts=flags.n,
@@ -112,8 +138,41 @@ def build_plan(flags: LocalFlags, *, runs_dir: Path) -> EvalPlan:
         )
     except PydanticError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ValidationError(f"{key}: {first['msg']}", hint="see osmosis eval --help") from error
+        key = str(first["loc"][-1]) if first["loc"] else "the plan"
+        flag = _FLAGS.get(key, "--" + key.replace("_", "-"))
+        raise ValidationError(
+            f"{flag}: {first['msg']}, got {first['input']}", hint="see osmosis eval --help"
+        ) from error
+
+
+def _check_together(flags: LocalFlags) -> None:
+    """Flags that would have no effect beside each other are refused: nothing is dropped silently."""
+    beside = [f"--{name}" for name in ("limit", "sample") if getattr(flags, name) is not None]
+    beside += ["--offset"] if flags.offset else []
+    if flags.rows is not None and beside:
+        raise UsageError(f"--rows and {beside[0]} exclude each other", hint="--rows 3,7,10-20 names every row")
+    if flags.replay is not None:
+        for name in ("model", "base_url", "api_key_env", "cache"):
+            if getattr(flags, name):
+                raise UsageError(f"--replay answers from a journal: --{name.replace('_', '-')} would not be used")
+    if flags.server_key_env is not None and not flags.server:
+        raise UsageError("--server-key-env goes with --server")
+    if flags.grader is not None and not flags.module:
+        raise UsageError("--grader goes with -m: MCP tools and rollout servers have no grader here", hint="--eval-fn")
+    if flags.price is not None and flags.replay is not None:
+        raise UsageError("--replay costs nothing: --price would not be used")
+
+
+def check_limits(
+    *, max_cost: float | None = None, max_tokens_total: int | None = None, fail_under: float | None = None
+) -> None:
+    """Refuses limits that say nothing or end a run before it begins."""
+    if max_cost is not None and not 0 < max_cost < math.inf:
+        raise ValidationError(f"--max-cost must be above 0, got {max_cost:g}")
+    if max_tokens_total is not None and max_tokens_total < 1:
+        raise ValidationError(f"--max-tokens-total must be at least 1, got {max_tokens_total}")
+    if fail_under is not None and not math.isfinite(fail_under):
+        raise ValidationError(f"--fail-under must be a finite number, got {fail_under}")
 
 
 def _agent(flags: LocalFlags) -> str:
@@ -146,7 +205,7 @@ def agent_kind(agent: str) -> tuple[str, str]:
 def model_spec(flags: LocalFlags, runs_dir: Path) -> ModelSpec:
     """The model as the flags describe it, with every sampling parameter."""
     params = sampling(flags)
-    if flags.replay:
+    if flags.replay is not None:
         journal = Path(flags.replay)
         path = journal if journal.exists() else runs_dir / flags.replay
         return ModelSpec(name=str(path), kind="replay", params=params)
@@ -154,7 +213,7 @@ def model_spec(flags: LocalFlags, runs_dir: Path) -> ModelSpec:
         raise UsageError("missing option --model", hint="--model offline/calculator needs no account")
     spec = parse_model(flags.model, base_url=flags.base_url, api_key_env=flags.api_key_env, params=params)
     spec.seed = flags.seed or 0
-    spec.price = _price(flags.price) if flags.price else None
+    spec.price = None if flags.price is None else _price(flags.price)
     return spec
 
 
@@ -162,6 +221,8 @@ def parse_model(
     text: str, *, base_url: str | None = None, api_key_env: str | None = None, params: Mapping[str, Any] | None = None
 ) -> ModelSpec:
     """A model as typed; `name@http://host/v1` brings its own endpoint."""
+    if not text.strip():
+        raise UsageError("the model has no name", hint="--model offline/calculator needs no account")
     name, at, url = text.rpartition("@")
     if at and url.startswith(("http://", "https://")):
         text, base_url = name, url
@@ -169,6 +230,8 @@ def parse_model(
         parts = urlsplit(base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValidationError(f"--base-url {base_url} is no http URL", hint="http://localhost:8000/v1")
+        if text.startswith("offline/"):
+            raise UsageError(f"{text} is in this process: --base-url would not be used", hint="leave one of them out")
     return ModelSpec.parse(text, base_url=base_url, api_key_env=api_key_env, params=dict(params or {}))
 
 
@@ -186,7 +249,12 @@ def sampling(flags: LocalFlags) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--param {text!r} is not key=value", hint="--param top_k=40")
-        params[key.strip()] = _value(value)
+        key = key.strip()
+        if key in _NO_PARAMS:
+            raise UsageError(f"{key} is no sampling parameter", hint=_NO_PARAMS[key])
+        if key in params:
+            raise UsageError(f"{key} is given twice", hint=f"leave out --param {key}=... or the other one")
+        params[key] = _value(value)
     return params
 
 
@@ -261,8 +329,20 @@ def key_for(spec: ModelSpec, environ: Mapping[str, str], given: str | None) -> s
     return environ.get(key_variable(spec.name.partition("/")[0]))
 
 
+def server_key(name: str | None, environ: Mapping[str, str]) -> str | None:
+    """The rollout server's key, from the variable that `--server-key-env` names."""
+    if name is None:
+        return None
+    key = environ.get(name)
+    if not key:
+        raise ValidationError(f"--server-key-env {name}: not set", hint=f"export {name}=...")
+    return key
+
+
 def declared_secrets(names: Sequence[str], environ: Mapping[str, str], *known: str | None) -> list[str]:
     """The values to be taken out of everything written: of the named variables, and keys in use."""
+    if not all(names):
+        raise UsageError("--secret needs the name of a variable", hint="--secret SERVICE_TOKEN")
     missing = [name for name in names if not environ.get(name)]
     if missing:
         raise ValidationError(f"--secret {', '.join(missing)}: not set", hint=f"export {missing[0]}=...")
@@ -296,8 +376,8 @@ def _price(text: str) -> tuple[float, float]:
         raise UsageError(
             f"--price {text!r} is not two numbers", hint="--price 0.25,2 (USD per million tokens)"
         ) from None
-    if prompt < 0 or completion < 0:
-        raise ValidationError("--price must not be negative")
+    if not (0 <= prompt < math.inf and 0 <= completion < math.inf):
+        raise ValidationError(f"--price must be two finite numbers from 0 up, got {text}")
     return prompt, completion
 
 

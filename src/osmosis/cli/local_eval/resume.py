@@ -41,12 +41,13 @@ def resume(
         osmosis eval resume nightly
         osmosis eval resume nightly --retry-failed timeout rate_limit
     """
-    from .plan import parse_concurrency
+    from .plan import check_limits, parse_concurrency
     from .session import run_local
 
     ctx = current()
     if classes and not retry_failed:
         raise UsageError(f"unexpected argument: {classes[0]}", hint="failure classes go with --retry-failed")
+    check_limits(max_cost=max_cost, max_tokens_total=max_tokens_total, fail_under=fail_under)
     run = stored_run(ctx, name)
     plan = run.plan
     if batch_size is not None:
@@ -55,6 +56,8 @@ def resume(
         plan.budget.max_cost_usd = max_cost
     if max_tokens_total is not None:
         plan.budget.max_total_tokens = max_tokens_total
+    if run_timeout is not None and not run_timeout > 0:
+        raise ValidationError(f"--run-timeout must be above 0, got {run_timeout:g}")
     plan.timeouts.run_s = run_timeout
     run.api_key = api_key
     run.output = ctx.path(output) if output else None
@@ -135,6 +138,7 @@ def _regrade(ctx: AppContext, run: Any, *, failed_only: bool) -> DetailResult | 
     from ...engine.resume import regrade as regrade_keys
     from ...engine.scoring import close_scorers, load_scorers
     from .plan import declared_secrets
+    from .session import without_secrets
     from .show import draw_report, exit_code, next_steps
 
     plan = run.plan
@@ -177,6 +181,7 @@ def _regrade(ctx: AppContext, run: Any, *, failed_only: bool) -> DetailResult | 
     if run.output is not None:
         write_results(run.output, journal, plan, report)
     code = exit_code(report)
+    report = without_secrets(report, journal.redactor)
     note = f"{len(keys)} rollouts scored again"
     if run.quiet:
         return code

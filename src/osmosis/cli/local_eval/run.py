@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ...errors import NotFound, ValidationError
+from ...errors import NotFound, UsageError, ValidationError
 from ..context import AppContext, current
 from ..output import DetailResult
 from ..own_environment import continue_inside
@@ -50,10 +50,14 @@ def run(
     given = {"name": name, "rows": rows, "limit": limit, "n": n, "model": model, "base_url": base_url}
     given |= {"batch_size": batch_size}
     ctx = current()
+    if rows is not None and limit is not None:
+        raise UsageError("--rows and --limit exclude each other", hint="--rows 3,7,10-20 names every row")
     from ...workspace.config import load_eval_config
     from ...workspace.layout import find_workspace, pick_config
+    from .plan import check_limits
     from .session import LocalRun, run_local, runs_dir
 
+    check_limits(fail_under=fail_under)
     workspace = find_workspace(ctx.cwd)
     typed = ctx.path(config) if config else None
     path = typed if typed and typed.is_file() else ctx.path(pick_config(workspace, "eval", config))
@@ -96,20 +100,21 @@ def _dataset(ctx: AppContext, workspace: Workspace, config: EvalConfig, given: s
 def _plan(workspace: Workspace, config: EvalConfig, given: dict[str, Any], dataset: Path) -> EvalPlan:
     """The config as a plan; flags win."""
     from ...records.plan import EvalPlan, ModelSpec, Selection, Timeouts
-    from .plan import check_name, generated_name, parse_rows
+    from .plan import check_name, generated_name, parse_model, parse_rows
 
     experiment, wanted, advanced = config.experiment, config.evaluation, config.advanced
     if given["model"] is None:
-        spec = ModelSpec.parse(
+        parse = parse_model if given["base_url"] else ModelSpec.parse
+        spec = parse(
             experiment.model_path,
             base_url=given["base_url"] or advanced.base_url,
             api_key_env=advanced.api_key_env,
             params=dict(advanced.params),
         )
     else:
-        spec = ModelSpec.parse(given["model"], base_url=given["base_url"], params=dict(advanced.params))
+        spec = parse_model(given["model"], base_url=given["base_url"], params=dict(advanced.params))
     agent = f"rollouts/{experiment.rollout}/{experiment.entrypoint}"
-    name = given["name"] or generated_name(experiment.rollout, str(dataset))
+    name = generated_name(experiment.rollout, str(dataset)) if given["name"] is None else given["name"]
     check_name(name)
     return EvalPlan(
         name=name,
@@ -117,7 +122,7 @@ def _plan(workspace: Workspace, config: EvalConfig, given: dict[str, Any], datas
         model=spec,
         dataset=str(dataset),
         selection=Selection(
-            limit=given["limit"] or wanted.limit, rows=parse_rows(given["rows"]) if given["rows"] else None
+            limit=given["limit"] or wanted.limit, rows=None if given["rows"] is None else parse_rows(given["rows"])
         ),
         attempts=given["n"] or wanted.n,
         concurrency=given["batch_size"] or wanted.batch_size,

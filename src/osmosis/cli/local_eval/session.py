@@ -7,6 +7,7 @@ make a `LocalRun` and call `run_local`; a script may do the same.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from ...engine.results import check_output, config_part, summary_part, write_res
 from ...engine.resume import ResumePlan, apply, plan_resume
 from ...engine.scoring import Scorer, close_scorers, load_scorers
 from ...engine.task import RolloutFn
-from ...errors import Conflict, UsageError, ValidationError
+from ...errors import Conflict, OsmosisError, UsageError, ValidationError
 from ...llm import Model, open_model, probe
 from ...records.dataset import Row
 from ...records.plan import EvalPlan, ModelSpec
@@ -31,7 +32,7 @@ from ...records.report import Report
 from ..context import AppContext
 from ..output import DetailResult, Mode
 from ..prompts import confirm
-from .plan import declared_secrets, key_for
+from .plan import declared_secrets, key_for, server_key
 from .progress import ProgressObserver
 from .show import draw_report, exit_code, next_steps
 from .signals import collect_rarely, run_stoppable
@@ -113,18 +114,34 @@ def run_local(ctx: AppContext, run: LocalRun) -> DetailResult | int:
     collect_rarely()
     session = _Session(ctx, run)
     try:
-        session.prepare()
+        return _run(session)
     except _Declined:
         session.say("cancelled: nothing was changed")
         return 0
+    except OsmosisError as error:
+        # An endpoint or a rollout server may say our key back to us.
+        for redactor in [session.redactor, *(beside.redactor for beside in session.baselines)]:
+            error.message = redactor.text(error.message)
+            error.details = redactor.data(error.details)
+        raise
+
+
+def _run(session: _Session) -> DetailResult | int:
+    run = session.run
+    session.prepare()
+    session.prepare_baselines()
     report, interrupted = run_stoppable(session.go, session.say)
     more: dict[str, Any] = {}
-    baselines = [] if report.stopped or interrupted else session.run_baselines()
-    if baselines:
-        more["baselines"] = {spec.name: session.beside(journal, found) for spec, journal, found in baselines}
+    if session.baselines and not report.stopped and not interrupted:
+        more["baselines"], interrupted = session.run_baselines()
     if run.output is not None:
         write_results(run.output, session.journal, session.plan, report, **more)
     return _result(session, report, interrupted, more)
+
+
+def without_secrets(report: Report, redactor: Redactor) -> Report:
+    """The report as it may be shown: failures quote what agents and score functions said."""
+    return Report.model_validate(redactor.data(report.to_dict())) if redactor else report
 
 
 class _Declined(Exception):
@@ -146,6 +163,7 @@ class _Session:
         self.resume = ResumePlan()
         self.key: str | None = None
         self.redactor = Redactor()
+        self.baselines: list[_Session] = []
 
     def prepare(self) -> None:
         """Loads and checks everything that costs nothing."""
@@ -171,9 +189,8 @@ class _Session:
         if not self.facts.selected:
             raise ValidationError(f"{run.dataset} has no row to run", hint="check --rows, --offset and --limit")
         self.key = key_for(plan.model, environ, run.api_key)
-        server_key = environ.get(run.server_key_env) if run.server_key_env else None
-        self.redactor = Redactor(declared_secrets(run.secrets, environ, self.key, server_key))
-        self.source.server_key = server_key
+        self.source.server_key = server_key(run.server_key_env, environ)
+        self.redactor = Redactor(declared_secrets(run.secrets, environ, self.key, self.source.server_key))
         self._check_budget()
         plan.dataset_hash = self.facts.sha256
         plan.provenance = {**provenance(run.base_dir), "rows_hash": self.facts.rows_hash}
@@ -221,6 +238,11 @@ class _Session:
             if not confirm(self.ctx, "Go on with this plan?", yes=self.run.yes):
                 raise _Declined
 
+    @property
+    def asks_model(self) -> bool:
+        """Whether anything is left that a model has to answer."""
+        return bool(self.resume.owed or len(self.resume.rerun) or len(self.resume.retry))
+
     def rows(self) -> Iterator[Row]:
         """The selected rows, read anew."""
         return read_rows(
@@ -245,8 +267,9 @@ class _Session:
         model = self.open_model(plan.model, self.key, limiter)
         observer = ProgressObserver(self.ctx.output, quiet=run.quiet)
         try:
-            if self.resume.owed or len(self.resume.rerun) or len(self.resume.retry):
+            if self.asks_model:
                 await probe(model)
+            await self._probe_baselines()
             if self.resume.drifted or len(self.resume.retry):
                 self.journal.lock()
                 await apply(self.resume, self.journal, plan, self.rows(), self.scorers, self.hashes)
@@ -314,15 +337,16 @@ class _Session:
         if not stop.is_set() and not confirm(self.ctx, f"{found.line()}. Go on?", yes=self.run.yes):
             stop.set()
 
-    def run_baselines(self) -> list[tuple[ModelSpec, Journal, Report]]:
-        """The same rows, agent and scores with other models, each in a journal of its own."""
-        done = []
+    def prepare_baselines(self) -> None:
+        """The same rows, agent and scores with other models, each in a journal of its own: checked before anything
+        is spent."""
+        names = {self.plan.name}
         for spec in self.run.baselines:
-            name = f"{self.plan.name}--{re.sub(r'[^A-Za-z0-9._-]+', '-', spec.name)}"[:96]
-            self.say(f"baseline {spec.name}: run {name}")
-            plan = self.plan.model_copy(update={"name": name, "model": spec}, deep=True)
+            stem = f"{self.plan.name}--{re.sub(r'[^A-Za-z0-9._-]+', '-', spec.name)}"[:92]
+            name = next(n for i in itertools.count(1) if (n := stem if i == 1 else f"{stem}-{i}") not in names)
+            names.add(name)
             child = LocalRun(
-                plan,
+                self.plan.model_copy(update={"name": name, "model": spec}, deep=True),
                 self.run.base_dir,
                 self.run.runs_dir,
                 grader=self.run.grader,
@@ -334,11 +358,37 @@ class _Session:
             )
             session = _Session(self.ctx, child)
             session.prepare()
-            report, interrupted = run_stoppable(session.go, session.say)
-            done.append((spec, session.journal, report))
+            self.baselines.append(session)
+
+    async def _probe_baselines(self) -> None:
+        for session in self.baselines:
+            if not session.asks_model:
+                continue
+            model = session.open_model(session.plan.model, session.key)
+            try:
+                await probe(model)
+            finally:
+                await model.close()
+
+    def run_baselines(self) -> tuple[dict[str, Any], bool]:
+        """Each baseline's summary beside this run's, by its model; and whether somebody interrupted. One that breaks
+        does not take the results of the others with it."""
+        found: dict[str, Any] = {}
+        interrupted = False
+        for session in self.baselines:
+            spec = session.plan.model
+            key = spec.name if spec.name not in found else f"{spec.name}@{spec.base_url or session.plan.name}"
+            self.say(f"baseline {key}: run {session.plan.name}")
+            try:
+                report, interrupted = run_stoppable(session.go, session.say)
+            except OsmosisError as error:
+                self.notes.append(f"baseline {key}: {error.message}")
+                found[key] = {"name": session.plan.name, "error": error.message}
+                continue
+            found[key] = self.beside(session.journal, report)
             if interrupted:
                 break
-        return done
+        return found, interrupted
 
     def beside(self, journal: Journal, report: Report) -> dict[str, Any]:
         """A baseline's summary and its comparison with this run, for the results document."""
@@ -377,9 +427,11 @@ def _result(session: _Session, report: Report, interrupted: bool, more: dict[str
         "summary": summary_part(report),
         **more,
     }
+    shown = without_secrets(report, session.redactor)
+    notes = [session.redactor.text(note) for note in session.notes]
     return DetailResult(
         session.redactor.data(data),
         exit_code=code,
         next_steps=next_steps(plan, report),
-        human=lambda console: draw_report(console, plan, report, notes=session.notes),
+        human=lambda console: draw_report(console, plan, shown, notes=notes),
     )

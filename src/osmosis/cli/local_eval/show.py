@@ -85,7 +85,7 @@ def next_steps(plan: EvalPlan, report: Report) -> list[NextStep]:
     steps = []
     if report.completed < report.total:
         steps.append(NextStep("go on", command=f"osmosis eval resume {plan.name}"))
-    elif report.failed or any(s.failed for s in report.scores):
+    if report.failed or any(s.failed for s in report.scores):
         steps.append(NextStep("run the failed ones again", command=f"osmosis eval resume {plan.name} --retry-failed"))
     steps.append(NextStep("conversations and plots", command=f"osmosis eval report {plan.name} --html"))
     return steps

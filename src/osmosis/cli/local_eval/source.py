@@ -87,8 +87,9 @@ async def _gated(source: Source, plan: EvalPlan, model: Model) -> AsyncIterator[
             async with in_process(source.agent, model, plan, endpoints=gate) as rollout_fn:
                 yield rollout_fn
         else:
-            from ...serve.client import served
+            from ...serve.client import check_key, served
 
+            await check_key(source.target, source.server_key)
             async with served(source.target, gate, plan, api_key=source.server_key) as rollout_fn:
                 yield rollout_fn
     finally:
