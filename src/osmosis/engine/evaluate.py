@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from osmosis.errors import OsmosisError
 from osmosis.records.dataset import Row
@@ -28,11 +29,13 @@ from .journal import Journal, KeySet
 from .limiter import Limiter
 from .metrics import Summary
 from .observer import Observer, Silent
-from .outcome import Outcome
 from .recorder import Recorder
 from .scoring import Scorer
 from .task import RolloutFn, Task
 from .watchdog import STUCK_S, Watchdog
+
+if TYPE_CHECKING:
+    from .outcome import Outcome
 
 RUNNING_EVERY_S = 0.25
 

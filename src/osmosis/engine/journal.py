@@ -13,10 +13,9 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import orjson
-from msgspec import MsgspecError
 from pydantic import ValidationError as PydanticError
 from pydantic_core import PydanticSerializationError
 
@@ -26,8 +25,10 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 
-from .outcome import Outcome, read_outcome
 from .redact import Redactor
+
+if TYPE_CHECKING:
+    from .outcome import Outcome
 
 SCHEMA = 1
 Key = tuple[int, int]
@@ -158,6 +159,10 @@ class Journal:
 
     def outcomes(self, seen: KeySet | None = None) -> Iterator[Outcome]:
         """`lines`, as far as figures and resume need them; each key is added to `seen`."""
+        if not self.rollouts_path.exists() or not self.rollouts_path.stat().st_size:
+            return
+        from .outcome import read_outcome
+
         seen = KeySet() if seen is None else seen
         for outcome in self._read(read_outcome):
             if seen.add((outcome.row_index, outcome.attempt)):
@@ -173,7 +178,7 @@ class Journal:
                     if not raw.endswith(b"\n"):
                         raise ValueError("torn")
                     parsed = parse(raw)
-                except (ValueError, MsgspecError):
+                except ValueError:
                     self.damaged += 1
                     continue
                 yield parsed

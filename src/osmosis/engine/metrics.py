@@ -10,13 +10,16 @@ import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import FailureCount, Interval, PassAtK, Report, ScoreReport
 from osmosis.records.rollout import Category, Failure, Phase, RolloutStatus, Usage
 
-from .outcome import Counted, StoredFailure, StoredUsage
 from .stats import bounded_interval, distribution, mean_interval, pass_at_k, pass_hat_k, quantile, rate_interval
+
+if TYPE_CHECKING:
+    from .outcome import Counted, StoredFailure, StoredUsage
 
 DEFAULT_KS = (1, 3, 5, 10)
 _ROWS_SHOWN = 10

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -21,9 +21,11 @@ from .evaluate import Options, Taken, evaluate
 from .journal import Journal, KeySet
 from .metrics import Summary
 from .observer import Observer
-from .outcome import Outcome
 from .recorded import recorded
 from .scoring import Scorer
+
+if TYPE_CHECKING:
+    from .outcome import Outcome
 
 _RERUN = ("agent", "row", "sampling")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from osmosis.engine.metrics import Summary, summarize
-from osmosis.engine.outcome import outcome_of_line, read_outcome
+from osmosis.engine.outcome import read_outcome
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
 
 
@@ -94,7 +94,6 @@ def test_a_journal_line_counts_like_its_rollout(make_plan):
     report = summarize(finished, make_plan())
     assert report.judge_usage.prompt_tokens == 7
     assert summarize([read_outcome(r.to_line()) for r in finished], make_plan()) == report
-    assert summarize([outcome_of_line(r.to_dict()) for r in finished], make_plan()) == report
 
 
 def test_unknown_cost_is_not_free(make_plan):
