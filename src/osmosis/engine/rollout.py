@@ -18,7 +18,7 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout
 from osmosis.records.wire02 import RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.deadline import tool_time_limit
+from osmosis.sdk.deadline import contained, tool_time_limit
 
 from .agent import as_agent
 from .clock import Deadline
@@ -74,7 +74,7 @@ async def _run_loop(loop: RolloutAgentLoop, model: Model, plan: EvalPlan, task: 
             tools = loop.get_tools(request)
             llm._tools = plain_tools(tools)
             context = RolloutContext(request=request, tools=tools, llm=llm, _start_time=started)
-            result = await loop.run(context)
+            result = await contained(loop.run(context))
         failure = _refusal(result, llm)
     except asyncio.TimeoutError as error:
         failure = _overrun(deadline, plan, task, error)

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout, Score
+from osmosis.sdk.deadline import contained
 from osmosis.sdk.judge_result import collect_judge_usage
 from osmosis.sdk.signatures import is_async
 
@@ -128,7 +129,7 @@ async def run_score(name: str, call: Callable[[], Any], timeout_s: float | None)
 
 async def _run_score(name: str, call: Callable[[], Any], timeout_s: float | None, started: float) -> Score:
     try:
-        result = await call()
+        result = await contained(call())
     except asyncio.TimeoutError as error:
         limit = "its time limit" if timeout_s is None else f"{timeout_s:g} s"
         failure = _failure(Category.TIMEOUT, f"{name} did not finish within {limit}", error)

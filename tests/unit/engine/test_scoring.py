@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.engine.pool import DaemonPool
-from osmosis.engine.scoring import FunctionScorer, as_number, load_scorers, solution_of
+from osmosis.engine.scoring import FunctionScorer, as_number, load_scorers, run_score, solution_of
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Rollout, RolloutStatus, Usage
 from osmosis.sdk.judge_result import count_usage
@@ -115,3 +115,12 @@ async def test_the_pool_uses_few_threads_and_replaces_hung_ones():
     assert await asyncio.wait_for(pool.run(note, 5), 5) == 1
     free.set()
     pool.close()
+
+
+async def test_a_score_function_that_exits_fails_its_own_score() -> None:
+    async def leave() -> float:
+        raise SystemExit("enough")
+
+    score = await run_score("leaves", leave, None)
+    assert score.failure is not None
+    assert "SystemExit(enough)" in score.failure.message

@@ -41,6 +41,8 @@ class Breaks(RolloutAgentLoop):
         ctx.log_event("start", row=ctx.request.metadata["row_index"])
         if ctx.request.metadata["row_index"] == 1:
             raise RuntimeError("broken on [/red] purpose")
+        if ctx.request.metadata.get("leaves"):
+            raise SystemExit(7)
         answer = await ctx.chat(ctx.request.messages)
         return ctx.complete([*ctx.request.messages, answer.message], reward=0.5)
 
@@ -121,6 +123,30 @@ def test_rows_run_and_failures_have_reasons(
     assert len(list((folder / "test_debug").glob("row-*.json"))) == 4
     traces = [json.loads(line) for path in (folder / "test_debug").glob("*.jsonl") for line in path.open()]
     assert sorted(line["row"] for line in traces) == [0, 1, 2, 3]
+
+
+def test_an_agent_that_exits_fails_its_row_only(
+    folder: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (folder / "rows.jsonl").open("a") as file:
+        file.write('{"user_prompt": "go", "ground_truth": "1", "leaves": true}\n')
+    words = ["test", "-m", f"{name_of(request)}:Breaks", "-d", "rows.jsonl", "--model", "offline/calculator"]
+    assert run(folder, *words, "--offset", "2") == 1
+    data = shown(capsys)
+    assert [one["success"] for one in data["results"]] == [True, True, False]
+    assert "SystemExit(7)" in data["results"][2]["error"]
+
+
+def test_bad_rows_can_be_left_out(
+    folder: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (folder / "rows.jsonl").open("a") as file:
+        file.write("no row\n")
+    words = ["test", "-m", f"{name_of(request)}:Breaks", "-d", "rows.jsonl", "--model", "offline/calculator"]
+    assert run(folder, *words, "--offset", "3") == 1
+    assert "--skip-bad-rows" in capsys.readouterr().err
+    assert run(folder, *words, "--offset", "3", "--skip-bad-rows") == 0
+    assert [one["row_index"] for one in shown(capsys)["results"]] == [3]
 
 
 def test_people_see_lines_and_a_summary(

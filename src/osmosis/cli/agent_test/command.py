@@ -67,6 +67,7 @@ def test(
     api_key_env: Annotated[str | None, typer.Option("--api-key-env", help="Variable that holds the key.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="First N rows.")] = None,
     offset: Annotated[int, typer.Option("--offset", help="Rows to leave out first.")] = 0,
+    skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows", help="Leave bad rows out.")] = False,
     concurrency: Annotated[
         str, typer.Option("--concurrency", "--batch-size", help="Rows at once, or auto.", metavar="N|auto")
     ] = "1",
@@ -110,6 +111,7 @@ def test(
         api_key_env=api_key_env,
         limit=limit,
         offset=offset,
+        skip_bad_rows=skip_bad_rows,
         batch_size=concurrency,
         max_turns=max_turns,
         max_tokens=max_tokens,
@@ -190,7 +192,10 @@ def _batch(ctx: AppContext, run: TestFlags, agent: Agent | None) -> Result | int
     from .show import RowLines, draw_summary
 
     facts = scan_dataset(run.dataset, run.plan.selection)
-    facts.refuse_bad(run.dataset)
+    if not run.plan.skip_bad_rows:
+        facts.refuse_bad(run.dataset)
+    elif facts.bad:
+        ctx.output.warn("BAD_ROWS", f"{len(facts.bad)} bad rows are left out: {'; '.join(map(str, facts.bad[:3]))}")
     if not facts.selected:
         raise ValidationError(f"{run.dataset} has no row to run", hint="check --offset and --limit")
     lines = RowLines(ctx.output, facts.selected, run.results, quiet=run.quiet)
@@ -230,7 +235,7 @@ async def _go(
     try:
         await probe(model)
         async with rollouts(ctx, run, agent, model) as rollout_fn:
-            rows = read_rows(run.dataset, run.plan.selection)
+            rows = read_rows(run.dataset, run.plan.selection, skip_bad=run.plan.skip_bad_rows)
             await evaluate(run.plan, rows, rollout_fn, observer=lines, options=Options(rows=selected))
     finally:
         await model.close()

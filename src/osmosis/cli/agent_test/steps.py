@@ -171,7 +171,8 @@ async def _session(ctx: AppContext, run: TestFlags, agent: Agent | None) -> None
     from ...engine.dataset import read_rows
     from .command import open_test_model, rollouts
 
-    rows = {row.index: row for row in read_rows(run.dataset, run.plan.selection)}
+    chosen = read_rows(run.dataset, run.plan.selection, skip_bad=run.plan.skip_bad_rows)
+    rows = {row.index: row for row in chosen}
     if not rows:
         raise ValidationError(f"{run.dataset} has no row to run", hint="check --offset and --limit")
     prompt = Prompt(ctx)
