@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from ..errors import OsmosisError, UsageError
+from ..errors import OsmosisError, UsageError, WorkspaceRequired
 from .context import AppContext, current, hoist
 
 ASK_TIMEOUT_S = 2.0
@@ -56,7 +56,12 @@ _osmosis() {
     done < <(osmosis __complete -- "${(@)words[2,CURRENT]}" 2>/dev/null)
     (( $#answers )) && _describe 'osmosis' answers
 }
-compdef _osmosis osmosis osmosis-ai osmosis_ai
+if [[ $funcstack[1] == _osmosis ]]; then
+    _osmosis "$@"  # loaded from fpath in the middle of the first completion
+else
+    (( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+    compdef _osmosis osmosis osmosis-ai osmosis_ai
+fi
 """
 _FISH = """\
 function __osmosis_complete
@@ -111,7 +116,10 @@ def suggestions(ctx: AppContext, words: Sequence[str]) -> list[Answer]:
 
 
 def _matching(found: Iterable[Answer], typed: str) -> list[Answer]:
-    return [(value, text) for value, text in found if value == FILES or value.startswith(typed)]
+    """What begins as typed; file names only where no name does, so that a name is completed to its end."""
+    found = list(found)
+    names = [(value, text) for value, text in found if value != FILES and value.startswith(typed)]
+    return names or [(value, text) for value, text in found if value == FILES]
 
 
 def _options_for(ctx: AppContext, words: list[str], typed: str) -> Iterable[Answer]:
@@ -172,54 +180,69 @@ def _positionals(options: list[Any], words: Sequence[str]) -> int:
 
 
 _CHOICES = {
-    ("secret", "scope"): ["personal", "workspace", "all"],
-    ("model", "kind"): ["all", "base", "lora"],
-    ("login", "store"): ["auto", "file", "keyring"],
-    ("auth", "store"): ["auto", "file", "keyring"],
-    ("completion", "shell"): list(SCRIPTS),
-    ("eval", "types"): ["metrics", "trajectories", "artifacts", "logs", "all"],
-    ("config", "kind"): ["eval", "training"],
+    "secret scope": ["personal", "workspace", "all"],
+    "model kind": ["all", "base", "lora"],
+    "login store": ["auto", "file", "keyring"],
+    "auth store": ["auto", "file", "keyring"],
+    "completion shell": list(SCRIPTS),
+    "eval download types": ["metrics", "trajectories", "artifacts", "logs", "all"],
+    "config kind": ["eval", "training"],
 }
+"""Of a command's or a group's parameter: the command's own line comes first."""
 _NAMES = {
-    ("eval", "name"): "eval-runs",
-    ("train", "name"): "training-runs",
-    ("dataset", "name"): "datasets",
-    ("secret", "name"): "secrets",
-    ("workspace", "name"): "workspaces",
-    ("model", "name"): "models",
-    ("eval", "config"): "eval-configs",
-    ("train", "config"): "training-configs",
-    ("secret", "config"): "configs",
-    ("config", "path"): "configs",
-    ("config", "paths"): "configs",
-    ("serve", "rollout"): "rollouts",
-    ("validate", "rollout"): "rollouts",
-    ("test", "rollout"): "rollouts",
-    ("rollout", "template"): "templates",
-    ("template", "name"): "templates",
-    ("init", "template"): "templates",
-    ("schema", "command"): "commands",
+    "eval name": "eval-runs",
+    "eval run name": "nothing",
+    "eval resume name": "local-runs",
+    "eval regrade name": "local-runs",
+    "eval report name": "local-runs",
+    "eval upload name": "local-runs",
+    "eval compare a": "local-runs",
+    "eval compare b": "local-runs",
+    "eval config": "eval-configs",
+    "train name": "training-runs",
+    "train config": "training-configs",
+    "dataset name": "datasets",
+    "secret name": "secrets",
+    "secret config": "configs",
+    "workspace name": "workspaces",
+    "workspace create name": "nothing",
+    "model name": "models",
+    "config path": "configs",
+    "config paths": "configs",
+    "config words": "configs",
+    "serve name": "rollouts",
+    "validate name": "rollouts",
+    "test name": "rollouts",
+    "rollout template": "templates",
+    "rollout name": "nothing",
+    "template name": "templates",
+    "template update name": "rollouts",
+    "init template": "templates",
+    "init name": "nothing",
+    "schema command": "commands",
 }
 
 
 def _values(ctx: AppContext, path: Sequence[str], parameter: str) -> Iterable[Answer]:
-    key = (path[0], parameter)
-    if key in _CHOICES:
-        return [(choice, "") for choice in _CHOICES[key]]
-    if key in _NAMES:
-        return _named(ctx, _NAMES[key])
+    for key in (" ".join([*path, parameter]), f"{path[0]} {parameter}"):
+        if key in _CHOICES:
+            return [(choice, "") for choice in _CHOICES[key]]
+        if key in _NAMES:
+            return _named(ctx, _NAMES[key])
     return [(FILES, "")]
 
 
 def _named(ctx: AppContext, what: str) -> list[Answer]:
     """Names of things that exist, here or on the platform; none when they cannot be had quickly."""
     local: dict[str, Callable[[AppContext], list[Answer]]] = {
+        "nothing": lambda _: [],
+        "local-runs": _local_runs,
         "rollouts": _rollouts,
         "templates": _templates,
         "commands": _commands,
         "eval-configs": lambda c: _configs(c, "eval"),
         "training-configs": lambda c: _configs(c, "training"),
-        "configs": lambda c: [*_configs(c, "eval"), *_configs(c, "training")],
+        "configs": lambda c: list(dict.fromkeys([*_configs(c, "eval"), *_configs(c, "training")])),
     }
     try:
         return local[what](ctx) if what in local else _remote(ctx, what)
@@ -233,10 +256,20 @@ def _rollouts(ctx: AppContext) -> list[Answer]:
     return [(folder.name, "rollout") for folder in find_workspace(ctx.cwd).rollouts()]
 
 
+def _local_runs(ctx: AppContext) -> list[Answer]:
+    from .local_eval.session import runs_dir
+
+    folders = sorted(file.parent for file in runs_dir(ctx).glob("*/run.json"))
+    return [*((folder.name, "local run") for folder in folders), (FILES, "")]
+
+
 def _configs(ctx: AppContext, kind: Any) -> list[Answer]:
     from ..workspace.layout import find_workspace
 
-    workspace = find_workspace(ctx.cwd)
+    try:
+        workspace = find_workspace(ctx.cwd)
+    except WorkspaceRequired:
+        return [(FILES, "")]
     found = []
     for _, path in workspace.configs(kind):
         inside = path.is_relative_to(ctx.cwd)
