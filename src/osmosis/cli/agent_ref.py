@@ -57,7 +57,9 @@ def _of_workspace(ctx: AppContext, name: str | None) -> AgentRef:
     except WorkspaceRequired:
         if name:
             raise
-        raise UsageError("no agent is named", hint="osmosis test <rollout>, or -m module:attribute") from None
+        raise UsageError(
+            "no agent is named", hint=f"in a workspace: osmosis {ctx.command} ROLLOUT; elsewhere: -m module:attribute"
+        ) from None
     folder = pick_rollout(workspace, name)
     name = folder.name
     continue_inside(ctx, workspace.root, name)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import UsageError, ValidationError
+from .agent_ref import find_agent
 from .context import AppContext, current
 
 if TYPE_CHECKING:
@@ -17,7 +19,10 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def serve(
-    module: Annotated[str, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")],
+    name: Annotated[str | None, typer.Argument(help="A rollout of the workspace, or module:attribute.")] = None,
+    module: Annotated[
+        str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")
+    ] = None,
     port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="Port to listen on.")] = 9000,
     host: Annotated[str, typer.Option("--host", "-H", help="Address to listen on.")] = "0.0.0.0",
     no_validate: Annotated[bool, typer.Option("--no-validate", help="Skip the check of the agent.")] = False,
@@ -45,6 +50,7 @@ def serve(
 
     Example:
 
+        osmosis serve multiply
         osmosis serve -m server:agent_loop --local
         osmosis serve -m server:agent_loop -p 9001 --log ./traces
     """
@@ -54,7 +60,9 @@ def serve(
     from ..serve import serving
 
     key, note = serving.choose_key(api_key, local=local)
-    target = _load(ctx, module)
+    ref = find_agent(ctx, name, module)
+    module = ref.module or ref.label
+    target = _load(ref.base_dir, module)
     is_loop = hasattr(target, "get_tools")
     if hasattr(target, "router"):
         if api_key or log:
@@ -70,7 +78,7 @@ def serve(
         )
     options = serving.ServeOptions(
         target=module,
-        base_dir=str(ctx.cwd),
+        base_dir=str(ref.base_dir),
         host=host,
         port=port,
         log_level=log_level,
@@ -86,15 +94,15 @@ def serve(
     serving.serve(target, options, reload=reload, environ=ctx.environ, announce=_announcer(ctx))
 
 
-def _load(ctx: AppContext, module: str) -> object:
+def _load(base_dir: Path, module: str) -> object:
     from ..engine.agent import load_agent
     from ..engine.loader import load_object
 
     if ":" in module:
-        found = load_object(module, ctx.cwd)
+        found = load_object(module, base_dir)
         if hasattr(found, "router"):  # an app of the person's own: served as it is
             return found
-    agent = load_agent(module, ctx.cwd)
+    agent = load_agent(module, base_dir)
     return agent.loop if agent.loop is not None else agent.backend
 
 
