@@ -206,7 +206,10 @@ def _rubric_text(ctx: AppContext, value: str) -> tuple[str, str]:
         text, source = value, "command line"
     else:
         file = _existing(ctx, value[1:], "--rubric")
-        text, source = file.read_text(encoding="utf-8"), str(file)
+        try:
+            text, source = file.read_text(encoding="utf-8-sig"), str(file)
+        except UnicodeDecodeError as exc:
+            raise ValidationError(f"--rubric: {file} is not UTF-8 text: {exc.reason} at byte {exc.start}") from exc
     if not text.strip():
         raise ValidationError("the rubric is empty", hint="give its text, or @file")
     return text, source

@@ -21,6 +21,7 @@ from typing import Any
 from ..errors import OsmosisError, ValidationError
 from ..records.base import utc_now
 from ..records.rollout import Usage
+from .deadline import contained
 from .failures import describe
 from .judge import Judge, collect_judge_usage, make_question
 from .judge_model import key_variable
@@ -181,7 +182,7 @@ async def _one(record: RubricRecord, number: int, score: Scorer, digest: str) ->
     common: dict[str, Any] = {"record_index": record.index, "run_index": number, "digest": digest}
     common["preview"] = _preview(record.solution)
     try:
-        value, explanation, raw, usage = await score(record)
+        value, explanation, raw, usage = await contained(score(record))
     except Exception as exc:  # noqa: BLE001 - one run: the judge or a person's function failed, the others go on
         error = exc.message if isinstance(exc, OsmosisError) else describe(exc)
         return RubricRun(status="error", error=error, **common, **_times(started, clock))

@@ -230,6 +230,22 @@ class TestRun:
         assert data(capsys)["overall_statistics"]["failure_count"] == 1
         assert run(folder, *words, "--score-min", "3") == 2
 
+    def test_a_rubric_file_that_is_no_text_is_an_error_of_the_person(
+        self, folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (folder / "rubric.txt").write_bytes(b"\xff\xfe")
+        words = ["eval", "rubric", "-d", "data.jsonl", "-r", "@rubric.txt", "--model", "offline/judge"]
+        assert run(folder, *words) == 1
+        assert "is not UTF-8 text" in capsys.readouterr().err
+
+    def test_a_rubric_function_that_exits_fails_its_judgement(
+        self, folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (folder / "leaving.py").write_text("def f(solution_str, ground_truth, extra_info):\n    raise SystemExit(2)\n")
+        words = ["eval-rubric", "-r", "tone", "-d", "data.jsonl", "-o", "r.json", "--rubric-fn", "leaving:f"]
+        assert run(folder, *words) == 1
+        assert "SystemExit(2)" in data(capsys)["records"][0]["runs"][0]["error"]
+
     def test_a_missing_key_is_said_at_once(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         words = ["eval", "rubric", "-d", "data.jsonl", "-r", "x", "--model", "cerebras/m"]
         assert run(folder, *words) == 1
