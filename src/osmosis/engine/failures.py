@@ -7,6 +7,7 @@ import traceback
 from osmosis.errors import ModelError
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Phase
+from osmosis.sdk.exceptions import ToolServerLost
 
 INFRASTRUCTURE = frozenset(
     c.value for c in Category if c not in (Category.AGENT_ERROR, Category.SCORE_ERROR, Category.INVALID_SCORE)
@@ -28,6 +29,13 @@ def failure_of(error: BaseException, phase: Phase = Phase.AGENT) -> Failure:
     if model is not None:
         return Failure(
             phase=Phase.MODEL, category=Category(model.category), message=model.message[:2000], fix=model.hint
+        )
+    if isinstance(error, ToolServerLost):
+        return Failure(
+            phase=Phase.SETUP,
+            category=Category.SERVER_DIED,
+            message=error.message[:2000],
+            fix="start the MCP server again, then resume with --retry-failed",
         )
     text = str(error).strip()
     message = f"{type(error).__name__}: {text}" if text else type(error).__name__

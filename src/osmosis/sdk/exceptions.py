@@ -57,5 +57,9 @@ class ToolExecutionError(OsmosisRolloutError):
         self.tool_name = tool_name
 
 
+class ToolServerLost(OsmosisRolloutError):
+    """The server behind the tools is gone. No answer for the model: the rollout cannot go on, and it is not to blame."""
+
+
 class ToolArgumentError(ToolExecutionError):
     """The model wrote arguments that are not a JSON object, or not what the tool takes."""

@@ -23,7 +23,7 @@ from ..errors import LoadError, OsmosisError
 from ..records.rollout import Message
 from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
 from .agent_loop import RolloutContext
-from .exceptions import ToolExecutionError
+from .exceptions import ToolExecutionError, ToolServerLost
 from .failures import describe
 from .mcp_host import BOOT
 from .tool_loop import ToolLoop
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 60.0
+PING_TIMEOUT_S = 5.0
 
 
 class McpTools:
@@ -77,12 +78,15 @@ class McpTools:
             await self._stop(self._client)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The tool's result as text; `ToolExecutionError` carries what the tool said went wrong."""
+        """The tool's result as text; `ToolExecutionError` carries what the tool said went wrong, `ToolServerLost` that
+        there is no server any more."""
         if self._client is None:
             raise RuntimeError("the MCP server is not connected: use `async with McpTools(...) as tools:`")
         try:
             result = await self._client.call_tool(name, dict(arguments), raise_on_error=False, timeout=self._timeout_s)
         except Exception as exc:
+            if await self._gone():
+                raise ToolServerLost(f"the MCP server {self.source} is gone: {describe(exc)}") from exc
             raise ToolExecutionError(f"{name}: {describe(exc)}", tool_name=name) from exc
         text = _text(result)
         if getattr(result, "is_error", False):
@@ -90,18 +94,37 @@ class McpTools:
         return text
 
     async def run_calls(self, calls: Sequence[Mapping[str, Any]], ctx: RolloutContext | None = None) -> list[Message]:
-        """An assistant message's tool calls, in parallel; one `tool` message each, errors included."""
+        """An assistant message's tool calls, in parallel; one `tool` message each, errors included. `ToolServerLost`
+        when there is no server any more."""
+        lost: ToolServerLost | None = None
 
         async def one(call: Mapping[str, Any]) -> Message:
+            nonlocal lost
             started = time.monotonic()
             try:
                 call_id, name, arguments = get_tool_call_info(call)
                 return create_tool_result(call_id, await self.call(name, arguments))
+            except ToolServerLost as exc:
+                lost = exc
+                raise
             finally:
                 if ctx is not None:
                     ctx.record_tool_call(latency_ms=(time.monotonic() - started) * 1000)
 
-        return await execute_tool_calls(calls, one, timeout_s=self._timeout_s)
+        results = await execute_tool_calls(calls, one, timeout_s=self._timeout_s)
+        if lost is not None:
+            raise lost
+        return results
+
+    async def _gone(self) -> bool:
+        """Whether the server does not even answer a ping."""
+        if self._client is None:
+            return True
+        try:
+            await asyncio.wait_for(self._client.ping(), PING_TIMEOUT_S)
+        except Exception:  # noqa: BLE001 - whatever it says: it is no answer
+            return True
+        return False
 
     def _open(self) -> Client[Any]:
         try:
@@ -144,9 +167,10 @@ class McpTools:
             self._log.seek(0)
             lines = [line for line in self._log.read().splitlines() if line.strip()]
             said = "\n".join(lines[-12:])
-        return LoadError(
-            f"the MCP server {self.source} cannot be used: {said or why}", hint="start it alone to see the whole error"
-        )
+        hint = "check that it runs, and the URL with its path, often /mcp"
+        if self._log is not None:
+            hint = "start it alone to see the whole error"
+        return LoadError(f"the MCP server {self.source} cannot be used: {said or why}", hint=hint)
 
 
 @asynccontextmanager

@@ -183,6 +183,9 @@ def _agent(flags: LocalFlags) -> str:
     if flags.module:
         return flags.module
     if flags.mcp:
+        scheme, found, _ = flags.mcp.partition("://")
+        if found and scheme not in ("http", "https"):
+            raise ValidationError(f"--mcp {flags.mcp} is no http URL", hint="--mcp http://127.0.0.1:8000/mcp")
         return f"mcp:{flags.mcp if '/' in flags.mcp else './' + flags.mcp}"
     if not str(flags.server).startswith(("http://", "https://")):
         raise ValidationError(f"--server {flags.server} is no http URL", hint="--server http://127.0.0.1:9000")
