@@ -251,6 +251,28 @@ def test_declared_secrets_reach_no_file(osmosis):
     assert secret not in (osmosis.folder / "r.json").read_text() + out + err
 
 
+def test_a_run_that_was_killed_is_reported_as_what_it_is(osmosis):
+    """The report on disk is of the session before: what counts is the journal and how many rows were selected."""
+    assert osmosis(f"{OFFLINE} --name r -q --n 2")[0] == 0
+    folder = osmosis.folder / ".osmosis" / "runs" / "r"
+    lines = (folder / "rollouts.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "rollouts.jsonl").write_bytes(b"".join(lines[:7]) + lines[7][:20])
+    run = json.loads((folder / "run.json").read_text())
+    run["sessions"].append({"started_at": run["sessions"][0]["started_at"], "duration_ms": 0.0})
+    (folder / "run.json").write_text(json.dumps(run))
+    code, out, err = osmosis("eval report r --json")
+    assert code == 0, err
+    summary = json.loads(out)["data"]["summary"]
+    assert (summary["total_rows"], summary["total_runs"], summary["completed_runs"]) == (10, 20, 7)
+    assert summary["coverage"] == 7 / 20
+    assert summary["total_duration_ms"] > 0
+    listed = json.loads(osmosis("eval report --json")[1])["items"][0]
+    assert (listed["total"], listed["mean"]) == (20, None)
+    assert osmosis("eval report r --junit -o -")[1].count("<testcase") == 7
+    assert osmosis("eval resume r -q")[0] == 0
+    assert json.loads(osmosis("eval report r --json")[1])["data"]["summary"]["coverage"] == 1.0
+
+
 def test_a_workspace_less_run_lists_itself(osmosis):
     assert osmosis(f"{OFFLINE} --name r -q")[0] == 0
     code, out, _ = osmosis("eval report --json")

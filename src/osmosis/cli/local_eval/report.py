@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..context import current
 from ..output import Column, DetailResult, ListResult, OperationResult
+
+if TYPE_CHECKING:
+    from ...engine.journal import Journal
+    from ...records.plan import EvalPlan
+    from ...records.report import Report
 
 
 def report(
@@ -40,7 +47,7 @@ def report(
         raise UsageError("--html, --md and --junit exclude each other: keep one")
     journal = open_run(ctx, name)
     plan = journal.plan()
-    found = journal.report() or _summary(journal, plan)
+    found = stored_report(journal) or _summary(journal, plan)
     if not kinds:
         data = {"name": plan.name, "config": config_part(journal, plan), "summary": summary_part(found)}
         return DetailResult(
@@ -60,15 +67,39 @@ def report(
     return OperationResult("eval.report", f"wrote {path}", {"path": str(path), "format": kinds[0], "name": plan.name})
 
 
-def _summary(journal: Any, plan: Any) -> Any:
+def stored_report(journal: Journal) -> Report | None:
+    """The report of a run that came to its end; None while one goes on, or after one that was killed."""
+    sessions = journal.run().get("sessions") or []
+    if sessions and "ended_at" not in sessions[-1]:
+        return None  # the report on disk, if any, is of an earlier session
+    return journal.report()
+
+
+def _summary(journal: Journal, plan: EvalPlan) -> Report:
     """The figures of a run that did not end."""
     from ...engine.metrics import Summary
-    from ...engine.outcome import outcome_of_line
 
     summary = Summary(plan, score_names=plan.score_fns)
-    for line in journal.lines():
-        summary.add(outcome_of_line(line))
-    return summary.report(stopped="not finished")
+    for outcome in journal.outcomes():
+        summary.add(outcome)
+    run = journal.run()
+    spent = sum(_took(session, journal.rollouts_path) for session in run.get("sessions") or [])
+    return summary.report(rows=run.get("rows"), duration_ms=spent, stopped="it goes on, or was killed")
+
+
+def _took(session: dict[str, Any], rollouts: Path) -> float:
+    """Milliseconds of a session; one that was killed lasted at least until its last rollout."""
+    if "ended_at" in session or not rollouts.exists():
+        return float(session.get("duration_ms") or 0.0)
+    return max(0.0, rollouts.stat().st_mtime - datetime.fromisoformat(session["started_at"]).timestamp()) * 1000
+
+
+def _lines(path: Path) -> int:
+    """How many rollouts are on disk."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as source:
+        return sum(block.count(b"\n") for block in iter(lambda: source.read(1 << 20), b""))
 
 
 def _list(ctx: Any) -> ListResult:
@@ -79,14 +110,15 @@ def _list(ctx: Any) -> ListResult:
     for path in sorted(runs_dir(ctx).glob("*/run.json"), key=lambda p: p.stat().st_mtime, reverse=True):
         journal = Journal(path.parent)
         run = journal.run()
-        found = journal.report()
+        found = stored_report(journal)
         primary = found.primary if found else None
+        selected = run.get("rows")
         rows.append(
             {
                 "name": path.parent.name,
                 "model": run["plan"]["model"]["name"],
-                "completed": found.completed if found else None,
-                "total": found.total if found else None,
+                "completed": found.completed if found else _lines(journal.rollouts_path),
+                "total": found.total if found else selected and selected * run["plan"].get("attempts", 1),
                 "mean": primary.mean if primary else None,
                 "pass_rate": primary.pass_rate if primary else None,
                 "created_at": run.get("created_at"),

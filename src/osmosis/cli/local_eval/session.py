@@ -267,14 +267,14 @@ class _Session:
         model = self.open_model(plan.model, self.key, limiter)
         observer = ProgressObserver(self.ctx.output, quiet=run.quiet)
         try:
-            if self.asks_model:
-                await probe(model)
-            await self._probe_baselines()
-            if self.resume.drifted or len(self.resume.retry):
-                self.journal.lock()
-                await apply(self.resume, self.journal, plan, self.rows(), self.scorers, self.hashes)
-            self.journal.open(plan, facts={"local": run.facts()})
             async with rollouts(self.source, plan, model) as rollout_fn:
+                if self.asks_model:
+                    await probe(model)
+                await self._probe_baselines()
+                if self.resume.drifted or len(self.resume.retry):
+                    self.journal.lock()
+                    await apply(self.resume, self.journal, plan, self.rows(), self.scorers, self.hashes)
+                self.journal.open(plan, facts={"local": run.facts(), "rows": self.facts.selected})
                 options = Options(
                     rows=self.facts.selected, dataset_rows=self.facts.rows, hashes=self.hashes, limiter=limiter
                 )
