@@ -92,6 +92,10 @@ def next_steps(
         return [NextStep("correct a config", command=f"osmosis config check {broken[0]}")]
     if source is None:
         return [NextStep("put it under git", command="osmosis init --here")]
+    if source.operation or source.conflicts:
+        from ..workspace.preflight import finish
+
+        return [NextStep(f"finish it: {finish(source)}")]
     if source.dirty or source.untracked:
         push = " && git push" if source.remote_url else ""
         return [NextStep("commit what changed", command=f"git add -A && git commit -m 'what changed'{push}")]
@@ -151,6 +155,10 @@ def _git_line(git: dict[str, Any] | None) -> str:
     if git is None:
         return "no repository"
     parts = [git.get("branch") or "detached", str(git.get("commit") or "no commit")[:10]]
+    if git.get("operation"):
+        parts.append(f"in the middle of a {git['operation']}")
+    if git.get("conflicts"):
+        parts.append(f"{len(git['conflicts'])} with conflicts")
     for key, word in (("ahead", "to push"), ("behind", "to pull")):
         if git.get(key):
             parts.append(f"{git[key]} {word}")

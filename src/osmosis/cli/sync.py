@@ -103,7 +103,7 @@ def sync(
     commit = state.synced(source.branch if source else None)
     have = f"the platform has {commit[:10]}" if commit else "the platform has no commit yet"
     message = f"{have} of {(source.branch if source else None) or state.default_branch}"
-    steps = [NextStep(action, command=command) for action, command in _steps(state, source)]
+    steps = [NextStep(action, command=command or None) for action, command in _steps(state, source)]
     return OperationResult("sync.start", message, body, next_steps=steps)
 
 
@@ -120,7 +120,7 @@ def status() -> DetailResult:
     with ctx.client() as client:
         state = ask_sync(client, rollouts=True)
     body = _body(state, source)
-    steps = [NextStep(action, command=command) for action, command in _steps(state, source)]
+    steps = [NextStep(action, command=command or None) for action, command in _steps(state, source)]
     return DetailResult(body, title="Git Sync", human=lambda console: _draw(console, body), next_steps=steps)
 
 
@@ -235,7 +235,8 @@ def differences(state: SyncState, source: Source | None) -> list[str]:
     ):
         have = state.synced(source.branch)
         what = f"has {have[:10]}" if have else "has nothing"
-        found.append(f"the platform {what} of {source.branch or 'this commit'}, HEAD is {source.commit[:10]}")
+        branch = source.branch or state.default_branch or "the default branch"
+        found.append(f"the platform {what} of {branch}, HEAD is {source.commit[:10]}")
     return found
 
 
@@ -248,10 +249,17 @@ def _few(paths: list[str]) -> str:
 
 
 def _steps(state: SyncState, source: Source | None) -> list[tuple[str, str]]:
+    from ..workspace.preflight import finish
+
     if source is None:
         return []
     if not state.connected:
         return [("connect it", "osmosis init --here --platform")]
+    if source.operation or source.conflicts:
+        return [(f"finish it: {finish(source)}", "")]
+    if source.detached:
+        known = source.commit and state.knows(source.commit)
+        return [] if known else [("get onto a branch", f"git switch {state.default_branch or 'main'}")]
     if source.dirty or source.untracked:
         return [("commit and push", "git add -A && git commit -m 'what changed' && git push")]
     if source.ahead or source.upstream is None:

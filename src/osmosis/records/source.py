@@ -30,6 +30,10 @@ class Source(Record):
     """Commits of the upstream that are not here."""
     dirty: list[str] = Field(default_factory=list)
     """Tracked files with changes, staged or not, conflicts included."""
+    conflicts: list[str] = Field(default_factory=list)
+    """Those of them that a merge or rebase left for the person to resolve."""
+    operation: str | None = None
+    """What git is in the middle of: `rebase`, `merge`, `cherry-pick`, `revert`, `am` or `bisect`."""
     untracked: list[str] = Field(default_factory=list)
     """Files git does not know and does not ignore."""
     remote_url: str | None = None

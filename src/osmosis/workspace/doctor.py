@@ -16,6 +16,7 @@ from ..records.source import Source
 from .config import ConfigFile, check_file
 from .git import GitError, git_at, read_source, run_git
 from .layout import FILES, FOLDERS, Workspace, check
+from .preflight import finish
 from .template_update import instances
 from .templates import WORKSPACE, TemplateRecord, current_version, render_raw, schema_files
 
@@ -101,8 +102,14 @@ def _repository(workspace: Workspace, source: Source | None) -> list[Problem]:
     elif source.identity is None:
         what = f"the remote {source.remote_url} does not end in owner/repository"
         found.append(Problem(code="bad-remote", what=what, fix="git remote set-url origin <url>"))
+    if source.conflicts:
+        what = f"{', '.join(source.conflicts[:3])} left with conflicts by a {source.operation or 'merge'}"
+        found.append(Problem(code="conflict", what=what, where="git", fix=finish(source)))
+    elif source.operation:
+        what = f"git is in the middle of a {source.operation}"
+        found.append(Problem(code="unfinished", what=what, where="git", fix=finish(source), severity="warning"))
     changed = len(source.dirty) + len(source.untracked)
-    if changed:
+    if changed and not source.conflicts:
         noun = "1 file is" if changed == 1 else f"{changed} files are"
         what = f"{noun} not committed: {', '.join([*source.dirty, *source.untracked][:3])}"
         fix = "git add -A && git commit -m 'what changed'"

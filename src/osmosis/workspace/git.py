@@ -17,10 +17,30 @@ from .remote import Remote, parse_remote, scrub
 if TYPE_CHECKING:
     from git import Git
 
-__all__ = ["GitError", "Remote", "commit_of_pin", "git_at", "parse_remote", "read_source", "rollout_files", "run_git"]
+__all__ = [
+    "GitError",
+    "Remote",
+    "commit_of_pin",
+    "git_at",
+    "parse_remote",
+    "read_source",
+    "rollout_files",
+    "run_git",
+    "shown",
+]
 
 LARGE_FILE = 10 * 1024 * 1024
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
+_MARKS = {
+    "rebase-merge": "rebase",
+    "rebase-apply/applying": "am",
+    "rebase-apply": "rebase",
+    "MERGE_HEAD": "merge",
+    "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert",
+    "BISECT_LOG": "bisect",
+}
+"""What lies in the git folder in the middle of an operation."""
 _QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 
 
@@ -68,10 +88,22 @@ def read_source(root: Path) -> Source | None:
         raise
     # `.git` here (a folder, or a file in a worktree) means that this is the top: one call less.
     prefix = "" if (root / ".git").exists() else run_git(client, "rev-parse", "--show-prefix")
-    source = _parse_status(out, prefix)
+    source = _parse_status(shown(out), prefix)
     source.root = str(root)
+    if source.detached or source.conflicts:
+        source.operation = _operation(client)
     _add_remote(client, source)
     return source
+
+
+def _operation(client: Git) -> str | None:
+    folder = Path(run_git(client, "rev-parse", "--absolute-git-dir"))
+    return next((name for mark, name in _MARKS.items() if (folder / mark).exists()), None)
+
+
+def shown(text: str) -> str:
+    """Output of git for people and for JSON: bytes that are no UTF-8 replaced."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _add_remote(client: Git, source: Source) -> None:
@@ -97,8 +129,11 @@ def _parse_status(out: str, prefix: str) -> Source:
         kind, _, rest = entry.partition(" ")
         if kind == "#":
             _header(source, rest)
-        elif kind in ("1", "u"):
-            source.dirty.append(_inside(prefix, rest.split(" ", 7 if kind == "1" else 9)[-1]))
+        elif kind == "1":
+            source.dirty.append(_inside(prefix, rest.split(" ", 7)[-1]))
+        elif kind == "u":
+            source.dirty.append(_inside(prefix, rest.split(" ", 9)[-1]))
+            source.conflicts.append(source.dirty[-1])
         elif kind == "2":
             source.dirty.append(_inside(prefix, rest.split(" ", 8)[-1]))
             if (old := _inside(prefix, next(entries, ""))) and old not in source.dirty:
@@ -136,13 +171,13 @@ def rollout_files(root: Path, rollout: str, *, large: int = LARGE_FILE) -> Rollo
         if not path:
             continue
         if meta.startswith("160000"):
-            facts.submodules.append(path)
+            facts.submodules.append(shown(path))
             continue
         files.append(path)
         _judge_file(facts, root, path, large)
     facts.tracked = len(files)
     filtered = _lfs_by_attribute(client, root, folder, files)
-    facts.lfs = sorted({*facts.lfs, *filtered})
+    facts.lfs = sorted({*facts.lfs, *map(shown, filtered)})
     return facts
 
 
@@ -151,11 +186,11 @@ def _judge_file(facts: RolloutFiles, root: Path, path: str, large: int) -> None:
     try:
         size = file.lstat().st_size
         if size > large:
-            facts.large.append(FileFact(path=path, size=size))
+            facts.large.append(FileFact(path=shown(path), size=size))
         elif size < 1024 and file.is_file():
             with file.open("rb") as opened:
                 if opened.read(len(LFS_POINTER)) == LFS_POINTER:
-                    facts.lfs.append(path)
+                    facts.lfs.append(shown(path))
     except OSError:
         return  # deleted in the working tree: `git status` already says so
 

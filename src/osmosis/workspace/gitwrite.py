@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from .git import GitError, git_at, run_git
+from .git import GitError, git_at, run_git, shown
 
 FALLBACK_NAME = "osmosis"
 FALLBACK_EMAIL = "osmosis@localhost"
@@ -118,8 +118,8 @@ def make_snapshot(root: Path, message: str = "snapshot of the working tree") -> 
     base = parent or run_git(client, "hash-object", "-t", "tree", "/dev/null")
     diff = run_git(client, "diff", "--no-color", "--no-ext-diff", base, commit)
     files = run_git(client, "diff", "--name-only", "-z", base, commit)
-    names = tuple(f for f in files.split("\0") if f)
-    return Snapshot(commit, parent, f"{SNAPSHOT_REFS}/{commit}", diff, names)
+    names = tuple(shown(f) for f in files.split("\0") if f)
+    return Snapshot(commit, parent, f"{SNAPSHOT_REFS}/{commit}", shown(diff), names)
 
 
 def push_snapshot(root: Path, snapshot: Snapshot, *, remote: str = "origin") -> None:

@@ -17,6 +17,7 @@ from ..records.source import PinnedCommit, RolloutFiles, Source, SyncState
 
 # Which findings a person may overrule with --allow-dirty: the platform then runs what is synced.
 OVERRULED = (
+    "conflict",
     "dirty-rollout",
     "untracked-rollout",
     "unpushed",
@@ -25,8 +26,8 @@ OVERRULED = (
     "detached",
     "no-upstream",
 )
-# Which do not matter when the working tree itself is sent as a snapshot.
-BY_SNAPSHOT = (*OVERRULED, "not-in-git", "no-such-rollout-synced", "behind")
+# Which do not matter when the working tree itself is sent as a snapshot: it takes conflict markers for code.
+BY_SNAPSHOT = (*OVERRULED[1:], "not-in-git", "no-such-rollout-synced", "behind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,10 @@ def _branch(case: _Case) -> Iterator[Problem]:
 
 def _working_tree(case: _Case) -> Iterator[Problem]:
     source, default = case.source, _default_branch(case)
-    if source.detached and not _is_synced(case):
+    if source.operation and source.detached:
+        what = f"git is in the middle of a {source.operation}"
+        yield Problem(code="detached", what=what, where="HEAD", fix=finish(source))
+    elif source.detached and not _is_synced(case):
         fix = f'git switch {default or "main"}, or pin it: commit_sha = "{str(source.commit)[:12]}"'
         what = "HEAD is detached: no branch is checked out"
         yield Problem(code="detached", what=what, where="HEAD", fix=fix)
@@ -264,9 +268,12 @@ def _working_tree(case: _Case) -> Iterator[Problem]:
 
 
 def _uncommitted(case: _Case) -> Iterator[Problem]:
-    dirty = [p for p in case.source.dirty if p.startswith(f"{case.folder}/")]
+    dirty = [p for p in case.source.dirty if p.startswith(f"{case.folder}/") and p not in case.source.conflicts]
     new = [p for p in case.source.untracked if p.startswith(f"{case.folder}/")]
     name = case.experiment.rollout
+    if conflicts := [p for p in case.source.conflicts if p.startswith(f"{case.folder}/")]:
+        what = f"{_some(conflicts)} left with conflicts by a {case.source.operation or 'merge'}"
+        yield Problem(code="conflict", what=what, where=case.folder, fix=finish(case.source))
     if dirty:
         what = f"{_some(dirty)} changed and not committed"
         fix = f"git commit -am 'change {name}' && git push, or submit with --snapshot"
@@ -301,6 +308,16 @@ def _against_platform(case: _Case) -> Iterator[Problem]:
         what = f"the platform has not synced {str(source.commit)[:10]} ({have})"
         fix = "osmosis sync --wait, or submit with --wait-sync"
     yield Problem(code="not-synced", what=what, where=str(source.branch), fix=fix)
+
+
+def finish(source: Source) -> str:
+    """How to end what git is in the middle of."""
+    if source.operation == "bisect":
+        return "git bisect reset"
+    end = "git commit"
+    if source.operation:
+        end = f"git {source.operation} --continue, or give it up: git {source.operation} --abort"
+    return f"resolve the conflicts, git add them, then: {end}" if source.conflicts else end
 
 
 def _default_branch(case: _Case) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,36 @@ def test_detached_head(repo: GitWorkspace) -> None:
     repo.git("checkout", "--quiet", "--detach")
     source = read(repo)
     assert (source.branch, source.detached, source.upstream) == (None, True, None)
+
+
+def test_what_a_rebase_left_unfinished(repo: GitWorkspace) -> None:
+    for branch, text in (("one", "1\n"), ("two", "2\n")):
+        repo.git("checkout", "--quiet", "-B", branch, "origin/main")
+        repo.write("data/a.jsonl", text)
+        repo.commit()
+    with pytest.raises(GitError):
+        repo.git("rebase", "one")
+    source = read(repo)
+    assert (source.operation, source.conflicts, source.dirty) == ("rebase", ["data/a.jsonl"], ["data/a.jsonl"])
+    repo.git("rebase", "--abort")
+    assert (read(repo).operation, read(repo).conflicts) == (None, [])
+
+
+def test_a_merge_with_conflicts(repo: GitWorkspace) -> None:
+    for branch, text in (("one", "1\n"), ("two", "2\n")):
+        repo.git("checkout", "--quiet", "-B", branch, "origin/main")
+        repo.write("data/a.jsonl", text)
+        repo.commit()
+    with pytest.raises(GitError):
+        repo.git("merge", "one")
+    assert (read(repo).operation, read(repo).conflicts) == ("merge", ["data/a.jsonl"])
+
+
+def test_a_name_that_is_no_utf8_can_be_shown(repo: GitWorkspace) -> None:
+    (repo.root / os.fsdecode(b"data/caf\xe9.txt")).write_text("x")
+    source = read(repo)
+    assert source.untracked == ["data/caf\ufffd.txt"]
+    assert "caf" in source.model_dump_json()
 
 
 def test_no_remote(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -131,6 +132,15 @@ def test_a_snapshot_holds_the_working_tree_and_touches_nothing(repo: GitWorkspac
         "rollouts/multiply/pyproject.toml",
     }
     assert "+changed" in snapshot.diff
+
+
+def test_a_snapshot_of_bytes_that_are_no_utf8_can_be_sent(repo: GitWorkspace) -> None:
+    (repo.root / "data" / "latin.txt").write_bytes(b"caf\xe9\n")
+    (repo.root / os.fsdecode(b"data/caf\xe9.bin")).write_bytes(bytes(range(256)))
+    snapshot = make_snapshot(repo.root)
+    assert "+caf\ufffd" in snapshot.diff
+    json.dumps([snapshot.diff, *snapshot.files], ensure_ascii=False).encode()
+    assert "latin.txt" in repo.git("ls-tree", "-r", "--name-only", snapshot.commit)
 
 
 def test_a_snapshot_is_pushed_as_a_hidden_ref(repo: GitWorkspace) -> None:
