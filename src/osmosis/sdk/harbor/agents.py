@@ -1,0 +1,137 @@
+"""The agents that Harbor is told to run: one for our workflows, one in front of Harbor's own.
+
+Harbor makes them from the trial's config, which names nothing but a ticket; the endpoint's bearer comes from the
+ticket and reaches the sandbox as a variable of the agent's commands only. Imports Harbor, so only Harbor imports it.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from harbor.agents.base import BaseAgent
+from harbor.agents.capabilities import AgentCapabilities
+from harbor.agents.factory import AgentFactory
+from harbor.agents.installed.base import BaseInstalledAgent, NonZeroAgentExitCodeError
+from harbor.environments.base import BaseEnvironment
+from harbor.models.agent.context import AgentContext
+from harbor.models.trial.config import AgentConfig
+
+from ..._version import __version__
+from .inside import FAILED, RESULT_FILE
+from .instruction import under_task
+from .sandbox import CODE, ROOT, SDK
+from .ticket import Delivery, Ticket, find_ticket
+
+ARTIFACTS = "/logs/artifacts"
+OUTPUT_TAIL = 2000
+
+
+class WorkflowAgent(BaseAgent):
+    """Runs an `AgentWorkflow` in the trial's sandbox."""
+
+    capabilities = AgentCapabilities(atif=True)
+
+    def __init__(self, *args: Any, ticket: str, extra_env: dict[str, str] | None = None, **kwargs: Any) -> None:
+        self._ticket: Ticket = find_ticket(ticket)
+        variables = {**(extra_env or {}), **self._ticket.endpoint.environment(native=False)}
+        super().__init__(*args, extra_env=variables, **kwargs)
+        self._steps = 0
+
+    @staticmethod
+    def name() -> str:
+        return "osmosis-workflow"
+
+    def version(self) -> str:
+        return __version__
+
+    async def setup(self, environment: BaseEnvironment) -> None:
+        """Puts the SDK and the code into the sandbox, unless they are there."""
+        delivery = self._ticket.delivery
+        assert delivery is not None
+        there = await environment.exec(f"cat {SDK}/id", user="root")
+        if (there.stdout or "").strip() != delivery.sdk_id:
+            await self._command(environment, f"rm -rf {SDK} && mkdir -p {SDK}", "make room for the SDK")
+            await environment.upload_dir(delivery.sdk, SDK)
+        await self._command(environment, f"sh {SDK}/install.sh", "install the SDK")
+        if delivery.code is not None:
+            await self._command(environment, f"rm -rf {CODE} && mkdir -p {CODE}", "make room for the code")
+            await environment.upload_file(delivery.code, f"{ROOT}/code.tar.gz")
+            await self._command(environment, f"tar -xzf {ROOT}/code.tar.gz -C {CODE}", "unpack the code")
+        await self._command(environment, f"chmod -R a+rX {ROOT} && mkdir -p {ARTIFACTS}", "open the folders")
+
+    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        """Raises `NonZeroAgentExitCodeError` when the workflow failed; what it left says how."""
+        delivery = self._ticket.delivery
+        assert delivery is not None
+        self._steps += 1
+        request = {**self._ticket.request, "messages": self._messages(instruction)}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "request.json"
+            path.write_text(json.dumps(request, ensure_ascii=False), encoding="utf-8")
+            await environment.upload_file(path, f"{ROOT}/request.json")
+        result_file = (self.environment_logs_dir / RESULT_FILE).as_posix()
+        await self._command(environment, f"chmod a+r {ROOT}/request.json", "hand over the request")
+        done = await environment.exec(
+            f'{_python_path(delivery)} exec "$(cat {ROOT}/python)" -m osmosis.sdk.harbor.inside '
+            f"{ROOT}/request.json {shlex.quote(result_file)} {ARTIFACTS}"
+        )
+        if done.return_code == FAILED:
+            raise NonZeroAgentExitCodeError("the workflow failed")
+        if done.return_code != 0:
+            said = f"{done.stdout or ''}\n{done.stderr or ''}".strip()[-OUTPUT_TAIL:]
+            raise NonZeroAgentExitCodeError(f"the workflow's process ended with code {done.return_code}: {said}")
+
+    def _messages(self, instruction: str) -> list[dict[str, Any]]:
+        ticket = self._ticket
+        if self._steps == 1 and ticket.instruction and instruction.strip() == ticket.instruction.strip():
+            return ticket.messages
+        return under_task(ticket.messages, instruction)
+
+    async def _command(self, environment: BaseEnvironment, command: str, purpose: str) -> None:
+        done = await environment.exec(command, user="root")
+        if done.return_code != 0:
+            said = f"{done.stdout or ''}\n{done.stderr or ''}".strip()[-OUTPUT_TAIL:]
+            raise RuntimeError(f"the sandbox cannot {purpose} (exit code {done.return_code}): {said}")
+
+
+class NativeAgent:
+    """Stands in the trial's config for one of Harbor's agents; making it makes that agent, with the endpoint."""
+
+    DEFAULT_SETUP_TIMEOUT_SEC = BaseAgent.DEFAULT_SETUP_TIMEOUT_SEC
+
+    def __new__(cls, logs_dir: Path, model_name: str | None = None, *, ticket: str, **given: Any) -> BaseAgent:
+        found = find_ticket(ticket)
+        extra_env = {**(given.pop("extra_env", None) or {}), **found.endpoint.environment(native=True)}
+        config = AgentConfig(**{**found.native, "env": extra_env})
+        config.kwargs = {**_on_this_machine(config, found), **config.kwargs}
+        return AgentFactory.create_agent_from_config(config, logs_dir=logs_dir, **given)
+
+
+def setup_timeout_of(native: dict[str, Any]) -> float:
+    """How long a native agent's set-up takes at most, by its own class; `ValueError` when there is no such agent."""
+    return float(AgentFactory.get_agent_class_from_config(AgentConfig(**native)).DEFAULT_SETUP_TIMEOUT_SEC)
+
+
+def _on_this_machine(config: AgentConfig, ticket: Ticket) -> dict[str, Any]:
+    """Harbor's agents that call the model from the host read no variables of the sandbox: they are told directly."""
+    agent_class = AgentFactory.get_agent_class_from_config(config)
+    options = getattr(agent_class, "options_model", None)
+    fields = {} if options is None else options.model_fields
+    if issubclass(agent_class, BaseInstalledAgent) or "api_base" not in fields:
+        return {}
+    told: dict[str, Any] = {"api_base": ticket.endpoint.url}
+    if "llm_call_kwargs" in fields:
+        told["llm_call_kwargs"] = {"api_key": ticket.endpoint.key, **(config.kwargs.get("llm_call_kwargs") or {})}
+        config.kwargs.pop("llm_call_kwargs", None)
+    return told
+
+
+def _python_path(delivery: Delivery) -> str:
+    if not delivery.python_paths:
+        return ""
+    paths = ":".join(f"{CODE}/{path}".rstrip("/") for path in delivery.python_paths)
+    return f'PYTHONPATH="{paths}${{PYTHONPATH:+:$PYTHONPATH}}"'

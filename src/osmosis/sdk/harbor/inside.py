@@ -1,0 +1,143 @@
+"""The program that runs a workflow inside of a sandbox: `python -m osmosis.sdk.harbor.inside REQUEST RESULT ARTIFACTS`.
+
+It takes the rollout's endpoint from its environment, runs the workflow as `LocalBackend` does, and leaves the result
+and the conversation (an ATIF document) as files. It grades nothing: neither label nor grader ever reach the sandbox.
+`--check PROTOCOL REQUIREMENTS` says by its exit code whether this Python has what a workflow needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..._version import __version__
+from ...records.trajectory import build_trajectory
+from ...records.wire import RolloutInit
+from ..backend import LocalBackend
+from ..execution import ExecutionResult
+from ..types import AgentWorkflowConfig, json_safe
+from .sandbox import PROTOCOL
+from .ticket import ID_VARIABLE, KEY_VARIABLE, URL_VARIABLE
+
+FAILED = 3
+"""Exit code of a workflow that failed: the result says how."""
+RESULT_FILE = "osmosis-result.json"
+TRAJECTORY_FILE = "trajectory.json"
+
+
+class SandboxBackend(LocalBackend):
+    """`LocalBackend`, with what the workflow leaves in `ctx.artifacts_dir` where Harbor collects it."""
+
+    def __init__(self, workflow: str, config: AgentWorkflowConfig | None, artifacts: Path) -> None:
+        super().__init__(workflow, config)
+        self._artifacts_dir = artifacts
+
+    def _artifacts(self, init: RolloutInit) -> Path | None:
+        return self._artifacts_dir
+
+
+async def run(request: Mapping[str, Any], environ: Mapping[str, str], artifacts: Path) -> ExecutionResult:
+    """The workflow's own result; its sample has no reward."""
+    backend = SandboxBackend(str(request["workflow"]), load_config(request.get("config")), artifacts)
+    init = RolloutInit(
+        initial_messages=request["messages"],
+        metadata=request.get("metadata"),
+        rollout_id=environ.get(ID_VARIABLE),
+        chat_completions_url=environ.get(URL_VARIABLE, ""),
+        llm_api_key=environ.get(KEY_VARIABLE) or None,
+        grade=False,
+        agent_timeout_sec=request.get("agent_timeout_sec"),
+        extra_fields=request.get("extra_fields"),
+    )
+    return await backend.execute(init)
+
+
+def load_config(described: Mapping[str, Any] | None) -> AgentWorkflowConfig | None:
+    """What `code.describe_config` described."""
+    if described is None:
+        return None
+    module, _, name = str(described.get("object") or described["class"]).partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    made = found if "object" in described else found.model_validate(described["values"])
+    if not isinstance(made, AgentWorkflowConfig):
+        raise TypeError(f"{module}:{name} is no AgentWorkflowConfig")
+    return made
+
+
+def result_body(result: ExecutionResult) -> dict[str, Any]:
+    """The result as JSON; `read_result` of `outcome.py` reads it."""
+    sample = result.sample
+    body: dict[str, Any] = {
+        "protocol": PROTOCOL,
+        "status": result.status,
+        "err_category": result.err_category,
+        "failure": result.failure.to_dict() if result.failure else None,
+        "info": json_safe(result.info, "info"),
+        "sample": None,
+    }
+    if sample is not None:
+        body["sample"] = {
+            "messages": json_safe(sample.messages, "messages"),
+            "trajectory_messages": json_safe(sample.trajectory_messages, "trajectory_messages"),
+            "metrics": json_safe(sample.metrics, "metrics"),
+            "extra_fields": json_safe(sample.extra_fields, "extra_fields"),
+            "remove_sample": sample.remove_sample,
+        }
+    return body
+
+
+def check(protocol: str, requirements: Path) -> bool:
+    """Whether this Python speaks `protocol` and has all requirements; a wheel among them is the SDK itself."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from packaging.requirements import Requirement
+
+    if protocol != PROTOCOL:
+        return False
+    for line in requirements.read_text(encoding="utf-8").split("\n"):
+        if not line.strip() or line.startswith("./"):
+            continue
+        wanted = Requirement(line)
+        if wanted.marker is not None and not wanted.marker.evaluate():
+            continue
+        try:
+            if not wanted.specifier.contains(version(wanted.name), prereleases=True):
+                return False
+        except PackageNotFoundError:
+            return False
+    return True
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[0] == "--check":
+        return 0 if check(arguments[1], Path(arguments[2])) else 1
+    request_file, result_file, artifacts = (Path(one) for one in arguments)
+    request = json.loads(request_file.read_text(encoding="utf-8"))
+    result = asyncio.run(run(request, os.environ, artifacts))
+    _place(result_file, result_body(result))
+    kept = result.sample.trajectory_messages if result.sample is not None else None
+    if kept:
+        told = len(request["messages"])
+        named = os.environ.get(ID_VARIABLE, "rollout")
+        document = build_trajectory(json_safe(kept, "messages"), named, version=__version__, opening=told)
+        _place(result_file.with_name(TRAJECTORY_FILE), document.to_dict())
+    return 0 if result.status == "success" else FAILED
+
+
+def _place(path: Path, body: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.partial")
+    draft.write_text(json.dumps(body, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
