@@ -1,8 +1,9 @@
-"""The server under test of `server_throughput.py`: a trivial one-call agent loop behind `create_app`.
+"""The servers under test of `server_throughput.py`: a trivial one-call agent loop behind `create_app`, or, with the
+word `workflow` as third argument, a one-call workflow and its grader behind `create_rollout_server`.
 
-With a third argument every rollout also waits that many seconds, so that many are in flight at once; the lag of the
-event loop is then measured and printed as one JSON line at the end: as the clock shows it, and as the CPU time that the
-loop itself was busy, which is what the lag would be on a machine that nobody shares.
+With a number as third argument every rollout also waits that many seconds, so that many are in flight at once; the lag
+of the event loop is then measured and printed as one JSON line at the end: as the clock shows it, and as the CPU time
+that the loop itself was busy, which is what the lag would be on a machine that nobody shares.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
+from osmosis import AgentWorkflow, AgentWorkflowConfig, Grader, LocalBackend, create_rollout_server
 from osmosis.records.wire02 import OpenAIFunctionToolSchema, RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.serve.limits import ServeLimits
@@ -38,6 +41,18 @@ class OneCall(RolloutAgentLoop):
         done = await ctx.chat(messages, **ctx.request.completion_params)
         messages.append(done.message)
         return ctx.complete(messages, done.finish_reason)
+
+
+class Answers(AgentWorkflow[AgentWorkflowConfig]):
+    async def run(self, ctx: Any) -> list[dict[str, Any]]:
+        async with ctx.chat() as chat:
+            answer = await chat.complete(ctx.prompt, temperature=0.7, max_tokens=64)
+        return [*ctx.prompt, answer.message]
+
+
+class Exact(Grader[Any]):
+    async def grade(self, ctx: Any) -> None:
+        ctx.set_reward(1.0 if "42" in ctx.sample.messages[-1]["content"] else 0.0)
 
 
 class Lag:
@@ -71,8 +86,24 @@ def shown(lags: list[float]) -> dict[str, float]:
     return {name: round(value * 1000, 2) for name, value in {**points, "max": lags[-1]}.items()}
 
 
+def serve(app: FastAPI, port: int) -> None:
+    calm_collector()
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False, backlog=4096)
+
+
+def serve_workflow(port: int, slots: int) -> None:
+    config = AgentWorkflowConfig.model_validate({"name": "one-call", "concurrency": {"max_concurrent": slots}})
+    limits = ServeLimits(max_queue=50_000, rollout_timeout_s=600)
+    with tempfile.TemporaryDirectory() as spool:
+        backend = LocalBackend(Answers, config, Exact)
+        serve(create_rollout_server(backend, limits=limits, spool_dir=Path(spool), environ={}), port)
+
+
 def main() -> None:
     port, slots = int(sys.argv[1]), int(sys.argv[2])
+    if sys.argv[3:] == ["workflow"]:
+        serve_workflow(port, slots)
+        return
     loop = OneCall()
     loop.nap_s = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
     lag = Lag()
@@ -95,8 +126,7 @@ def main() -> None:
             limits=ServeLimits(max_queue=50_000, rollout_timeout_s=600),
             spool_dir=Path(spool),
         )
-        calm_collector()
-        uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False, backlog=4096)
+        serve(app, port)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""How many rollouts per second the server carries, against a bare FastAPI + aiohttp loop in the same run.
+"""How many rollouts per second the servers carry, against a bare FastAPI + aiohttp loop in the same run.
 
-`server_throughput.py [N] [ROUNDS]`: N one-call rollouts per round through POST /v1/rollout/init, one chat call and one
-completion, against a zero-latency trainer, alternating the two servers; prints medians and their ratio.
+`server_throughput.py [N] [ROUNDS]`: N one-call rollouts per round against a zero-latency trainer, alternating the
+servers; prints medians and the ratios to the bare loop. `bare` and `loop` (an agent loop) take POST /v1/rollout/init
+and make one chat call and one completion. A workflow with its grader takes POST /rollout: `workflow 0.3` makes two
+callbacks after its chat call, `workflow 0.4` is read under a lease instead.
 `server_throughput.py --inflight 10000`: that many rollouts in flight at once; prints the event loop's lag and the
 memory before and after. The trainer and the driver are raw protocols in this process, so the servers are measured.
 """
@@ -65,37 +67,81 @@ class Trainer(asyncio.Protocol):
             self.data = self.data[end + 4 + length :]
             if head.startswith(b"post /v1/chat"):
                 self.transport.write(CHAT_REPLY)  # type: ignore[attr-defined]
-            else:
+                continue
+            if not head.startswith(b"post /workflow-ended"):  # a result follows
                 Trainer.completed += 1
-                Trainer.errors += b'"COMPLETED"' not in body
-                self.transport.write(DONE_REPLY)  # type: ignore[attr-defined]
+                Trainer.errors += b'"COMPLETED"' not in body and b'"reward":1.0' not in body
+            self.transport.write(DONE_REPLY)  # type: ignore[attr-defined]
 
 
-async def submit(port: int, trainer: int, ids: list[str]) -> None:
-    """Sends the inits of one connection, one after the other."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for rollout_id in ids:
-        body = json.dumps(
-            {
-                "rollout_id": rollout_id,
-                "server_url": f"http://127.0.0.1:{trainer}",
-                "messages": MESSAGES,
-                "completion_params": {"temperature": 0.7, "max_tokens": 64},
-                "metadata": {"row_index": 1, "ground_truth": "42"},
-                "api_key": "bench",
-            }
-        ).encode()
-        writer.write(
-            b"POST /v1/rollout/init HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-            % len(body)
-            + body
-        )
-        head = await reader.readuntil(b"\r\n\r\n")
-        if b" 202 " not in head.split(b"\r\n", 1)[0]:
+HEADERS = "host: x\r\ncontent-type: application/json\r\n"
+
+
+class Client:
+    """One connection to a server: one request after the other."""
+
+    async def open(self, port: int) -> None:
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
+
+    async def ask(self, first: str, body: dict[str, Any] | None = None, expect: int = 200) -> bytes:
+        sent = b"" if body is None else json.dumps(body).encode()
+        self._writer.write(f"{first}\r\n{HEADERS}content-length: {len(sent)}\r\n\r\n".encode() + sent)
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        if b" %d " % expect not in head.split(b"\r\n", 1)[0]:
             raise RuntimeError(head.decode())
-        length = int(head.lower().split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
-        await reader.readexactly(length)
-    writer.close()
+        return await self._reader.readexactly(int(head.lower().split(b"content-length:", 1)[1].split(b"\r\n", 1)[0]))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def submit(port: int, trainer: int, ids: list[str], generation: str) -> None:
+    """Sends the inits of one connection; of generation 0.4 it also reads the results."""
+    client = Client()
+    await client.open(port)
+    url = f"http://127.0.0.1:{trainer}"
+    leases = {}
+    for rollout_id in ids:
+        if generation == "0.2":
+            await client.ask("POST /v1/rollout/init HTTP/1.1", init02(rollout_id, url), 202)
+            continue
+        answer = await client.ask("POST /rollout HTTP/1.1", init03(rollout_id, url, generation), 202)
+        if generation == "0.4":
+            leases[rollout_id] = json.loads(answer)["polling_lease_token"]
+    for rollout_id, lease in leases.items():
+        state: dict[str, Any] = {"status": "queued"}
+        while state["status"] in ("queued", "running", "grading"):
+            first = f"GET /rollout/{rollout_id}/result HTTP/1.1\r\nX-Osmosis-Rollout-Lease: {lease}"
+            state = json.loads(await client.ask(first))
+        Trainer.completed += 1
+        Trainer.errors += state["sample"]["reward"] != 1.0
+    client.close()
+
+
+def init02(rollout_id: str, url: str) -> dict[str, Any]:
+    return {
+        "rollout_id": rollout_id,
+        "server_url": url,
+        "messages": MESSAGES,
+        "completion_params": {"temperature": 0.7, "max_tokens": 64},
+        "metadata": {"row_index": 1, "ground_truth": "42"},
+        "api_key": "bench",
+    }
+
+
+def init03(rollout_id: str, url: str, generation: str) -> dict[str, Any]:
+    body = {
+        "rollout_id": rollout_id,
+        "initial_messages": MESSAGES,
+        "label": "42",
+        "metadata": {"row_index": 1},
+        "chat_completions_url": f"{url}/v1",
+        "llm_api_key": "bench",
+    }
+    if generation == "0.3":
+        body |= {"completion_callback_url": f"{url}/workflow-ended", "grader_callback_url": f"{url}/graded"}
+        body["controller_api_key"] = "bench"
+    return body
 
 
 def usage_of(pid: int) -> tuple[float, float]:
@@ -136,12 +182,12 @@ class Server:
         return usage_of(self.process.pid)
 
 
-async def carry(server: Server, trainer: int, ids: list[str], connections: int) -> float:
+async def carry(server: Server, trainer: int, ids: list[str], connections: int, generation: str = "0.2") -> float:
     """Seconds until every rollout has completed."""
     Trainer.completed = 0
     started = time.perf_counter()
     parts = [ids[i::connections] for i in range(connections)]
-    await asyncio.gather(*(submit(server.port, trainer, part) for part in parts if part))
+    await asyncio.gather(*(submit(server.port, trainer, part, generation) for part in parts if part))
     while Trainer.completed < len(ids):
         await asyncio.sleep(0.002)
         if time.perf_counter() - started > 300:
@@ -150,27 +196,39 @@ async def carry(server: Server, trainer: int, ids: list[str], connections: int) 
 
 
 async def throughput(trainer: int, port: int, count: int, rounds: int) -> dict[str, Any]:
-    found: dict[str, list[tuple[float, float, float]]] = {"bare": [], "ours": []}
-    async with Server("bare_server.py", port, "100") as bare, Server("our_server.py", port + 1, "100") as ours:
-        for name, server in (("bare", bare), ("ours", ours)):
-            await carry(server, trainer, [f"{name}-warm-{i}" for i in range(200)], 16)
-        for turn in range(rounds):
-            for name, server in (("bare", bare), ("ours", ours)):
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    async with (
+        Server("bare_server.py", port, "100") as bare,
+        Server("our_server.py", port + 1, "100") as loop,
+        Server("our_server.py", port + 2, "100", "workflow") as workflow,
+    ):
+        cases = {
+            "bare": (bare, "0.2"),
+            "loop": (loop, "0.2"),
+            "workflow 0.3": (workflow, "0.3"),
+            "workflow 0.4": (workflow, "0.4"),
+        }
+        for turn in range(rounds + 1):
+            for name, (server, generation) in cases.items():
+                tag = name.replace(" ", "-")
                 cpu = server.usage[0]
-                took = await carry(server, trainer, [f"{name}-{turn}-{i}" for i in range(count)], 16)
+                ids = [f"{tag}-{turn}-{i}" for i in range(count if turn else 200)]  # the first turn warms up
+                took = await carry(server, trainer, ids, 16, generation)
                 after = server.usage
-                found[name].append((count / took, (after[0] - cpu) / count * 1000, after[1]))
+                if turn:
+                    found.setdefault(name, []).append((count / took, (after[0] - cpu) / count * 1000, after[1]))
     report: dict[str, Any] = {}
     for name, values in found.items():
         rates, cpus, memory = zip(*values, strict=True)
+        pairs = list(zip(values, found["bare"], strict=True))
         report[name] = {
             "rollouts_per_s": round(statistics.median(rates), 1),
             "cpu_ms": round(statistics.median(cpus), 3),
             "MiB": round(memory[-1], 1),
+            "rate_of_bare": round(statistics.median(ours[0] / theirs[0] for ours, theirs in pairs), 3),
+            "cpu_of_bare": round(statistics.median(ours[1] / theirs[1] for ours, theirs in pairs), 3),
         }
-    pairs = [ours[0] / bare[0] for ours, bare in zip(found["ours"], found["bare"], strict=True)]
-    report["ratio"] = round(statistics.median(pairs), 3)
-    return report
+    return {**report, "errors": Trainer.errors}
 
 
 async def inflight(trainer: int, port: int, count: int, rounds: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -80,12 +81,17 @@ def parse_completion(body: Any) -> ChatCompletion:
     )
 
 
+@lru_cache(maxsize=16)
+def _retry(max_attempts: int) -> Retry:
+    waits = _MAX_WAIT_S * (max_attempts - 1)
+    return Retry(max_attempts=max_attempts, max_delay_s=8.0, rate_limit_budget_s=waits)
+
+
 class _Endpoint(RetryingModel):
     """One rollout's endpoint, over connections that all rollouts share."""
 
     def __init__(self, url: str, api_key: str | None, timeout_s: float, max_attempts: int, pool: Pool) -> None:
-        waits = _MAX_WAIT_S * (max_attempts - 1)
-        super().__init__(_SPEC, retry=Retry(max_attempts=max_attempts, max_delay_s=8.0, rate_limit_budget_s=waits))
+        super().__init__(_SPEC, retry=_retry(max_attempts))
         parts = urlsplit(url)
         headers = {"content-type": "application/json"}
         if api_key:
