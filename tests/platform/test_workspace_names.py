@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osmosis.platform.services.workspaces import NAME, RESERVED
+from osmosis.records.workspace_name import RESERVED, WORKSPACE_NAME
 
 
 @pytest.mark.parametrize("name", ["runs", "api", "git", "login", "static", "demo.git"])
@@ -17,7 +17,7 @@ def test_a_name_that_the_platform_uses_itself_is_refused(shared, name) -> None:
 
 def test_every_first_word_of_an_address_is_reserved(shared) -> None:
     words = {route.path.split("/")[1] for route in shared.anonymous.app.routes}
-    possible = {word for word in words if NAME.match(word)}
+    possible = {word for word in words if WORKSPACE_NAME.match(word)}
     assert {"runs", "api", "git", "health"} <= possible
     assert possible <= RESERVED
 

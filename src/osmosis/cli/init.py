@@ -54,9 +54,10 @@ def init(
         raise ValidationError("--platform needs git: the platform gets the code by push", hint="leave --no-git out")
     name, dest = _place(ctx, name, here)
     client = _client(ctx, platform) if git else None
-    from ..workspace.create import check_destination, check_workspace_name, create_workspace
+    from ..records.workspace_name import check_workspace_name
+    from ..workspace.create import check_destination, create_workspace
 
-    check_workspace_name(name)
+    check_workspace_name(name, command="osmosis init {} --here" if here else "osmosis init {}")
     check_destination(dest, here=here)
     if client is not None:
         _check_name_on_platform(ctx, client, name, dest)
@@ -93,7 +94,7 @@ def _place(ctx: AppContext, name: str | None, here: bool) -> tuple[str, Path]:
         dest = ctx.cwd.resolve()
         return name or dest.name.lower(), dest
     if name is None:
-        from ..workspace.create import WORKSPACE_NAME
+        from ..records.workspace_name import WORKSPACE_NAME
         from .prompts import ask
 
         def fits(text: str) -> bool | str:

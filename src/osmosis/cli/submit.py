@@ -112,7 +112,8 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
 
 def _config_path(ctx: AppContext, workspace: Workspace, options: SubmitOptions) -> Path:
     if options.config and (ctx.path(options.config).exists() or options.config.endswith(".toml")):
-        return ctx.path(options.config)
+        from_top = workspace.root / options.config  # as every message shows it
+        return from_top if not ctx.path(options.config).exists() else ctx.path(options.config)
     found = pick_config(workspace, options.kind, options.config)
     return found if found.is_absolute() else ctx.path(found)
 
@@ -164,8 +165,13 @@ def _check_code(case: _Case) -> None:
         case.snapshot = make_snapshot(case.workspace.root)
 
 
-def _sync_body(case: _Case) -> Mapping[str, Any]:
-    """What the platform has; a platform that does not know the repository says so as data."""
+def _sync_body(case: _Case) -> Mapping[str, Any] | None:
+    """What the platform has; a platform that does not know the repository says so as data.
+
+    None without a remote that names a repository: there is nothing to ask about, and git's findings say why.
+    """
+    if case.facts.source is None or case.facts.source.identity is None:
+        return None
     try:
         return case.client.sync.state()
     except OsmosisError as error:

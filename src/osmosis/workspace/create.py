@@ -7,18 +7,16 @@ finished folder.
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import Conflict, ValidationError
+from ..errors import Conflict
+from ..records.workspace_name import check_workspace_name
 from .gitwrite import commit_paths, init_repository
 from .layout import check_rollout_name
 from .templates import find_template, render_rollout, render_workspace
-
-WORKSPACE_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 
 
 @dataclass(slots=True)
@@ -35,19 +33,12 @@ class Created:
     """The commit made; None without git, or when there was nothing new to commit."""
 
 
-def check_workspace_name(name: str) -> None:
-    """Raises ValidationError unless a platform accepts the name and it can be a folder."""
-    if WORKSPACE_NAME.match(name):
-        return
-    better = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:63]
-    raise ValidationError(
-        f"workspace name {name!r}: use small letters, digits, - _ and ., at most 63, starting with a letter or digit",
-        hint=f"osmosis init {better}" if better else "osmosis init my-workspace",
-    )
-
-
 def check_destination(dest: Path, *, here: bool) -> None:
     """Raises Conflict when `dest` is not a place for a new workspace."""
+    inside = next((folder for folder in (dest, *dest.parents) if _is_git_folder(folder)), None)
+    if inside is not None:
+        what = "is a git folder without a working tree" if inside == dest else f"is inside the git folder {inside}"
+        raise Conflict(f"{dest} {what}", hint=f"git clone {inside} and init there, or choose another folder")
     if here or not dest.exists():
         return
     if not dest.is_dir():
@@ -55,6 +46,11 @@ def check_destination(dest: Path, *, here: bool) -> None:
     if any(dest.iterdir()):
         kind = "is a workspace already" if (dest / "rollouts").is_dir() else "exists and is not empty"
         raise Conflict(f"{dest} {kind}", hint=f"cd {dest.name} && osmosis init --here, or choose another name")
+
+
+def _is_git_folder(folder: Path) -> bool:
+    """What git itself takes for a repository: a bare one, or the `.git` of a working tree."""
+    return (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()
 
 
 def create_workspace(

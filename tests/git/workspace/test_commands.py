@@ -16,6 +16,8 @@ from osmosis.testing.git_workspace import GitWorkspace
     [
         ("init", "INTERACTIVE_REQUIRED", "nobody can be asked here", "NAME or --here"),
         ("init Bad", "VALIDATION", "workspace name 'Bad'", "osmosis init bad"),
+        ("init Bad --here", "VALIDATION", "workspace name 'Bad'", "osmosis init bad --here"),
+        ("init runs --no-platform", "VALIDATION", "own addresses use it", "osmosis init my-runs"),
         ("init new --no-git --platform", "VALIDATION", "--platform needs git", "leave --no-git out"),
         ("init new --template nothing --no-platform", "NOT_FOUND", "no template 'nothing'", "one of: multiply"),
         ("rollout new Bad", "VALIDATION", "rollout name 'Bad'", "osmosis rollout new bad"),

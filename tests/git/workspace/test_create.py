@@ -9,7 +9,7 @@ import pytest
 from osmosis.errors import Conflict, NotFound, OsmosisError, ValidationError
 from osmosis.testing.git_workspace import GitWorkspace
 from osmosis.workspace.create import create_workspace
-from osmosis.workspace.git import read_source
+from osmosis.workspace.git import git_at, read_source, run_git
 from osmosis.workspace.layout import Workspace, check, find_workspace
 
 
@@ -63,6 +63,17 @@ def test_an_occupied_place(tmp_path: Path, repo: GitWorkspace) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Conflict, match="is a file"):
         create_workspace(tmp_path / "file", "file")
+
+
+def test_a_bare_repository_is_no_place_for_files(tmp_path: Path) -> None:
+    bare = tmp_path / "owner" / "repo.git"
+    bare.mkdir(parents=True)
+    run_git(git_at(bare), "init", "--quiet", "--bare")
+    before = sorted(bare.rglob("*"))
+    for place in (bare, bare / "hooks", bare / "hooks" / "new"):
+        with pytest.raises(Conflict, match="git folder"):
+            create_workspace(place, "demo", here=True)
+    assert sorted(bare.rglob("*")) == before
 
 
 def test_a_wrong_template_leaves_nothing(tmp_path: Path) -> None:

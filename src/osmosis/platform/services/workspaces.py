@@ -11,33 +11,16 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, Forbidden, NotFound, ValidationError
+from osmosis.records.workspace_name import check_workspace_name
 
 from .. import tables
 
-NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
-RESERVED = {
-    "api", "assets", "auth", "datasets", "device", "devices", "docs", "evals", "git", "health", "help", "login",
-    "logout", "models", "openapi.json", "platform", "repository", "robots.txt", "rollouts", "rollout-servers", "runs",
-    "secrets", "servers", "settings", "static", "status", "tokens", "users", "workspaces",
-}  # fmt: skip
-"""First words of addresses, in use or to come: a workspace's pages start with its name. A test knows the routes."""
 IDENTITY = re.compile(r"^[A-Za-z0-9._~-]+/[A-Za-z0-9._-]+$")
 
 
 def create(session: Session, user: tables.User, name: str) -> tables.Workspace:
     """A new workspace owned by this person. Conflict when the name is taken, ValidationError when none may have it."""
-    if not NAME.match(name):
-        raise ValidationError(
-            f"{name!r} is not a workspace name",
-            hint="use lower-case letters, digits, - _ and ., at most 63, starting with a letter or digit",
-            field="name",
-        )
-    if name in RESERVED or name.endswith(".git"):
-        raise ValidationError(
-            f"{name!r} cannot be the name of a workspace: the platform's own addresses use it",
-            hint=f"choose another name, for example my-{name.removesuffix('.git')}",
-            field="name",
-        )
+    check_workspace_name(name)
     if session.scalars(sa.select(tables.Workspace).where(tables.Workspace.name == name)).first():
         raise Conflict(f"a workspace named {name!r} exists already", hint="choose another name", field="name")
     workspace = tables.Workspace(name=name)
