@@ -154,6 +154,50 @@ def test_a_changed_score_function_is_shown_and_agreed_to(osmosis):
     assert figures["max"] == 0.5
 
 
+def test_a_regrade_uses_edited_rows_openly_and_refuses_other_prompts(osmosis):
+    path = osmosis.folder / "d.jsonl"
+    assert osmosis(f"{OFFLINE} --name r -q")[0] == 0
+    before = path.read_text()
+    path.write_text(before.replace('"ground_truth": "63"', '"ground_truth": "none"'))
+    code, out, err = osmosis("eval regrade r --json")
+    assert code == 0, err
+    data = json.loads(out)["data"]
+    assert (data["regraded"], data["edited"]) == (10, 1)
+    assert data["summary"]["eval_fns"]["chat_score:exact"]["passed"] <= 9
+    for edited in (before.replace("What is 3", "What was 3"), "".join(before.splitlines(True)[:4])):
+        path.write_text(edited)
+        code, _, err = osmosis("eval regrade r --json")
+        assert code == 1
+        assert "another prompt" in err
+    path.write_text(before)
+    assert osmosis("eval regrade r -q")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("eval regrade r --pass-threshold nan", 1, "--pass-threshold must be a finite number"),
+        ("eval resume r --run-timeout 0", 1, "--run-timeout must be above 0"),
+        ("eval resume r --max-cost 0", 1, "--max-cost must be above 0"),
+        ("eval resume r --fail-under nan", 1, "--fail-under must be a finite number"),
+        ("eval resume r timeout", 2, "--retry-failed"),
+        ("eval resume r --retry-failed bad_luck", 2, "no failure class"),
+        ("eval compare r r --margin nan", 2, "--margin must be a number from 0 up"),
+        ("eval compare r r --flips -1", 2, "--flips must not be negative"),
+        ("eval compare r r --score none", 1, "scores: chat_score:exact"),
+        ("eval report r --html --md", 2, "exclude each other"),
+    ],
+)
+def test_wrong_lines_about_a_run_leave_it_as_it_is(osmosis, line, code, words):
+    assert osmosis(f"{OFFLINE} --name r -q")[0] == 0
+    folder = osmosis.folder / ".osmosis" / "runs" / "r"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    found, _, err = osmosis(line)
+    assert found == code, err
+    assert words in err
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
 def test_baselines_stand_beside_the_model_in_the_results(osmosis):
     code, out, err = osmosis(f"{OFFLINE} --name r --baseline offline/echo -o r.json")
     assert code == 0, err

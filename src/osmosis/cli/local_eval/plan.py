@@ -164,9 +164,18 @@ def _check_together(flags: LocalFlags) -> None:
 
 
 def check_limits(
-    *, max_cost: float | None = None, max_tokens_total: int | None = None, fail_under: float | None = None
+    *,
+    max_cost: float | None = None,
+    max_tokens_total: int | None = None,
+    run_timeout: float | None = None,
+    fail_under: float | None = None,
+    pass_threshold: float | None = None,
 ) -> None:
     """Refuses limits that say nothing or end a run before it begins."""
+    if run_timeout is not None and not 0 < run_timeout < math.inf:
+        raise ValidationError(f"--run-timeout must be above 0, got {run_timeout:g}")
+    if pass_threshold is not None and not math.isfinite(pass_threshold):
+        raise ValidationError(f"--pass-threshold must be a finite number, got {pass_threshold}")
     if max_cost is not None and not 0 < max_cost < math.inf:
         raise ValidationError(f"--max-cost must be above 0, got {max_cost:g}")
     if max_tokens_total is not None and max_tokens_total < 1:

@@ -47,7 +47,7 @@ def resume(
     ctx = current()
     if classes and not retry_failed:
         raise UsageError(f"unexpected argument: {classes[0]}", hint="failure classes go with --retry-failed")
-    check_limits(max_cost=max_cost, max_tokens_total=max_tokens_total, fail_under=fail_under)
+    check_limits(max_cost=max_cost, max_tokens_total=max_tokens_total, run_timeout=run_timeout, fail_under=fail_under)
     run = stored_run(ctx, name)
     plan = run.plan
     if batch_size is not None:
@@ -56,8 +56,6 @@ def resume(
         plan.budget.max_cost_usd = max_cost
     if max_tokens_total is not None:
         plan.budget.max_total_tokens = max_tokens_total
-    if run_timeout is not None and not run_timeout > 0:
-        raise ValidationError(f"--run-timeout must be above 0, got {run_timeout:g}")
     plan.timeouts.run_s = run_timeout
     run.api_key = api_key
     run.output = ctx.path(output) if output else None
@@ -70,7 +68,9 @@ def resume(
 def regrade(
     name: Annotated[str, typer.Argument(help="Name of the run, or its folder.")],
     eval_fn: Annotated[list[str] | None, typer.Option("--eval-fn", help="Score with these instead. Repeat.")] = None,
-    rubric: Annotated[list[str] | None, typer.Option(help="Score with this rubric too: file.yaml#id. Repeat.")] = None,
+    rubric: Annotated[
+        list[str] | None, typer.Option(help="Score with this rubric instead: file.yaml#id. Repeat.")
+    ] = None,
     pass_threshold: Annotated[float | None, typer.Option(help="Another threshold.")] = None,
     failed_only: Annotated[bool, typer.Option("--failed-only", help="Only rollouts with a failed score.")] = False,
     output: Annotated[str | None, typer.Option("-o", "--output", help="Write the results document.")] = None,
@@ -83,7 +83,10 @@ def regrade(
         osmosis eval regrade nightly
         osmosis eval regrade nightly --eval-fn rewards:stricter --pass-threshold 0.5
     """
+    from .plan import check_limits
+
     ctx = current()
+    check_limits(pass_threshold=pass_threshold)
     run = stored_run(ctx, name)
     if eval_fn or rubric:
         run.plan.score_fns = [*(eval_fn or []), *(f"rubric:{r}" for r in rubric or [])]
@@ -147,20 +150,28 @@ def _regrade(ctx: AppContext, run: Any, *, failed_only: bool) -> DetailResult | 
     if not plan.score_fns:
         raise UsageError("this run has only its grader's rewards", hint="give --eval-fn module:function")
     scorers = load_scorers(plan.score_fns, run.base_dir, timeout_s=plan.timeouts.score_s, environ=ctx.environ)
-    facts = scan_dataset(run.dataset, plan.selection)
+    row_hashes: dict[int, str] = {}
+    facts = scan_dataset(run.dataset, plan.selection, row_hashes=row_hashes)
+    if not plan.skip_bad_rows:
+        facts.refuse_bad(run.dataset)
     journal = Journal(run.folder, redactor=Redactor(declared_secrets(run.secrets, ctx.environ)))
     stored: dict[str, str] = {}
     keys = KeySet()
+    changed: dict[int, list[list[dict[str, Any]]]] = {}
     for line in journal.lines():
         key = (line["row_index"], line["attempt"])
         failed = any(s.get("failure") for s in (line.get("scores") or {}).values())
         if line["status"] == "success" and (failed or not failed_only):
             keys.add(key)
+            if line.get("hashes", {}).get("row", row_hashes.get(key[0])) != row_hashes.get(key[0]):
+                changed.setdefault(key[0], []).append(line["messages"])
             stored = line.get("hashes") or stored
     hashes = {**{k: v for k, v in stored.items() if k != "row"}, "score": score_hash(plan.score_fns, run.base_dir)}
 
     def rows() -> Any:
         return read_rows(run.dataset, plan.selection, skip_bad=plan.skip_bad_rows)
+
+    _check_changed(run, changed, rows())
 
     async def go() -> Any:
         try:
@@ -182,15 +193,41 @@ def _regrade(ctx: AppContext, run: Any, *, failed_only: bool) -> DetailResult | 
         write_results(run.output, journal, plan, report)
     code = exit_code(report)
     report = without_secrets(report, journal.redactor)
-    note = f"{len(keys)} rollouts scored again"
+    count = sum(map(len, changed.values()))
+    note = f"{len(keys)} rollouts scored again" + (f", {count} of them on rows that were edited since" if count else "")
     if run.quiet:
         return code
     from ...engine.results import summary_part
 
-    data = {"name": plan.name, "journal": str(run.folder), "regraded": len(keys), "summary": summary_part(report)}
+    data = {
+        "name": plan.name,
+        "journal": str(run.folder),
+        "regraded": len(keys),
+        "edited": count,
+        "summary": summary_part(report),
+    }
     return DetailResult(
         journal.redactor.data(data),
         exit_code=code,
         next_steps=next_steps(plan, report),
         human=lambda console: draw_report(console, plan, report, notes=[note]),
     )
+
+
+def _check_changed(run: Any, changed: dict[int, list[list[dict[str, Any]]]], rows: Any) -> None:
+    """A conversation can be scored against an edited row while it still begins as that row does; else it is refused."""
+    from ...errors import Conflict
+
+    left = dict(changed)
+    for row in rows if changed else ():
+        opening = row.messages()
+        if all(talk[: len(opening)] == opening for talk in changed.get(row.index, ())):
+            left.pop(row.index, None)
+    if left:
+        shown = ", ".join(map(str, sorted(left)[:5])) + (" ..." if len(left) > 5 else "")
+        raise Conflict(
+            f"{sum(map(len, left.values()))} rollouts of run {run.plan.name} are of rows with another prompt now, or "
+            f"none: rows {shown}",
+            hint=f"osmosis eval resume {run.plan.name} runs them again; or put the dataset back",
+            rows=sorted(left),
+        )
