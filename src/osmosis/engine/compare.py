@@ -1,5 +1,6 @@
 """Two runs side by side, paired by row and attempt: the difference with a bootstrap interval over rows, McNemar's
-test for pass rates, and every flip. Pairs that one side has no score for are counted apart, never as zeros.
+test for pass rates, and every flip. Pairs that one side has no score for are counted apart; a second difference has
+failures as zeros, so that a run that crashes where it is hard does not look better than one that tries.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 from osmosis.errors import ValidationError
 from osmosis.records.report import Interval
-from osmosis.records.rollout import Message
+from osmosis.records.rollout import Message, RolloutStatus
 
 from .journal import Journal
 from .recorded import RecordedRollouts
@@ -53,9 +54,10 @@ class Comparison:
     """Scored on A's side alone."""
     only_b: int
     mean_a: float
+    """Of the pairs, over rows."""
     mean_b: float
     difference: float
-    """B minus A, mean over rows."""
+    """B minus A."""
     interval: Interval | None
     pass_rate_a: float
     pass_rate_b: float
@@ -63,6 +65,12 @@ class Comparison:
     lost: int
     p_value: float
     """McNemar, exact, two-sided."""
+    failed_a: int = 0
+    """Pairs that both ran and only B has a score for."""
+    failed_b: int = 0
+    difference_failures_0: float = 0.0
+    """B minus A over all pairs that both ran, failures as 0."""
+    interval_failures_0: Interval | None = None
     flips: list[Flip] = field(default_factory=list)
 
     @property
@@ -73,16 +81,17 @@ class Comparison:
         return "better" if self.difference > 0 else "worse"
 
     def regressed(self, margin: float = 0.0) -> bool:
-        """Whether B can be worse than A by more than `margin`: the interval's lower end is below it.
+        """Whether B can be worse than A by more than `margin`, over what both have a score for or with failures as 0.
 
         With a margin of 0, only a difference that is clearly negative counts.
         """
-        if self.interval is None:
-            return self.difference < -margin
-        return self.interval.low < -margin if margin > 0 else self.interval.high < 0
+        return _worse(self.difference, self.interval, margin) or self.fails_more(margin)
+
+    def fails_more(self, margin: float = 0.0) -> bool:
+        """Whether B is worse once its failures count as 0."""
+        return self.failed_b > 0 and _worse(self.difference_failures_0, self.interval_failures_0, margin)
 
     def to_dict(self) -> dict[str, Any]:
-        ci = [self.interval.low, self.interval.high] if self.interval else None
         return {
             "score": self.score,
             "pairs": self.pairs,
@@ -92,7 +101,11 @@ class Comparison:
             "mean_a": self.mean_a,
             "mean_b": self.mean_b,
             "difference": self.difference,
-            "difference_ci": ci,
+            "difference_ci": _pair(self.interval),
+            "failed_a": self.failed_a,
+            "failed_b": self.failed_b,
+            "difference_failures_0": self.difference_failures_0,
+            "difference_failures_0_ci": _pair(self.interval_failures_0),
             "pass_rate_a": self.pass_rate_a,
             "pass_rate_b": self.pass_rate_b,
             "gained": self.gained,
@@ -107,36 +120,42 @@ def compare(a: Journal, b: Journal, *, score: str | None = None, threshold: floa
     """Run `b` against run `a`. `score` defaults to the first that both have; `threshold` to run `a`'s."""
     name = score or _common_score(a, b)
     threshold = a.plan().pass_threshold if threshold is None else threshold
-    before, after = dict(_values(a, name)), dict(_values(b, name))
+    ran_a, ran_b = _values(a, name), _values(b, name)
+    before = {key: value for key, value in ran_a.items() if value is not None}
+    after = {key: value for key, value in ran_b.items() if value is not None}
     shared = sorted(key for key in before if key in after)
     if not shared:
         raise ValidationError(
-            f"the two runs have no pair with the score {name!r}", hint="compare runs over the same rows and attempts"
+            f"the two runs have no pair with the score {name!r}",
+            hint=f"compare runs over the same rows and attempts; scores: {', '.join(_score_names(a)) or 'none'}",
         )
-    by_row: dict[int, list[float]] = {}
-    flips: list[Flip] = []
-    for key in shared:
-        by_row.setdefault(key[0], []).append(after[key] - before[key])
-        if (before[key] >= threshold) != (after[key] >= threshold):
-            flips.append(Flip(key[0], key[1], before[key], after[key]))
-    differences = [sum(values) / len(values) for values in by_row.values()]
+    flips = [
+        Flip(*key, before[key], after[key]) for key in shared if (before[key] >= threshold) != (after[key] >= threshold)
+    ]
+    mean_a, mean_b = (_over_rows({key: side[key] for key in shared}) for side in (before, after))
+    both = [key for key in ran_a if key in ran_b and (key in before or key in after)]
+    zeros_a, zeros_b = (_over_rows({key: side[key] or 0.0 for key in both}) for side in (ran_a, ran_b))
     gained = sum(1 for flip in flips if flip.gained)
     n = len(shared)
     return Comparison(
         score=name,
         pairs=n,
-        rows=len(by_row),
+        rows=len(mean_a),
         only_a=len(before) - n,
         only_b=len(after) - n,
-        mean_a=sum(before[k] for k in shared) / n,
-        mean_b=sum(after[k] for k in shared) / n,
-        difference=sum(differences) / len(differences),
-        interval=bootstrap_interval(differences),
+        mean_a=_mean(mean_a),
+        mean_b=_mean(mean_b),
+        difference=_mean(mean_b) - _mean(mean_a),
+        interval=bootstrap_interval([mean_b[row] - mean_a[row] for row in mean_a]),
         pass_rate_a=sum(1 for k in shared if before[k] >= threshold) / n,
         pass_rate_b=sum(1 for k in shared if after[k] >= threshold) / n,
         gained=gained,
         lost=len(flips) - gained,
         p_value=mcnemar(gained, len(flips) - gained),
+        failed_a=sum(1 for key in both if key not in before),
+        failed_b=sum(1 for key in both if key not in after),
+        difference_failures_0=_mean(zeros_b) - _mean(zeros_a),
+        interval_failures_0=bootstrap_interval([zeros_b[row] - zeros_a[row] for row in zeros_a]),
         flips=flips,
     )
 
@@ -149,17 +168,42 @@ def transcripts(a: Journal, b: Journal, flips: list[Flip]) -> Iterator[tuple[Fli
         yield flip, before.read(key).messages, after.read(key).messages
 
 
-def _values(journal: Journal, name: str) -> Iterator[tuple[Key, float]]:
-    for line in journal.lines():
-        value = ((line.get("scores") or {}).get(name) or {}).get("value")
-        if value is not None:
-            yield (line["row_index"], line["attempt"]), value
+def _values(journal: Journal, name: str) -> dict[Key, float | None]:
+    """The score of every rollout that was not skipped; None where it failed."""
+    values: dict[Key, float | None] = {}
+    for outcome in journal.outcomes():
+        if outcome.status is not RolloutStatus.SKIPPED:
+            score = outcome.scores.get(name)
+            values[(outcome.row_index, outcome.attempt)] = score.value if score is not None else None
+    return values
+
+
+def _over_rows(values: dict[Key, float]) -> dict[int, float]:
+    """The mean of each row."""
+    rows: dict[int, list[float]] = {}
+    for key in sorted(values):
+        rows.setdefault(key[0], []).append(values[key])
+    return {row: sum(found) / len(found) for row, found in rows.items()}
+
+
+def _mean(rows: dict[int, float]) -> float:
+    return sum(rows.values()) / len(rows)
+
+
+def _worse(difference: float, interval: Interval | None, margin: float) -> bool:
+    if interval is None:
+        return difference < -margin
+    return interval.low < -margin if margin > 0 else interval.high < 0
+
+
+def _pair(interval: Interval | None) -> list[float] | None:
+    return [interval.low, interval.high] if interval else None
 
 
 def _score_names(journal: Journal) -> list[str]:
     names: dict[str, None] = {}
-    for line in journal.lines():
-        names.update(dict.fromkeys(line.get("scores") or {}))
+    for outcome in journal.outcomes():
+        names.update(dict.fromkeys(outcome.scores))
     return list(names)
 
 

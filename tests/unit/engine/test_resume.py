@@ -172,6 +172,28 @@ def test_a_clear_loss_is_a_regression(tmp_path, make_plan):
     assert not compare(b, a).regressed()
 
 
+def test_a_run_that_fails_where_it_is_hard_is_no_better(tmp_path, make_plan):
+    """By what both scored, B is better: it crashed on every row that A had wrong, and on some that A had right."""
+    a = write(tmp_path / "a", make_plan(), {(r, 0): float(r % 4 != 0) for r in range(40)})
+    b = write(tmp_path / "b", make_plan(), {(r, 0): 1.0 if r % 4 == 1 else None for r in range(40)})
+    found = compare(a, b)
+    assert (found.pairs, found.failed_a, found.failed_b) == (10, 0, 30)
+    assert (found.difference, found.verdict) == (0.0, "no clear difference")
+    assert found.difference_failures_0 == pytest.approx(-0.5)
+    assert found.regressed()
+    assert found.fails_more()
+    assert not compare(b, a).regressed()
+    assert found.to_dict()["difference_failures_0_ci"][1] < 0
+
+
+def test_the_difference_is_that_of_the_means_shown(tmp_path, make_plan):
+    plan = make_plan(attempts=3)
+    a = write(tmp_path / "a", plan, {(0, 0): 0.0, (0, 1): 0.0, (0, 2): 0.0, (1, 0): 1.0, (2, 0): 0.5})
+    b = write(tmp_path / "b", plan, {(0, 0): 1.0, (0, 1): 1.0, (0, 2): 1.0, (1, 0): 0.0, (2, 0): 0.5})
+    found = compare(a, b)
+    assert found.difference == pytest.approx(found.mean_b - found.mean_a) == pytest.approx(0.0)
+
+
 def test_runs_without_a_common_score_cannot_be_compared(tmp_path, make_plan):
     a = write(tmp_path / "a", make_plan(), {(0, 0): 1.0})
     b = write(tmp_path / "b", make_plan(), {(0, 0): 1.0}, name="g")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,8 +41,10 @@ def compare(
     from .session import open_run
 
     ctx = current()
-    if margin < 0:
-        raise UsageError("--margin must not be negative")
+    if not 0 <= margin < math.inf:
+        raise UsageError(f"--margin must be a number from 0 up, got {margin}")
+    if flips < 0:
+        raise UsageError(f"--flips must not be negative, got {flips}")
     first, second = open_run(ctx, a), open_run(ctx, b)
     found = compare_runs(first, second, score=score)
     worse = found.regressed(margin)
@@ -84,6 +87,7 @@ def _draw(
                 "mean": f"{found.mean_a:.4f} -> {found.mean_b:.4f}",
                 "difference": f"{found.difference:+.4f}{ci}",
                 "pass rate": f"{found.pass_rate_a:.4f} -> {found.pass_rate_b:.4f}",
+                **_failed(found),
                 "flips": f"{found.gained} gained, {found.lost} lost (McNemar p = {found.p_value:.4g})",
             }
         )
@@ -97,4 +101,15 @@ def _draw(
             last = message_text(messages[-1]) if messages else ""
             console.print(Text(f"  {side.upper()}: {clean(last)[:400]}"))
     if worse:
-        console.print(Text(f"regression (margin {margin:g})", style="bold red"))
+        why = ": B fails where A has a score" if found.fails_more(margin) else ""
+        console.print(Text(f"regression (margin {margin:g}){why}", style="bold red"))
+
+
+def _failed(found: Comparison) -> dict[str, str]:
+    """A line of its own when one run failed where the other has a score."""
+    if not (found.failed_a or found.failed_b):
+        return {}
+    ci = found.interval_failures_0
+    between = f" [{ci.low:+.4f}, {ci.high:+.4f}]" if ci else ""
+    counts = f"{found.failed_a} in A, {found.failed_b} in B"
+    return {"failed": f"{counts}; difference with failures as 0: {found.difference_failures_0:+.4f}{between}"}
