@@ -31,6 +31,7 @@ _HOMES: dict[str, str] = {
     "ConcurrencyConfig": "osmosis.sdk.types",
     "RolloutSample": "osmosis.sdk.types",
     "LocalBackend": "osmosis.sdk.backend",
+    "HarborBackend": "osmosis.sdk.harbor.backend",
     # agent loops
     "RolloutAgentLoop": "osmosis.sdk.agent_loop",
     "RolloutContext": "osmosis.sdk.agent_loop",

@@ -15,6 +15,7 @@ _HOMES = {
     "Grader": "osmosis.sdk.grader:Grader",
     "GraderConfig": "osmosis.sdk.types:GraderConfig",
     "GraderContext": "osmosis.sdk.context:GraderContext",
+    "HarborBackend": "osmosis.sdk.harbor.backend:HarborBackend",
     "InitResponse": "osmosis.records.wire02:InitResponse",
     "LocalBackend": "osmosis.sdk.backend:LocalBackend",
     "MissingAPIKeyError": "osmosis.sdk.judge_model:MissingAPIKeyError",

@@ -58,6 +58,9 @@ from osmosis.sdk.exceptions import (
 from osmosis.sdk.grader import (
     Grader as Grader,
 )
+from osmosis.sdk.harbor.backend import (
+    HarborBackend as HarborBackend,
+)
 from osmosis.sdk.judge import (
     evaluate_rubric as evaluate_rubric,
 )

@@ -90,6 +90,13 @@ def _agent(path: str, found: Any, module: ModuleType | None, grader: type[Grader
         # A config without a limit: how many run at once is the plan's decision here.
         config = AgentWorkflowConfig(name=found.__name__)
         return Agent(path, backend=LocalBackend(found, config, grader or _only_grader(path, module)))
+    from osmosis.sdk.harbor.backend import HarborBackend
+
+    if isinstance(found, HarborBackend):
+        raise LoadError(
+            f"{path} is a HarborBackend: its agent runs in sandboxes, which cannot call into this process",
+            hint=f"serve it (`osmosis serve -m {path} --local`), then evaluate that with --server URL",
+        )
     raise LoadError(
         f"{path} is a {type(found).__name__}, which is no agent",
         hint="name a RolloutAgentLoop (instance or class), an AgentWorkflow class or a LocalBackend",

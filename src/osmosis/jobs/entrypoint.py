@@ -97,7 +97,7 @@ def _has_agent(tree: ast.Module) -> bool:
         if isinstance(node, ast.ClassDef) and AGENT_BASES & {_last_name(base) for base in node.bases}:
             return True
         made = node.value if isinstance(node, ast.Assign) else None
-        if isinstance(made, ast.Call) and _last_name(made.func) == "LocalBackend":
+        if isinstance(made, ast.Call) and _last_name(made.func) in ("LocalBackend", "HarborBackend"):
             return True
     return False
 

@@ -21,10 +21,11 @@ from osmosis.records.wire import PORT_VARIABLE
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.grader import Grader
+from osmosis.sdk.harbor.backend import HarborBackend
 from osmosis.sdk.types import AgentWorkflowConfig, GraderConfig
 from osmosis.sdk.workflow import AgentWorkflow
 
-WHAT_IS_SERVED = "an ASGI app, a LocalBackend, an agent loop, or a workflow with its grader"
+WHAT_IS_SERVED = "an ASGI app, a LocalBackend or HarborBackend, an agent loop, or a workflow with its grader"
 
 
 def make_app(module: ModuleType) -> Any:
@@ -32,7 +33,9 @@ def make_app(module: ModuleType) -> Any:
     app = _one(module, _is_app, "app", prefer=("app",))
     if app is not None:
         return app
-    backend = _one(module, lambda value: isinstance(value, LocalBackend), "backend", prefer=("backend",))
+    backend = _one(
+        module, lambda value: isinstance(value, (LocalBackend, HarborBackend)), "backend", prefer=("backend",)
+    )
     if backend is None:
         loop = _agent_loop(module)
         if loop is not None:

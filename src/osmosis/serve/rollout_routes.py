@@ -206,7 +206,7 @@ class RolloutDesk:
         if init.agent_timeout_sec is not None:
             grader = init.grader_timeout_sec if init.grade else 0.0
             known = init.agent_timeout_sec + (grader if grader is not None else self.limits.rollout_timeout_s)
-            limit = known + self.limits.timeout_grace_s
+            limit = known + self.limits.timeout_grace_s + float(getattr(self.backend, "overhead_s", 0.0))
         else:
             limit = self.limits.rollout_timeout_s
 

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,6 +39,9 @@ class Backend(Protocol):
 
     async def execute(self, init: RolloutInit, *, on_state: Callable[[RolloutState], None] | None = None) -> Any: ...
 
+    # A backend may also have `max_queue_depth` (rollouts that may wait; None: the server's own limit) and `overhead_s`
+    # (seconds a rollout may take beyond its own time limits).
+
 
 def create_rollout_server(
     backend: Backend,
@@ -65,7 +69,7 @@ def create_rollout_server(
         configure_logs()
     runtime = ServerRuntime(
         backend.max_concurrent,
-        limits or ServeLimits(),
+        _limits_of(backend, limits or ServeLimits()),
         spool_dir=spool_dir or default_spool(environ),
         delivery_policy=delivery_policy,
     )
@@ -80,6 +84,11 @@ def create_rollout_server(
     add_rollout_routes(app, desk)
     app.state.rollouts = desk
     return app
+
+
+def _limits_of(backend: Backend, limits: ServeLimits) -> ServeLimits:
+    depth = getattr(backend, "max_queue_depth", None)
+    return limits if depth is None else replace(limits, max_queue=depth)
 
 
 def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, api_key: str | None) -> FastAPI:

@@ -24,6 +24,7 @@ from osmosis.paths import DEFAULT_PLATFORM_URL
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.console import Console
+from osmosis.sdk.harbor.backend import HarborBackend
 from osmosis.sdk.settings import RolloutSettings, get_settings
 from osmosis.sdk.validator import ValidationResult, validate_agent_loop
 
@@ -266,7 +267,7 @@ def app_of(
         return target
     raise ServeError(
         f"{options.target or target!r} cannot be served",
-        hint="name a RolloutAgentLoop, an AgentWorkflow class, a LocalBackend or a FastAPI app",
+        hint="name a RolloutAgentLoop, an AgentWorkflow class, a LocalBackend, a HarborBackend or a FastAPI app",
     )
 
 
@@ -303,7 +304,12 @@ def print_panel(options: ServeOptions, name: str) -> None:
 
 def _load(options: ServeOptions) -> Any:
     from osmosis.engine.agent import load_agent
+    from osmosis.engine.loader import load_object
 
+    if ":" in options.target:
+        found = load_object(options.target, Path(options.base_dir))
+        if isinstance(found, HarborBackend):
+            return found
     agent = load_agent(options.target, Path(options.base_dir))
     return agent.loop if agent.loop is not None else agent.backend
 

@@ -22,6 +22,7 @@ _HOMES = {
     "Grader": "osmosis.sdk.grader:Grader",
     "GraderConfig": "osmosis.sdk.types:GraderConfig",
     "GraderContext": "osmosis.sdk.context:GraderContext",
+    "HarborBackend": "osmosis.sdk.harbor.backend:HarborBackend",
     "InitResponse": "osmosis.records.wire02:InitResponse",
     "LLMClientProtocol": "osmosis.sdk.agent_loop:LLMClientProtocol",
     "LocalBackend": "osmosis.sdk.backend:LocalBackend",

@@ -118,6 +118,9 @@ from osmosis.sdk.exceptions import (
 from osmosis.sdk.grader import (
     Grader as Grader,
 )
+from osmosis.sdk.harbor.backend import (
+    HarborBackend as HarborBackend,
+)
 from osmosis.sdk.messages import (
     count_messages_by_role as count_messages_by_role,
 )

@@ -106,6 +106,7 @@ MODULES = {
     "osmosis_ai.rollout.grader": "Grader",
     "osmosis_ai.rollout.types": "AgentWorkflowConfig GraderConfig ConcurrencyConfig RolloutSample",
     "osmosis_ai.rollout.backend.local": "LocalBackend",
+    "osmosis_ai.rollout.backend.harbor": "HarborBackend",
 }
 EXTRAS = {
     "osmosis_ai.rollout.integrations.agents.openai_agents",

@@ -203,6 +203,8 @@ class HarborBackend:
         try:
             try:
                 result = await self._through_harbor(trial)
+                if result.sample is not None:
+                    result.sample.label = init.label
             finally:
                 await asyncio.shield(asyncio.to_thread(self._close, trial))
             if result.status == "success" and self._grading is not None and init.grade:

@@ -3,7 +3,11 @@
 from osmosis.sdk.backend import (
     LocalBackend as LocalBackend,
 )
+from osmosis.sdk.harbor.backend import (
+    HarborBackend as HarborBackend,
+)
 
 __all__ = [
+    "HarborBackend",
     "LocalBackend",
 ]
