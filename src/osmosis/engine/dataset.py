@@ -203,8 +203,12 @@ def _json(path: Path) -> Iterator[Raw]:
     import ijson
 
     with path.open("rb") as source:
-        if source.read(3) != _BOM:
-            source.seek(0)
+        start = len(_BOM) if source.read(3) == _BOM else 0
+        source.seek(start)
+        first = next((byte for block in iter(lambda: source.read(4096), b"") if (byte := block.lstrip()[:1])), b"")
+        if first not in (b"", b"["):  # an object or a number would be read as a file without rows
+            raise DatasetError(f"{path}: not a JSON array of objects: it begins with {first.decode('latin-1')!r}")
+        source.seek(start)
         try:
             for data in ijson.items(source, "item", use_float=True):
                 yield None, data

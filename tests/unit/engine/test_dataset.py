@@ -121,6 +121,7 @@ def test_bytes_that_are_no_utf8_are_bad_rows(tmp_path):
     [
         ("d.txt", "x", "unknown format"),
         ("d.json", '{"a": 1', "JSON"),
+        ("d.json", ' {"a": 1}', "not a JSON array of objects"),
         ("d.parquet", "x", "Parquet"),
         ("no.jsonl", None, "no dataset"),
     ],
