@@ -357,7 +357,7 @@ def declared_secrets(names: Sequence[str], environ: Mapping[str, str], *known: s
         raise UsageError("--secret needs the name of a variable", hint="--secret SERVICE_TOKEN")
     missing = [name for name in names if not environ.get(name)]
     if missing:
-        raise ValidationError(f"--secret {', '.join(missing)}: not set", hint=f"export {missing[0]}=...")
+        raise ValidationError(f"secrets are not set here: {', '.join(missing)}", hint=f"export {missing[0]}=...")
     return [environ[name] for name in names] + [value for value in known if value]
 
 

@@ -29,6 +29,9 @@ def resume(
     max_tokens_total: Annotated[int | None, typer.Option(help="New limit in tokens, those so far included.")] = None,
     run_timeout: Annotated[float | None, typer.Option(help="Seconds for this session.")] = None,
     api_key: Annotated[str | None, typer.Option(help="The key, when it is in no variable.")] = None,
+    secrets_file: Annotated[
+        str | None, typer.Option("--secrets-file", help="NAME=value lines, for a config's run; - is stdin.")
+    ] = None,
     output: Annotated[str | None, typer.Option("-o", "--output", help="Write the results document.")] = None,
     fail_under: Annotated[float | None, typer.Option(help="Exit 1 when the first score's mean is below.")] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Agree to rerun or regrade changed inputs.")] = False,
@@ -48,7 +51,8 @@ def resume(
     if classes and not retry_failed:
         raise UsageError(f"unexpected argument: {classes[0]}", hint="failure classes go with --retry-failed")
     check_limits(max_cost=max_cost, max_tokens_total=max_tokens_total, run_timeout=run_timeout, fail_under=fail_under)
-    run = stored_run(ctx, name)
+    check_classes(classes or [])
+    run = stored_run(ctx, name, secrets_file)
     plan = run.plan
     if batch_size is not None:
         plan.concurrency, plan.adaptive = parse_concurrency(batch_size)
@@ -61,7 +65,6 @@ def resume(
     run.output = ctx.path(output) if output else None
     run.fail_under, run.yes, run.quiet = fail_under, yes, quiet
     run.retry_failed = (classes or []) if retry_failed else None
-    check_classes(classes or [])
     return run_local(ctx, run)
 
 
@@ -73,6 +76,9 @@ def regrade(
     ] = None,
     pass_threshold: Annotated[float | None, typer.Option(help="Another threshold.")] = None,
     failed_only: Annotated[bool, typer.Option("--failed-only", help="Only rollouts with a failed score.")] = False,
+    secrets_file: Annotated[
+        str | None, typer.Option("--secrets-file", help="NAME=value lines, for a config's run; - is stdin.")
+    ] = None,
     output: Annotated[str | None, typer.Option("-o", "--output", help="Write the results document.")] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No report on stdout.")] = False,
 ) -> DetailResult | int:
@@ -87,7 +93,7 @@ def regrade(
 
     ctx = current()
     check_limits(pass_threshold=pass_threshold)
-    run = stored_run(ctx, name)
+    run = stored_run(ctx, name, secrets_file)
     if eval_fn or rubric:
         run.plan.score_fns = [*(eval_fn or []), *(f"rubric:{r}" for r in rubric or [])]
     if pass_threshold is not None:
@@ -97,8 +103,8 @@ def regrade(
     return _regrade(ctx, run, failed_only=failed_only)
 
 
-def stored_run(ctx: AppContext, name: str) -> Any:
-    """The `LocalRun` that the run's `run.json` describes."""
+def stored_run(ctx: AppContext, name: str, secrets_file: str | None = None) -> Any:
+    """The `LocalRun` that the run's `run.json` describes, in the surroundings that its config gave it."""
     from .session import LocalRun, open_run
 
     journal = open_run(ctx, name)
@@ -110,10 +116,21 @@ def stored_run(ctx: AppContext, name: str) -> Any:
     base = Path(local["base_dir"])
     if not base.is_dir():
         raise ValidationError(f"the folder of run {name} is gone: {base}", hint="move it back, or run anew")
+    rollout, env = local.get("rollout"), local.get("env") or {}
+    if rollout is not None:
+        from ..own_environment import continue_inside
+        from .run import surround
+
+        continue_inside(ctx, base, rollout)
+        surround(ctx, env, local.get("secrets") or [], secrets_file)
+    elif secrets_file is not None:
+        raise UsageError("--secrets-file goes with the run of a config", hint="export the variables")
     return LocalRun(
         plan,
         base,
         journal.folder.parent,
+        rollout=rollout,
+        env=env,
         grader=local.get("grader"),
         server_key_env=local.get("server_key_env"),
         secrets=local.get("secrets") or [],

@@ -63,12 +63,14 @@ def run(
     path = typed if typed and typed.is_file() else ctx.path(pick_config(workspace, "eval", config))
     loaded, _ = load_eval_config(path, workspace.root)
     continue_inside(ctx, workspace.root, loaded.experiment.rollout)
-    _set_secrets(ctx, loaded, secrets_file)
+    surround(ctx, loaded.env, loaded.secret_names(), secrets_file)
     local = LocalRun(
         _plan(workspace, loaded, given, _dataset(ctx, workspace, loaded, dataset_file)),
         workspace.root,
         runs_dir(ctx),
         secrets=loaded.secret_names(),
+        rollout=loaded.experiment.rollout,
+        env=loaded.env,
         output=ctx.path(output) if output else None,
         fail_under=fail_under,
         yes=yes,
@@ -131,13 +133,13 @@ def _plan(workspace: Workspace, config: EvalConfig, given: dict[str, Any], datas
     )
 
 
-def _set_secrets(ctx: AppContext, config: EvalConfig, secrets_file: str | None) -> None:
-    """`[env]` and the secrets, for this process: from the file, else from the environment."""
+def surround(ctx: AppContext, env: dict[str, str], secrets: list[str], secrets_file: str | None) -> None:
+    """A config's variables and secrets, for this process: secrets from the file, else from the environment."""
     from ..submit import read_secrets_file
 
-    values = {**config.env, **(read_secrets_file(ctx, secrets_file) if secrets_file else {})}
+    values = {**env, **(read_secrets_file(ctx, secrets_file) if secrets_file else {})}
     ctx.environ = {**ctx.environ, **values}
-    missing = [name for name in config.secret_names() if not ctx.environ.get(name)]
+    missing = [name for name in secrets if not ctx.environ.get(name)]
     if missing:
         raise ValidationError(
             f"secrets are not set here: {', '.join(missing)}",
@@ -145,4 +147,4 @@ def _set_secrets(ctx: AppContext, config: EvalConfig, secrets_file: str | None) 
             missing=missing,
         )
     # The rollout's code runs in this process and reads its variables where it always does.
-    os.environ.update({name: ctx.environ[name] for name in (*config.env, *config.secret_names())})
+    os.environ.update({name: ctx.environ[name] for name in (*env, *secrets)})

@@ -60,6 +60,10 @@ class LocalRun:
     """Run failed rollouts again: of these categories or phases, all when empty; None = do not."""
     baselines: list[ModelSpec] = field(default_factory=list)
     pilot: int | None = None
+    rollout: str | None = None
+    """Of this workspace, when a config says what runs."""
+    env: dict[str, str] = field(default_factory=dict)
+    """The config's variables; nothing secret."""
     must_exist: bool = False
     """A resume: the run has to be there."""
 
@@ -78,6 +82,8 @@ class LocalRun:
             "grader": self.grader,
             "server_key_env": self.server_key_env,
             "secrets": self.secrets,
+            "rollout": self.rollout,
+            "env": self.env,
         }
 
 

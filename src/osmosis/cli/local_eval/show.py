@@ -85,7 +85,14 @@ def next_steps(plan: EvalPlan, report: Report) -> list[NextStep]:
     steps = []
     if report.completed < report.total:
         steps.append(NextStep("go on", command=f"osmosis eval resume {plan.name}"))
-    if report.failed or any(s.failed for s in report.scores):
+    if (
+        not report.failed
+        and report.completed == report.total
+        and any(s.failed for s in report.scores)
+        and plan.score_fns
+    ):
+        steps.append(NextStep("score those again", command=f"osmosis eval regrade {plan.name} --failed-only"))
+    elif report.failed or any(s.failed for s in report.scores):
         steps.append(NextStep("run the failed ones again", command=f"osmosis eval resume {plan.name} --retry-failed"))
     steps.append(NextStep("conversations and plots", command=f"osmosis eval report {plan.name} --html"))
     return steps
