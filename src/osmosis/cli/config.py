@@ -16,7 +16,15 @@ from ..workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspa
 from .context import AppContext, current
 from .output import Column, DetailResult, ListResult, NextStep, OperationResult
 
-app = typer.Typer(help="Check, show and change configs.", no_args_is_help=True)
+app = typer.Typer(
+    help="""Check, show and change configs.
+
+    Example:
+        osmosis config check
+        osmosis config set evaluation.n 5
+    """,
+    no_args_is_help=True,
+)
 
 
 @app.command("check")

@@ -11,7 +11,15 @@ from ..workspace.layout import Workspace, check_rollout_name, find_workspace
 from .context import AppContext, current
 from .output import Column, ListResult, NextStep, OperationResult
 
-app = typer.Typer(help="Make and list rollouts.", no_args_is_help=True)
+app = typer.Typer(
+    help="""Make and list rollouts.
+
+    Example:
+        osmosis rollout new multiply --template multiply
+        osmosis rollout list
+    """,
+    no_args_is_help=True,
+)
 DEFAULT_TEMPLATE = "empty"
 
 
@@ -69,7 +77,7 @@ def new(
     )
 
 
-app.command("init", hidden=True, help="The same as `rollout new`.")(new)
+app.command("init", hidden=True)(new)
 
 
 def _ask_template(ctx: AppContext) -> str:

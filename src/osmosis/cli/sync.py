@@ -15,7 +15,7 @@ from .output import DetailResult, NextStep, OperationResult
 if TYPE_CHECKING:
     from ..client import PlatformClient
 
-app = typer.Typer(help="What the platform has of this repository.", invoke_without_command=True)
+app = typer.Typer(invoke_without_command=True)
 NOT_CONNECTED = ("GIT_REPOSITORY_NOT_CONNECTED", "GIT_SCOPE_REQUIRED", "WORKSPACE_SCOPE_HEADER_ACCESS_DENIED")
 _BUSY = ("Pending", "Syncing")
 POLL_S = 0.5

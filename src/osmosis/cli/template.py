@@ -11,7 +11,15 @@ from ..workspace.layout import find_workspace
 from .context import current
 from .output import Column, DetailResult, ListResult, NextStep, OperationResult
 
-app = typer.Typer(help="Templates of rollouts and workspaces.", no_args_is_help=True)
+app = typer.Typer(
+    help="""Templates of rollouts and workspaces.
+
+    Example:
+        osmosis template list
+        osmosis template update multiply
+    """,
+    no_args_is_help=True,
+)
 
 
 @app.command("list")

@@ -53,6 +53,14 @@ def test_a_group_lists_its_commands(tmp_path: Path, path: tuple[str, ...]) -> No
     assert f"Usage: {' '.join(['osmosis', *path])} COMMAND" in asked.out
 
 
+@pytest.mark.parametrize("name", [name for name, entry in ROOT.commands.items() if not entry.hidden])
+def test_every_help_page_has_an_example(tmp_path: Path, name: str) -> None:
+    if name == "help":
+        return
+    page = run_command(name, "--help", cwd=tmp_path).out
+    assert re.search(r"^ +osmosis [a-z-]+", page, re.MULTILINE), page
+
+
 def test_h_and_help_work_everywhere(tmp_path: Path) -> None:
     assert "Usage: osmosis eval info" in run_command("eval", "info", "-h", cwd=tmp_path).out
     assert "Usage: osmosis eval info" in run_command("help", "eval", "info", cwd=tmp_path).out
