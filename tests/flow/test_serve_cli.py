@@ -234,6 +234,7 @@ async def test_an_app_is_served_as_it_is(tmp_path: Path) -> None:
         ([], AGENT, "not logged in"),
         (["--local", "--api-key", "k"], AGENT, "exclude each other"),
         (["--local", "--log-level", "loud"], AGENT, "--log-level"),
+        (["--local", "--log", "/dev/null/x"], AGENT, "cannot write traces"),
         (["--local"], "import does_not_exist", "does_not_exist"),
         (["--local"], AGENT.replace("return []", "return None"), "GET_TOOLS_RETURNS_NONE"),
         (["--local"], "agent_loop = 7", "no agent"),

@@ -167,6 +167,7 @@ def serve(
     import uvicorn
 
     _check_port(options.host, options.port)
+    _check_folder(options.log_dir)
     (announce or print_panel)(options, name_of(target))
     common: dict[str, Any] = {
         "host": options.host,
@@ -320,6 +321,15 @@ def _import_string(loop: RolloutAgentLoop) -> str | None:
     if module is None or module.__name__ == "__main__":
         return None
     return next((f"{module.__name__}:{name}" for name, value in vars(module).items() if value is loop), None)
+
+
+def _check_folder(log_dir: str | None) -> None:
+    if log_dir is None:
+        return
+    try:
+        Path(log_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ServeError(f"cannot write traces to {log_dir}: {exc.strerror or exc}", hint="name another --log") from exc
 
 
 def _check_port(host: str, port: int) -> None:
