@@ -8,7 +8,6 @@ nor repeats a call; both raise `asyncio.TimeoutError` or `OSError`-like errors, 
 
 from __future__ import annotations
 
-import urllib.request
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -73,8 +72,10 @@ def open_wire(
 
 
 def _proxied(host: str) -> bool:
-    proxies = urllib.request.getproxies()
-    return bool(proxies.get("http") or proxies.get("all")) and not urllib.request.proxy_bypass(host)
+    from urllib.request import getproxies, proxy_bypass  # brings the whole of http.client: not for loopback
+
+    proxies = getproxies()
+    return bool(proxies.get("http") or proxies.get("all")) and not proxy_bypass(host)
 
 
 class PlainWire:
