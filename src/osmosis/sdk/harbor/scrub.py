@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 log = logging.getLogger(__name__)
 
-REDACTED = b"[redacted]"
+REDACTED = b"[REDACTED]"
 
 
 def scrub(folder: Path, secrets: Iterable[str]) -> int:
