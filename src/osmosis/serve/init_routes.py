@@ -18,22 +18,18 @@ from starlette.applications import Starlette
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.wire02 import LoopStatus, RolloutRequest, RolloutResponse
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.deadline import contained
 from osmosis.sdk.failures import describe, failure_of
 from osmosis.sdk.settings import RolloutSettings
 from osmosis.sdk.types import finite_reward
 
 from .desk import Draining, Entry, QueueFull
 from .http import HttpProblem, parse, read_body, reply_json, wire_text
-from .loop_backend import checked_run, tool_dicts, trace_into
+from .loop_backend import AskTools, checked_run, tool_dicts, trace_into
 from .outcome import Outcome
 from .runtime import ServerRuntime
 from .spool import Post
 from .trace import TraceFolder
 from .trainer_model import TrainerModel
-
-SLOW_TOOLS_S = 0.005
-"""A `get_tools` that takes longer is called in a thread from then on, so that it holds nobody up."""
 
 
 @dataclass(eq=False, slots=True)
@@ -72,7 +68,7 @@ class LoopDesk:
         self._ttl_s = record_ttl_s
         self._traces = traces
         self._started: dict[str, Started] = {}
-        self._tools_in_thread = True
+        self._tools = AskTools(loop)
         runtime.background.append(self.clean)
 
     async def init(self, request: RolloutRequest) -> bytes:
@@ -90,7 +86,7 @@ class LoopDesk:
         started = Started(request.rollout_id, answered)
         self._started[key] = started
         try:
-            tools = await self._tools(request)
+            tools = await self._tools.of(request)
             answer = orjson.dumps({"rollout_id": request.rollout_id, "tools": tool_dicts(tools)})
             # A result that an earlier process could not deliver is on its way: it must stay the only one.
             if not self.runtime.delivery.has(request.rollout_id):
@@ -133,19 +129,6 @@ class LoopDesk:
             raise HttpProblem(429, "the queue is full", headers={"Retry-After": "5"}) from None
         except Draining:
             raise HttpProblem(503, "the server is shutting down", headers={"Retry-After": "30"}) from None
-
-    async def _tools(self, request: RolloutRequest) -> Any:
-        def call() -> tuple[Any, float]:
-            started = time.perf_counter()
-            tools = self.loop.get_tools(request)
-            return tools, time.perf_counter() - started
-
-        async def ask() -> tuple[Any, float]:
-            return await asyncio.to_thread(call) if self._tools_in_thread else call()
-
-        tools, took = await contained(ask())
-        self._tools_in_thread = took > SLOW_TOOLS_S
-        return tools
 
     def _start(self, request: RolloutRequest, tools: Any, started: Started) -> None:
         run = LoopRun(request)

@@ -4,6 +4,7 @@ its model calls go to the rollout's own URL, with the tools in each request. The
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,32 @@ from osmosis.sdk.failures import failure_of, wire_category
 from osmosis.sdk.types import RolloutSample
 
 from .trace import TraceFolder
+
+SLOW_TOOLS_S = 0.005
+"""A `get_tools` that takes longer is called in a thread from then on, so that it holds nobody up."""
+
+
+class AskTools:
+    """`get_tools` of one loop: in a thread unless it was quick the last time."""
+
+    def __init__(self, loop: RolloutAgentLoop) -> None:
+        self._loop = loop
+        self._in_thread = True
+
+    async def of(self, request: RolloutRequest) -> Any:
+        """What the loop returned, unchecked."""
+
+        def call() -> tuple[Any, float]:
+            started = time.perf_counter()
+            tools = self._loop.get_tools(request)
+            return tools, time.perf_counter() - started
+
+        async def ask() -> tuple[Any, float]:
+            return await asyncio.to_thread(call) if self._in_thread else call()
+
+        tools, took = await contained(ask())
+        self._in_thread = took > SLOW_TOOLS_S
+        return tools
 
 
 class UrlModel:
@@ -69,6 +96,7 @@ class LoopBackend:
         self.loop = loop
         self.max_concurrent = max_concurrent
         self._traces = traces
+        self._tools = AskTools(loop)
 
     async def execute(
         self, init: RolloutInit, *, on_state: Callable[[RolloutState], None] | None = None
@@ -76,7 +104,7 @@ class LoopBackend:
         request = request_of(init)
         url = init.chat_completions_url
         try:
-            tools = self.loop.get_tools(request)
+            tools = await self._tools.of(request)
             async with ChatClient(url, api_key=init.llm_api_key or init.controller_api_key) as chat:
                 context = RolloutContext(request, tools, UrlModel(chat, tool_dicts(tools)), time.monotonic())
                 trace_into(context, self._traces, (init.llm_api_key, init.controller_api_key))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -291,3 +292,27 @@ async def test_an_error_text_that_utf8_cannot_hold_is_told(tmp_path: Path) -> No
     outcome = crashed(ValueError("half \ud83d"))
     assert outcome.failure is not None
     assert "half \ufffd" in outcome.failure.model_dump_json()
+
+
+@pytest.mark.parametrize("path", ["/v1/rollout/init", "/rollout"])
+async def test_tools_that_take_their_time_hold_nobody_up(tmp_path: Path, path: str) -> None:
+    asked_in: list[threading.Thread] = []
+
+    class Slow(Adds):
+        name = "slow"
+
+        def get_tools(self, request: RolloutRequest) -> list[OpenAIFunctionToolSchema]:
+            asked_in.append(threading.current_thread())
+            return []
+
+    limits = ServeLimits(drain_s=0, delivery_drain_s=0.1)
+    app = create_app(Slow(), spool_dir=tmp_path / "spool", limits=limits, environ={})
+    bodies = {
+        "/v1/rollout/init": request("r", "http://127.0.0.1:9"),
+        "/rollout": {"rollout_id": "r", "initial_messages": [], "chat_completions_url": "http://127.0.0.1:9"},
+    }
+    async with running_app(app) as url, aiohttp.ClientSession() as session:
+        async with session.post(url + path, json=bodies[path]) as reply:
+            assert reply.status == 202
+        await until(lambda: bool(asked_in))
+    assert asked_in[0] is not threading.main_thread()
