@@ -100,6 +100,18 @@ def test_a_model_that_cannot_be_used_fails_once_at_once(osmosis, status, word):
     assert "[/red] no" in error["message"]
 
 
+@pytest.mark.parametrize("limit", ["--max-tokens-total 50", "--max-cost 1 --price 1,2"])
+def test_a_budget_that_cannot_be_kept_is_refused(osmosis, limit):
+    """The endpoint does not say what a call uses: every call would count as free."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}
+    with ModelEndpoint(lambda body, n: Reply({"choices": [choice]})) as endpoint:
+        code, _, err = osmosis(f"{BASE} --model m --base-url {endpoint.url} {limit}")
+        assert code == 1
+        assert "cannot be kept" in err
+        assert len(endpoint.requests) == 1
+        assert osmosis(f"{BASE} --model m --base-url {endpoint.url} --limit 1 -q")[0] == 0
+
+
 def test_bad_rows_are_all_named_before_anything_is_asked(osmosis):
     with (osmosis.folder / "d.jsonl").open("a") as file:
         file.write('{"user_prompt": ""}\nnot json\n')

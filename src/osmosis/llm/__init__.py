@@ -62,23 +62,26 @@ _MAY_PASS = (Category.SERVER_ERROR.value, Category.TIMEOUT.value, Category.BAD_R
 _LENGTH_PARAMETERS = ("max_tokens", "max_completion_tokens")
 
 
-async def probe(model: Model) -> None:
+async def probe(model: Model) -> Completion | None:
     """One tiny call, with the plan's own parameters; raises `ModelError` when the model cannot be used.
 
-    A wrong key, name or parameter fails at once. A recording is not probed: it answers only what it holds.
+    The answer; None when there is none although the model can be used. A wrong key, name or parameter fails at once.
+    A recording is not probed: it answers only what it holds.
     """
     if model.spec.kind == "replay":
-        return
+        return None
     request = replace(PROBE)
     for name in _LENGTH_PARAMETERS:
         if name in model.spec.params:
             request.params = {name: min(16, int(model.spec.params[name]))}
     inner = getattr(model, "inner", model)
     try:
-        await getattr(inner, "once", inner.complete)(request)
+        answer: Completion = await getattr(inner, "once", inner.complete)(request)
+        return answer
     except ModelError as error:
         if error.category in _USABLE:
-            return  # the model is there and knows us; the run itself waits for rate limits
+            return None  # the model is there and knows us; the run itself waits for rate limits
         if error.category not in _MAY_PASS:
             raise
-        await inner.complete(request)
+        answer = await inner.complete(request)
+        return answer

@@ -25,7 +25,7 @@ from ...engine.resume import ResumePlan, apply, plan_resume
 from ...engine.scoring import Scorer, close_scorers, load_scorers
 from ...engine.task import RolloutFn
 from ...errors import Conflict, OsmosisError, UsageError, ValidationError
-from ...llm import Model, open_model, probe
+from ...llm import Completion, Model, open_model, probe
 from ...records.dataset import Row
 from ...records.plan import EvalPlan, ModelSpec
 from ...records.report import Report
@@ -221,6 +221,18 @@ class _Session:
                 hint="give --price IN,OUT (USD per million tokens), or limit --max-tokens-total",
             )
 
+    def _check_usage(self, answer: Completion | None) -> None:
+        """A budget cannot be kept against an endpoint that does not say what a call used."""
+        budget = self.plan.budget
+        if answer is None or (budget.max_cost_usd is None and budget.max_total_tokens is None):
+            return
+        if not answer.usage.total_tokens and not answer.usage.cost_usd:
+            flag = "--max-cost" if budget.max_cost_usd is not None else "--max-tokens-total"
+            raise ValidationError(
+                f"{self.plan.model.name} does not say what a call uses, so {flag} cannot be kept",
+                hint="limit the rows or the time: --limit, --run-timeout",
+            )
+
     def _take_up(self) -> None:
         """Looks at what the journal holds and shows what will happen to it; asks when something is thrown away."""
         if not self.journal.exists:
@@ -275,7 +287,7 @@ class _Session:
         try:
             async with rollouts(self.source, plan, model) as rollout_fn:
                 if self.asks_model:
-                    await probe(model)
+                    self._check_usage(await probe(model))
                 await self._probe_baselines()
                 if self.resume.drifted or len(self.resume.retry):
                     self.journal.lock()
