@@ -307,14 +307,15 @@ def test_declared_secrets_reach_no_file(osmosis):
     assert secret not in (osmosis.folder / "r.json").read_text() + out + err
 
 
-def test_a_run_that_was_killed_is_reported_as_what_it_is(osmosis):
+@pytest.mark.parametrize("ended", [{}, {"ended_at": "2026-01-01T00:00:00+00:00", "stopped": "cut off"}])
+def test_a_run_that_was_killed_is_reported_as_what_it_is(osmosis, ended):
     """The report on disk is of the session before: what counts is the journal and how many rows were selected."""
     assert osmosis(f"{OFFLINE} --name r -q --n 2")[0] == 0
     folder = osmosis.folder / ".osmosis" / "runs" / "r"
     lines = (folder / "rollouts.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "rollouts.jsonl").write_bytes(b"".join(lines[:7]) + lines[7][:20])
     run = json.loads((folder / "run.json").read_text())
-    run["sessions"].append({"started_at": run["sessions"][0]["started_at"], "duration_ms": 0.0})
+    run["sessions"].append({"started_at": run["sessions"][0]["started_at"], "duration_ms": 7.0, **ended})
     (folder / "run.json").write_text(json.dumps(run))
     code, out, err = osmosis("eval report r --json")
     assert code == 0, err

@@ -21,6 +21,7 @@ from osmosis.sdk.grader import Grader
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
 from osmosis.sdk.workflow import AgentWorkflow
 from osmosis.serve.client import served
+from osmosis.serve.gate import RolloutGate
 from osmosis.serve.server import create_rollout_server
 from osmosis.serve.traingate import TrainGate
 from osmosis.testing.endpoint import ModelEndpoint, Reply
@@ -169,3 +170,13 @@ async def test_a_rollout_that_waits_in_the_servers_own_queue_has_its_whole_time(
             assert (await holding).failure is None
     finally:
         await gate.stop()
+
+
+def test_a_state_that_is_read_again_is_no_new_stage() -> None:
+    """Polls repeat it: a stage that began anew with each of them would never be old enough to be named as stuck."""
+    gate = RolloutGate("r", "http://127.0.0.1:9")
+    told: list[str] = []
+    gate.on_state = told.append
+    for state in ("queued", "running", "running", "running", "grading", "grading"):
+        gate.tell(state)
+    assert told == ["agent", "score"]

@@ -11,6 +11,9 @@ import typer
 from ..context import current
 from ..output import Column, DetailResult, ListResult, OperationResult
 
+CUT_OFF = "cut off"
+"""How a session ends, in the journal's words, when somebody did not wait for what was in flight."""
+
 if TYPE_CHECKING:
     from ...engine.journal import Journal
     from ...records.plan import EvalPlan
@@ -70,7 +73,7 @@ def report(
 def stored_report(journal: Journal) -> Report | None:
     """The report of a run that came to its end; None while one goes on, or after one that was killed."""
     sessions = journal.run().get("sessions") or []
-    if sessions and "ended_at" not in sessions[-1]:
+    if sessions and ("ended_at" not in sessions[-1] or sessions[-1].get("stopped") == CUT_OFF):
         return None  # the report on disk, if any, is of an earlier session
     return journal.report()
 
@@ -84,7 +87,7 @@ def _summary(journal: Journal, plan: EvalPlan) -> Report:
         summary.add(outcome)
     run = journal.run()
     spent = sum(_took(session, journal.rollouts_path) for session in run.get("sessions") or [])
-    return summary.report(rows=run.get("rows"), duration_ms=spent, stopped="it goes on, or was killed")
+    return summary.report(rows=run.get("rows"), duration_ms=spent, stopped="it goes on, or was cut off")
 
 
 def _took(session: dict[str, Any], rollouts: Path) -> float:
