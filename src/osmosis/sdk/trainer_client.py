@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 from ..llm.failures import parse_retry_after
 from ..records.rollout import Message
@@ -36,7 +37,7 @@ _MAX_RETRY_AFTER_S = 60.0
 class OsmosisLLMClient:
     """`async with OsmosisLLMClient(server_url, rollout_id, api_key=...) as llm:`
 
-    Times are seconds; what is left out comes from `settings`, then from `OSMOSIS_ROLLOUT_CLIENT_*`. A `session`
+    Times are seconds, more than zero (`ValueError`); what is left out comes from `settings`, then from `OSMOSIS_ROLLOUT_CLIENT_*`. A `session`
     that is passed in is shared and left open; without one the client opens its own.
     """
 
@@ -59,6 +60,8 @@ class OsmosisLLMClient:
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._timeout_s = known.timeout_seconds if timeout_seconds is None else timeout_seconds
+        if not self._timeout_s > 0:
+            raise ValueError(f"timeout_seconds must be positive, got {timeout_seconds}")
         self._retries = known.max_retries if max_retries is None else max_retries
         self._complete_retries = (
             known.complete_rollout_retries if complete_rollout_retries is None else complete_rollout_retries
@@ -97,10 +100,12 @@ class OsmosisLLMClient:
             request = CompletionsRequest(messages=messages, rollout_id=self.rollout_id, **kwargs)
         except ValidationError as exc:
             raise OsmosisValidationError(f"the model call is not valid: {exc}", 400) from exc
+        try:
+            body = request.model_dump(mode="json", exclude_none=True)
+        except PydanticSerializationError as exc:
+            raise OsmosisValidationError(f"the model call is not JSON: {exc}", 400) from exc
         started = time.monotonic()
-        text = await self._deliver(
-            "/v1/chat/completions", request.model_dump(mode="json", exclude_none=True), self._retries
-        )
+        text = await self._deliver("/v1/chat/completions", body, self._retries)
         result = read_result(text)
         self._count(result, (time.monotonic() - started) * 1000)
         return result
@@ -167,7 +172,8 @@ class OsmosisLLMClient:
             if attempt == repeats:
                 problem.message = f"{problem.message} ({attempt + 1} attempts)"
                 raise problem
-            await asyncio.sleep(self._delay(attempt) if wait is None else min(wait, _MAX_RETRY_AFTER_S))
+            # "Retry-After: 0" is no time: all attempts would be gone within a millisecond.
+            await asyncio.sleep(min(wait or self._delay(attempt), _MAX_RETRY_AFTER_S))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _send(self, url: str, body: dict[str, Any]) -> tuple[int, str, str | None]:

@@ -283,7 +283,8 @@ async def trainer(*answers: tuple[int, str]) -> AsyncIterator[tuple[str, list[An
     async def answer(incoming: web.Request) -> web.Response:
         asked.append((incoming.path, await incoming.json(), incoming.headers.get("Authorization")))
         status, text = waiting.pop(0) if len(waiting) > 1 else waiting[0]
-        return web.Response(status=status, text=text, headers={"Retry-After": "0"} if status == 429 else None)
+        more = {302: {"Location": "/elsewhere"}, 429: {"Retry-After": "0"}}
+        return web.Response(status=status, text=text, headers=more.get(status))
 
     app = web.Application()
     app.router.add_post("/{tail:.*}", answer)
@@ -337,7 +338,12 @@ class TestTrainerClient:
 
     @pytest.mark.parametrize(
         ("status", "error", "calls"),
-        [(400, OsmosisValidationError, 1), (500, OsmosisServerError, 2), (429, OsmosisValidationError, 2)],
+        [
+            (302, OsmosisValidationError, 1),  # a redirected POST would be a GET, or carry the key to somebody else
+            (400, OsmosisValidationError, 1),
+            (500, OsmosisServerError, 2),
+            (429, OsmosisValidationError, 2),
+        ],
     )
     async def test_refusals(self, status: int, error: type[Exception], calls: int) -> None:
         async with trainer((status, "why")) as (url, asked), self.client(url, max_retries=1) as llm:
@@ -356,6 +362,20 @@ class TestTrainerClient:
         body = '{"choices": [{"message": {"content": "x"}}], "usage": null}'
         async with trainer((200, body)) as (url, _), self.client(url) as llm:
             assert (await llm.chat_completions([])).usage == {}
+
+    async def test_calls_that_cannot_be_sent(self) -> None:
+        with pytest.raises(ValueError, match="timeout_seconds must be positive"):
+            self.client("http://127.0.0.1:9", timeout_seconds=0)
+        async with self.client("http://127.0.0.1:9") as llm:
+            with pytest.raises(OsmosisValidationError, match="not JSON"):
+                await llm.chat_completions([{"role": "user", "content": object()}])
+
+    async def test_no_time_between_attempts_is_none(self) -> None:
+        never = RolloutSettings(client=RolloutClientSettings(retry_base_delay=60, retry_max_delay=300))
+        async with trainer((429, "")) as (url, asked), OsmosisLLMClient(url, "r-1", settings=never) as llm:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(llm.chat_completions([]), 0.1)
+        assert len(asked) == 1
 
     async def test_unreachable(self) -> None:
         async with self.client("http://127.0.0.1:9", max_retries=0) as llm:
