@@ -50,6 +50,8 @@ class ServerRuntime:
         """Started with the server, cancelled with it."""
         self.around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         """Entered before the server takes rollouts, left before it drains."""
+        self.backends: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """Awaited when nothing runs any more: what cancelled rollouts still clean up must not die with the process."""
         self.after_close: list[Callable[[], None]] = []
         """Called last, in a thread: they may wait for disks."""
         self._hurried = False
@@ -79,6 +81,8 @@ class ServerRuntime:
             for task in tasks:
                 task.cancel()
             await self.delivery.close(0.5 if self._hurried else self.limits.delivery_drain_s)
+            for leave in self.backends:
+                await leave()
             await self.session().close()
             self._session = None
             for close in self.after_close:

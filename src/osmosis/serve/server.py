@@ -39,8 +39,8 @@ class Backend(Protocol):
 
     async def execute(self, init: RolloutInit, *, on_state: Callable[[RolloutState], None] | None = None) -> Any: ...
 
-    # A backend may also have `max_queue_depth` (rollouts that may wait; None: the server's own limit) and `overhead_s`
-    # (seconds a rollout may take beyond its own time limits).
+    # A backend may also have `max_queue_depth` (rollouts that may wait; None: the server's own limit), `overhead_s`
+    # (seconds a rollout may take beyond its own time limits) and `aclose()` (returns when it has cleaned up).
 
 
 def create_rollout_server(
@@ -73,6 +73,9 @@ def create_rollout_server(
         spool_dir=spool_dir or default_spool(environ),
         delivery_policy=delivery_policy,
     )
+    leave = getattr(backend, "aclose", None)
+    if leave is not None:
+        runtime.backends.append(leave)
     traces = open_traces(log_dir, api_key, environ)
     if traces is not None:
         runtime.after_close.append(traces.close)

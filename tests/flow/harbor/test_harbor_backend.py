@@ -44,7 +44,7 @@ def test_in_an_environment_with_harbor(tmp_path: Path) -> None:
     python = _new_enough_python()
     if python is None:
         pytest.skip("harbor needs Python 3.12 or later, and there is none on this machine")
-    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+    uv = _uv()
     here = tmp_path / "environment"
     subprocess.run([uv, "venv", "--quiet", "--python", python, str(here)], check=True, timeout=300)
     wanted = [f"{PROJECT}[harbor]", "pytest", "pytest-asyncio"]
@@ -54,6 +54,11 @@ def test_in_an_environment_with_harbor(tmp_path: Path) -> None:
     tests = [str(here / "bin" / "python"), "-m", "pytest", "-p", "no:cacheprovider", str(HERE)]
     done = subprocess.run(tests, capture_output=True, text=True, timeout=900, cwd=PROJECT)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+def _uv() -> str:
+    beside = Path(sys.executable).with_name("uv")
+    return str(beside) if beside.is_file() else str(shutil.which("uv"))
 
 
 def _new_enough_python() -> str | None:
@@ -199,10 +204,15 @@ class TestWorkflow:
         assert states[-1] == "grading"
 
     @pytest.mark.network
-    async def test_the_sdk_is_installed_where_it_is_missing(self, make: Any, endpoint: Any, tmp_path: Path) -> None:
-        bare = tmp_path / "bare"
+    async def test_the_sdk_is_installed_where_it_is_missing(
+        self, make: Any, endpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bare, tools = tmp_path / "bare", tmp_path / "tools"
+        tools.mkdir()
+        (tools / "uv").symlink_to(_uv())
+        monkeypatch.setenv("UV_CACHE_DIR", os.environ.get("UV_CACHE_DIR", str(Path("~/.cache/uv").expanduser())))
         await asyncio.to_thread(venv.create, bare, with_pip=True)
-        sandbox = {"import_path": SANDBOX, "kwargs": {"python": str(bare / "bin/python")}}
+        sandbox = {"import_path": SANDBOX, "kwargs": {"python": str(bare / "bin/python"), "path": [str(tools)]}}
         result = await make(environment_config=sandbox, code_dir=HERE / "sandboxed").execute(init(endpoint))
         assert (result.status, result.sample and result.sample.reward) == ("success", 1.0), result.err_message
         assert result.sample.extra_fields["harbor"]["seconds"]["agent_setup"] > 1
@@ -228,6 +238,19 @@ class TestServed:
             assert (await client.get("/rollout/c/status")).json()["status"] == "cancelled"
             await until(lambda: not Path(f"/proc/{note.read_text()}").exists(), what="the workflow's process is gone")
             await until(lambda: not files_with(tmp_path / "trials", KEY), what="the trial is scrubbed")
+
+    async def test_a_server_that_ends_takes_its_sandboxes_down(self, make: Any, endpoint: Any, tmp_path: Path) -> None:
+        from osmosis.serve.limits import ServeLimits
+
+        note, backend = tmp_path / "note", make("workflows:Hang")
+        async with served(backend, limits=ServeLimits(drain_s=0.1, delivery_drain_s=0.1)) as client:
+            await start(client, endpoint, "s", metadata={"note": str(note)})
+            await until(note.is_file, within=60, what="the workflow runs")
+        assert not Path(f"/proc/{note.read_text()}").exists()
+        assert backend.running == 0
+        (trial,) = backend.trials_dir.iterdir()
+        assert (trial / "result.json").is_file()
+        assert files_with(trial, KEY) == []
 
     async def test_a_full_queue_is_429(self, make: Any, endpoint: Any, tmp_path: Path) -> None:
         from workflows import Config
@@ -314,7 +337,8 @@ class TestNative:
                 body = json.dumps({"model": self.model_name, "messages": [{"role": "user", "content": instruction}]})
                 done = await environment.exec(
                     'curl -s "$OPENAI_BASE_URL/chat/completions" -H "Authorization: Bearer $OPENAI_API_KEY" '
-                    f"-H 'Content-Type: application/json' -d '{body}'; echo; echo 12 >/app/answer.txt; echo $OPENAI_API_KEY"
+                    f"-H 'Content-Type: application/json' -d '{body}'; echo; "
+                    "echo 12 >/app/answer.txt; echo $OPENAI_API_KEY"
                 )
                 text = json.loads(done.stdout.splitlines()[0])["choices"][0]["message"]["content"]
                 steps = [
@@ -421,14 +445,14 @@ def _healthy(port: int) -> bool:
         return False
 
 
-def served(backend: Any) -> Any:
+def served(backend: Any, **given: Any) -> Any:
     from contextlib import asynccontextmanager
 
     from osmosis import create_rollout_server
 
     @asynccontextmanager
     async def running() -> Any:
-        app = create_rollout_server(backend, configure_logging=False, environ={})
+        app = create_rollout_server(backend, configure_logging=False, environ={}, **given)
         async with running_app(app) as url, httpx.AsyncClient(base_url=url, timeout=90) as client:
             yield client
 

@@ -44,6 +44,8 @@ AGENT_GRACE_S = 20.0
 START_ALLOWANCE_S = 660.0
 """Building and starting a sandbox (Harbor's own default limit is ten minutes), and taking it down."""
 DEFAULT_SETUP_S = 360.0
+CLEANUP_S = 120.0
+"""How long a server that ends waits for sandboxes to be taken down."""
 
 
 class AgentFailed(Exception):
@@ -156,6 +158,7 @@ class HarborBackend:
         self._making = threading.Lock()
         self._unusable: str | None = None
         self._preflighted = False
+        self._runs: set[asyncio.Task[Any]] = set()
         self._trials: dict[str, _Trial] = {}
         """By Harbor's name for them; how the hooks of a shared queue know ours."""
         if self.orchestrator is not None:
@@ -173,6 +176,10 @@ class HarborBackend:
         everything else is a result.
         """
         tell = on_state or nobody
+        task = asyncio.current_task()
+        if task is not None:
+            self._runs.add(task)
+            task.add_done_callback(self._runs.discard)
         tell("queued")
         queued_at = time.monotonic()
         self.queued += 1
@@ -194,6 +201,12 @@ class HarborBackend:
         result.queue_ms = (started - queued_at) * 1000
         result.duration_ms = (time.monotonic() - started) * 1000
         return result
+
+    async def aclose(self) -> None:
+        """Returns when the sandboxes of rollouts that were cancelled are gone, at the latest after `CLEANUP_S`."""
+        ending = {task for task in self._runs if task is not asyncio.current_task()}
+        if ending:
+            await asyncio.wait(ending, timeout=CLEANUP_S)
 
     async def _run(self, init: RolloutInit, tell: OnState) -> ExecutionResult:
         try:
