@@ -71,6 +71,8 @@ class Comparison:
     difference_failures_0: float = 0.0
     """B minus A over all pairs that both ran, failures as 0."""
     interval_failures_0: Interval | None = None
+    rows_differ: int = 0
+    """Rows that were edited between the runs: their pairs answer different questions."""
     flips: list[Flip] = field(default_factory=list)
 
     @property
@@ -108,6 +110,7 @@ class Comparison:
             "difference_failures_0_ci": _pair(self.interval_failures_0),
             "pass_rate_a": self.pass_rate_a,
             "pass_rate_b": self.pass_rate_b,
+            "rows_differ": self.rows_differ,
             "gained": self.gained,
             "lost": self.lost,
             "p_value": self.p_value,
@@ -120,7 +123,9 @@ def compare(a: Journal, b: Journal, *, score: str | None = None, threshold: floa
     """Run `b` against run `a`. `score` defaults to the first that both have; `threshold` to run `a`'s."""
     name = score or _common_score(a, b)
     threshold = a.plan().pass_threshold if threshold is None else threshold
-    ran_a, ran_b = _values(a, name), _values(b, name)
+    rows_a: dict[int, str] = {}
+    rows_b: dict[int, str] = {}
+    ran_a, ran_b = _values(a, name, rows_a), _values(b, name, rows_b)
     before = {key: value for key, value in ran_a.items() if value is not None}
     after = {key: value for key, value in ran_b.items() if value is not None}
     shared = sorted(key for key in before if key in after)
@@ -128,6 +133,12 @@ def compare(a: Journal, b: Journal, *, score: str | None = None, threshold: floa
         raise ValidationError(
             f"the two runs have no pair with the score {name!r}",
             hint=f"compare runs over the same rows and attempts; scores: {', '.join(_score_names(a)) or 'none'}",
+        )
+    differ = {row for row, found in rows_a.items() if rows_b.get(row, found) != found}
+    if all(row in differ for row, _ in shared):
+        raise ValidationError(
+            "the two runs share no row: the datasets have other rows at the same places",
+            hint="compare runs over the same dataset",
         )
     flips = [
         Flip(*key, before[key], after[key]) for key in shared if (before[key] >= threshold) != (after[key] >= threshold)
@@ -156,6 +167,7 @@ def compare(a: Journal, b: Journal, *, score: str | None = None, threshold: floa
         failed_b=sum(1 for key in both if key not in after),
         difference_failures_0=_mean(zeros_b) - _mean(zeros_a),
         interval_failures_0=bootstrap_interval([zeros_b[row] - zeros_a[row] for row in zeros_a]),
+        rows_differ=len(differ & mean_a.keys()),
         flips=flips,
     )
 
@@ -168,12 +180,14 @@ def transcripts(a: Journal, b: Journal, flips: list[Flip]) -> Iterator[tuple[Fli
         yield flip, before.read(key).messages, after.read(key).messages
 
 
-def _values(journal: Journal, name: str) -> dict[Key, float | None]:
-    """The score of every rollout that was not skipped; None where it failed."""
+def _values(journal: Journal, name: str, rows: dict[int, str]) -> dict[Key, float | None]:
+    """The score of every rollout that was not skipped, None where it failed; the hash of each row goes into `rows`."""
     values: dict[Key, float | None] = {}
     for outcome in journal.outcomes():
         if outcome.status is not RolloutStatus.SKIPPED:
             score = outcome.scores.get(name)
+            if "row" in outcome.hashes:
+                rows[outcome.row_index] = outcome.hashes["row"]
             values[(outcome.row_index, outcome.attempt)] = score.value if score is not None else None
     return values
 

@@ -120,7 +120,7 @@ async def test_a_recording_answers_as_long_as_the_agent_asks_the_same(ran):
         await model.complete(ChatRequest(rows[3].messages(), row_index=9))
 
 
-def write(folder, plan, values, name="f"):
+def write(folder, plan, values, name="f", edited=()):
     journal = Journal(folder)
     journal.open(plan)
     for (row, attempt), value in values.items():
@@ -132,6 +132,7 @@ def write(folder, plan, values, name="f"):
                 status=RolloutStatus.SUCCESS,
                 messages=[{"role": "assistant", "content": f"{folder.name} {row}"}],
                 scores={name: Score(name=name, value=value)},
+                hashes={"row": f"{row}-edited" if row in edited else f"{row}"},
             )
         )
     journal.close()
@@ -192,6 +193,15 @@ def test_the_difference_is_that_of_the_means_shown(tmp_path, make_plan):
     b = write(tmp_path / "b", plan, {(0, 0): 1.0, (0, 1): 1.0, (0, 2): 1.0, (1, 0): 0.0, (2, 0): 0.5})
     found = compare(a, b)
     assert found.difference == pytest.approx(found.mean_b - found.mean_a) == pytest.approx(0.0)
+
+
+def test_rows_that_are_others_are_no_pairs_in_silence(tmp_path, make_plan):
+    values = {(r, 0): 1.0 for r in range(6)}
+    a = write(tmp_path / "a", make_plan(), values)
+    assert compare(a, write(tmp_path / "same", make_plan(), values)).rows_differ == 0
+    assert compare(a, write(tmp_path / "b", make_plan(), values, edited=(1, 4))).to_dict()["rows_differ"] == 2
+    with pytest.raises(ValidationError, match="share no row"):
+        compare(a, write(tmp_path / "c", make_plan(), values, edited=range(6)))
 
 
 def test_runs_without_a_common_score_cannot_be_compared(tmp_path, make_plan):

@@ -92,6 +92,9 @@ def _draw(
             }
         )
     )
+    if found.rows_differ:
+        what = "1 row was" if found.rows_differ == 1 else f"{found.rows_differ} rows were"
+        console.print(Text(f"{what} edited between the runs: read the difference with care", style="yellow"))
     for talk in talks:
         change = f"{talk['kind']}, {talk['before']:g} -> {talk['after']:g}"
         head = f"row {talk['row_index']} attempt {talk['attempt']}: {change}"
