@@ -37,8 +37,9 @@ _MAX_RETRY_AFTER_S = 60.0
 class OsmosisLLMClient:
     """`async with OsmosisLLMClient(server_url, rollout_id, api_key=...) as llm:`
 
-    Times are seconds, more than zero (`ValueError`); what is left out comes from `settings`, then from `OSMOSIS_ROLLOUT_CLIENT_*`. A `session`
-    that is passed in is shared and left open; without one the client opens its own.
+    Times are seconds, more than zero (`ValueError`); what is left out comes from `settings`, then from
+    `OSMOSIS_ROLLOUT_CLIENT_*`. A `session` that is passed in is shared and left open; without one the client opens
+    its own.
     """
 
     def __init__(

@@ -128,7 +128,7 @@ def patch_httpx_for_mock_trainer(client: Any, monkeypatch: Any) -> None:
     """Sends what agent loops post to a trainer into `client` (a test client of the mock trainer) instead.
 
     `httpx.AsyncClient.post`, `OsmosisLLMClient` and a rollout server's results are redirected, until `monkeypatch`
-    undoes it.
+    undoes it. What earlier servers of this machine left undelivered stays where it is.
     """
     import json as codec
 
@@ -136,7 +136,7 @@ def patch_httpx_for_mock_trainer(client: Any, monkeypatch: Any) -> None:
 
     from ..sdk.trainer_client import OsmosisLLMClient
     from ..serve.delivery import Delivery
-    from ..serve.spool import Post
+    from ..serve.spool import Post, Spool
 
     def posted(url: str, **kwargs: Any) -> Any:
         return client.post(httpx.URL(url).path, **kwargs)
@@ -148,10 +148,12 @@ def patch_httpx_for_mock_trainer(client: Any, monkeypatch: Any) -> None:
         reply = posted(url, json=body)
         return reply.status_code, reply.text, reply.headers.get("Retry-After")
 
-    async def exchange(_: Any, post: Post) -> tuple[int, str, str | None]:
+    async def exchange(_: Any, post: Post) -> tuple[int, bytes, str | None]:
         reply = posted(post.url, json=codec.loads(post.body))
-        return reply.status_code, reply.text, reply.headers.get("Retry-After")
+        return reply.status_code, reply.content, reply.headers.get("Retry-After")
 
     monkeypatch.setattr(httpx.AsyncClient, "post", httpx_post)
     monkeypatch.setattr(OsmosisLLMClient, "_send", send)
     monkeypatch.setattr(Delivery, "exchange", exchange)
+    # Somebody's real results must not end in a mock.
+    monkeypatch.setattr(Spool, "adopt", lambda _: iter(()))

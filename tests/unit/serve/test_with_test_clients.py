@@ -8,6 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from osmosis.serve.server02 import create_app
+from osmosis.serve.spool import Post, Spool
 from osmosis.testing.mock_trainer import (
     RolloutCompletionTracker,
     create_mock_trainer_app,
@@ -28,3 +29,17 @@ def test_init_to_completion_without_a_port(tmp_path: Path, monkeypatch: pytest.M
     [response] = tracker.responses
     assert response["status"] == "COMPLETED"
     assert response["metrics"]["num_tool_calls"] == 1
+
+
+def test_real_results_never_end_in_a_mock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path)
+    spool.add(Post("real", "http://trainer.invalid/v1/rollout/completed", '{"rollout_id": "real"}'))
+    spool.close()
+    tracker = RolloutCompletionTracker()
+    with TestClient(create_mock_trainer_app(tracker)) as trainer:
+        patch_httpx_for_mock_trainer(trainer, monkeypatch)
+        with TestClient(create_app(Adds(), spool_dir=tmp_path, environ={})) as server:
+            server.post("/v1/rollout/init", json=request("r1", "http://trainer.invalid"))
+            assert tracker.wait(10)
+    assert [response["rollout_id"] for response in tracker.responses] == ["r1"]
+    assert len(list(tmp_path.glob("server-*/*.json"))) == 1
