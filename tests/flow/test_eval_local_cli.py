@@ -44,6 +44,8 @@ OFFLINE = f"{BASE} --model offline/calculator"
         (f"{OFFLINE} --rows 40", 1, "no row 40"),
         (f"{OFFLINE} --temperature 9", 1, "between 0 and 2"),
         (f"{OFFLINE} -o .", 1, "is a folder"),
+        (f"{OFFLINE} -o d.jsonl", 1, "is the dataset itself"),
+        ("eval report --html", 2, "needs the name of a run"),
         (f"{OFFLINE} --secret NOT_SET", 1, "NOT_SET"),
         (f"{OFFLINE} --name ../x", 1, "cannot name a run"),
         (f"{OFFLINE} stray", 2, "unexpected argument"),
@@ -198,6 +200,9 @@ def test_a_regrade_uses_edited_rows_openly_and_refuses_other_prompts(osmosis):
         ("eval compare r r --flips -1", 2, "--flips must not be negative"),
         ("eval compare r r --score none", 1, "scores: chat_score:exact"),
         ("eval report r --html --md", 2, "exclude each other"),
+        ("eval report r -o x.txt", 2, "-o goes with --html"),
+        ("eval report r --html -o .", 1, "is a folder"),
+        ("eval report r --html -o d.jsonl/x.html", 1, "d.jsonl"),
     ],
 )
 def test_wrong_lines_about_a_run_leave_it_as_it_is(osmosis, line, code, words):

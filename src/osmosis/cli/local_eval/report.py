@@ -37,17 +37,21 @@ def report(
         osmosis eval report nightly --html
         osmosis eval report nightly --md -o -
     """
-    from ...engine.results import config_part, summary_part
+    from ...engine.results import check_output, config_part, summary_part
     from ...errors import UsageError
     from .session import open_run
     from .show import draw_report, next_steps
 
     ctx = current()
-    if name is None:
-        return _list(ctx)
     kinds = [kind for kind, wanted in (("html", html), ("md", md), ("junit", junit)) if wanted]
     if len(kinds) > 1:
         raise UsageError("--html, --md and --junit exclude each other: keep one")
+    if output is not None and not kinds:
+        raise UsageError("-o goes with --html, --md or --junit", hint="--json prints the figures as data")
+    if name is None:
+        if kinds:
+            raise UsageError(f"--{kinds[0]} needs the name of a run", hint=f"osmosis eval report NAME --{kinds[0]}")
+        return _list(ctx)
     journal = open_run(ctx, name)
     plan = journal.plan()
     found = stored_report(journal) or _summary(journal, plan)
@@ -65,7 +69,7 @@ def report(
         return 0
     suffix = {"html": "html", "md": "md", "junit": "xml"}[kinds[0]]
     path = ctx.path(output) if output else journal.folder / f"report.{suffix}"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_output(path)
     path.write_text(text, encoding="utf-8")
     return OperationResult("eval.report", f"wrote {path}", {"path": str(path), "format": kinds[0], "name": plan.name})
 

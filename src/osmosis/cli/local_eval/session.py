@@ -117,6 +117,8 @@ def run_local(ctx: AppContext, run: LocalRun) -> DetailResult | int:
     """Runs the plan here and returns what there is to show."""
     if run.output is not None:
         check_output(run.output)
+        if run.output.resolve() == run.dataset.resolve():
+            raise ValidationError(f"-o {run.output} is the dataset itself", hint="choose another file")
     collect_rarely()
     session = _Session(ctx, run)
     try:
