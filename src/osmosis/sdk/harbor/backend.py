@@ -8,16 +8,10 @@ any file of a trial.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import re
-import secrets
 import shutil
-import tempfile
-import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +23,14 @@ from ..grader import Grader
 from ..grading import Grading
 from ..types import AgentWorkflowConfig, GraderConfig
 from ..workflow import AgentWorkflow
-from .code import Code, code_of, describe_config, pack
+from .code import code_of, describe_config
 from .outcome import Finished, execution_of
-from .sandbox import IN_CONTEXT, make_sdk, patch_dockerfile
+from .preparing import AGENT_GRACE_S, Preparation, PreparedTrial
 from .scrub import clean_text, scrub
 from .settings import choose_agent, environment_of, require_harbor, two_generations
-from .tasks import Tasks, copy_task, has_tests, instruction_of, put_row
-from .ticket import Delivery, Endpoint, Ticket, close_ticket, open_ticket
+from .tasks import Tasks
+from .ticket import close_ticket
 
-log = logging.getLogger(__name__)
-
-AGENT_GRACE_S = 20.0
-"""What starting the workflow's process in the sandbox may take, on top of the workflow's own time limit."""
 START_ALLOWANCE_S = 660.0
 """Building and starting a sandbox (Harbor's own default limit is ten minutes), and taking it down."""
 DEFAULT_SETUP_S = 360.0
@@ -50,24 +40,6 @@ CLEANUP_S = 120.0
 
 class AgentFailed(Exception):
     """Raised inside of a trial so that nothing is verified after an agent that failed; the trial keeps the reason."""
-
-
-@dataclass(slots=True)
-class _Trial:
-    """One rollout on its way through Harbor."""
-
-    init: RolloutInit
-    ticket: Ticket
-    config: Any
-    """Harbor's `TrialConfig`."""
-    scratch: Path
-    """Holds the rendered task; gone with the rollout."""
-    tell: OnState
-    verifying_since: float | None = None
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.config.trials_dir) / str(self.config.trial_name)
 
 
 class HarborBackend:
@@ -123,43 +95,46 @@ class HarborBackend:
         self.tasks = Tasks.open(folder, task_mode)
         code_folder = None if code_dir is None else Path(code_dir).expanduser().resolve()
         self.agent = choose_agent(agent, code_folder)
-        self.model_name = model_name
-        self.workflow_config = workflow_config
-        self._native_kwargs = dict(native_agent_kwargs or {})
-        if self._native_kwargs and (self.agent.workflow or self.agent.utility):
+        workflow = self.agent.workflow_class
+        if native_agent_kwargs and (self.agent.workflow or self.agent.utility):
             raise ValueError("native_agent_kwargs are for Harbor's own agents that call a model")
         if patch_dockerfile_with_sdk and not self.agent.workflow:
             raise ValueError("patch_dockerfile_with_sdk is for an AgentWorkflow: Harbor's agents need no SDK")
-        self.code = code_of(self.agent.workflow_class, code_folder) if self.agent.workflow else None
-        self._config = describe_config(workflow_config, self.agent.workflow_class) if self.agent.workflow else None
-        self.bundle = bundle if isinstance(bundle, bool) else Path(bundle).expanduser().resolve()
-        if isinstance(self.bundle, Path) and not self.bundle.is_file():
-            raise ValueError(f"bundle {self.bundle} is no file")
-        self.environment_config = environment_of(environment_config)
-        self._setup_timeout = _setup_timeout(agent_setup_timeout_sec, self.agent.native)
+        code = code_of(workflow, code_folder) if self.agent.workflow else None
+        sent = bundle if isinstance(bundle, bool) else Path(bundle).expanduser().resolve()
+        if isinstance(sent, Path) and not sent.is_file():
+            raise ValueError(f"bundle {sent} is no file")
         self.max_queue_depth = _count("max_queue_depth", max_queue_depth)
-        self.patch_dockerfile = patch_dockerfile_with_sdk
         self.cleanup_successful_trials = cleanup_successful_trials
-        self.model_host = model_host
         # The variable is set by whoever starts the rollout's process; user code constructs this without one.
         root = (os.environ if environ is None else environ).get(ARTIFACT_VARIABLE)
         self.artifact_root = Path(root) if root else Path("~/.osmosis").expanduser()
         self.trials_dir = Path(trials_dir or self.artifact_root / "rollout_trials").expanduser().resolve()
-        project = self.code.folder if self.code else None
+        project = code.folder if code else code_folder
         self._grading = None if grader is None else Grading(grader, grader_config, project)
         if self._grading is not None and project is None:
-            self._grading.project_path = code_folder or folder_of(self._grading.grader)
+            self._grading.project_path = folder_of(self._grading.grader)
+        self._preparation = Preparation(
+            tasks=self.tasks,
+            agent=self.agent,
+            code=code,
+            config=describe_config(workflow_config, workflow) if self.agent.workflow else None,
+            bundle=sent,
+            native_kwargs=dict(native_agent_kwargs or {}),
+            model_name=model_name,
+            model_host=model_host,
+            environment=environment_of(environment_config),
+            trials_dir=self.trials_dir,
+            setup_timeout_s=_setup_timeout(agent_setup_timeout_sec, self.agent.native),
+            patch_dockerfile=patch_dockerfile_with_sdk,
+            has_grader=self._grading is not None,
+        )
         self.max_concurrent = limit_of(workflow_config)
         self._slots = Slots(self.max_concurrent)
         self.queued = 0
         self.running = 0
-        self._delivery: Delivery | None = None
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self._making = threading.Lock()
-        self._unusable: str | None = None
-        self._preflighted = False
         self._runs: set[asyncio.Task[Any]] = set()
-        self._trials: dict[str, _Trial] = {}
+        self._trials: dict[str, PreparedTrial] = {}
         """By Harbor's name for them; how the hooks of a shared queue know ours."""
         if self.orchestrator is not None:
             self._hook(self.orchestrator)
@@ -167,7 +142,7 @@ class HarborBackend:
     @property
     def overhead_s(self) -> float:
         """What a rollout may take beyond its own time limits: the sandbox has to be built, started and taken down."""
-        return START_ALLOWANCE_S + self._setup_timeout + AGENT_GRACE_S
+        return START_ALLOWANCE_S + self._preparation.setup_timeout_s + AGENT_GRACE_S
 
     async def execute(self, init: RolloutInit, *, on_state: OnState | None = None) -> ExecutionResult:
         """Runs one trial, then the grader (when there is one and `init.grade`).
@@ -210,7 +185,7 @@ class HarborBackend:
 
     async def _run(self, init: RolloutInit, tell: OnState) -> ExecutionResult:
         try:
-            trial = await asyncio.to_thread(self._prepare, init, tell)
+            trial = await asyncio.to_thread(self._preparation.trial, init, tell)
         except Exception as exc:  # noqa: BLE001 - one rollout: a row, a task or a disk may be anything
             return _not_started(exc)
         try:
@@ -232,7 +207,7 @@ class HarborBackend:
             await asyncio.to_thread(shutil.rmtree, trial.folder, True)
         return _redacted(result, init)
 
-    async def _through_harbor(self, trial: _Trial) -> ExecutionResult:
+    async def _through_harbor(self, trial: PreparedTrial) -> ExecutionResult:
         """The trial from its config to its result; the files are read before they are scrubbed or removed."""
         from harbor.trial.trial import Trial
 
@@ -271,115 +246,7 @@ class HarborBackend:
         trial.verifying_since = trial.verifying_since or time.monotonic()
         trial.tell("grading")
 
-    def _prepare(self, init: RolloutInit, tell: OnState) -> _Trial:
-        """Everything before Harbor: the task, the ticket, the trial's config. Blocks; raises when it cannot be."""
-        self._preflight()
-        task = self.tasks.of_row(init.metadata or {})
-        verifies = has_tests(task)
-        if not verifies and self._grading is None and init.grade:
-            raise ValueError(
-                f"the task {task.name} has no tests and HarborBackend has no grader: nothing gives a reward"
-            )
-        scratch = Path(tempfile.mkdtemp(dir=self._place(), prefix="task-"))
-        try:
-            endpoint = Endpoint(
-                init.chat_completions_url,
-                init.llm_api_key or init.controller_api_key or "",
-                init.rollout_id or "",
-                self.model_host,
-            )
-            ticket = Ticket(endpoint, messages=[dict(message) for message in init.initial_messages])
-            if self.tasks.mode == "template":
-                told = instruction_of(task, init)
-                ticket.messages, ticket.instruction = told.messages, told.text
-                task = copy_task(task, scratch)
-                put_row(task, init, told)
-            if self.agent.workflow:
-                ticket.delivery = self._deliver()
-                ticket.request = self._request(init)
-                if self.patch_dockerfile:
-                    task = task if self.tasks.mode == "template" else copy_task(task, scratch)
-                    _patch(task, ticket.delivery.sdk)
-            elif not self.agent.utility:
-                ticket.native = {**self.agent.native, "model_name": self.model_name, "kwargs": self._native_kwargs}
-            config = self._trial_config(init, task, ticket, verifies)
-            open_ticket(ticket)
-            return _Trial(init, ticket, config, scratch, tell)
-        except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise
-
-    def _trial_config(self, init: RolloutInit, task: Path, ticket: Ticket, verifies: bool) -> Any:
-        from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig, VerifierConfig
-
-        limit = init.agent_timeout_sec
-        agent: dict[str, Any] = {"override_setup_timeout_sec": self._setup_timeout}
-        if self.agent.utility:
-            agent |= self.agent.native
-        else:
-            shown = "WorkflowAgent" if self.agent.workflow else "NativeAgent"
-            agent |= {"import_path": f"{__package__}.agents:{shown}", "kwargs": {"ticket": ticket.id}}
-            agent["model_name"] = self.model_name
-        if limit is not None:
-            agent["override_timeout_sec"] = limit + (AGENT_GRACE_S if self.agent.workflow else 0.0)
-        named = re.sub(r"[^A-Za-z0-9._-]", "-", init.rollout_id or "rollout")[:48].strip("._-") or "rollout"
-        return TrialConfig(
-            task=TaskConfig(path=task),
-            trial_name=f"{named}-{secrets.token_hex(4)}",
-            trials_dir=self.trials_dir,
-            agent=AgentConfig(**agent),
-            environment=self.environment_config.model_copy(deep=True),
-            verifier=VerifierConfig(
-                override_timeout_sec=init.grader_timeout_sec, disable=not verifies or not init.grade
-            ),
-        )
-
-    def _request(self, init: RolloutInit) -> dict[str, Any]:
-        return {
-            "workflow": self.agent.workflow,
-            "config": self._config,
-            "metadata": dict(init.metadata or {}),
-            "extra_fields": init.extra_fields,
-            "agent_timeout_sec": init.agent_timeout_sec,
-        }
-
-    def _preflight(self) -> None:
-        """Harbor's own check of the environment, once; its words are the reason of every rollout that follows."""
-        with self._making:
-            if not self._preflighted:
-                from harbor.environments.factory import EnvironmentFactory
-
-                try:
-                    EnvironmentFactory.run_preflight(self.environment_config.type, self.environment_config.import_path)
-                except SystemExit as exc:  # how Harbor says that credentials or an engine are missing
-                    self._unusable = str(exc.code)
-                self._preflighted = True
-        if self._unusable is not None:
-            raise RuntimeError(f"the sandbox of environment_config cannot be used: {self._unusable}")
-
-    def _place(self) -> Path:
-        """A folder of this backend's own, gone with it."""
-        with self._making:
-            if self._scratch is None:
-                self._scratch = tempfile.TemporaryDirectory(prefix="osmosis-harbor-")
-        return Path(self._scratch.name)
-
-    def _deliver(self) -> Delivery:
-        """The SDK and the code, made once for all rollouts."""
-        place = self._place()
-        with self._making:
-            if self._delivery is None:
-                code = self.code or Code(Path(), "", ("",))
-                project = self.code.folder if self.code else None
-                identity = make_sdk(place / "sdk", place, project)
-                sent: Path | None = self.bundle if isinstance(self.bundle, Path) else None
-                if self.bundle is True and self.code is not None:
-                    sent = place / "code.tar.gz"
-                    sent.write_bytes(pack(self.code, [self.tasks.folder, self.trials_dir]))
-                self._delivery = Delivery(place / "sdk", identity, sent, code.paths if sent is not None else ())
-            return self._delivery
-
-    def _close(self, trial: _Trial) -> None:
+    def _close(self, trial: PreparedTrial) -> None:
         """After the trial, however it ended: no secret in its files, nothing rendered left, artifacts in place."""
         close_ticket(trial.ticket.id)
         shutil.rmtree(trial.scratch, ignore_errors=True)
@@ -404,14 +271,6 @@ def _keep(folder: Path, target: Path) -> None:
     for source in sorted(folder.glob("**/verifier")):
         if source.is_dir() and any(source.iterdir()):
             shutil.copytree(source, target / "verifier", dirs_exist_ok=True)
-
-
-def _patch(task: Path, sdk: Path) -> None:
-    dockerfile = task / "environment" / "Dockerfile"
-    if not dockerfile.is_file():
-        raise ValueError(f"patch_dockerfile_with_sdk: the task {task.name} has no environment/Dockerfile to patch")
-    dockerfile.write_text(patch_dockerfile(dockerfile.read_text(encoding="utf-8")), encoding="utf-8")
-    shutil.copytree(sdk, dockerfile.parent / IN_CONTEXT, dirs_exist_ok=True)
 
 
 def _redacted(result: ExecutionResult, init: RolloutInit) -> ExecutionResult:
