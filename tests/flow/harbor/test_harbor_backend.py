@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -202,6 +203,37 @@ class TestWorkflow:
         result = await backend.execute(init(endpoint), on_state=states.append)
         assert (result.status, result.sample.reward) == ("success", 1.0)
         assert states[-1] == "grading"
+
+    async def test_code_that_only_the_sandbox_can_import(self, make: Any, endpoint: Any, tmp_path: Path) -> None:
+        (tmp_path / "code").mkdir()
+        source = (HERE / "sandboxed" / "workflows.py").read_text().replace("import os", "import os\nimport only_there")
+        (tmp_path / "code/flows.py").write_text(source)
+        (tmp_path / "only_there.py").write_text("")
+        with tarfile.open(tmp_path / "code.tar.gz", "w:gz") as archive:
+            archive.add(tmp_path / "code/flows.py", "flows.py")
+            archive.add(tmp_path / "only_there.py", "only_there.py")
+        backend = make("flows:Ask", code_dir=tmp_path / "code", bundle=tmp_path / "code.tar.gz")
+        result = await backend.execute(init(endpoint))
+        assert (result.status, result.sample and result.sample.reward) == ("success", 1.0), result.err_message
+        broken = await make("flows:Ask", code_dir=tmp_path / "code").execute(init(endpoint))
+        assert (broken.status, broken.err_phase.value) == ("failure", "agent")
+        assert "only_there" in broken.err_message
+
+    async def test_a_task_of_two_steps_is_one_conversation(self, make: Any, endpoint: Any, tmp_path: Path) -> None:
+        steps = '[[steps]]\nname = "first"\n[[steps]]\nname = "second"\n'
+        folder = task(tmp_path / "tasks/one", "true", extra=steps)
+        shutil.rmtree(folder / "tests")
+        for name, reward in (("first", "0.5"), ("second", "1")):
+            (folder / "steps" / name / "tests").mkdir(parents=True)
+            (folder / "steps" / name / "instruction.md").write_text(f"The {name} step.")
+            (folder / "steps" / name / "tests/test.sh").write_text(
+                f"#!/bin/sh\necho {reward} >/logs/verifier/reward.txt\n"
+            )
+        backend = make(tasks_dir=tmp_path / "tasks", task_mode="dataset")
+        result = await backend.execute(init(endpoint, metadata={"task": "one"}))
+        assert (result.status, result.sample and result.sample.reward) == ("success", 0.75), result.err_message
+        said = [m["content"] for m in result.sample.messages if m["role"] == "user"]
+        assert said == ["The first step.", "The second step."]
 
     @pytest.mark.network
     async def test_the_sdk_is_installed_where_it_is_missing(
