@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from osmosis.engine.journal import Journal, KeySet
+from osmosis.serve.process import free_port
 from osmosis.testing.command_line import CommandRun, run_command
 from osmosis.testing.eval_project import ROLLOUT, SCORE, write_project
 from osmosis.testing.git_workspace import GitWorkspace
@@ -128,3 +129,17 @@ def test_a_config_run_here_is_uploaded_when_it_is_over(run: Run, tmp_path: Path)
     assert shown["report"]["total"] == 4
     again = run(*words).json["data"]["uploaded"]
     assert again["id"] == uploaded["id"]
+
+
+def test_a_platform_that_is_gone_at_the_end_does_not_take_the_results(run: Run, tmp_path: Path) -> None:
+    workspace = GitWorkspace(tmp_path)
+    workspace.write("rollouts/multiply/main.py", ROLLOUT)
+    (tmp_path / "d.jsonl").rename(tmp_path / "data" / "multiply.jsonl")
+    gone = f"http://127.0.0.1:{free_port()}"
+    environ = {"OSMOSIS_TOKEN": "t", "OSMOSIS_TOKEN_PLATFORM_URL": gone, "OSMOSIS_PLATFORM_URL": gone}
+    words = ("eval", "run", "multiply", "--name", "sixth", "--limit", "4", "--upload", "--workspace", "demo", "--json")
+    made = run_command(*words, cwd=tmp_path, environ=environ)
+    assert made.code == 1
+    assert made.json["data"]["summary"]["completed_runs"] == 4
+    assert "osmosis eval upload sixth" in made.err + made.out
+    assert run("eval", "upload", "sixth").code == 0

@@ -5,12 +5,13 @@ The platform gets the rollouts, the figures and where they came from; never the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ...errors import Conflict
+from ...errors import Conflict, OsmosisError
 from ..context import AppContext, current
 from ..output import DetailResult, NextStep, OperationResult
 
@@ -70,12 +71,21 @@ def upload_run(ctx: AppContext, journal: Journal, *, replace: bool = False) -> d
 
 
 def upload_after(ctx: AppContext, journal: Journal, result: DetailResult | int) -> DetailResult | int:
-    """What `eval run --upload` does with a run that came to its end; one that did not is left here, and said so."""
+    """What `eval run --upload` does with a run that came to its end; one that did not is left here, and said so.
+
+    A platform that cannot be reached does not take the run's results with it.
+    """
     try:
         done = upload_run(ctx, journal, replace=True)
     except Conflict as error:
         ctx.output.warn("NOT_UPLOADED", f"{error.message}; the run is not uploaded")
         return result
+    except OsmosisError as error:
+        again = f"osmosis eval upload {journal.folder.name} --replace"
+        ctx.output.warn("NOT_UPLOADED", f"{error.message}; the run is not uploaded: {again}")
+        if isinstance(result, int):
+            return result or 1
+        return replace(result, exit_code=result.exit_code or 1)
     ctx.output.say(f"uploaded: {done['url']}")
     if isinstance(result, DetailResult):
         result.data["uploaded"] = done
