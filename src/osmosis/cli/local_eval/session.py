@@ -7,7 +7,6 @@ make a `LocalRun` and call `run_local`; a script may do the same.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from ...records.report import Report
 from ..context import AppContext
 from ..output import DetailResult, Mode
 from ..prompts import confirm
+from .baselines import prepare_baselines, probe_baselines, run_baselines
 from .plan import declared_secrets, key_for, server_key
 from .progress import ProgressObserver
 from .show import draw_report, exit_code, next_steps
@@ -120,7 +120,7 @@ def run_local(ctx: AppContext, run: LocalRun) -> DetailResult | int:
         if run.output.resolve() == run.dataset.resolve():
             raise ValidationError(f"-o {run.output} is the dataset itself", hint="choose another file")
     collect_rarely()
-    session = _Session(ctx, run)
+    session = Session(ctx, run)
     try:
         return _run(session)
     except _Declined:
@@ -134,14 +134,14 @@ def run_local(ctx: AppContext, run: LocalRun) -> DetailResult | int:
         raise
 
 
-def _run(session: _Session) -> DetailResult | int:
+def _run(session: Session) -> DetailResult | int:
     run = session.run
     session.prepare()
-    session.prepare_baselines()
+    session.baselines = prepare_baselines(session)
     report, interrupted = run_stoppable(session.go, session.say)
     more: dict[str, Any] = {}
     if session.baselines and not report.stopped and not interrupted:
-        more["baselines"], interrupted = session.run_baselines()
+        more["baselines"], interrupted = run_baselines(session)
     if run.output is not None:
         write_results(run.output, session.journal, session.plan, report, **more)
     return _result(session, report, interrupted, more)
@@ -156,7 +156,7 @@ class _Declined(Exception):
     """The person does not want the plan that was shown."""
 
 
-class _Session:
+class Session:
     """The parts of one run, made in the order in which they can fail for free."""
 
     def __init__(self, ctx: AppContext, run: LocalRun) -> None:
@@ -171,7 +171,7 @@ class _Session:
         self.resume = ResumePlan()
         self.key: str | None = None
         self.redactor = Redactor()
-        self.baselines: list[_Session] = []
+        self.baselines: list[Session] = []
 
     def prepare(self) -> None:
         """Loads and checks everything that costs nothing."""
@@ -290,7 +290,7 @@ class _Session:
             async with rollouts(self.source, plan, model) as rollout_fn:
                 if self.asks_model:
                     self._check_usage(await probe(model))
-                await self._probe_baselines()
+                await probe_baselines(self.baselines)
                 if self.resume.drifted or len(self.resume.retry):
                     self.journal.lock()
                     await apply(self.resume, self.journal, plan, self.rows(), self.scorers, self.hashes)
@@ -357,79 +357,8 @@ class _Session:
         if not stop.is_set() and not confirm(self.ctx, f"{found.line()}. Go on?", yes=self.run.yes):
             stop.set()
 
-    def prepare_baselines(self) -> None:
-        """The same rows, agent and scores with other models, each in a journal of its own: checked before anything
-        is spent."""
-        names = {self.plan.name}
-        for spec in self.run.baselines:
-            stem = f"{self.plan.name}--{re.sub(r'[^A-Za-z0-9._-]+', '-', spec.name)}"[:92]
-            name = next(n for i in itertools.count(1) if (n := stem if i == 1 else f"{stem}-{i}") not in names)
-            names.add(name)
-            child = LocalRun(
-                self.plan.model_copy(update={"name": name, "model": spec}, deep=True),
-                self.run.base_dir,
-                self.run.runs_dir,
-                grader=self.run.grader,
-                server_key_env=self.run.server_key_env,
-                secrets=self.run.secrets,
-                yes=self.run.yes,
-                quiet=self.run.quiet,
-                retry_failed=self.run.retry_failed,
-            )
-            session = _Session(self.ctx, child)
-            session.prepare()
-            self.baselines.append(session)
 
-    async def _probe_baselines(self) -> None:
-        for session in self.baselines:
-            if not session.asks_model:
-                continue
-            model = session.open_model(session.plan.model, session.key)
-            try:
-                await probe(model)
-            finally:
-                await model.close()
-
-    def run_baselines(self) -> tuple[dict[str, Any], bool]:
-        """Each baseline's summary beside this run's, by its model; and whether somebody interrupted. One that breaks
-        does not take the results of the others with it."""
-        found: dict[str, Any] = {}
-        interrupted = False
-        for session in self.baselines:
-            spec = session.plan.model
-            key = spec.name if spec.name not in found else f"{spec.name}@{spec.base_url or session.plan.name}"
-            self.say(f"baseline {key}: run {session.plan.name}")
-            try:
-                report, interrupted = run_stoppable(session.go, session.say)
-            except OsmosisError as error:
-                self.notes.append(f"baseline {key}: {error.message}")
-                found[key] = {"name": session.plan.name, "error": error.message}
-                continue
-            found[key] = self.beside(session.journal, report)
-            if interrupted:
-                break
-        return found, interrupted
-
-    def beside(self, journal: Journal, report: Report) -> dict[str, Any]:
-        """A baseline's summary and its comparison with this run, for the results document."""
-        from ...engine.compare import compare
-
-        part: dict[str, Any] = {"name": journal.folder.name, "summary": summary_part(report)}
-        try:
-            found = compare(journal, self.journal)
-        except ValidationError as error:
-            self.notes.append(f"against {journal.folder.name}: {error.message}")
-            return part
-        interval = f" [{found.interval.low:+.3f}, {found.interval.high:+.3f}]" if found.interval else ""
-        self.notes.append(
-            f"against {journal.folder.name}: {found.mean_b:.3f} vs {found.mean_a:.3f}, "
-            f"difference {found.difference:+.3f}{interval}, {found.verdict}"
-        )
-        part["comparison"] = found.to_dict()
-        return part
-
-
-def _result(session: _Session, report: Report, interrupted: bool, more: dict[str, Any]) -> DetailResult | int:
+def _result(session: Session, report: Report, interrupted: bool, more: dict[str, Any]) -> DetailResult | int:
     run, plan = session.run, session.plan
     code = 130 if interrupted else exit_code(report, run.fail_under)
     primary = report.primary
