@@ -8,8 +8,10 @@ from __future__ import annotations
 import threading
 
 from pydantic import Field
+from pydantic import ValidationError as BadShape
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from ..errors import ValidationError
 from ..records.wire02 import DEFAULT_MAX_METADATA_SIZE_BYTES
 
 
@@ -67,17 +69,34 @@ class RolloutSettings(BaseSettings):
     """Limit on a request's metadata, as JSON; applied by whoever serves."""
 
 
+class SettingsError(ValidationError, ValueError):
+    """A variable has a value that is none."""
+
+
 _lock = threading.Lock()
 _settings: RolloutSettings | None = None
 
 
 def get_settings() -> RolloutSettings:
-    """The process's settings; read from the environment at the first call."""
+    """The process's settings; read from the environment at the first call. `SettingsError` names a bad variable."""
     global _settings
     with _lock:
         if _settings is None:
-            _settings = RolloutSettings()
+            try:
+                _settings = RolloutSettings()
+            except BadShape as exc:
+                raise _named(exc) from exc
         return _settings
+
+
+def _named(exc: BadShape) -> SettingsError:
+    kinds = (RolloutClientSettings, RolloutServerSettings, RolloutSettings)
+    prefix = next((str(kind.model_config["env_prefix"]) for kind in kinds if kind.__name__ == exc.title), "")
+    said = [
+        f"{prefix}{'_'.join(map(str, one['loc'])).upper()}={one['input']}: {one['msg'][:1].lower()}{one['msg'][1:]}"
+        for one in exc.errors()
+    ]
+    return SettingsError("; ".join(said), hint="change it where it is set: in the environment or in ./.env")
 
 
 def configure(settings: RolloutSettings) -> None:

@@ -33,7 +33,13 @@ from osmosis.sdk.exceptions import (
 )
 from osmosis.sdk.messages import count_messages_by_role, get_message_content, normalize_stop, parse_tool_calls
 from osmosis.sdk.registry import AgentLoopRegistry
-from osmosis.sdk.settings import RolloutClientSettings, RolloutSettings
+from osmosis.sdk.settings import (
+    RolloutClientSettings,
+    RolloutSettings,
+    SettingsError,
+    get_settings,
+    reset_settings,
+)
 from osmosis.sdk.tool_loop import ToolLoop
 from osmosis.sdk.tools import tool
 from osmosis.sdk.trainer_client import OsmosisLLMClient
@@ -439,3 +445,7 @@ def test_settings_come_from_the_environment_and_have_ranges(monkeypatch: pytest.
     monkeypatch.setenv("OSMOSIS_ROLLOUT_CLIENT_MAX_RETRIES", "11")
     with pytest.raises(ValidationError):
         RolloutSettings()
+    reset_settings()
+    with pytest.raises(SettingsError, match=r"OSMOSIS_ROLLOUT_CLIENT_MAX_RETRIES=11: .* less than or equal to 10"):
+        get_settings()
+    reset_settings()
