@@ -49,6 +49,7 @@ OFFLINE = f"{BASE} --model offline/calculator"
         (f"{OFFLINE} --secret NOT_SET", 1, "NOT_SET"),
         (f"{OFFLINE} --name ../x", 1, "cannot name a run"),
         (f"{OFFLINE} stray", 2, "unexpected argument"),
+        (f"{OFFLINE} --retry-failed bad_luck", 2, "no failure class"),
         (f"{OFFLINE} --fail-under 0.99", 1, "--fail-under"),
         (f"{OFFLINE} --no-such-flag", 2, "--no-such-flag"),
         (f"{OFFLINE} --n 5 --k 7", 1, "--k 7 is not between 1 and --n 5"),

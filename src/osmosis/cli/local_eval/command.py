@@ -85,11 +85,13 @@ def local_eval(
     """
     given: dict[str, Any] = dict(locals())
     from .plan import LocalFlags, build_plan, check_limits, parse_model, sampling
+    from .resume import check_classes
     from .session import LocalRun, run_local, runs_dir
 
     ctx = current()
     if classes and not retry_failed:
         raise UsageError(f"unexpected argument: {classes[0]}", hint="osmosis eval --help")
+    check_classes(classes or [])
     known = {name: given[name] for name in LocalFlags.__annotations__ if given[name] is not None}
     flags = LocalFlags(**known)
     plan = build_plan(flags, runs_dir=runs_dir(ctx))
