@@ -139,10 +139,13 @@ def _write_rows(out: IO[bytes], journal: Journal, plan: EvalPlan) -> None:
 
 
 def _row(index: int, runs: list[dict[str, Any]], plan: EvalPlan) -> bytes:
+    """One row; its pass rates count as the summary's do: failures as no pass, skipped runs nowhere."""
+    counted = [run["scores"] for run in runs if run["status"] != RolloutStatus.SKIPPED.value]
+    names = [*plan.score_fns, *(name for scores in counted for name in scores)] if counted else []
     rates = {}
-    for name in runs[0]["scores"]:
-        values = [run["scores"].get(name) for run in runs]
-        rates[name] = sum(1 for v in values if v is not None and v >= plan.pass_threshold) / len(runs)
+    for name in dict.fromkeys(names):
+        values = [scores.get(name) for scores in counted]
+        rates[name] = sum(1 for v in values if v is not None and v >= plan.pass_threshold) / len(counted)
     return orjson.dumps({"row_index": index, "runs": runs, "pass_rate": rates})
 
 

@@ -9,8 +9,10 @@ import pytest
 from osmosis.engine import report_text
 from osmosis.engine.journal import Journal
 from osmosis.engine.limiter import Limiter
+from osmosis.engine.metrics import summarize
 from osmosis.engine.results import check_output, write_results
 from osmosis.errors import ValidationError
+from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score
 
 
 @pytest.fixture
@@ -46,8 +48,38 @@ async def test_the_results_document_has_the_published_shape(ran, tmp_path):
     broken = found["rows"][4]["runs"][0]
     assert (broken["success"], broken["scores"]) == (False, {})
     assert "fell over" in broken["error"]
+    assert found["rows"][1]["pass_rate"]["helpers_agents:exact"] == pytest.approx(
+        sum(r["scores"]["helpers_agents:exact"] for r in found["rows"][1]["runs"]) / 3
+    )
+    assert broken["scores"] == {}
+    assert found["rows"][4]["pass_rate"]["helpers_agents:exact"] == 0.0
     values = [v for row in found["rows"] for r in row["runs"] for v in [r["scores"].get("helpers_agents:exact", 0.0)]]
     assert figures["mean"] == pytest.approx(sum(values) / 15)
+
+
+async def test_a_rows_pass_rate_does_not_depend_on_its_first_attempt(tmp_path, make_plan):
+    plan = make_plan(attempts=4)
+    journal = Journal(tmp_path / "j")
+    journal.open(plan)
+    for attempt, (status, value) in enumerate([("failed", None), ("success", 1.0), ("success", 0.0), ("skipped", 1.0)]):
+        failure = None
+        if status == "failed":
+            failure = Failure(phase=Phase.AGENT, category=Category.TIMEOUT, message="late")
+        journal.append(
+            Rollout(
+                rollout_id=f"0-{attempt}",
+                row_index=0,
+                attempt=attempt,
+                status=RolloutStatus(status),
+                failure=failure,
+                scores={} if value is None else {"reward": Score(name="reward", value=value)},
+            )
+        )
+    journal.close()
+    write_results(tmp_path / "r.json", journal, plan, summarize(journal.rollouts(), plan))
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["rows"][0]["pass_rate"]["reward"] == pytest.approx(1 / 3)
+    assert found["summary"]["eval_fns"]["reward"]["pass_rate"] == pytest.approx(1 / 3)
 
 
 def test_where_nothing_can_be_written_is_found_out_first(tmp_path):
