@@ -47,7 +47,9 @@ async def one(
     api_key: str | None = None,
     **planned: object,
 ) -> Rollout:
-    app = server(backend(workflow, grader, root=tmp_path), tmp_path, api_key=api_key)
+    # The gate is gone before the server: what it was still to be told of a rollout given up is nobody's news.
+    limits = ServeLimits(delivery_drain_s=0.1)
+    app = server(backend(workflow, grader, root=tmp_path), tmp_path, api_key=api_key, limits=limits)
     async with (
         running_app(app) as url,
         open_gate(model or ScriptedModel()) as gate,
