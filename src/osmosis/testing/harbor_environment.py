@@ -127,7 +127,7 @@ class ProcessEnvironment(BaseEnvironment):
         await asyncio.to_thread(shutil.copy2, self.where(source_path), target_path)
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        await asyncio.to_thread(shutil.copytree, self.where(source_dir), target_dir, dirs_exist_ok=True)
+        await asyncio.to_thread(_copy_out, self.where(source_dir), Path(target_dir))
 
     def where(self, path: str) -> Path:
         """Where a path of the environment lies on this machine."""
@@ -162,6 +162,18 @@ class ProcessEnvironment(BaseEnvironment):
             with suppress(OSError):
                 if mark in entry.read_bytes().split(b"\0"):
                     os.kill(int(entry.parent.name), signal.SIGKILL)
+
+
+def _copy_out(source: Path, target: Path) -> None:
+    """Links stay links, as they do in an archive: followed, they would lead out of the folder."""
+    for path in sorted(source.rglob("*")):
+        there = target / path.relative_to(source)
+        if path.is_dir() and not path.is_symlink():
+            there.mkdir(parents=True, exist_ok=True)
+        else:
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.unlink(missing_ok=True)
+            shutil.copy2(path, there, follow_symlinks=False)
 
 
 def _kill_group(group: int) -> None:

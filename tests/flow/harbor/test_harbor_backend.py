@@ -138,6 +138,7 @@ class TestWorkflow:
         assert endpoint.headers[0]["Authorization"] == f"Bearer {KEY}"
         assert (tmp_path / "artifacts/r-1/artifacts/note.txt").read_text() == "left by the agent"
         assert (tmp_path / "artifacts/r-1/artifacts/verifier/reward.txt").read_text().strip() == "1"
+        assert not (tmp_path / "artifacts/r-1/artifacts/link.txt").exists()
         trial = tmp_path / "trials" / result.sample.extra_fields["harbor"]["trial"]
         assert json.loads((trial / "agent/trajectory.json").read_text())["schema_version"].startswith("ATIF")
         assert files_with(trial, KEY) == []
@@ -414,6 +415,14 @@ class TestNative:
         assert result.sample.metrics["prompt_tokens"] == 10 * len(endpoint.requests)
         assert sum(m["role"] == "assistant" for m in result.sample.messages) == len(endpoint.requests)
         assert files_with(backend.trials_dir, KEY) == []
+
+    @pytest.mark.skipif(shutil.which("tmux") is None, reason="terminus-2 needs tmux")
+    async def test_a_refused_key_is_the_endpoints_failure(self, make: Any) -> None:
+        backend = make("terminus-2", native_agent_kwargs={"record_terminal_session": False})
+        with ModelEndpoint(lambda *_: Reply({"error": {"message": "wrong key"}}, status=401)) as endpoint:
+            result = await backend.execute(init(endpoint))
+        assert (result.status, result.err_phase.value, result.err_category) == ("failure", "model", "http_error")
+        assert result.failure.category.value == "auth"
 
 
 @with_harbor

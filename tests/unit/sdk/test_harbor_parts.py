@@ -205,6 +205,8 @@ def test_a_native_agents_trajectory_becomes_messages(tmp_path: Path) -> None:
         {"role": "user", "content": "screen"},
     ]
     assert read_messages(tmp_path / "missing.json") == []
+    (tmp_path / "link.json").symlink_to(path)
+    assert read_messages(tmp_path / "link.json") == []
 
 
 def test_the_sandbox_is_told_an_address_it_can_reach() -> None:

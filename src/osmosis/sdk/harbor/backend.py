@@ -109,6 +109,7 @@ class HarborBackend:
         # The variable is set by whoever starts the rollout's process; user code constructs this without one.
         root = (os.environ if environ is None else environ).get(ARTIFACT_VARIABLE)
         self.artifact_root = Path(root) if root else Path("~/.osmosis").expanduser()
+        self._keeps_artifacts = bool(root)
         self.trials_dir = Path(trials_dir or self.artifact_root / "rollout_trials").expanduser().resolve()
         project = code.folder if code else code_folder
         self._grading = None if grader is None else Grading(grader, grader_config, project)
@@ -200,7 +201,7 @@ class HarborBackend:
                 if init.grader_timeout_sec is not None and trial.verifying_since is not None:
                     left = init.grader_timeout_sec - (time.monotonic() - trial.verifying_since)
                     budget = init.model_copy(update={"grader_timeout_sec": max(left, 0.001)})
-                result = await self._grading.judge(budget, result, artifacts_dir=self._artifacts(init), tell=tell)
+                result = await self._grading.judge(budget, result, artifacts_dir=self._artifacts(trial), tell=tell)
         except Exception as exc:  # noqa: BLE001 - one rollout: Harbor, an environment or a disk may raise anything
             return _redacted(failed_result(exc, Phase.SETUP, None), init)
         if result.status == "success" and self.cleanup_successful_trials:
@@ -253,24 +254,28 @@ class HarborBackend:
         if not trial.folder.is_dir():
             return
         scrub(trial.folder, filter(None, (trial.init.llm_api_key, trial.init.controller_api_key)))
-        target = self._artifacts(trial.init)
-        if target is not None:
-            _keep(trial.folder, target)
+        _keep(trial.folder, self._artifacts(trial))
 
-    def _artifacts(self, init: RolloutInit) -> Path | None:
-        if not init.rollout_id:
-            return None
-        return self.artifact_root / check_rollout_id(init.rollout_id) / "artifacts"
+    def _artifacts(self, trial: PreparedTrial) -> Path:
+        """Where the rollout's artifacts go: with all others when somebody collects them, else with the trial."""
+        if self._keeps_artifacts and trial.init.rollout_id:
+            return self.artifact_root / check_rollout_id(trial.init.rollout_id) / "artifacts"
+        return trial.folder / "kept"
 
 
 def _keep(folder: Path, target: Path) -> None:
-    """What the agent published, and what the verifier wrote, where a rollout's artifacts are."""
+    """What the agent published, and what the verifier wrote, where a rollout's artifacts are. No links: in a sandbox
+    they may point anywhere, and here they would point into this machine."""
     for source in sorted(folder.glob("**/artifacts/logs/artifacts")):
         if any(source.iterdir()):
-            shutil.copytree(source, target, dirs_exist_ok=True)
+            shutil.copytree(source, target, dirs_exist_ok=True, ignore=_links)
     for source in sorted(folder.glob("**/verifier")):
-        if source.is_dir() and any(source.iterdir()):
-            shutil.copytree(source, target / "verifier", dirs_exist_ok=True)
+        if source.is_dir() and not source.is_symlink() and any(source.iterdir()) and not source.is_relative_to(target):
+            shutil.copytree(source, target / "verifier", dirs_exist_ok=True, ignore=_links)
+
+
+def _links(folder: str, names: list[str]) -> set[str]:
+    return {name for name in names if os.path.islink(os.path.join(folder, name))}
 
 
 def _redacted(result: ExecutionResult, init: RolloutInit) -> ExecutionResult:

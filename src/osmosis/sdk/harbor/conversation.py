@@ -12,7 +12,9 @@ ROLES = {"system": "system", "user": "user", "agent": "assistant"}
 
 
 def read_messages(path: Path) -> list[Message]:
-    """The messages of the document; none when there is no document or it is none."""
+    """The messages of the document; none when there is no document or it is none (a link is none)."""
+    if path.is_symlink():
+        return []
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         steps = document["steps"]

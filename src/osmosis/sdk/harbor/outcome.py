@@ -25,6 +25,30 @@ TIMEOUTS = {
     "EnvironmentStartTimeoutError": Phase.SETUP,
     "VerifierTimeoutError": Phase.SCORE,
 }
+MODEL_ERRORS = {
+    "ApiRateLimitError": Category.RATE_LIMIT,
+    "ApiUsageLimitError": Category.RATE_LIMIT,
+    "RateLimitError": Category.RATE_LIMIT,
+    "ApiInternalServerError": Category.SERVER_ERROR,
+    "ApiOverloadedError": Category.SERVER_ERROR,
+    "ApiResponseStalledError": Category.SERVER_ERROR,
+    "UnknownApiError": Category.SERVER_ERROR,
+    "InternalServerError": Category.SERVER_ERROR,
+    "ServiceUnavailableError": Category.SERVER_ERROR,
+    "ApiConnectionClosedError": Category.CONNECTION,
+    "NetworkConnectionError": Category.CONNECTION,
+    "APIConnectionError": Category.CONNECTION,
+    "ContextWindowExceededError": Category.CONTEXT_LENGTH,
+    "ContextLengthExceededError": Category.CONTEXT_LENGTH,
+    "AgentAuthenticationError": Category.AUTH,
+    "AuthenticationError": Category.AUTH,
+    "PermissionDeniedError": Category.AUTH,
+    "ModelNotFoundError": Category.MODEL_NOT_FOUND,
+    "ApiProviderResourceNotFoundError": Category.MODEL_NOT_FOUND,
+    "NotFoundError": Category.MODEL_NOT_FOUND,
+    "BadRequestError": Category.BAD_REQUEST,
+}
+"""What Harbor's agents raise, and LiteLLM in them, when the model's endpoint is at fault."""
 VERIFIER_ERRORS = {
     *("RewardFileNotFoundError", "RewardFileEmptyError", "VerifierOutputParseError"),
     *("AddTestsDirError", "DownloadVerifierDirError"),
@@ -80,7 +104,9 @@ def execution_of(trial: Finished) -> ExecutionResult:
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
-    """What `inside.py` left; None when it left nothing readable."""
+    """What `inside.py` left; None when it left nothing readable. A link is none: it would point into this machine."""
+    if path.is_symlink():
+        return None
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -166,13 +192,13 @@ def _failure(trial: Finished) -> Failure | None:
         return None
     kind, said = raised.exception_type, raised.exception_message
     phase = TIMEOUTS.get(kind) or (Phase.SCORE if kind in VERIFIER_ERRORS else _phase(at))
+    fix = f"the trial's files are in {trial.folder}"
     if kind in TIMEOUTS:
         category, fix = Category.TIMEOUT, "raise the time limit, or look for what waits or never returns"
+    elif kind in MODEL_ERRORS and phase is Phase.AGENT:
+        phase, category = Phase.MODEL, MODEL_ERRORS[kind]
     else:
-        category = Category.SCORE_ERROR if phase is Phase.SCORE else Category.AGENT_ERROR
-        fix = f"the trial's files are in {trial.folder}"
-    if phase is Phase.SETUP and category is not Category.TIMEOUT:
-        category = Category.UNKNOWN
+        category = {Phase.SCORE: Category.SCORE_ERROR, Phase.SETUP: Category.UNKNOWN}.get(phase, Category.AGENT_ERROR)
     message = f"{kind}: {said}" if said else kind
     if phase is Phase.SCORE and (tail := _verifier_tail(trial.folder)):
         message = f"{message}; the verifier's output ends with: {tail}"

@@ -25,6 +25,9 @@ class Ask(AgentWorkflow[Config]):
         text = str(answer.message["content"])
         Path("answer.txt").write_text(text.rpartition("#### ")[2])
         (ctx.artifacts_dir / "note.txt").write_text("left by the agent")
+        link = ctx.artifacts_dir / "link.txt"
+        link.unlink(missing_ok=True)
+        link.symlink_to("/etc/hostname")
         return [*ctx.prompt, answer.message]
 
 
