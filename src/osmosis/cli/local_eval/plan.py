@@ -192,13 +192,22 @@ def _agent(flags: LocalFlags) -> str:
     if flags.module:
         return flags.module
     if flags.mcp:
-        scheme, found, _ = flags.mcp.partition("://")
-        if found and scheme not in ("http", "https"):
+        _, found, _ = flags.mcp.partition("://")
+        if found and not is_http(flags.mcp):
             raise ValidationError(f"--mcp {flags.mcp} is no http URL", hint="--mcp http://127.0.0.1:8000/mcp")
         return f"mcp:{flags.mcp if '/' in flags.mcp else './' + flags.mcp}"
-    if not str(flags.server).startswith(("http://", "https://")):
+    if not is_http(str(flags.server)):
         raise ValidationError(f"--server {flags.server} is no http URL", hint="--server http://127.0.0.1:9000")
     return f"server:{flags.server}"
+
+
+def is_http(url: str) -> bool:
+    """Whether this is a URL of a host, and a port that there can be."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def agent_kind(agent: str) -> tuple[str, str]:
@@ -239,8 +248,7 @@ def parse_model(
     if at and url.startswith(("http://", "https://")):
         text, base_url = name, url
     if base_url is not None:
-        parts = urlsplit(base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not is_http(base_url):
             raise ValidationError(f"--base-url {base_url} is no http URL", hint="http://localhost:8000/v1")
         if text.startswith("offline/"):
             raise UsageError(f"{text} is in this process: --base-url would not be used", hint="leave one of them out")
@@ -348,6 +356,8 @@ def server_key(name: str | None, environ: Mapping[str, str]) -> str | None:
     key = environ.get(name)
     if not key:
         raise ValidationError(f"--server-key-env {name}: not set", hint=f"export {name}=...")
+    if not key.isprintable():
+        raise ValidationError(f"--server-key-env {name}: the key has a line break in it", hint=f"export {name}=...")
     return key
 
 
