@@ -44,7 +44,8 @@ def resume(
         osmosis eval resume nightly
         osmosis eval resume nightly --retry-failed timeout rate_limit
     """
-    from .plan import check_limits, parse_concurrency
+    from .checks import check_limits
+    from .plan import parse_concurrency
     from .session import run_local
 
     ctx = current()
@@ -89,7 +90,7 @@ def regrade(
         osmosis eval regrade nightly
         osmosis eval regrade nightly --eval-fn rewards:stricter --pass-threshold 0.5
     """
-    from .plan import check_limits
+    from .checks import check_limits
 
     ctx = current()
     check_limits(pass_threshold=pass_threshold)

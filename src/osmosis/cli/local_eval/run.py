@@ -54,7 +54,7 @@ def run(
         raise UsageError("--rows and --limit exclude each other", hint="--rows 3,7,10-20 names every row")
     from ...workspace.config import load_eval_config
     from ...workspace.layout import find_workspace, pick_config
-    from .plan import check_limits
+    from .checks import check_limits
     from .session import LocalRun, run_local, runs_dir
 
     check_limits(fail_under=fail_under)
