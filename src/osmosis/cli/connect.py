@@ -34,7 +34,8 @@ def open_client(ctx: AppContext, *, auth: bool = True, scoped: bool = True) -> P
         if not workspace and not identity:
             workspace = store.active_workspace(url)
     token = login.token if login else None
-    return PlatformClient(url, token, identity=identity, workspace=workspace, warn=ctx.output.warn)
+    hint = "unset OSMOSIS_TOKEN, or give it a token of this platform" if login and login.source == "environment" else ""
+    return PlatformClient(url, token, identity=identity, workspace=workspace, warn=ctx.output.warn, auth_hint=hint)
 
 
 def usable(login: Login | None, url: str) -> Login:

@@ -133,6 +133,9 @@ def _platform(
             found = [*_version(client.url, facts["version"]), *_logged_in(client, workspace, source, facts)]
             return facts, found
     except OsmosisError as error:
+        if facts["url"]:
+            with ctx.client(auth=False, scoped=False) as client:
+                facts["reachable"] = client.healthy()
         severity = "warning" if isinstance(error, AuthRequired) else "error"
         return facts, [_from_error(error, "platform", severity, "platform")]
 

@@ -34,6 +34,8 @@ class Http:
         self.url = url
         self.identity = identity
         self.workspace = workspace
+        self.auth_hint = ""
+        """What to type when the token is not taken; empty: to log in again."""
         self._warn = warn
         headers = {"User-Agent": f"osmosis-cli/{__version__}", "X-Osmosis-CLI-Version": __version__}
         headers["Content-Type"] = "application/json"
@@ -122,8 +124,8 @@ class Http:
             text = response.text.strip()[:300]
             body = {"message": f"the platform answered HTTP {response.status_code}" + (f": {text}" if text else "")}
         error = from_wire(response.status_code, body)
-        if isinstance(error, AuthRequired) and not error.hint:
-            error.hint = "osmosis login, or unset OSMOSIS_TOKEN when it is set"
+        if isinstance(error, AuthRequired) and (self.auth_hint or not error.hint):
+            error.hint = self.auth_hint or "osmosis login"
         if error.details.get("platform_code") == "GIT_SCOPE_REQUIRED":
             error.hint = "osmosis workspace switch NAME, or --workspace NAME, or cd into a connected workspace"
         if retry_after := response.headers.get("Retry-After"):

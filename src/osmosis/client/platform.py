@@ -21,7 +21,8 @@ class PlatformClient:
     """Calls to one platform. Close it, or use it as a context manager.
 
     `identity` (`owner/repo`) or `workspace` says for which workspace one speaks. `transport` replaces the
-    network in tests. `warn(code, message)` receives what the platform says about versions.
+    network in tests. `warn(code, message)` receives what the platform says about versions. `auth_hint` is what to type
+    when the platform does not take the token, for one that no login replaces.
     """
 
     def __init__(
@@ -33,9 +34,11 @@ class PlatformClient:
         workspace: str | None = None,
         transport: httpx.BaseTransport | None = None,
         warn: Warn | None = None,
+        auth_hint: str = "",
     ) -> None:
         self.url = url
         self.http = Http(url, token, identity=identity, workspace=workspace, transport=transport, warn=warn)
+        self.http.auth_hint = auth_hint
 
     @property
     def scope(self) -> dict[str, str]:

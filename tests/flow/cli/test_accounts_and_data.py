@@ -55,6 +55,26 @@ def test_the_starter_is_logged_in_without_a_browser(run: Run, home: Path) -> Non
     assert run("login").json["resource"]["already"] is True
 
 
+def test_a_token_of_the_environment_that_is_not_taken_is_what_has_to_go(run: Run) -> None:
+    """Logging in would change nothing: the variable counts before any login."""
+    for words in (("whoami",), ("eval", "list"), ("dataset", "list")):
+        error = run(*words, OSMOSIS_TOKEN="of-another-platform").error
+        assert error["code"] == "AUTH_REQUIRED"
+        assert "unset OSMOSIS_TOKEN" in error["details"]["hint"]
+    assert run("whoami").json["data"]["verified"] is True
+
+
+def test_doctor_knows_that_the_platform_answers_whatever_the_credentials(run: Run, home: Path) -> None:
+    store = home / ".home" / "config" / "credentials.json"
+    store.chmod(0o644)
+    try:
+        found = run("doctor").json["data"]
+    finally:
+        store.chmod(0o600)
+    assert (found["platform"]["reachable"], found["platform"]["logged_in"]) == (True, False)
+    assert any("can be read by others" in problem["what"] for problem in found["findings"])
+
+
 def test_force_replaces_the_login_and_revokes_the_old_one(run: Run, home: Path) -> None:
     store = CredentialStore({"OSMOSIS_CONFIG_DIR": str(home / ".home" / "config")})
     old = store.stored(url_of(home))
