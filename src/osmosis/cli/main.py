@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 from .._version import __version__
-from ..errors import OsmosisError, UsageError
+from ..errors import OsmosisError, UsageError, ValidationError
 from .context import AppContext, GlobalOptions, hoist, using
 from .output import Mode, Output, Result
 
@@ -158,9 +158,13 @@ def main(
     words = list(sys.argv[1:] if argv is None else argv)
     surroundings = dict(os.environ if environ is None else environ)
     output = Output(_mode_of(words), environ=surroundings)
+    try:
+        cwd = cwd or Path.cwd()
+    except FileNotFoundError:
+        return output.error(ValidationError("the current folder is gone", hint="cd to one that is there"), "")
     ctx = AppContext(
         surroundings,
-        cwd or Path.cwd(),
+        cwd,
         GlobalOptions(mode=output.mode),
         output,
         stdin=stdin or sys.stdin,
@@ -184,7 +188,10 @@ def main(
         return 0
     except Exception as bug:  # noqa: BLE001 - the border of the process: a bug becomes a report
         from .bugreport import report_bug
+        from .disk import refused_by_machine
 
+        if isinstance(bug, OSError) and (refused := refused_by_machine(bug)):
+            return output.error(refused, ctx.command)
         return output.error(report_bug(bug, words, surroundings), ctx.command)
 
 
