@@ -58,7 +58,8 @@ class ToolExecutionError(OsmosisRolloutError):
 
 
 class ToolServerLost(OsmosisRolloutError):
-    """The server behind the tools is gone. No answer for the model: the rollout cannot go on, and it is not to blame."""
+    """The server behind the tools is gone. That is no answer for the model: the rollout cannot go on, and it is not to
+    blame."""
 
 
 class ToolArgumentError(ToolExecutionError):
