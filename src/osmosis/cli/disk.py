@@ -20,7 +20,8 @@ def refused_by_machine(error: OSError) -> OsmosisError | None:
     if error.errno not in _FULL | _CLOSED or isinstance(error, ConnectionError):
         return None
     why = (error.strerror or "refused").lower()
-    path = error.filename if isinstance(error.filename, str) else None
+    # Of two names (a copy, a rename) the second is the one that is written.
+    path = next((name for name in (error.filename2, error.filename) if isinstance(name, str)), None)
     if path is None:
         return (
             ValidationError(f"cannot write: {why}", hint="df -h . shows what is free") if error.errno in _FULL else None

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +25,8 @@ from .. import paths
 from ..errors import Conflict, PlatformError, ValidationError
 
 DEFAULT_PORT = 7575
+LEAST_FREE_BYTES = 1024 * 1024
+"""With less free, a failed start is the disk's doing: the empty database alone takes more."""
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 45.0
 _POLL_S = 0.1
@@ -215,6 +219,9 @@ def _wait(process: subprocess.Popen[bytes], data_dir: Path, log: Path) -> Runnin
     while time.monotonic() < deadline:
         if process.poll() is not None:
             tail = "\n".join(log.read_text(errors="replace").strip().splitlines()[-8:])
+            if shutil.disk_usage(data_dir).free < LEAST_FREE_BYTES:  # then its log is not whole either
+                what = f"the platform could not start: there is no space left for its data in {data_dir}"
+                raise PlatformError(what, hint=f"df -h {shlex.quote(str(data_dir))}", log=str(log))
             raise PlatformError(
                 f"the platform ended while starting (exit code {process.returncode}):\n{tail}",
                 hint=f"the whole text is in {log}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -131,3 +132,21 @@ def test_a_platform_that_cannot_start_says_why_and_leaves_none_behind(home: Path
     assert failed.code == 1
     assert "ended while starting" in failed.error["message"]
     assert run_command("platform", "status", cwd=home).code == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_disk_that_is_full_is_said(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], capture_output=True).returncode:
+        pytest.skip("no disk can be mounted here")
+    try:
+        done = run_command(
+            "platform", "start", "--port", "0", "--json", cwd=tmp_path, environ={"OSMOSIS_DATA_DIR": str(small)}
+        )
+        assert done.code == 1
+        assert done.error["message"] == f"the platform could not start: there is no space left for its data in {small}"
+        assert done.error["details"]["hint"] == f"df -h {small}"
+    finally:
+        local_platform.stop(small, force=True)
+        subprocess.run(["umount", str(small)], check=True)

@@ -27,6 +27,12 @@ def test_what_the_machine_refuses(tmp_path: Path, number: int, message: str, hin
     assert (found.message, found.hint) == (f"cannot use {path}: {message}", f"{hint}{tmp_path}")
 
 
+def test_of_a_copy_the_target_is_named(tmp_path: Path) -> None:
+    found = refused_by_machine(OSError(errno.ENOSPC, "No space left on device", "/from/x", None, f"{tmp_path}/y"))
+    assert found is not None
+    assert found.hint == f"df -h {tmp_path}"
+
+
 def test_a_full_disk_without_a_name_and_what_stays_a_bug() -> None:
     full = refused_by_machine(OSError(errno.ENOSPC, "No space left on device"))
     assert full is not None
