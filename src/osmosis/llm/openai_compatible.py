@@ -22,7 +22,7 @@ from .pricing import Price, price_of
 from .retry import RetryingModel
 from .wire import Wire, open_wire
 
-LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
 class OpenAICompatibleModel(RetryingModel):
@@ -40,7 +40,7 @@ class OpenAICompatibleModel(RetryingModel):
         super().__init__(spec, retry=retry, signals=signals)
         self._url = (spec.base_url or "").rstrip("/") + "/chat/completions"
         parts = urlsplit(self._url)
-        local = (parts.hostname or "") in LOOPBACK
+        local = (parts.hostname or "") in _LOOPBACK
         headers = {"content-type": "application/json"}
         if api_key:
             headers["authorization"] = f"Bearer {api_key.strip()}"

@@ -18,7 +18,7 @@ import orjson
 from ..errors import ModelError
 from ..llm.failures import RETRYABLE
 from ..llm.model import ChatRequest, Completion
-from ..llm.openai_compatible import LOOPBACK, ask, completion_of, malformed
+from ..llm.openai_compatible import ask, completion_of, malformed
 from ..llm.retry import RetryingModel
 from ..llm.wire import Pool, open_wire
 from ..records.plan import ModelSpec, Retry
@@ -96,8 +96,8 @@ class _Endpoint(RetryingModel):
         headers = {"content-type": "application/json"}
         if api_key:
             headers["authorization"] = f"Bearer {api_key}"
-        local = (parts.hostname or "") in LOOPBACK
-        self._wire = open_wire(url, headers, timeout_s=timeout_s, loopback=local, pool=pool)
+        # Reached directly, past any proxy, as the callbacks of the same rollout are.
+        self._wire = open_wire(url, headers, timeout_s=timeout_s, loopback=True, pool=pool)
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._limit = f"{timeout_s:g} s"
 

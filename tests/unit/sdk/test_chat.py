@@ -158,6 +158,14 @@ async def test_clients_share_connections_while_any_is_open() -> None:
         await first.complete([])
 
 
+async def test_no_proxy_stands_between_a_rollout_and_its_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    async with endpoint((200, json.dumps(GOOD))) as (url, _):
+        other_name = url.replace("127.0.0.1", "127.1")  # the same address, and no name that proxies are never asked for
+        async with ChatClient(other_name, max_attempts=1) as chat:
+            assert (await chat.complete([])).content == "four"
+
+
 def test_importing_the_client_loads_no_http_library() -> None:
     program = (
         "import sys, osmosis.sdk.chat; print(sorted({'aiohttp', 'httpx', 'litellm', 'openai'} & set(sys.modules)))"
