@@ -2,6 +2,8 @@
 
 import json
 import os
+import select
+import subprocess
 import sys
 
 import pytest
@@ -366,3 +368,38 @@ async def test_a_served_rollout_is_driven_scored_and_journaled(tmp_path):
     assert summary["completed_runs"] == 16
     assert 0 < summary["eval_fns"]["reward"]["mean"] < 1
     assert summary["total_tokens"] > 0
+
+
+@pytest.mark.parametrize(("answer", "done"), [(b"y", 20), (b"n", 3)])
+def test_a_person_is_asked_after_the_pilot(osmosis, answer, done):
+    """In a real terminal: the question is asked while the run's own event loop goes on."""
+    here, there = os.openpty()
+    line = f"{OFFLINE} --n 2 --pilot 3 --name r"
+    environ = {"PATH": os.environ["PATH"], "HOME": str(osmosis.folder), "TERM": "xterm"}
+    command = [sys.executable, "-m", "osmosis", *line.split()]
+    streams = {"stdin": there, "stdout": there, "stderr": there}
+    process = subprocess.Popen(command, cwd=osmosis.folder, env=environ, start_new_session=True, **streams)
+    os.close(there)
+    said, answered = b"", False
+    try:
+        while True:
+            ready, _, _ = select.select([here], [], [], 60)
+            assert ready, said
+            try:
+                said += os.read(here, 65536)
+            except OSError:  # the other end is closed: the command is over
+                break
+            if b"\x1b[6n" in said:  # where is the cursor?
+                said = said.replace(b"\x1b[6n", b"")
+                os.write(here, b"\x1b[1;1R")
+            if b"Go on with the rest?" in said and not answered:
+                answered = True
+                os.write(here, answer)
+        code = process.wait(60)
+    finally:
+        process.kill()
+        os.close(here)
+    assert b"17 rollouts left" in said
+    assert b"bug in osmosis" not in said
+    assert code == (0 if done == 20 else 1), said
+    assert len((osmosis.folder / ".osmosis/runs/r/rollouts.jsonl").read_text().splitlines()) == done

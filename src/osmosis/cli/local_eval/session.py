@@ -354,7 +354,10 @@ class Session:
         self.journal.note(forecast=found.to_dict())
         self.say(f"pilot: {found.line()}")
         self.notes.append(f"pilot: {found.line()}")
-        if not stop.is_set() and not confirm(self.ctx, f"{found.line()}. Go on?", yes=self.run.yes):
+        if stop.is_set():
+            return
+        # In a thread: a prompt runs an event loop of its own.
+        if not await asyncio.to_thread(confirm, self.ctx, "Go on with the rest?", yes=self.run.yes):
             stop.set()
 
 
