@@ -43,7 +43,7 @@ def serve(
         typer.Option("--drain", min=0, help="Seconds that running rollouts get to finish on shutdown (30)."),
     ] = None,
     max_concurrent: Annotated[
-        int | None, typer.Option("--max-concurrent", min=1, help="Rollouts that run at once (agent loops).")
+        int | None, typer.Option("--max-concurrent", min=1, help="Rollouts that run at once, at most.")
     ] = None,
 ) -> None:
     """Serve an agent over HTTP.
@@ -65,17 +65,12 @@ def serve(
     target = _load(ref.base_dir, module)
     is_loop = hasattr(target, "get_tools")
     if hasattr(target, "router"):
-        if api_key or log:
+        if api_key or log or max_concurrent is not None:
             raise ValidationError(
-                f"{module} is an app of its own: --api-key and --log are not applied to it",
-                hint="name the agent instead, or pass api_key= and the log folder where the app is made",
+                f"{module} is an app of its own: --api-key, --log and --max-concurrent are not applied to it",
+                hint="name the agent instead, or pass api_key=, log_dir= and max_concurrent= where the app is made",
             )
         key, note = None, "the app's own matter"
-    if max_concurrent is not None and not is_loop:
-        raise ValidationError(
-            f"--max-concurrent is for agent loops; {module} is none",
-            hint="set concurrency in its AgentWorkflowConfig",
-        )
     options = serving.ServeOptions(
         target=module,
         base_dir=str(ref.base_dir),

@@ -49,6 +49,7 @@ def create_rollout_server(
     configure_logging: bool = True,
     *,
     api_key: str | None = None,
+    max_concurrent: int | None = None,
     limits: ServeLimits | None = None,
     delivery_policy: DeliveryPolicy | None = None,
     spool_dir: Path | None = None,
@@ -56,7 +57,7 @@ def create_rollout_server(
     environ: Mapping[str, str] | None = None,
     save_trajectories: bool | None = None,
 ) -> FastAPI:
-    """A FastAPI app that runs rollouts on `backend`.
+    """A FastAPI app that runs rollouts on `backend`, as many at once as it allows and at most `max_concurrent`.
 
     `lifespan` is entered around the server's own life. With `api_key` every endpoint but `/health` wants it as a
     bearer. Undeliverable results are spooled in `spool_dir` (default: beneath the artifact root or the user data
@@ -67,8 +68,9 @@ def create_rollout_server(
     environ = os.environ if environ is None else environ
     if configure_logging:
         configure_logs()
+    bounds = [limit for limit in (backend.max_concurrent, max_concurrent) if limit is not None]
     runtime = ServerRuntime(
-        backend.max_concurrent,
+        min(bounds, default=None),
         _limits_of(backend, limits or ServeLimits()),
         spool_dir=spool_dir or default_spool(environ),
         delivery_policy=delivery_policy,

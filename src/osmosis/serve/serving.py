@@ -260,6 +260,7 @@ def app_of(
         return create_rollout_server(
             target,
             api_key=options.api_key,
+            max_concurrent=options.max_concurrent,
             limits=_limits(options),
             log_dir=options.log_dir,
             environ=environ,

@@ -159,6 +159,21 @@ async def test_the_queue_is_bounded(tmp_path: Path) -> None:
         assert concurrency == {"max_concurrent": 1, "queued": 2, "running": 1}
 
 
+@pytest.mark.parametrize(("allowed", "asked", "bound"), [(None, 3, 3), (2, 3, 2), (5, 3, 3), (5, None, 5)])
+async def test_a_server_can_bound_what_its_backend_allows(
+    tmp_path: Path, allowed: int | None, asked: int | None, bound: int
+) -> None:
+    limits = ServeLimits(drain_s=0.0, delivery_drain_s=0.1)
+    on = backend(Hangs, root=tmp_path, limit=allowed)
+    app = server(on, tmp_path, limits=limits, max_concurrent=asked)
+    async with running_app(app) as url, aiohttp.ClientSession() as session:
+        talk = Talk(session, url, app)
+        for index in range(6):
+            await talk.start(f"r{index}")
+        concurrency = (await talk.ask("GET", "/health"))[1]["concurrency"]
+    assert concurrency == {"max_concurrent": bound, "queued": 6 - bound, "running": bound}
+
+
 async def test_callbacks_are_said_once_and_the_same_init_again_starts_nothing(tmp_path: Path) -> None:
     async with open_gate(ScriptedModel()) as gate, talking(tmp_path, OneCall) as talk:
         rollout = gate.open_rollout("r1")
