@@ -341,6 +341,21 @@ def test_a_run_that_was_killed_is_reported_as_what_it_is(osmosis, ended):
     assert json.loads(osmosis("eval report r --json")[1])["data"]["summary"]["coverage"] == 1.0
 
 
+def test_what_user_code_prints_is_no_part_of_the_results(osmosis):
+    noisy = "print('while loading')\n" + SCORE.replace("    return", "    print('while scoring')\n    return")
+    (osmosis.folder / "noisy_score.py").write_text(noisy)
+    line = "eval -m chat_agent:agent -d d.jsonl --eval-fn noisy_score:exact --model offline/calculator"
+    code, out, err = osmosis(f"{line} --name r --json")
+    assert code == 0, err
+    assert json.loads(out)["data"]["name"] == "r"
+    assert "while loading" in err
+    assert "while scoring" in err
+    code, out, err = osmosis("eval regrade r --json")
+    assert json.loads(out)["data"]["regraded"] == 10
+    assert "while scoring" in err
+    assert osmosis(f"{line} --name s -q")[1] == ""
+
+
 def test_a_workspace_less_run_lists_itself(osmosis):
     assert osmosis(f"{OFFLINE} --name r -q")[0] == 0
     code, out, _ = osmosis("eval report --json")

@@ -91,6 +91,7 @@ def regrade(
         osmosis eval regrade nightly --eval-fn rewards:stricter --pass-threshold 0.5
     """
     from .checks import check_limits
+    from .signals import print_aside
 
     ctx = current()
     check_limits(pass_threshold=pass_threshold)
@@ -101,7 +102,8 @@ def regrade(
         run.plan.pass_threshold = pass_threshold
     run.output = ctx.path(output) if output else None
     run.quiet = quiet
-    return _regrade(ctx, run, failed_only=failed_only)
+    with print_aside():
+        return _regrade(ctx, run, failed_only=failed_only)
 
 
 def stored_run(ctx: AppContext, name: str, secrets_file: str | None = None) -> Any:

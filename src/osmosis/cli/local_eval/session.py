@@ -35,7 +35,7 @@ from .baselines import prepare_baselines, probe_baselines, run_baselines
 from .plan import declared_secrets, key_for, server_key
 from .progress import ProgressObserver
 from .show import draw_report, exit_code, next_steps
-from .signals import collect_rarely, run_stoppable
+from .signals import collect_rarely, print_aside, run_stoppable
 from .source import load_source, rollouts
 
 
@@ -122,7 +122,8 @@ def run_local(ctx: AppContext, run: LocalRun) -> DetailResult | int:
     collect_rarely()
     session = Session(ctx, run)
     try:
-        return _run(session)
+        with print_aside():
+            return _run(session)
     except _Declined:
         session.say("cancelled: nothing was changed")
         return 0

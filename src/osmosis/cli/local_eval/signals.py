@@ -1,10 +1,14 @@
-"""Runs an evaluation so that Ctrl-C can be trusted: the first lets what is in flight finish, the second cuts it off."""
+"""What surrounds user code in this process. Ctrl-C can be trusted: the first lets what is in flight finish, the second
+cuts it off. What the code prints stays out of the results.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -16,6 +20,11 @@ def collect_rarely() -> None:
     """Rollouts and journal lines make many objects and hardly a cycle: the collector's defaults cost a tenth."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+def print_aside() -> contextlib.redirect_stdout[Any]:
+    """What agents and score functions print goes to stderr: stdout is the result's, which a program may read."""
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 def run_stoppable(go: Callable[[asyncio.Event], Awaitable[T]], say: Callable[[str], None]) -> tuple[T, bool]:
