@@ -380,8 +380,7 @@ class TestNative:
                 ]
                 document = {"schema_version": "ATIF-v1.7", "agent": {"name": "curl", "version": "1"}, "steps": steps}
                 (self.logs_dir / "trajectory.json").write_text(json.dumps(document))
-                folder = self.environment_logs_dir.as_posix()
-                await environment.upload_file(self.logs_dir / "trajectory.json", f"{folder}/trajectory.json")
+                await environment.upload_file(self.logs_dir / "trajectory.json", "/logs/agent/trajectory.json")
 
         sys.modules["curl_agent"] = type(sys)("curl_agent")
         Curl.__module__, Curl.__qualname__ = "curl_agent", "Curl"

@@ -6,34 +6,35 @@ ticket and reaches the sandbox as a variable of the agent's commands only. Impor
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
-import shlex
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from harbor.agents.base import BaseAgent
-from harbor.agents.capabilities import AgentCapabilities
 from harbor.agents.factory import AgentFactory
 from harbor.agents.installed.base import BaseInstalledAgent, NonZeroAgentExitCodeError
 from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.context import AgentContext
+from harbor.models.agent.name import AgentName
 from harbor.models.trial.config import AgentConfig
 
 from ..._version import __version__
 from .inside import FAILED, RESULT_FILE
 from .instruction import under_task
 from .sandbox import CODE, ROOT, SDK
+from .settings import DEFAULT_SETUP_S
 from .ticket import Delivery, Ticket, find_ticket
 
+LOGS = "/logs/agent"
 ARTIFACTS = "/logs/artifacts"
 OUTPUT_TAIL = 2000
 
 
 class WorkflowAgent(BaseAgent):
     """Runs an `AgentWorkflow` in the trial's sandbox."""
-
-    capabilities = AgentCapabilities(atif=True)
 
     def __init__(self, *args: Any, ticket: str, extra_env: dict[str, str] | None = None, **kwargs: Any) -> None:
         self._ticket: Ticket = find_ticket(ticket)
@@ -73,11 +74,11 @@ class WorkflowAgent(BaseAgent):
             path = Path(folder) / "request.json"
             path.write_text(json.dumps(request, ensure_ascii=False), encoding="utf-8")
             await environment.upload_file(path, f"{ROOT}/request.json")
-        result_file = (self.environment_logs_dir / RESULT_FILE).as_posix()
+        result_file = f"{LOGS}/{RESULT_FILE}"
         await self._command(environment, f"chmod a+r {ROOT}/request.json", "hand over the request")
         done = await environment.exec(
             f'{_python_path(delivery)} exec "$(cat {ROOT}/python)" -m osmosis.sdk.harbor.inside '
-            f"{ROOT}/request.json {shlex.quote(result_file)} {ARTIFACTS}"
+            f"{ROOT}/request.json {result_file} {ARTIFACTS}"
         )
         if done.return_code == FAILED:
             raise NonZeroAgentExitCodeError("the workflow failed")
@@ -101,30 +102,44 @@ class WorkflowAgent(BaseAgent):
 class NativeAgent:
     """Stands in the trial's config for one of Harbor's agents; making it makes that agent, with the endpoint."""
 
-    DEFAULT_SETUP_TIMEOUT_SEC = BaseAgent.DEFAULT_SETUP_TIMEOUT_SEC
+    DEFAULT_SETUP_TIMEOUT_SEC = DEFAULT_SETUP_S
 
     def __new__(cls, logs_dir: Path, model_name: str | None = None, *, ticket: str, **given: Any) -> BaseAgent:
         found = find_ticket(ticket)
         extra_env = {**(given.pop("extra_env", None) or {}), **found.endpoint.environment(native=True)}
         config = AgentConfig(**{**found.native, "env": extra_env})
-        config.kwargs = {**_on_this_machine(config, found), **config.kwargs}
+        config.kwargs = {**config.kwargs, **_on_this_machine(config, found)}
         return AgentFactory.create_agent_from_config(config, logs_dir=logs_dir, **given)
 
 
 def setup_timeout_of(native: dict[str, Any]) -> float:
-    """How long a native agent's set-up takes at most, by its own class; `ValueError` when there is no such agent."""
-    return float(AgentFactory.get_agent_class_from_config(AgentConfig(**native)).DEFAULT_SETUP_TIMEOUT_SEC)
+    """How long a native agent's set-up takes at most, by its own class."""
+    agent_class = _class_of(AgentConfig(**native))
+    return float(getattr(agent_class, "DEFAULT_SETUP_TIMEOUT_SEC", DEFAULT_SETUP_S))
+
+
+def _class_of(config: AgentConfig) -> type | None:
+    """The agent's class; None for an agent of the ACP registry, which has no class of its own."""
+    if config.import_path is not None:
+        module, _, name = config.import_path.partition(":")
+        imported: type = getattr(importlib.import_module(module), name)
+        return imported
+    if config.name not in AgentName.values():
+        return None
+    found: type = AgentFactory.get_agent_class(AgentName(config.name))
+    return found
 
 
 def _on_this_machine(config: AgentConfig, ticket: Ticket) -> dict[str, Any]:
     """Harbor's agents that call the model from the host read no variables of the sandbox: they are told directly."""
-    agent_class = AgentFactory.get_agent_class_from_config(config)
-    options = getattr(agent_class, "options_model", None)
-    fields = {} if options is None else options.model_fields
-    if issubclass(agent_class, BaseInstalledAgent) or "api_base" not in fields:
+    agent_class = _class_of(config)
+    if agent_class is None or issubclass(agent_class, BaseInstalledAgent):
+        return {}
+    known = inspect.signature(agent_class).parameters
+    if "api_base" not in known:
         return {}
     told: dict[str, Any] = {"api_base": ticket.endpoint.url}
-    if "llm_call_kwargs" in fields:
+    if "llm_call_kwargs" in known:
         told["llm_call_kwargs"] = {"api_key": ticket.endpoint.key, **(config.kwargs.get("llm_call_kwargs") or {})}
         config.kwargs.pop("llm_call_kwargs", None)
     return told

@@ -27,13 +27,12 @@ from .code import code_of, describe_config
 from .outcome import Finished, execution_of
 from .preparing import AGENT_GRACE_S, Preparation, PreparedTrial
 from .scrub import clean_text, scrub
-from .settings import choose_agent, environment_of, require_harbor, two_generations
+from .settings import DEFAULT_SETUP_S, choose_agent, environment_of, require_harbor, two_generations
 from .tasks import Tasks
 from .ticket import close_ticket
 
 START_ALLOWANCE_S = 660.0
 """Building and starting a sandbox (Harbor's own default limit is ten minutes), and taking it down."""
-DEFAULT_SETUP_S = 360.0
 CLEANUP_S = 120.0
 """How long a server that ends waits for sandboxes to be taken down."""
 

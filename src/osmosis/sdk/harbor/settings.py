@@ -18,6 +18,8 @@ from ..execution import resolve_class
 from ..workflow import AgentWorkflow
 from .code import import_string
 
+DEFAULT_SETUP_S = 360.0
+"""What installing an agent or the SDK in a sandbox may take, as in Harbor."""
 UTILITIES = ("oracle", "nop")
 """Harbor's agents that call no model; the oracle needs its own name in the trial's config."""
 MISSING = (
