@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -99,9 +100,9 @@ class Builder:
         self.log.write(
             STEP, f"making the environment {folder.name} from {project.where} (Python {interpreter.version})"
         )
-        making = folder.parent / f".making-{folder.name}"
-        # Both may be what a killed job left; nobody else is at work on them, that is what the lock is for.
-        await asyncio.to_thread(_remove, making, folder)
+        # A name of its own: a killed job may have left a uv behind that goes on writing where it was told to.
+        making = folder.parent / f".making-{folder.name}-{secrets.token_hex(4)}"
+        await asyncio.to_thread(_remove, folder, *folder.parent.glob(f".making-{folder.name}-*"))
         making.parent.mkdir(parents=True, exist_ok=True)
         try:
             venv = ("venv", "--quiet", "--relocatable", "--no-project", "--python", str(interpreter.path), str(making))
@@ -225,6 +226,6 @@ def _packages(lines: Iterable[str], wheel: Wheel) -> dict[str, str]:
 
 
 def _remove(*folders: Path) -> None:
+    """As far as it goes: what somebody still writes to is taken by the next to come."""
     for folder in folders:
-        if folder.exists():
-            shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
