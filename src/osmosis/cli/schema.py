@@ -110,9 +110,10 @@ def schema_of(words: list[str]) -> Json:
 
 def _with_report(form: Json) -> Json:
     """A finished run carries its whole report."""
+    from ..records.describe import described
     from ..records.report import Report
 
-    report = Report.model_json_schema()
+    report = described(Report).model_json_schema()
     resource = form["properties"]["resource"]
     carried = {"anyOf": [{"$ref": "#/$defs/Report"}, {"type": "null"}]}
     resource = {**resource, "properties": {**resource["properties"], "report": carried}}

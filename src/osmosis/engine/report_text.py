@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
-from xml.sax.saxutils import quoteattr
 
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Interval, Report, ScoreReport
@@ -254,6 +253,8 @@ def _table(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def _attr(text: str) -> str:
+    from xml.sax.saxutils import quoteattr  # brings urllib.request along
+
     return quoteattr("".join(c for c in text if c in "\t\n" or c >= " "))
 
 

@@ -12,9 +12,7 @@ class Record(BaseModel):
     """A typed value that moves between layers. Unknown keys are ignored, so older readers meet newer writers."""
 
     # Deferred: a command builds the schemas of the records it uses, not of all that its imports bring along.
-    model_config = ConfigDict(
-        extra="ignore", allow_inf_nan=False, defer_build=True, use_attribute_docstrings=True, protected_namespaces=()
-    )
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, defer_build=True, protected_namespaces=())
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-safe dict; keys with no value are left out."""

@@ -240,7 +240,10 @@ def _translate(model: type[BaseModel], kind: str, data: Mapping[str, Any], found
     if field is None:
         return ConfigIssue(key, str(found["msg"]).lower(), "see: osmosis config schema " + kind)
     if found["type"] == "missing":
-        about = (field.description or "").split(". ")[0].split(";")[0].rstrip(".")
+        from .describe import described
+
+        assert inner is not None
+        about = (described(inner).model_fields[loc[1]].description or "").split(". ")[0].split(";")[0].rstrip(".")
         fix = "required = []" if key == "secrets.required" else _assign(loc[1], field)
         return ConfigIssue(key, f"{loc[1]} is missing ({about})", fix, "missing-key")
     value = _value(data, found["loc"])

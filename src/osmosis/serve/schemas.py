@@ -17,6 +17,7 @@ from pydantic.json_schema import models_json_schema
 
 from osmosis.records import wire, wire02
 from osmosis.records.base import Record
+from osmosis.records.describe import described
 
 SERVER_FILE = "rollout-server.openapi.json"
 GATE_FILE = "traingate.openapi.json"
@@ -204,7 +205,7 @@ def messages() -> dict[str, Any]:
 
 def _schemas(shapes: Iterable[type[Record]], template: str) -> dict[str, Any]:
     unique = list(dict.fromkeys(shapes))
-    _, made = models_json_schema([(shape, "validation") for shape in unique], ref_template=template)
+    _, made = models_json_schema([(described(shape), "validation") for shape in unique], ref_template=template)
     defs: dict[str, Any] = made["$defs"]
     return defs
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from ..records.config_check import CONFIGS, expected, fields_of
+from ..records.describe import described
 
 BEGIN = "<!-- tables: begin (made by `make docs`) -->"
 END = "<!-- tables: end -->"
@@ -24,7 +25,7 @@ def config_tables() -> str:
     parts = []
     for kind, model in CONFIGS.items():
         parts.append(f"## {_TITLES[kind]}\n")
-        for name, inner, field in fields_of(model):
+        for name, inner, field in fields_of(described(model)):
             if kind != "eval" and name in _SHARED and name != "secrets":
                 continue  # the same table, described once
             parts.append(_table(name, inner, field, kind))

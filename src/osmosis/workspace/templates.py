@@ -19,6 +19,7 @@ from typing import Any
 
 from ..errors import Conflict, NotFound, OsmosisError
 from ..records.config_check import CONFIGS
+from ..records.describe import described
 from .config import PROVIDER_KEYS
 from .layout import check_rollout_name
 
@@ -182,7 +183,7 @@ def schema_files() -> dict[str, str]:
 
 def schema_text(kind: str) -> str:
     """JSON Schema of one kind of config."""
-    schema = CONFIGS[kind].model_json_schema()
+    schema = described(CONFIGS[kind]).model_json_schema()
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 

@@ -51,3 +51,13 @@ def check_limits(
         raise ValidationError(f"--max-tokens-total must be at least 1, got {max_tokens_total}")
     if fail_under is not None and not math.isfinite(fail_under):
         raise ValidationError(f"--fail-under must be a finite number, got {fail_under}")
+
+
+def check_classes(classes: list[str]) -> None:
+    """Refuses words that are no failure class."""
+    from ...records.rollout import Category, Phase
+
+    known = [c.value for c in Category] + [p.value for p in Phase] + ["skipped"]
+    wrong = [c for c in classes if c not in known]
+    if wrong:
+        raise UsageError(f"{wrong[0]!r} is no failure class", hint=f"one of: {', '.join(known)}")

@@ -84,9 +84,8 @@ def local_eval(
             --model my-model --base-url http://localhost:8000/v1 --n 5 --batch-size 16 -o results.json
     """
     given: dict[str, Any] = dict(locals())
-    from .checks import check_limits
+    from .checks import check_classes, check_limits
     from .plan import LocalFlags, build_plan, parse_model, sampling
-    from .resume import check_classes
     from .session import LocalRun, run_local, runs_dir
 
     ctx = current()

@@ -44,7 +44,7 @@ def resume(
         osmosis eval resume nightly
         osmosis eval resume nightly --retry-failed timeout rate_limit
     """
-    from .checks import check_limits
+    from .checks import check_classes, check_limits
     from .plan import parse_concurrency
     from .session import run_local
 
@@ -139,16 +139,6 @@ def stored_run(ctx: AppContext, name: str, secrets_file: str | None = None) -> A
         secrets=local.get("secrets") or [],
         must_exist=True,
     )
-
-
-def check_classes(classes: list[str]) -> None:
-    """Refuses words that are no failure class."""
-    from ...records.rollout import Category, Phase
-
-    known = [c.value for c in Category] + [p.value for p in Phase] + ["skipped"]
-    wrong = [c for c in classes if c not in known]
-    if wrong:
-        raise UsageError(f"{wrong[0]!r} is no failure class", hint=f"one of: {', '.join(known)}")
 
 
 def _regrade(ctx: AppContext, run: Any, *, failed_only: bool) -> DetailResult | int:

@@ -1,0 +1,68 @@
+"""Field docstrings as descriptions, for generated pages and JSON Schemas.
+
+Read when somebody asks: reading them while a record is defined, as pydantic can, takes its share of every start.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def described(model: type[Model]) -> type[Model]:
+    """The same class; its fields, and those of the records in them, have their docstrings as descriptions."""
+    _describe(model, set())
+    return model
+
+
+def _describe(model: type[BaseModel], seen: set[type[BaseModel]]) -> None:
+    if model in seen:
+        return
+    seen.add(model)
+    texts = {name: text for kind in reversed(model.__mro__) for name, text in _docstrings(kind).items()}
+    for name, field in model.model_fields.items():
+        for inner in _records_in(field.annotation):
+            _describe(inner, seen)
+        field.description = field.description or texts.get(name)
+    model.model_rebuild(force=True)
+
+
+def _records_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _records_in(part)
+
+
+def _docstrings(kind: type) -> dict[str, str]:
+    if kind is BaseModel or not issubclass(kind, BaseModel):
+        return {}
+    return _module_docstrings(inspect.getfile(kind)).get(kind.__name__, {})
+
+
+@cache
+def _module_docstrings(path: str) -> dict[str, dict[str, str]]:
+    """Class -> field -> the text that stands under it."""
+    found: dict[str, dict[str, str]] = {}
+    for node in ast.parse(Path(path).read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        texts = found[node.name] = {}
+        for line, after in zip(node.body, node.body[1:], strict=False):
+            if (
+                isinstance(line, ast.AnnAssign)
+                and isinstance(line.target, ast.Name)
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+                and isinstance(after.value.value, str)
+            ):
+                texts[line.target.id] = inspect.cleandoc(after.value.value)
+    return found
