@@ -37,7 +37,7 @@ class Watchdog:
         self._say = say
         self._limiter = limiter
         self._stuck_s = stuck_s
-        self._every_s = every_s
+        self._every_s = min(every_s, stuck_s)
         self._blocked_s = blocked_s
         self._said: dict[tuple[int, int], float] = {}
         self._beat = time.monotonic()

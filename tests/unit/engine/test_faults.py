@@ -126,7 +126,7 @@ async def test_model_faults_are_infrastructure(run, make_plan, make_rows, tmp_pa
         plan = make_plan(
             agent=f"helpers_agents:{agent}",
             model=ModelSpec.parse("m", base_url=endpoint.url),
-            timeouts=Timeouts(model_s=0.2),
+            timeouts=Timeouts(model_s=0.1),
             concurrency=2,
         )
         report = await run(plan, make_rows(3, mode="swallow"), scores=["exact"], journal=journal)
@@ -149,8 +149,8 @@ async def test_a_storm_of_rate_limits_fails_nothing(run, make_plan, make_rows):
             retry=Retry(max_attempts=1),
             timeouts=Timeouts(agent_s=0.5),
         )
-        report = await run(plan, make_rows(12))
-    assert (report.succeeded, report.failed, report.completed) == (12, 0, 12)
+        report = await run(plan, make_rows(6))
+    assert (report.succeeded, report.failed, report.completed) == (6, 0, 6)
 
 
 async def test_a_workflow_that_hangs(run, make_plan, make_rows, tmp_path):

@@ -87,7 +87,7 @@ async def test_a_rollout_nobody_reads_is_cancelled_when_its_lease_ends(tmp_path:
 
 
 async def test_a_reader_holds_the_lease_while_it_waits(tmp_path: Path) -> None:
-    async with talking(tmp_path, lease_s=0.1, result_wait_s=0.8) as talk:
+    async with talking(tmp_path, lease_s=0.1, result_wait_s=0.4) as talk:
         _, accepted = await talk.start()
         _, state = await talk.ask("GET", "/rollout/r1/result", **{LEASE: accepted["polling_lease_token"]})
         while state["status"] == "queued":

@@ -15,7 +15,7 @@ from osmosis.serve.server02 import create_app
 from .support import OneCall, ScriptedModel, backend, open_gate
 from .test_server02 import Adds
 
-FOLDER = Path(__file__).parents[3] / "docs" / "protocol"
+FOLDER = Path(__file__).parents[2] / "docs" / "protocol"
 PROTOCOL = FOLDER.parent / "protocol.md"
 
 
