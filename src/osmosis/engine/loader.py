@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -117,7 +118,7 @@ def _load_file(path: Path) -> ModuleType:
         raise LoadError(f"there is no file {path}", hint="check the path")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    name = "osmosis_loaded_" + hashlib.sha256(str(path).encode()).hexdigest()[:12]
+    name = "osmosis_loaded_" + hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -137,9 +138,8 @@ def _failed(name: str, error: BaseException, what: str) -> LoadError:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_machinery(f.filename)]
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else name
     tail = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-6:])
-    return LoadError(
-        f"{where}: {what}", hint=f"`python -c 'import {name}'` shows the same", module=name, traceback=tail
-    )
+    again = f"python {name}" if name.endswith(".py") else f"python -c 'import {name}'"
+    return LoadError(f"{where}: {what}", hint=f"`{again}` shows the same", module=name, traceback=tail)
 
 
 def _is_machinery(filename: str) -> bool:

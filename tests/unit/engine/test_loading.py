@@ -47,6 +47,16 @@ def test_modules_that_fail_say_where(folder, source, message):
         load_object("bad_one:thing", folder)
 
 
+@pytest.mark.parametrize(
+    ("module", "again"), [("bad_one", "`python -c 'import bad_one'`"), ("bad_one.py", "`python bad_one.py`")]
+)
+def test_a_module_that_fails_tells_how_to_see_it_fail(folder, module, again):
+    (folder / "bad_one.py").write_text("raise RuntimeError('no config')")
+    with pytest.raises(LoadError) as caught:
+        load_object(f"{module}:thing", folder)
+    assert caught.value.hint == f"{again} shows the same"
+
+
 def test_near_names_are_suggested(folder):
     (folder / "rewarding.py").write_text("def compute_reward(): ...")
     with pytest.raises(LoadError) as caught:
