@@ -7,7 +7,6 @@ It opens no port and sends nothing: the rollout server and the engine do that ar
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,11 +65,7 @@ class LocalBackend:
         self._grading = None if grader is None else Grading(grader, grader_config, self.project_path)
         self.grader: type[Grader[Any]] | None = None if self._grading is None else self._grading.grader
         self.grader_config = grader_config
-        self._slots = Slots(self.max_concurrent)
-        self.queued = 0
-        """Rollouts waiting for a slot."""
-        self.running = 0
-        """Rollouts holding one."""
+        self.slots = Slots(self.max_concurrent)
 
     async def execute(
         self,
@@ -85,27 +80,7 @@ class LocalBackend:
         caller cancels user code and passes through; everything else is a result.
         """
         tell = on_state or nobody
-        tell("queued")
-        queued_at = time.monotonic()
-        self.queued += 1
-        waiting = True
-        try:
-            async with self._slots.one():
-                self.queued -= 1
-                waiting = False
-                self.running += 1
-                try:
-                    started = time.monotonic()
-                    tell("running")
-                    result = await self._run(init, tell, transport)
-                finally:
-                    self.running -= 1
-        finally:
-            if waiting:
-                self.queued -= 1
-        result.queue_ms = (started - queued_at) * 1000
-        result.duration_ms = (time.monotonic() - started) * 1000
-        return result
+        return await self.slots.run(lambda: self._run(init, tell, transport), tell)
 
     async def _run(self, init: RolloutInit, tell: OnState, transport: ChatTransport | None) -> ExecutionResult:
         rollout = WorkflowRollout(

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +60,10 @@ class Slots:
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
+        self.queued = 0
+        """Rollouts waiting for a slot."""
+        self.running = 0
+        """Rollouts holding one."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._semaphore: asyncio.Semaphore | None = None
 
@@ -73,6 +78,30 @@ class Slots:
             self._loop, self._semaphore = loop, asyncio.Semaphore(self._limit)
         async with self._semaphore:
             yield
+
+    async def run(self, work: Callable[[], Awaitable[ExecutionResult]], tell: OnState) -> ExecutionResult:
+        """What `work` gives once it has a slot, with the time before and after; `tell` hears queued and running."""
+        tell("queued")
+        queued_at = time.monotonic()
+        self.queued += 1
+        waiting = True
+        try:
+            async with self.one():
+                self.queued -= 1
+                waiting = False
+                self.running += 1
+                try:
+                    started = time.monotonic()
+                    tell("running")
+                    result = await work()
+                finally:
+                    self.running -= 1
+        finally:
+            if waiting:
+                self.queued -= 1
+        result.queue_ms = (started - queued_at) * 1000
+        result.duration_ms = (time.monotonic() - started) * 1000
+        return result
 
 
 def nobody(_: RolloutState) -> None:

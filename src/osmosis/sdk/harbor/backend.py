@@ -130,9 +130,7 @@ class HarborBackend:
             has_grader=self._grading is not None,
         )
         self.max_concurrent = limit_of(workflow_config)
-        self._slots = Slots(self.max_concurrent)
-        self.queued = 0
-        self.running = 0
+        self.slots = Slots(self.max_concurrent)
         self._runs: set[asyncio.Task[Any]] = set()
         self._trials: dict[str, PreparedTrial] = {}
         """By Harbor's name for them; how the hooks of a shared queue know ours."""
@@ -155,27 +153,7 @@ class HarborBackend:
         if task is not None:
             self._runs.add(task)
             task.add_done_callback(self._runs.discard)
-        tell("queued")
-        queued_at = time.monotonic()
-        self.queued += 1
-        waiting = True
-        try:
-            async with self._slots.one():
-                self.queued -= 1
-                waiting = False
-                self.running += 1
-                try:
-                    started = time.monotonic()
-                    tell("running")
-                    result = await self._run(init, tell)
-                finally:
-                    self.running -= 1
-        finally:
-            if waiting:
-                self.queued -= 1
-        result.queue_ms = (started - queued_at) * 1000
-        result.duration_ms = (time.monotonic() - started) * 1000
-        return result
+        return await self.slots.run(lambda: self._run(init, tell), tell)
 
     async def aclose(self) -> None:
         """Returns when the sandboxes of rollouts that were cancelled are gone, at the latest after `CLEANUP_S`."""
