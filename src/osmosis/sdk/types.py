@@ -27,7 +27,7 @@ INVALID_REWARD = "invalid_reward"
 class ConcurrencyConfig(BaseModel):
     """How many rollouts of one backend run at once."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     max_concurrent: int | None = Field(default=None, ge=1)
     """None = no limit."""
@@ -36,7 +36,7 @@ class ConcurrencyConfig(BaseModel):
 class AgentWorkflowConfig(BaseModel):
     """Base of a workflow's own configuration: subclass it and add typed fields."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="allow", defer_build=True, arbitrary_types_allowed=True)
 
     name: str = Field(min_length=1)
     description: str | None = None
@@ -46,7 +46,7 @@ class AgentWorkflowConfig(BaseModel):
 class GraderConfig(BaseModel):
     """Base of a grader's own configuration."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="allow", defer_build=True, arbitrary_types_allowed=True)
 
     name: str = Field(min_length=1)
     description: str | None = None
@@ -56,9 +56,7 @@ class GraderConfig(BaseModel):
 class RolloutSample(BaseModel):
     """What one rollout produced: the conversation, and what the grader made of it."""
 
-    model_config = ConfigDict(
-        extra="forbid", allow_inf_nan=False, validate_assignment=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_assignment=True, defer_build=True)
 
     messages: list[Message] = Field(default_factory=list)
     """The conversation, as the policy is trained on it."""

@@ -19,7 +19,7 @@ TConfig = TypeVar("TConfig")
 class AgentWorkflowOutput(BaseModel):
     """What a workflow returns when messages alone do not say enough. Unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
 
     messages: list[Message]
     """The whole conversation, opening messages included."""
