@@ -35,7 +35,7 @@ from .baselines import prepare_baselines, probe_baselines, run_baselines
 from .plan import declared_secrets, key_for, server_key
 from .progress import ProgressObserver
 from .show import draw_report, exit_code, next_steps
-from .signals import collect_rarely, print_aside, run_stoppable
+from .signals import print_aside, run_stoppable
 from .source import load_source, rollouts
 
 
@@ -119,7 +119,6 @@ def run_local(ctx: AppContext, run: LocalRun) -> DetailResult | int:
         check_output(run.output)
         if run.output.resolve() == run.dataset.resolve():
             raise ValidationError(f"-o {run.output} is the dataset itself", hint="choose another file")
-    collect_rarely()
     session = Session(ctx, run)
     try:
         with print_aside():

@@ -16,12 +16,6 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def collect_rarely() -> None:
-    """Rollouts and journal lines make many objects and hardly a cycle: the collector's defaults cost a tenth."""
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
-
-
 def print_aside() -> contextlib.redirect_stdout[Any]:
     """What agents and score functions print goes to stderr: stdout is the result's, which a program may read."""
     return contextlib.redirect_stdout(sys.stderr)
