@@ -1,7 +1,7 @@
 """How many rollouts per second the servers carry, against a bare FastAPI + aiohttp loop in the same run.
 
-`server_throughput.py [N] [ROUNDS]`: N one-call rollouts per round against a zero-latency trainer, alternating the
-servers; prints medians and the ratios to the bare loop. `bare` and `loop` (an agent loop) take POST /v1/rollout/init
+`server_throughput.py [N] [--rounds R]`: N one-call rollouts per round against a zero-latency trainer, alternating
+the servers; prints medians and ratios to the bare loop. `bare` and `loop` (an agent loop) take POST /v1/rollout/init
 and make one chat call and one completion. A workflow with its grader takes POST /rollout: `workflow 0.3` makes two
 callbacks after its chat call, `workflow 0.4` is read under a lease instead.
 `server_throughput.py --inflight 10000`: that many rollouts in flight at once; prints the event loop's lag and the
@@ -10,6 +10,7 @@ memory before and after. The trainer and the driver are raw protocols in this pr
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -244,16 +245,19 @@ async def inflight(trainer: int, port: int, count: int, rounds: int) -> dict[str
 
 
 async def main() -> None:
-    words = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("rollouts", type=int, nargs="?", default=2000, help="per round")
+    parser.add_argument("--rounds", type=int, help="5, in flight 3")
+    parser.add_argument("--inflight", type=int, metavar="N", help="N rollouts at once: lag and memory")
+    given = parser.parse_args()
     loop = asyncio.get_running_loop()
     trainer = await loop.create_server(Trainer, "127.0.0.1", 0, backlog=4096)
     trainer_port = trainer.sockets[0].getsockname()[1]
     port = 20_000 + os.getpid() % 20_000
-    if words[:1] == ["--inflight"]:
-        report = await inflight(trainer_port, port, int(words[1]), int(words[2]) if len(words) > 2 else 3)
+    if given.inflight:
+        report = await inflight(trainer_port, port, given.inflight, given.rounds or 3)
     else:
-        count = int(words[0]) if words else 2000
-        report = await throughput(trainer_port, port, count, int(words[1]) if len(words) > 1 else 5)
+        report = await throughput(trainer_port, port, given.rollouts, given.rounds or 5)
     print(json.dumps(report, indent=2))
 
 
