@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from osmosis.errors import ValidationError
-from osmosis.records.base import Record
+from osmosis.records.base import Record, RequestBody
 from osmosis.records.dataset import MAX_BYTES
 
 SCHEMA = 1
@@ -74,7 +74,7 @@ class LocalRun(Record):
     evaluation_config: Evaluation = Field(default_factory=Evaluation)
 
 
-class Manifest(Record):
+class Manifest(RequestBody):
     """Body of `POST eval-runs/imports`."""
 
     schema_version: int = SCHEMA
