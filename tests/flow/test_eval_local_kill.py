@@ -11,32 +11,16 @@ import time
 import pytest
 
 from osmosis.testing.endpoint import ModelEndpoint, Reply
+from osmosis.testing.eval_project import AGENT, SCORE
 
 pytestmark = pytest.mark.flow
 
-AGENT = """
-from osmosis.sdk.agent_loop import RolloutAgentLoop
-
-class Chat(RolloutAgentLoop):
-    name = "chat"
-    def get_tools(self, request):
-        return []
-    async def run(self, ctx):
-        messages = list(ctx.request.messages)
-        messages.append((await ctx.chat(messages)).message)
-        return ctx.complete(messages)
-
-agent = Chat()
-
-def exact(solution_str, ground_truth, extra_info=None):
-    return 1.0 if solution_str.rpartition("#### ")[2] == ground_truth else 0.0
-"""
 ROWS, ATTEMPTS = 60, 3
 
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "agents.py").write_text(AGENT)
+    (tmp_path / "agents.py").write_text(AGENT + SCORE)
     rows = [{"user_prompt": f"What is {i} * 7?", "ground_truth": str(i * 7)} for i in range(ROWS)]
     (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
