@@ -22,9 +22,9 @@ from fastapi import FastAPI
 from osmosis import AgentWorkflow, AgentWorkflowConfig, Grader, LocalBackend, create_rollout_server
 from osmosis.records.wire02 import OpenAIFunctionToolSchema, RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.serve.limits import ServeLimits
-from osmosis.serve.server02 import create_app
-from osmosis.serve.serving import calm_collector
+from osmosis.serve.server.app02 import create_app
+from osmosis.serve.server.foreground import calm_collector
+from osmosis.serve.server.limits import ServeLimits
 
 
 class OneCall(RolloutAgentLoop):

@@ -38,8 +38,8 @@ _HOMES: dict[str, str] = {
     "RolloutResult": "osmosis.sdk.agent_loop",
     "tool": "osmosis.sdk.tools",
     # servers
-    "create_rollout_server": "osmosis.serve.server",
-    "create_app": "osmosis.serve.server02",
+    "create_rollout_server": "osmosis.serve.server.app",
+    "create_app": "osmosis.serve.server.app02",
     # the engine
     "EvalPlan": "osmosis.records.plan",
     "ModelSpec": "osmosis.records.plan",

@@ -112,10 +112,10 @@ from osmosis.sdk.workflow import (
 from osmosis.sdk.workflow import (
     AgentWorkflowOutput as AgentWorkflowOutput,
 )
-from osmosis.serve.server import (
+from osmosis.serve.server.app import (
     create_rollout_server as create_rollout_server,
 )
-from osmosis.serve.server02 import (
+from osmosis.serve.server.app02 import (
     create_app as create_app,
 )
 

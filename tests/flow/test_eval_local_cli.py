@@ -366,7 +366,7 @@ def test_a_workspace_less_run_lists_itself(osmosis):
 async def test_a_served_rollout_is_driven_scored_and_journaled(tmp_path):
     import asyncio
 
-    from osmosis.serve.server import create_rollout_server
+    from osmosis.serve.server.app import create_rollout_server
     from osmosis.testing.server import running_app
 
     write_rows(tmp_path / "d.jsonl", 8)

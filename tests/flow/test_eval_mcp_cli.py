@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.engine.journal import Journal
-from osmosis.serve.process import free_port
+from osmosis.serve.drive.process import free_port
 from osmosis.testing.command_line import CommandRun, run_command
 from osmosis.testing.endpoint import ModelEndpoint
 from osmosis.testing.eval_project import write_rows

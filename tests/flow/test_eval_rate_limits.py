@@ -20,10 +20,10 @@ from osmosis.sdk.context import AgentWorkflowContext, get_rollout_context
 from osmosis.sdk.grader import Grader
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
 from osmosis.sdk.workflow import AgentWorkflow
-from osmosis.serve.client import served
-from osmosis.serve.gate import RolloutGate
-from osmosis.serve.server import create_rollout_server
-from osmosis.serve.traingate import TrainGate
+from osmosis.serve.drive.client import served
+from osmosis.serve.drive.gate import RolloutGate
+from osmosis.serve.drive.traingate import TrainGate
+from osmosis.serve.server.app import create_rollout_server
 from osmosis.testing.endpoint import ModelEndpoint, Reply
 from osmosis.testing.server import running_app
 from osmosis.testing.waiting import until

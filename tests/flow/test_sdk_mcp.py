@@ -12,7 +12,7 @@ import pytest
 from osmosis.errors import LoadError
 from osmosis.sdk.exceptions import ToolExecutionError
 from osmosis.sdk.mcp import McpTools
-from osmosis.serve.process import free_port
+from osmosis.serve.drive.process import free_port
 from osmosis.testing.scripted import call
 
 pytestmark = pytest.mark.flow

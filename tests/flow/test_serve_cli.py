@@ -22,9 +22,9 @@ from osmosis.engine.task import Task
 from osmosis.llm import open_model
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan, ModelSpec
-from osmosis.serve.client import served
-from osmosis.serve.process import free_port
-from osmosis.serve.traingate import TrainGate
+from osmosis.serve.drive.client import served
+from osmosis.serve.drive.process import free_port
+from osmosis.serve.drive.traingate import TrainGate
 from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app
 from osmosis.testing.server import running_app
 from osmosis.testing.waiting import until

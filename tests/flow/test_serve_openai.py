@@ -8,7 +8,7 @@ from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Usage
-from osmosis.serve.traingate import TrainGate
+from osmosis.serve.drive.traingate import TrainGate
 
 pytestmark = pytest.mark.flow
 

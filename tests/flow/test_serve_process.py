@@ -16,9 +16,9 @@ from osmosis.engine.task import Task
 from osmosis.llm import open_model
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan, ModelSpec
-from osmosis.serve.client import served
-from osmosis.serve.process import RolloutServerProcess, ServerStartError
-from osmosis.serve.traingate import TrainGate
+from osmosis.serve.drive.client import served
+from osmosis.serve.drive.process import RolloutServerProcess, ServerStartError
+from osmosis.serve.drive.traingate import TrainGate
 from osmosis.testing.waiting import until
 
 pytestmark = pytest.mark.flow
@@ -29,7 +29,7 @@ MAIN = """
     from osmosis.sdk.backend import LocalBackend
     from osmosis.sdk.grader import Grader
     from osmosis.sdk.workflow import AgentWorkflow
-    from osmosis.serve.server import create_rollout_server
+    from osmosis.serve.server.app import create_rollout_server
 
     class Slow(AgentWorkflow):
         async def run(self, ctx):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from osmosis.serve.process import free_port
+from osmosis.serve.drive.process import free_port
 from osmosis.testing.platform_process import PlatformProcess, until
 
 pytestmark = pytest.mark.flow

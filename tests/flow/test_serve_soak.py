@@ -20,7 +20,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from osmosis.serve.process import free_port
+from osmosis.serve.drive.process import free_port
 
 pytestmark = pytest.mark.flow
 

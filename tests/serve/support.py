@@ -21,8 +21,8 @@ from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 from osmosis.sdk.grader import Grader
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
 from osmosis.sdk.workflow import AgentWorkflow, AgentWorkflowOutput
-from osmosis.serve.server import Backend, create_rollout_server
-from osmosis.serve.traingate import TrainGate
+from osmosis.serve.drive.traingate import TrainGate
+from osmosis.serve.server.app import Backend, create_rollout_server
 
 SPEC = ModelSpec(name="scripted/model", kind="offline")
 

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from osmosis.serve.delivery import Delivery, DeliveryPolicy, open_session
-from osmosis.serve.spool import MAX_AGE_S, Post, Spool
+from osmosis.serve.server.delivery import Delivery, DeliveryPolicy, open_session
+from osmosis.serve.server.spool import MAX_AGE_S, Post, Spool
 from osmosis.testing.waiting import until
 
 QUICK = DeliveryPolicy(quick_tries=3, base_delay_s=0.01, max_delay_s=0.01, slow_delay_s=0.02)

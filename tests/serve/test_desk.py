@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from osmosis.records.rollout import Category
-from osmosis.serve.desk import Desk, Draining, Entry, QueueFull
-from osmosis.serve.limits import ServeLimits
-from osmosis.serve.outcome import Outcome
+from osmosis.serve.server.limits import ServeLimits
+from osmosis.serve.server.outcome import Outcome
+from osmosis.serve.server.queue import Desk, Draining, Entry, QueueFull
 from osmosis.testing.waiting import until
 
 

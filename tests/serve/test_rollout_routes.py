@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from osmosis.serve.limits import ServeLimits
+from osmosis.serve.server.limits import ServeLimits
 from osmosis.testing.server import running_app
 from osmosis.testing.waiting import until
 

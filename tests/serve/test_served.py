@@ -11,9 +11,9 @@ import pytest
 from osmosis.errors import NetworkError
 from osmosis.records.plan import Timeouts
 from osmosis.records.rollout import Category, Phase, Rollout, RolloutStatus
-from osmosis.serve.client import served
-from osmosis.serve.drivers import generation_of
-from osmosis.serve.limits import ServeLimits
+from osmosis.serve.drive.client import served
+from osmosis.serve.drive.drivers import generation_of
+from osmosis.serve.server.limits import ServeLimits
 from osmosis.testing.server import running_app
 from osmosis.testing.waiting import until
 

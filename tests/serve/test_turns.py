@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from osmosis.serve.turns import Turns
+from osmosis.serve.server.turns import Turns
 
 
 async def test_a_pass_of_the_loop_gives_few_turns_and_everyone_gets_one_in_order() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from osmosis.serve.server02 import create_app
-from osmosis.serve.spool import Post, Spool
+from osmosis.serve.server.app02 import create_app
+from osmosis.serve.server.spool import Post, Spool
 from osmosis.testing.mock_trainer import (
     RolloutCompletionTracker,
     create_mock_trainer_app,

@@ -13,7 +13,7 @@ from .agent_ref import find_agent
 from .context import AppContext, current
 
 if TYPE_CHECKING:
-    from ..serve.serving import ServeOptions
+    from ..serve.server.foreground import ServeOptions
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -57,9 +57,9 @@ def serve(
     ctx = current()
     if log_level not in LOG_LEVELS:
         raise UsageError(f"--log-level {log_level} is none of {', '.join(LOG_LEVELS)}")
-    from ..serve import serving
+    from ..serve.server import foreground
 
-    key, note = serving.choose_key(api_key, local=local)
+    key, note = foreground.choose_key(api_key, local=local)
     ref = find_agent(ctx, name, module)
     module = ref.module or ref.label
     target = _load(ref.base_dir, module)
@@ -71,7 +71,7 @@ def serve(
                 hint="name the agent instead, or pass api_key=, log_dir= and max_concurrent= where the app is made",
             )
         key, note = None, "the app's own matter"
-    options = serving.ServeOptions(
+    options = foreground.ServeOptions(
         target=module,
         base_dir=str(ref.base_dir),
         host=host,
@@ -86,7 +86,7 @@ def serve(
     )
     if is_loop and not no_validate:
         _validate(ctx, target)
-    serving.serve(target, options, reload=reload, environ=ctx.environ, announce=_announcer(ctx))
+    foreground.serve(target, options, reload=reload, environ=ctx.environ, announce=_announcer(ctx))
 
 
 def _load(base_dir: Path, module: str) -> object:
@@ -128,7 +128,7 @@ def _validate(ctx: AppContext, loop: object) -> None:
 
 
 def _announcer(ctx: AppContext) -> Callable[[ServeOptions, str], None]:
-    from ..serve.serving import print_panel
+    from ..serve.server.foreground import print_panel
     from .output import Mode
 
     def announce(options: ServeOptions, name: str) -> None:

@@ -26,7 +26,7 @@ from osmosis.records.rollout import Rollout
 from osmosis.records.run import Stage
 from osmosis.records.wire import ARTIFACT_VARIABLE
 from osmosis.sdk.wheel import Wheel, build_wheel
-from osmosis.serve.traingate import TrainGate
+from osmosis.serve.drive.traingate import TrainGate
 
 from .checkout import Checkout, check_out, locate
 from .context import JobContext

@@ -39,11 +39,11 @@ def make_app(module: ModuleType) -> Any:
     if backend is None:
         loop = _agent_loop(module)
         if loop is not None:
-            from osmosis.serve.server02 import create_app
+            from osmosis.serve.server.app02 import create_app
 
             return create_app(loop)
         backend = _backend(module)
-    from osmosis.serve.server import create_rollout_server
+    from osmosis.serve.server.app import create_rollout_server
 
     return create_rollout_server(backend)
 

@@ -22,9 +22,9 @@ from osmosis.errors import NetworkError
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Phase, Rollout
 from osmosis.records.wire import INSTANCE_VARIABLE
-from osmosis.serve.client import served
-from osmosis.serve.process import RolloutServerProcess, ServerStartError
-from osmosis.serve.traingate import TrainGate
+from osmosis.serve.drive.client import served
+from osmosis.serve.drive.process import RolloutServerProcess, ServerStartError
+from osmosis.serve.drive.traingate import TrainGate
 
 from .failures import JobFailed, setup_failed
 from .leftovers import Leftovers

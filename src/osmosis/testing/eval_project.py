@@ -62,7 +62,7 @@ SERVER = (
     + """
 import os, sys
 import uvicorn
-from osmosis.serve.server import create_rollout_server
+from osmosis.serve.server.app import create_rollout_server
 
 app = create_rollout_server(backend, configure_logging=False, api_key=os.environ.get("SERVER_KEY"))
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from osmosis.engine.evaluate import evaluate
 from osmosis.llm import open_model
 from osmosis.records.plan import EvalPlan, ModelSpec, Selection
 from osmosis.records.report import Report
-from osmosis.serve.client import served
-from osmosis.serve.process import RolloutServerProcess
-from osmosis.serve.traingate import TrainGate
+from osmosis.serve.drive.client import served
+from osmosis.serve.drive.process import RolloutServerProcess
+from osmosis.serve.drive.traingate import TrainGate
 from osmosis.workspace.config import load_eval_config
 
 

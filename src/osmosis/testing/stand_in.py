@@ -17,7 +17,7 @@ from aiohttp import web
 
 from osmosis.llm import ChatRequest, open_model
 from osmosis.records.plan import ModelSpec
-from osmosis.serve.sse import completion_body, completion_events
+from osmosis.serve.drive.sse import completion_body, completion_events
 
 _NOT_PARAMS = {"messages", "tools", "model", "stream", "stream_options"}
 

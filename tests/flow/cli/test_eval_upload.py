@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from osmosis.engine.journal import Journal, KeySet
-from osmosis.serve.process import free_port
+from osmosis.serve.drive.process import free_port
 from osmosis.testing.command_line import CommandRun, run_command
 from osmosis.testing.eval_project import ROLLOUT, SCORE, write_project
 from osmosis.testing.git_workspace import GitWorkspace

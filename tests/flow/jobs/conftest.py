@@ -67,7 +67,7 @@ config = AgentWorkflowConfig(name="multiply", concurrency=ConcurrencyConfig(max_
 """
 SERVES_ITSELF = """
 from osmosis.sdk.backend import LocalBackend
-from osmosis.serve.server import create_rollout_server
+from osmosis.serve.server.app import create_rollout_server
 import uvicorn
 if __name__ == "__main__":
     app = create_rollout_server(LocalBackend(Multiply, config, Judge))

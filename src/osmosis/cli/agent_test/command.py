@@ -153,7 +153,7 @@ async def rollouts(ctx: AppContext, run: TestFlags, agent: Agent | None, model: 
                 yield rollout_fn
             return
         # Workflows may bring a vendor's client, which wants a URL.
-        from ...serve.traingate import TrainGate
+        from ...serve.drive.traingate import TrainGate
 
         gate = TrainGate(model)
         await gate.start()

@@ -78,7 +78,7 @@ async def rollouts(source: Source, plan: EvalPlan, model: Model) -> AsyncIterato
 async def _gated(source: Source, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
     """A workflow here or a rollout server elsewhere: both may call the model over HTTP."""
     from ...engine.rollout import in_process
-    from ...serve.traingate import TrainGate
+    from ...serve.drive.traingate import TrainGate
 
     gate = TrainGate(model)
     await gate.start()
@@ -87,7 +87,7 @@ async def _gated(source: Source, plan: EvalPlan, model: Model) -> AsyncIterator[
             async with in_process(source.agent, model, plan, endpoints=gate) as rollout_fn:
                 yield rollout_fn
         else:
-            from ...serve.client import check_key, served
+            from ...serve.drive.client import check_key, served
 
             await check_key(source.target, source.server_key)
             async with served(source.target, gate, plan, api_key=source.server_key) as rollout_fn:

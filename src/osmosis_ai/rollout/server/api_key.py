@@ -1,12 +1,12 @@
 """Keys of rollout servers."""
 
-from osmosis.serve.auth import (
+from osmosis.serve.server.auth import (
     API_KEY_PREFIX as API_KEY_PREFIX,
 )
-from osmosis.serve.auth import (
+from osmosis.serve.server.auth import (
     generate_api_key as generate_api_key,
 )
-from osmosis.serve.auth import (
+from osmosis.serve.server.auth import (
     validate_api_key as validate_api_key,
 )
 

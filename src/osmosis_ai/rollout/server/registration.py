@@ -1,6 +1,6 @@
 """Registration with a platform."""
 
-from osmosis.serve.registration import (
+from osmosis.serve.server.registration import (
     RegistrationResult as RegistrationResult,
 )
 

@@ -1,18 +1,18 @@
 """Serving an agent loop."""
 
-from osmosis.serve.serving import (
+from osmosis.serve.server.foreground import (
     DEFAULT_HOST as DEFAULT_HOST,
 )
-from osmosis.serve.serving import (
+from osmosis.serve.server.foreground import (
     DEFAULT_PORT as DEFAULT_PORT,
 )
-from osmosis.serve.serving import (
+from osmosis.serve.server.foreground import (
     ServeError as ServeError,
 )
-from osmosis.serve.serving import (
+from osmosis.serve.server.foreground import (
     serve_agent_loop as serve_agent_loop,
 )
-from osmosis.serve.serving import (
+from osmosis.serve.server.foreground import (
     validate_and_report as validate_and_report,
 )
 

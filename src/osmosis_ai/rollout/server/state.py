@@ -1,6 +1,6 @@
 """What a running server keeps."""
 
-from osmosis.serve.runtime import (
+from osmosis.serve.server.runtime import (
     ServerRuntime as AppState,
 )
 

@@ -24,9 +24,9 @@ from .auth import BearerGuard
 from .delivery import DeliveryPolicy
 from .http import HttpProblem, answer_problem
 from .limits import ServeLimits
-from .rollout_routes import RolloutDesk, add_rollout_routes
 from .runtime import ServerRuntime
-from .trace import TraceFolder, secret_values
+from .traces import TraceFolder, secret_values
+from .v03 import RolloutDesk, add_rollout_routes
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
 
@@ -115,7 +115,7 @@ def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, a
     app.state.runtime = runtime
 
     def document() -> dict[str, Any]:
-        from .schemas import document_of
+        from ..schemas import document_of
 
         return document_of(title, (getattr(route, "path", "") for route in app.routes))
 

@@ -21,7 +21,7 @@ from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score
 
-from .delivery import open_session
+from ..server.delivery import open_session
 from .drivers import Driver, Driver02, Driver03, Driver04, Ended, Generation, RolloutLost, Wire, generation_of
 from .gate import RolloutGate
 from .patience import Patience

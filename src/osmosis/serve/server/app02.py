@@ -20,15 +20,15 @@ from osmosis.records.wire02 import DEFAULT_MAX_METADATA_SIZE_BYTES, set_max_meta
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.settings import RolloutSettings, get_settings
 
+from .app import assemble, default_spool, open_files, open_traces
 from .delivery import DeliveryPolicy
 from .http import reply_json
-from .init_routes import LoopDesk, add_init_routes
 from .limits import ServeLimits
 from .loop_backend import LoopBackend
 from .registration import Registrar, Registration
-from .rollout_routes import RolloutDesk, add_rollout_routes
 from .runtime import ServerRuntime
-from .server import assemble, default_spool, open_files, open_traces
+from .v02 import LoopDesk, add_init_routes
+from .v03 import RolloutDesk, add_rollout_routes
 
 Hook = Callable[[], Awaitable[None]]
 

@@ -26,8 +26,8 @@ from osmosis.records.trajectory import CallbackAnswer, ModelUsage, build_traject
 from osmosis.records.wire import RolloutInit, check_rollout_id
 from osmosis.sdk.types import json_safe
 
-from .desk import Entry
 from .outcome import Outcome
+from .queue import Entry
 
 if TYPE_CHECKING:
     from osmosis.sdk.backend import ExecutionResult

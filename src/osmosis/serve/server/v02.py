@@ -22,13 +22,13 @@ from osmosis.sdk.failures import describe, failure_of
 from osmosis.sdk.settings import RolloutSettings
 from osmosis.sdk.types import finite_reward
 
-from .desk import Draining, Entry, QueueFull
 from .http import HttpProblem, parse, read_body, reply_json, wire_text
 from .loop_backend import AskTools, checked_run, tool_dicts, trace_into
 from .outcome import Outcome
+from .queue import Draining, Entry, QueueFull
 from .runtime import ServerRuntime
 from .spool import Post
-from .trace import TraceFolder
+from .traces import TraceFolder
 from .trainer_model import TrainerModel
 
 

@@ -19,7 +19,7 @@ from osmosis.sdk.deadline import SelfCancelled, contained, run_with_deadline
 from osmosis.sdk.failures import failure_of, wire_category
 from osmosis.sdk.types import RolloutSample
 
-from .trace import TraceFolder
+from .traces import TraceFolder
 
 SLOW_TOOLS_S = 0.005
 """A `get_tools` that takes longer is called in a thread from then on, so that it holds nobody up."""

@@ -26,7 +26,7 @@ from osmosis.records.rollout import Category, ModelCall
 from osmosis.records.wire import CompletionCallback, GraderCallback, check_rollout_id
 from osmosis.records.wire02 import RolloutResponse
 
-from .auth import token_of
+from ..server.auth import token_of
 from .gate import RolloutGate
 from .sse import completion_body, completion_events
 

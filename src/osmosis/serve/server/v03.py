@@ -32,17 +32,17 @@ from osmosis.records.wire import (
 
 from .artifacts import RolloutFiles, leavings
 from .delivery import Listener
-from .desk import Draining, Entry, QueueFull
 from .http import HttpProblem, parse, read_body, reply, reply_json, wire_text
 from .outcome import Outcome, from_execution
+from .queue import Draining, Entry, QueueFull
 from .runtime import ServerRuntime
 from .spool import Post
-from .trace import TraceFolder
+from .traces import TraceFolder
 
 if TYPE_CHECKING:
     from osmosis.sdk.backend import ExecutionResult
 
-    from .server import Backend
+    from .app import Backend
 
 SWEEP_EVERY_S = 0.5
 RETURNS_WITHIN_S = 1.0

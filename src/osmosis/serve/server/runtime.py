@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 
 from .delivery import Delivery, DeliveryPolicy, open_session
-from .desk import Desk
 from .limits import ServeLimits
+from .queue import Desk
 from .shutdown import SignalDrain
 from .spool import Spool
 from .turns import Turns

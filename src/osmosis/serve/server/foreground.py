@@ -28,10 +28,10 @@ from osmosis.sdk.harbor.backend import HarborBackend
 from osmosis.sdk.settings import RolloutSettings, get_settings
 from osmosis.sdk.validator import ValidationResult, validate_agent_loop
 
+from .app import configure_logs, create_rollout_server
 from .auth import generate_api_key
 from .limits import ServeLimits
 from .registration import Registration
-from .server import configure_logs, create_rollout_server
 
 DEFAULT_HOST = "0.0.0.0"
 DEFAULT_PORT = 9000
@@ -227,7 +227,7 @@ def app_of(
     configure_logs(logging.getLevelName(options.log_level.upper()))
     calm_collector()
     if isinstance(target, RolloutAgentLoop):
-        from .server02 import create_app
+        from .app02 import create_app
 
         known = settings or get_settings()
         limits = replace(
