@@ -16,11 +16,12 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.orm import Session, sessionmaker
 
+from osmosis.errors import Conflict
+
 MIGRATIONS = Path(__file__).parent / "migrations"
 HEAD = "0004"
 """The newest migration; a test compares it with the files."""
 BUSY_TIMEOUT_MS = 30_000
-MIGRATION_LOCK = 0x6F736D6F
 
 
 def open_engine(url: str) -> sa.Engine:
@@ -81,20 +82,26 @@ class Database:
     def migrate(self) -> None:
         """Bring the tables to this version. Safe when several processes start at once.
 
-        Where they are already, Alembic is not even loaded: it is a good part of a start.
+        Where they are already, Alembic is not even loaded: it is a good part of a start. Raises `Conflict` for
+        a database that this version cannot read, or whose rows would not fit; nothing is changed then.
         """
-        if self._version() == HEAD:
+        found = self._version()
+        if found == HEAD:
             return
         from alembic import command
         from alembic.config import Config
+        from alembic.script import ScriptDirectory
 
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS))
-        with self.engine.begin() as connection:
-            if not self.is_sqlite:
-                connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+        config.attributes["engine"] = self.engine
+        known = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+        if found is not None and found not in known:
+            raise Conflict(
+                f"the database is at revision {found}; this version of osmosis reads {known[-1]} to {known[0]}",
+                hint="use the version that wrote it, or start in another folder: OSMOSIS_DATA_DIR=FOLDER",
+            )
+        command.upgrade(config, "head")
 
     def _version(self) -> str | None:
         with self.engine.connect() as connection:

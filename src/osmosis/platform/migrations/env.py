@@ -1,18 +1,57 @@
-"""Alembic's entry: runs on the connection that `Database.migrate` hands over. Not for the command line."""
+"""Alembic's entry: one transaction for all migrations, over the engine that `Database.migrate` hands over.
+
+SQLite changes a table by copying it and dropping the old one, and a drop deletes by cascade what refers to it. So
+foreign keys are off while migrations run there, and checked before their transaction commits. Not for the
+command line.
+"""
 
 from __future__ import annotations
 
+import sqlalchemy as sa
 from alembic import context
 
+from osmosis.errors import Conflict
 from osmosis.platform.tables import Base, UtcDateTime
 
-connection = context.config.attributes["connection"]
-context.configure(
-    connection=connection,
-    target_metadata=Base.metadata,
-    render_as_batch=connection.dialect.name == "sqlite",
-    compare_type=True,
-    render_item=lambda kind, value, _: "UtcDateTime()" if isinstance(value, UtcDateTime) else False,
-)
-with context.begin_transaction():
-    context.run_migrations()
+MIGRATION_LOCK = 0x6F736D6F
+
+
+def run(connection: sa.Connection, *, sqlite: bool) -> None:
+    """Everything that is not applied yet, or nothing."""
+    with connection.begin():
+        if not sqlite:
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+        context.configure(
+            connection=connection,
+            target_metadata=Base.metadata,
+            render_as_batch=sqlite,
+            compare_type=True,
+            render_item=lambda kind, value, _: "UtcDateTime()" if isinstance(value, UtcDateTime) else False,
+        )
+        context.run_migrations()
+        if sqlite:
+            refuse_dangling(connection)
+
+
+def refuse_dangling(connection: sa.Connection) -> None:
+    """Raises `Conflict`, which undoes the migrations, when a row refers to one that is not there."""
+    found = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
+    if found:
+        table, row, parent, _ = found[0]
+        raise Conflict(
+            f"the database cannot be brought to this version: {len(found)} rows refer to missing ones, "
+            f"the first is row {row} of {table}, which refers to {parent}",
+            hint="nothing was changed; restore the data folder from a backup",
+        )
+
+
+engine: sa.Engine = context.config.attributes["engine"]
+is_sqlite = engine.dialect.name == "sqlite"
+with engine.connect() as opened:
+    if is_sqlite:  # on the driver's connection: inside a transaction the pragma does nothing
+        opened.connection.cursor().execute("PRAGMA foreign_keys=OFF")
+    try:
+        run(opened, sqlite=is_sqlite)
+    finally:
+        if is_sqlite:
+            opened.connection.cursor().execute("PRAGMA foreign_keys=ON")

@@ -1,0 +1,107 @@
+"""Databases of other versions: those of 1.0 go on, others are refused in one sentence, no migration loses a row."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+
+from osmosis.errors import Conflict
+from osmosis.platform import tables
+from osmosis.platform.db import HEAD, MIGRATIONS, Database
+
+OF_1_0 = Path(__file__).with_name("database_of_1_0.sql")
+"""Dumped from a data folder that the migrations of 1.0 made."""
+ROWS = """
+INSERT INTO users VALUES ('u1', 'ada', 'ada@localhost', 'Ada', '2026-01-01 00:00:00');
+INSERT INTO workspaces VALUES ('w1', 'here', '2026-01-01 00:00:00');
+INSERT INTO members (workspace_id, user_id, role, created_at) VALUES ('w1', 'u1', 'owner', '2026-01-01 00:00:00');
+"""
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Database:
+    """A SQLite database of 1.0 with a workspace and its member."""
+    path = tmp_path / "platform.db"
+    with sqlite3.connect(path) as raw:
+        raw.executescript(OF_1_0.read_text())
+        raw.executescript(ROWS)
+    raw.close()
+    return Database(f"sqlite:///{path}")
+
+
+def members(db: Database) -> list[str]:
+    with db.read() as session:
+        return list(session.scalars(sa.text("SELECT user_id FROM members")))
+
+
+def test_a_database_of_1_0_goes_on_with_its_rows(older: Database) -> None:
+    older.migrate()
+    with older.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, tables.Base.metadata) == []
+        assert context.get_current_revision() == HEAD
+    assert members(older) == ["u1"]
+
+
+@pytest.mark.parametrize("revision", ["0003", "9999"])
+def test_a_revision_that_is_not_known_is_refused_in_one_sentence(older: Database, revision: str) -> None:
+    with older.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = :found"), {"found": revision})
+    with pytest.raises(Conflict, match=f"the database is at revision {revision}") as refused:
+        older.migrate()
+    assert "OSMOSIS_DATA_DIR" in str(refused.value.hint)
+    assert members(older) == ["u1"]
+
+
+NEXT = '''"""{about}"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "next"
+down_revision = "{head}"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    with op.batch_alter_table("workspaces", recreate="always") as batch:
+        batch.add_column(sa.Column("about", sa.Text()))
+    {then}
+'''
+
+
+def upgrade(db: Database, folder: Path, then: str) -> None:
+    """Runs our migrations and one more, which makes the table of workspaces anew and then does `then`."""
+    shutil.copytree(MIGRATIONS, folder)
+    (folder / "versions" / "next.py").write_text(NEXT.format(about="a test's", head=HEAD, then=then))
+    config = Config()
+    config.set_main_option("script_location", str(folder))
+    config.attributes["engine"] = db.engine
+    command.upgrade(config, "head")
+
+
+def test_a_table_that_is_made_anew_keeps_what_refers_to_it(older: Database, tmp_path: Path) -> None:
+    upgrade(older, tmp_path / "migrations", "pass")
+    assert members(older) == ["u1"]
+    with older.write() as session:
+        assert session.execute(sa.text("SELECT name, about FROM workspaces")).all() == [("here", None)]
+        with pytest.raises(sa.exc.IntegrityError, match="FOREIGN KEY"):
+            session.execute(sa.text("UPDATE members SET workspace_id = 'nowhere'"))
+
+
+def test_a_migration_that_leaves_a_row_without_its_parent_is_undone(older: Database, tmp_path: Path) -> None:
+    with pytest.raises(Conflict, match="the first is row 1 of members, which refers to workspaces"):
+        upgrade(older, tmp_path / "migrations", 'op.execute("DELETE FROM workspaces")')
+    assert members(older) == ["u1"]
+    with older.read() as session:
+        assert session.execute(sa.text("SELECT * FROM workspaces")).mappings().one().keys() >= {"id", "name"}
+        assert "about" not in session.execute(sa.text("SELECT * FROM workspaces")).keys()  # noqa: SIM118 - not a dict
