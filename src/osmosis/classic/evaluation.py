@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..base.stats import pass_at_k
 from ..engine.loader import load_object
 from ..engine.scoring import FunctionScorer
-from ..engine.stats import pass_at_k
 from ..errors import LoadError
 from ..records.dataset import Row
 from ..records.rollout import Rollout, RolloutStatus

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from osmosis.errors import OsmosisError
+from osmosis.metrics.summary import Summary
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
@@ -27,7 +28,6 @@ from .failures import tail
 from .guards import Breaker, Spending
 from .journal import Journal, KeySet
 from .limiter import Limiter
-from .metrics import Summary
 from .observer import Observer, Silent
 from .recorder import Recorder
 from .scoring import Scorer

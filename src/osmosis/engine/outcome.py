@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from osmosis.records.rollout import Category, Phase, Rollout, RolloutStatus
+from osmosis.records.rollout import Category, Phase, RolloutStatus
 
 
 class StoredFailure(msgspec.Struct, gc=False):
@@ -41,9 +41,6 @@ class Outcome(msgspec.Struct, gc=False):
     duration_ms: float = 0.0
     hashes: dict[str, str] = {}
 
-
-Counted = Rollout | Outcome
-"""What the figures take: a rollout that just finished, or one that was stored."""
 
 _decode = msgspec.json.Decoder(Outcome).decode
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import orjson
 
 from osmosis.errors import NotFound
-from osmosis.records.rollout import Rollout
+from osmosis.records.rollout import Message, Rollout
 
 from .task import RolloutFn, Task
 
@@ -37,6 +37,13 @@ class RecordedRollouts:
         with self.path.open("rb") as lines:
             lines.seek(self.offsets[key])
             return Rollout.model_validate(orjson.loads(lines.readline()))
+
+
+def conversations(a: Path, b: Path, keys: Iterable[tuple[int, int]]) -> Iterator[tuple[list[Message], list[Message]]]:
+    """What was said in both runs at each of these rollouts; `a` and `b` are folders of runs."""
+    before, after = RecordedRollouts(a), RecordedRollouts(b)
+    for key in keys:
+        yield before.read(key).messages, after.read(key).messages
 
 
 @asynccontextmanager

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from osmosis.metrics.summary import Summary
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import RolloutStatus
 
 from .evaluate import Options, Taken, evaluate
 from .journal import Journal, KeySet
-from .metrics import Summary
 from .observer import Observer
 from .recorded import recorded
 from .scoring import Scorer

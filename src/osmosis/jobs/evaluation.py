@@ -16,9 +16,9 @@ from osmosis._version import __version__
 from osmosis.engine.dataset import read_rows
 from osmosis.engine.evaluate import Options, evaluate
 from osmosis.engine.journal import Journal
-from osmosis.engine.metrics import summarize
 from osmosis.errors import Conflict
 from osmosis.llm import Model
+from osmosis.metrics.summary import summarize
 from osmosis.records.config import EvalConfig
 from osmosis.records.plan import EvalPlan, Selection, Timeouts
 from osmosis.records.report import Report

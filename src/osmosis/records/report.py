@@ -1,4 +1,4 @@
-"""What a run adds up to. Made by `engine.metrics` from rollouts; shown by the command line and by pages, which
+"""What a run adds up to. Made by `osmosis.metrics` from rollouts; shown by the command line and by pages, which
 iterate over it and compute nothing.
 """
 

@@ -9,9 +9,9 @@ import pytest
 from osmosis.engine import report_text
 from osmosis.engine.journal import Journal
 from osmosis.engine.limiter import Limiter
-from osmosis.engine.metrics import summarize
 from osmosis.engine.results import check_output, write_results
 from osmosis.errors import ValidationError
+from osmosis.metrics.summary import summarize
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score
 
 

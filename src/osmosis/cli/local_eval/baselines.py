@@ -81,11 +81,12 @@ def run_baselines(main: Session) -> tuple[dict[str, Any], bool]:
 
 def _beside(main: Session, journal: Journal, report: Report) -> dict[str, Any]:
     """A baseline's summary and its comparison with the run."""
-    from ...engine.compare import compare
+    from ...metrics.compare import compare
 
     part: dict[str, Any] = {"name": journal.folder.name, "summary": summary_part(report)}
     try:
-        found = compare(journal, main.journal)
+        threshold = journal.plan().pass_threshold
+        found = compare(journal.outcomes(), main.journal.outcomes(), threshold=threshold)
     except ValidationError as error:
         main.notes.append(f"against {journal.folder.name}: {error.message}")
         return part

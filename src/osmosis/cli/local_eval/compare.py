@@ -13,8 +13,8 @@ from ..output import DetailResult, clean
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ...engine.compare import Comparison
     from ...engine.journal import Journal
+    from ...metrics.compare import Comparison
 
 
 def compare(
@@ -35,9 +35,9 @@ def compare(
 
         osmosis eval compare nightly-1 nightly-2 --fail-on-regression --margin 0.02
     """
-    from ...engine.compare import compare as compare_runs
-    from ...engine.compare import transcripts
+    from ...engine.recorded import conversations
     from ...errors import UsageError
+    from ...metrics.compare import compare as compare_runs
     from .session import open_run
 
     ctx = current()
@@ -46,13 +46,15 @@ def compare(
     if flips < 0:
         raise UsageError(f"--flips must not be negative, got {flips}")
     first, second = open_run(ctx, a), open_run(ctx, b)
-    found = compare_runs(first, second, score=score)
+    threshold = first.plan().pass_threshold
+    found = compare_runs(first.outcomes(), second.outcomes(), threshold=threshold, score=score)
     worse = found.regressed(margin)
     # Lost ones first: they are what a reader looks for.
     shown = sorted(found.flips, key=lambda flip: flip.gained)[: max(0, flips)]
+    said = conversations(first.folder, second.folder, [flip.key for flip in shown])
     talks = [
         {**flip.to_dict(), "transcript_a": before, "transcript_b": after}
-        for flip, before, after in transcripts(first, second, shown)
+        for flip, (before, after) in zip(shown, said, strict=True)
     ]
     data = {"a": a, "b": b, **found.to_dict(), "regressed": worse, "margin": margin, "transcripts": talks}
     return DetailResult(

@@ -84,7 +84,7 @@ def stored_report(journal: Journal) -> Report | None:
 
 def _summary(journal: Journal, plan: EvalPlan) -> Report:
     """The figures of a run that did not end."""
-    from ...engine.metrics import Summary
+    from ...metrics.summary import Summary
 
     summary = Summary(plan, score_names=plan.score_fns)
     for outcome in journal.outcomes():

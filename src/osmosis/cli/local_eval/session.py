@@ -337,7 +337,7 @@ class Session:
         """A few rollouts, spread over the rows, then what the rest will cost, and the question whether to go on."""
         import random
 
-        from ...engine.forecast import forecast
+        from ...metrics.forecast import forecast
 
         assert self.run.pilot is not None
         plan = self.plan

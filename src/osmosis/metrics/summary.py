@@ -10,16 +10,14 @@ import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from osmosis.base.stats import pass_at_k, pass_hat_k, quantile
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import FailureCount, Interval, PassAtK, Report, ScoreReport
-from osmosis.records.rollout import Category, Failure, Phase, RolloutStatus, Usage
+from osmosis.records.rollout import Category, Phase, RolloutStatus, Usage
 
-from .stats import bounded_interval, distribution, mean_interval, pass_at_k, pass_hat_k, quantile, rate_interval
-
-if TYPE_CHECKING:
-    from .outcome import Counted, StoredFailure, StoredUsage
+from .counted import Counted, CountedFailure, CountedUsage
+from .intervals import bounded_interval, distribution, mean_interval, rate_interval
 
 DEFAULT_KS = (1, 3, 5, 10)
 _ROWS_SHOWN = 10
@@ -205,7 +203,7 @@ class Summary:
             found = scores.get(name)
             sums.add(slot, None if found is None else found.value, self._threshold)
 
-    def _fail(self, failure: Failure | StoredFailure, row: int) -> None:
+    def _fail(self, failure: CountedFailure, row: int) -> None:
         entry = self._failures.setdefault((failure.phase, failure.category), _Failures(example=failure.message))
         entry.count += 1
         if len(entry.rows) < _ROWS_SHOWN:
@@ -222,7 +220,7 @@ class Summary:
         self._durations.append(rollout.duration_ms)
         self._tokens.append(prompt + completion)
 
-    def _judge(self, usage: Usage | StoredUsage) -> None:
+    def _judge(self, usage: CountedUsage) -> None:
         self.judge_prompt_tokens += usage.prompt_tokens
         self.judge_completion_tokens += usage.completion_tokens
         if usage.cost_usd is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from osmosis.records.report import Interval
 from osmosis.records.rollout import Rollout
 
-from .stats import plain_interval
+from .intervals import plain_interval
 
 
 @dataclass(slots=True)

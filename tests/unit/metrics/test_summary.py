@@ -2,8 +2,8 @@
 
 import pytest
 
-from osmosis.engine.metrics import Summary, summarize
 from osmosis.engine.outcome import read_outcome
+from osmosis.metrics.summary import Summary, summarize
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
 
 

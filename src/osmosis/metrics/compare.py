@@ -5,17 +5,17 @@ failures as zeros, so that a run that crashes where it is hard does not look bet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from osmosis.base.stats import mcnemar
 from osmosis.errors import ValidationError
 from osmosis.records.report import Interval
-from osmosis.records.rollout import Message, RolloutStatus
+from osmosis.records.rollout import RolloutStatus
 
-from .journal import Journal
-from .recorded import RecordedRollouts
-from .stats import bootstrap_interval, mcnemar
+from .counted import Counted
+from .intervals import bootstrap_interval
 
 Key = tuple[int, int]
 
@@ -28,6 +28,10 @@ class Flip:
     attempt: int
     before: float
     after: float
+
+    @property
+    def key(self) -> Key:
+        return (self.row_index, self.attempt)
 
     @property
     def gained(self) -> bool:
@@ -119,89 +123,103 @@ class Comparison:
         }
 
 
-def compare(a: Journal, b: Journal, *, score: str | None = None, threshold: float | None = None) -> Comparison:
-    """Run `b` against run `a`. `score` defaults to the first that both have; `threshold` to run `a`'s."""
-    name = score or _common_score(a, b)
-    threshold = a.plan().pass_threshold if threshold is None else threshold
-    rows_a: dict[int, str] = {}
-    rows_b: dict[int, str] = {}
-    ran_a, ran_b = _values(a, name, rows_a), _values(b, name, rows_b)
-    before = {key: value for key, value in ran_a.items() if value is not None}
-    after = {key: value for key, value in ran_b.items() if value is not None}
-    shared = sorted(key for key in before if key in after)
+def compare(a: Iterable[Counted], b: Iterable[Counted], *, threshold: float, score: str | None = None) -> Comparison:
+    """The rollouts of run `b` against those of run `a`; each is read once.
+
+    `score` defaults to the first that both have. Raises ValidationError when nothing can be paired.
+    """
+    before, after = _Side(a), _Side(b)
+    name = score or _common_score(list(before.names), list(after.names))
+    values_a, values_b = before.values(name), after.values(name)
+    shared = sorted(key for key, value in values_a.items() if value is not None and values_b.get(key) is not None)
+    differ = {row for row, found in before.rows.items() if after.rows.get(row, found) != found}
+    _check_pairs(shared, differ, name, before)
+    both = [key for key in values_a if key in values_b and (values_a[key], values_b[key]) != (None, None)]
+    scored, zeros = _Paired(shared, values_a, values_b), _Paired(sorted(both), values_a, values_b)
+    flips = [
+        Flip(*key, *pair) for key, pair in scored.pairs.items() if (pair[0] >= threshold) != (pair[1] >= threshold)
+    ]
+    gained = sum(1 for flip in flips if flip.gained)
+    pairs = list(scored.pairs.values())
+    return Comparison(
+        score=name,
+        pairs=len(pairs),
+        rows=len(scored.rows),
+        only_a=_scored(values_a) - len(pairs),
+        only_b=_scored(values_b) - len(pairs),
+        mean_a=scored.mean_a,
+        mean_b=scored.mean_b,
+        difference=scored.mean_b - scored.mean_a,
+        interval=scored.interval(),
+        pass_rate_a=sum(1 for value, _ in pairs if value >= threshold) / len(pairs),
+        pass_rate_b=sum(1 for _, value in pairs if value >= threshold) / len(pairs),
+        gained=gained,
+        lost=len(flips) - gained,
+        p_value=mcnemar(gained, len(flips) - gained),
+        failed_a=sum(1 for key in both if values_a[key] is None),
+        failed_b=sum(1 for key in both if values_b[key] is None),
+        difference_failures_0=zeros.mean_b - zeros.mean_a,
+        interval_failures_0=zeros.interval(),
+        rows_differ=len(differ & scored.rows.keys()),
+        flips=flips,
+    )
+
+
+class _Side:
+    """One run's rollouts that were not skipped: their scores, None where one failed, and the hash of each row."""
+
+    def __init__(self, rollouts: Iterable[Counted]) -> None:
+        self.names: dict[str, None] = {}
+        self.rows: dict[int, str] = {}
+        self._scores: dict[Key, dict[str, float | None]] = {}
+        for rollout in rollouts:
+            self.names.update(dict.fromkeys(rollout.scores))
+            if rollout.status is RolloutStatus.SKIPPED:
+                continue
+            if "row" in rollout.hashes:
+                self.rows[rollout.row_index] = rollout.hashes["row"]
+            key = (rollout.row_index, rollout.attempt)
+            self._scores[key] = {name: score.value for name, score in rollout.scores.items()}
+
+    def values(self, name: str) -> dict[Key, float | None]:
+        return {key: scores.get(name) for key, scores in self._scores.items()}
+
+
+class _Paired:
+    """Both values of each pair, a missing one as 0, and the mean of each row on both sides."""
+
+    def __init__(self, keys: Sequence[Key], a: Mapping[Key, float | None], b: Mapping[Key, float | None]) -> None:
+        self.pairs = {key: (a[key] or 0.0, b[key] or 0.0) for key in keys}
+        by_row: dict[int, list[tuple[float, float]]] = {}
+        for (row, _), pair in self.pairs.items():
+            by_row.setdefault(row, []).append(pair)
+        self.rows = {row: (_mean([x for x, _ in found]), _mean([y for _, y in found])) for row, found in by_row.items()}
+        self.mean_a = _mean([x for x, _ in self.rows.values()])
+        self.mean_b = _mean([y for _, y in self.rows.values()])
+
+    def interval(self) -> Interval | None:
+        return bootstrap_interval([y - x for x, y in self.rows.values()])
+
+
+def _check_pairs(shared: list[Key], differ: set[int], name: str, a: _Side) -> None:
     if not shared:
         raise ValidationError(
             f"the two runs have no pair with the score {name!r}",
-            hint=f"compare runs over the same rows and attempts; scores: {', '.join(_score_names(a)) or 'none'}",
+            hint=f"compare runs over the same rows and attempts; scores: {', '.join(a.names) or 'none'}",
         )
-    differ = {row for row, found in rows_a.items() if rows_b.get(row, found) != found}
     if all(row in differ for row, _ in shared):
         raise ValidationError(
             "the two runs share no row: the datasets have other rows at the same places",
             hint="compare runs over the same dataset",
         )
-    flips = [
-        Flip(*key, before[key], after[key]) for key in shared if (before[key] >= threshold) != (after[key] >= threshold)
-    ]
-    mean_a, mean_b = (_over_rows({key: side[key] for key in shared}) for side in (before, after))
-    both = [key for key in ran_a if key in ran_b and (key in before or key in after)]
-    zeros_a, zeros_b = (_over_rows({key: side[key] or 0.0 for key in both}) for side in (ran_a, ran_b))
-    gained = sum(1 for flip in flips if flip.gained)
-    n = len(shared)
-    return Comparison(
-        score=name,
-        pairs=n,
-        rows=len(mean_a),
-        only_a=len(before) - n,
-        only_b=len(after) - n,
-        mean_a=_mean(mean_a),
-        mean_b=_mean(mean_b),
-        difference=_mean(mean_b) - _mean(mean_a),
-        interval=bootstrap_interval([mean_b[row] - mean_a[row] for row in mean_a]),
-        pass_rate_a=sum(1 for k in shared if before[k] >= threshold) / n,
-        pass_rate_b=sum(1 for k in shared if after[k] >= threshold) / n,
-        gained=gained,
-        lost=len(flips) - gained,
-        p_value=mcnemar(gained, len(flips) - gained),
-        failed_a=sum(1 for key in both if key not in before),
-        failed_b=sum(1 for key in both if key not in after),
-        difference_failures_0=_mean(zeros_b) - _mean(zeros_a),
-        interval_failures_0=bootstrap_interval([zeros_b[row] - zeros_a[row] for row in zeros_a]),
-        rows_differ=len(differ & mean_a.keys()),
-        flips=flips,
-    )
 
 
-def transcripts(a: Journal, b: Journal, flips: list[Flip]) -> Iterator[tuple[Flip, list[Message], list[Message]]]:
-    """Each flip with both conversations."""
-    before, after = RecordedRollouts(a.folder), RecordedRollouts(b.folder)
-    for flip in flips:
-        key = (flip.row_index, flip.attempt)
-        yield flip, before.read(key).messages, after.read(key).messages
+def _scored(values: Mapping[Key, float | None]) -> int:
+    return sum(1 for value in values.values() if value is not None)
 
 
-def _values(journal: Journal, name: str, rows: dict[int, str]) -> dict[Key, float | None]:
-    """The score of every rollout that was not skipped, None where it failed; the hash of each row goes into `rows`."""
-    values: dict[Key, float | None] = {}
-    for outcome in journal.outcomes():
-        if outcome.status is not RolloutStatus.SKIPPED:
-            score = outcome.scores.get(name)
-            if "row" in outcome.hashes:
-                rows[outcome.row_index] = outcome.hashes["row"]
-            values[(outcome.row_index, outcome.attempt)] = score.value if score is not None else None
-    return values
-
-
-def _over_rows(values: dict[Key, float]) -> dict[int, float]:
-    """The mean of each row."""
-    rows: dict[int, list[float]] = {}
-    for key in sorted(values):
-        rows.setdefault(key[0], []).append(values[key])
-    return {row: sum(found) / len(found) for row, found in rows.items()}
-
-
-def _mean(rows: dict[int, float]) -> float:
-    return sum(rows.values()) / len(rows)
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _worse(difference: float, interval: Interval | None, margin: float) -> bool:
@@ -214,15 +232,7 @@ def _pair(interval: Interval | None) -> list[float] | None:
     return [interval.low, interval.high] if interval else None
 
 
-def _score_names(journal: Journal) -> list[str]:
-    names: dict[str, None] = {}
-    for outcome in journal.outcomes():
-        names.update(dict.fromkeys(outcome.scores))
-    return list(names)
-
-
-def _common_score(a: Journal, b: Journal) -> str:
-    first, second = _score_names(a), _score_names(b)
+def _common_score(first: list[str], second: list[str]) -> str:
     for name in first:
         if name in second:
             return name

@@ -1,0 +1,1 @@
+"""The floor: small primitives that every package may use and that know nothing of osmosis itself."""
