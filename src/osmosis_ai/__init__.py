@@ -21,7 +21,7 @@ _HOMES = {
     "MissingAPIKeyError": "osmosis.sdk.judge_model:MissingAPIKeyError",
     "ModelNotFoundError": "osmosis.sdk.judge_model:ModelNotFoundError",
     "OpenAIFunctionToolSchema": "osmosis.records.wire02:OpenAIFunctionToolSchema",
-    "OsmosisLLMClient": "osmosis.sdk.trainer_client:OsmosisLLMClient",
+    "OsmosisLLMClient": "osmosis.serve.server.trainer_client:OsmosisLLMClient",
     "OsmosisRolloutError": "osmosis.sdk.exceptions:OsmosisRolloutError",
     "OsmosisServerError": "osmosis.sdk.exceptions:OsmosisServerError",
     "OsmosisTimeoutError": "osmosis.sdk.exceptions:OsmosisTimeoutError",
@@ -40,12 +40,12 @@ _HOMES = {
     "create_rollout_server": "osmosis.serve.server.app:create_rollout_server",
     "evaluate_rubric": "osmosis.sdk.judge:evaluate_rubric",
     "evaluate_rubric_async": "osmosis.sdk.judge:evaluate_rubric_async",
-    "get_agent_loop": "osmosis.sdk.registry:get_agent_loop",
+    "get_agent_loop": "osmosis.classic.registry:get_agent_loop",
     "get_rollout_context": "osmosis.sdk.context:get_rollout_context",
-    "list_agent_loops": "osmosis.sdk.registry:list_agent_loops",
+    "list_agent_loops": "osmosis.classic.registry:list_agent_loops",
     "osmosis_reward": "osmosis.sdk.rewards:osmosis_reward",
     "osmosis_rubric": "osmosis.sdk.rubrics:osmosis_rubric",
-    "register_agent_loop": "osmosis.sdk.registry:register_agent_loop",
+    "register_agent_loop": "osmosis.classic.registry:register_agent_loop",
 }
 
 __all__ = ["__version__", *_HOMES]

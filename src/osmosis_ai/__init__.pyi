@@ -1,3 +1,12 @@
+from osmosis.classic.registry import (
+    get_agent_loop as get_agent_loop,
+)
+from osmosis.classic.registry import (
+    list_agent_loops as list_agent_loops,
+)
+from osmosis.classic.registry import (
+    register_agent_loop as register_agent_loop,
+)
 from osmosis.records.wire02 import (
     InitResponse as InitResponse,
 )
@@ -76,23 +85,11 @@ from osmosis.sdk.judge_model import (
 from osmosis.sdk.judge_model import (
     ProviderRequestError as ProviderRequestError,
 )
-from osmosis.sdk.registry import (
-    get_agent_loop as get_agent_loop,
-)
-from osmosis.sdk.registry import (
-    list_agent_loops as list_agent_loops,
-)
-from osmosis.sdk.registry import (
-    register_agent_loop as register_agent_loop,
-)
 from osmosis.sdk.rewards import (
     osmosis_reward as osmosis_reward,
 )
 from osmosis.sdk.rubrics import (
     osmosis_rubric as osmosis_rubric,
-)
-from osmosis.sdk.trainer_client import (
-    OsmosisLLMClient as OsmosisLLMClient,
 )
 from osmosis.sdk.types import (
     AgentWorkflowConfig as AgentWorkflowConfig,
@@ -117,6 +114,9 @@ from osmosis.serve.server.app import (
 )
 from osmosis.serve.server.app02 import (
     create_app as create_app,
+)
+from osmosis.serve.server.trainer_client import (
+    OsmosisLLMClient as OsmosisLLMClient,
 )
 
 __version__: str

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from osmosis.base.wheel import build_wheel
 from osmosis.jobs.environment import Builder
 from osmosis.jobs.log import JobLog
 from osmosis.jobs.project import read_project
 from osmosis.records.report import Report
-from osmosis.sdk.wheel import build_wheel
 from osmosis.testing.rollout_run import run_rollout
 from osmosis.workspace.doctor import find_uv
 from osmosis.workspace.templates import list_templates, render_rollout, render_workspace

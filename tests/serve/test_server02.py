@@ -17,12 +17,12 @@ import pytest
 from osmosis.records.rollout import Category
 from osmosis.records.wire02 import OpenAIFunctionToolSchema, RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.settings import RolloutClientSettings, RolloutSettings
 from osmosis.serve.drive.client import served
 from osmosis.serve.server.app02 import create_app
 from osmosis.serve.server.delivery import DeliveryPolicy
 from osmosis.serve.server.limits import ServeLimits
 from osmosis.serve.server.outcome import crashed
+from osmosis.serve.server.rollout_settings import RolloutClientSettings, RolloutSettings
 from osmosis.serve.server.traces import TraceFolder
 from osmosis.testing.faults import Fault, Faulty
 from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app

@@ -18,7 +18,7 @@ from ..client import PlatformClient
 from ..client.credentials import CredentialStore, Login
 from ..client.settings import platform_url
 from ..errors import AuthRequired, OsmosisError
-from ..sdk.console import console
+from ..serve.server.console import console
 
 LOGIN_TIMEOUT_SECONDS = 300.0
 _UNSAID_LIFETIME = timedelta(days=90)

@@ -13,7 +13,7 @@ from ..records.rollout import Message
 from ..records.wire02 import RolloutMetrics
 from ..sdk.agent_loop import CompletionsResult, RolloutAgentLoop
 from ..sdk.chat import text_of
-from ..sdk.console import Console
+from ..serve.server.console import Console
 from .runner import LocalRunResult, LocalTestRunner
 
 HELP = "n/next/Enter: next   c/continue: to the end   m/messages   t/tools   q/quit/exit: leave this row"

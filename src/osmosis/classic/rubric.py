@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..engine.rubrics.conversations import RubricRecord
+from ..engine.rubrics.rubric_files import RubricConfig
+from ..engine.rubrics.rubric_run import RubricJob, judge_once
 from ..sdk.judge import evaluate_rubric
 from ..sdk.judge_result import background
-from ..sdk.rubric_files import RubricConfig
-from ..sdk.rubric_records import RubricRecord
-from ..sdk.rubric_run import RubricJob, judge_once
 
 
 class RubricEvaluator:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..records.wire02 import RolloutMetrics
 from ..sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from ..sdk.failures import describe
+from ..sdk.classify import describe
 from .dataset import dataset_row_to_request
 from .errors import ToolValidationError
 

@@ -44,9 +44,9 @@ def continue_inside(ctx: AppContext, root: Path, rollout: str) -> None:
 
 def _environment(ctx: AppContext, project: Any, install_to: Path) -> tuple[str, dict[str, str]]:
     from .. import paths
+    from ..base.wheel import build_wheel
     from ..jobs.environment import Builder
     from ..jobs.log import JobLog
-    from ..sdk.wheel import build_wheel
     from ..workspace.doctor import find_uv
 
     uv = find_uv(ctx.environ)

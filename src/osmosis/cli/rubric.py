@@ -24,7 +24,7 @@ from .context import AppContext, current
 from .output import Column, DetailResult, ListResult, NextStep, Result, clean
 
 if TYPE_CHECKING:
-    from ..sdk.rubric_run import RubricJob, RubricRun
+    from ..engine.rubrics.rubric_run import RubricJob, RubricRun
 
 CONFIG_NAME = "rubric_configs.yaml"
 _PREVIEWED = (".yaml", ".yml", ".jsonl")
@@ -63,11 +63,11 @@ def eval_rubric(
         osmosis eval-rubric -r tone -d data.jsonl -n 3 -o out/tone.json --baseline old.json
         osmosis eval-rubric -r tone -d data.jsonl --rubric-fn my_rubrics:judge_tone
     """
+    from ..engine.rubrics.conversations import load_rubric_records
+    from ..engine.rubrics.rubric_files import load_rubric_suite
+    from ..engine.rubrics.rubric_report import Baseline
+    from ..engine.rubrics.rubric_run import RubricJob
     from ..sdk.judge_model import resolve_judge
-    from ..sdk.rubric_files import load_rubric_suite
-    from ..sdk.rubric_records import load_rubric_records
-    from ..sdk.rubric_report import Baseline
-    from ..sdk.rubric_run import RubricJob
 
     ctx = current()
     if not rubric.strip():
@@ -86,7 +86,7 @@ def eval_rubric(
     target = _target(ctx, output, chosen.id)
     job = RubricJob(chosen, records, number, concurrency, function, timeout, ctx.environ)
     runs = _judge(ctx, job, target, resume=resume and _resumable(output, target))
-    from ..sdk.rubric_report import build_report, write_json
+    from ..engine.rubrics.rubric_report import build_report, write_json
 
     report = build_report(job, runs, config_path=config_path, data_path=data_path, baseline=compared)
     if output is None or not Path(output).suffix:
@@ -118,11 +118,11 @@ def rubric(
         osmosis eval rubric -d conversations.jsonl -r "Names the capital." --model openai/gpt-5-mini
         osmosis eval rubric -d rollouts.jsonl -r @rubric.txt --model judge --base-url http://127.0.0.1:8000/v1
     """
+    from ..engine.rubrics.conversations import load_rubric_records
+    from ..engine.rubrics.rubric_files import RubricConfig
+    from ..engine.rubrics.rubric_report import build_report, write_json
+    from ..engine.rubrics.rubric_run import RubricJob
     from ..sdk.judge_model import resolve_judge
-    from ..sdk.rubric_files import RubricConfig
-    from ..sdk.rubric_records import load_rubric_records
-    from ..sdk.rubric_report import build_report, write_json
-    from ..sdk.rubric_run import RubricJob
 
     ctx = current()
     data_path = _existing(ctx, data, "--data")
@@ -266,7 +266,7 @@ def _runs_path(target: Path) -> Path:
 
 
 def _judge(ctx: AppContext, job: RubricJob, target: Path, *, resume: bool) -> list[RubricRun]:
-    from ..sdk.rubric_run import RunFile, run_rubric
+    from ..engine.rubrics.rubric_run import RunFile, run_rubric
 
     results = RunFile(_runs_path(target), resume=resume)
     missing = len(job.missing(results.runs))
@@ -320,7 +320,7 @@ def _result(
 
 
 def _preview_records(file: Path, limit: int | None) -> ListResult:
-    from ..sdk.rubric_records import read_json_lines
+    from ..engine.rubrics.conversations import read_json_lines
     from .rubric_show import draw_records
 
     rows = [
@@ -340,7 +340,7 @@ def _preview_records(file: Path, limit: int | None) -> ListResult:
 
 
 def _preview_rubrics(ctx: AppContext, file: Path, limit: int | None) -> ListResult:
-    from ..sdk.rubric_files import load_rubric_configs
+    from ..engine.rubrics.rubric_files import load_rubric_configs
     from .rubric_show import draw_rubrics
 
     parsed = load_rubric_configs(file)

@@ -13,7 +13,7 @@ from rich.text import Text
 from .output import clean
 
 if TYPE_CHECKING:
-    from ..sdk.rubric_run import RubricJob
+    from ..engine.rubrics.rubric_run import RubricJob
 
 _STATISTICS = ("average", "variance", "stdev", "min", "max")
 

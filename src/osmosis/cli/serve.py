@@ -116,7 +116,7 @@ def _registration(ctx: AppContext) -> dict[str, str | None]:
 
 
 def _validate(ctx: AppContext, loop: object) -> None:
-    from ..sdk.validator import validate_agent_loop
+    from ..serve.server.validator import validate_agent_loop
 
     result = validate_agent_loop(loop)
     result.raise_if_invalid()

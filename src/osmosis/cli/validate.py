@@ -15,7 +15,7 @@ from .context import AppContext, current
 from .output import DetailResult, clean
 
 if TYPE_CHECKING:
-    from ..sdk.validator import ValidationResult
+    from ..serve.server.validator import ValidationResult
 
 
 def validate(
@@ -57,7 +57,7 @@ async def _checked(ctx: AppContext, ref: AgentRef) -> tuple[dict[str, Any], Vali
 
 def _loop(ref: AgentRef, loop: Any) -> tuple[dict[str, Any], ValidationResult]:
     from ..engine.rollout import plain_tools
-    from ..sdk.validator import probe_request, validate_agent_loop
+    from ..serve.server.validator import probe_request, validate_agent_loop
 
     request = probe_request()
     result = validate_agent_loop(loop, request=request)

@@ -96,7 +96,9 @@ def load_scorers(
     scorers: list[Scorer] = []
     for path in paths:
         if path.startswith("rubric:"):
-            from .rubrics import RubricScorer  # brings a YAML reader and the judge: only when there is a rubric
+            from .rubrics.rubric_scorer import (
+                RubricScorer,  # brings a YAML reader and the judge: only when there is a rubric
+            )
 
             scorers.append(RubricScorer.load(path, base_dir, timeout_s=timeout_s, environ=environ))
             continue

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from osmosis.base.wheel import Wheel
 from osmosis.records.wire import PORT_VARIABLE
-from osmosis.sdk.wheel import Wheel
 
 from .environment import Environment
 from .failures import setup_failed

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from osmosis.sdk.wheel import DISTRIBUTION, Wheel
+from osmosis.base.wheel import DISTRIBUTION, Wheel
 
 from .command import Finished, run_command
 from .environ import uv_environ

@@ -13,6 +13,7 @@ import orjson
 import uv
 
 from osmosis._version import __version__
+from osmosis.base.wheel import Wheel, build_wheel
 from osmosis.engine.dataset import read_rows
 from osmosis.engine.evaluate import Options, evaluate
 from osmosis.engine.journal import Journal
@@ -25,7 +26,6 @@ from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import Stage
 from osmosis.records.wire import ARTIFACT_VARIABLE
-from osmosis.sdk.wheel import Wheel, build_wheel
 from osmosis.serve.drive.traingate import TrainGate
 
 from .checkout import Checkout, check_out, locate

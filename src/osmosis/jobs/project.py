@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from osmosis.sdk.wheel import DISTRIBUTION
+from osmosis.base.wheel import DISTRIBUTION
 
 from .failures import setup_failed
 

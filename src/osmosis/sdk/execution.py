@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from ..records.rollout import Category, Failure, Phase
 from ..records.wire import RolloutState
-from .failures import failure_of, wire_category
+from .classify import failure_of, wire_category
 from .types import AgentWorkflowConfig, GraderConfig, RolloutSample
 
 DEFAULT_MAX_CONCURRENT = 4

@@ -23,8 +23,8 @@ from ..errors import LoadError, OsmosisError
 from ..records.rollout import Message
 from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
 from .agent_loop import RolloutContext
+from .classify import describe
 from .exceptions import ToolExecutionError, ToolServerLost
-from .failures import describe
 from .mcp_host import BOOT
 from .tool_loop import ToolLoop
 from .tools import create_tool_result, execute_tool_calls, get_tool_call_info

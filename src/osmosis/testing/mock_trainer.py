@@ -134,9 +134,9 @@ def patch_httpx_for_mock_trainer(client: Any, monkeypatch: Any) -> None:
 
     import httpx
 
-    from ..sdk.trainer_client import OsmosisLLMClient
     from ..serve.server.delivery import Delivery
     from ..serve.server.spool import Post, Spool
+    from ..serve.server.trainer_client import OsmosisLLMClient
 
     def posted(url: str, **kwargs: Any) -> Any:
         return client.post(httpx.URL(url).path, **kwargs)

@@ -3,41 +3,41 @@
 from osmosis.classic.rubric import (
     RubricEvaluator as RubricEvaluator,
 )
-from osmosis.errors import (
-    OsmosisError as CLIError,
-)
-from osmosis.sdk.rubric_files import (
-    ParsedItem as ParsedItem,
-)
-from osmosis.sdk.rubric_files import (
-    RubricConfig as RubricConfig,
-)
-from osmosis.sdk.rubric_files import (
-    RubricSuite as RubricSuite,
-)
-from osmosis.sdk.rubric_files import (
-    load_rubric_configs as load_rubric_configs,
-)
-from osmosis.sdk.rubric_files import (
-    load_rubric_suite as load_rubric_suite,
-)
-from osmosis.sdk.rubric_records import (
+from osmosis.engine.rubrics.conversations import (
     RubricRecord as RubricRecord,
 )
-from osmosis.sdk.rubric_records import (
+from osmosis.engine.rubrics.conversations import (
     load_rubric_records as load_rubric_records,
 )
-from osmosis.sdk.rubric_report import (
+from osmosis.engine.rubrics.rubric_files import (
+    ParsedItem as ParsedItem,
+)
+from osmosis.engine.rubrics.rubric_files import (
+    RubricConfig as RubricConfig,
+)
+from osmosis.engine.rubrics.rubric_files import (
+    RubricSuite as RubricSuite,
+)
+from osmosis.engine.rubrics.rubric_files import (
+    load_rubric_configs as load_rubric_configs,
+)
+from osmosis.engine.rubrics.rubric_files import (
+    load_rubric_suite as load_rubric_suite,
+)
+from osmosis.engine.rubrics.rubric_report import (
     Baseline as Baseline,
 )
-from osmosis.sdk.rubric_report import (
+from osmosis.engine.rubrics.rubric_report import (
     build_report as build_report,
 )
-from osmosis.sdk.rubric_report import (
+from osmosis.engine.rubrics.rubric_report import (
     summarise as summarise,
 )
-from osmosis.sdk.rubric_run import (
+from osmosis.engine.rubrics.rubric_run import (
     RubricRun as RubricRun,
+)
+from osmosis.errors import (
+    OsmosisError as CLIError,
 )
 
 __all__ = [

@@ -1,9 +1,9 @@
 """Conversation files."""
 
-from osmosis.sdk.rubric_records import (
+from osmosis.engine.rubrics.conversations import (
     RubricRecord as RubricRecord,
 )
-from osmosis.sdk.rubric_records import (
+from osmosis.engine.rubrics.conversations import (
     load_rubric_records as load_rubric_records,
 )
 

@@ -3,7 +3,7 @@
 from osmosis.classic.rubric import (
     RubricEvaluator as RubricEvaluator,
 )
-from osmosis.sdk.rubric_run import (
+from osmosis.engine.rubrics.rubric_run import (
     RubricRun as RubricRun,
 )
 

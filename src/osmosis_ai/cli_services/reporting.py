@@ -1,12 +1,12 @@
 """Reports of rubric runs."""
 
-from osmosis.sdk.rubric_report import (
+from osmosis.engine.rubrics.rubric_report import (
     Baseline as Baseline,
 )
-from osmosis.sdk.rubric_report import (
+from osmosis.engine.rubrics.rubric_report import (
     build_report as build_report,
 )
-from osmosis.sdk.rubric_report import (
+from osmosis.engine.rubrics.rubric_report import (
     summarise as summarise,
 )
 

@@ -1,9 +1,9 @@
 """A rubric run."""
 
-from osmosis.sdk.rubric_run import (
+from osmosis.engine.rubrics.rubric_run import (
     RubricJob as RubricJob,
 )
-from osmosis.sdk.rubric_run import (
+from osmosis.engine.rubrics.rubric_run import (
     run_rubric as run_rubric,
 )
 

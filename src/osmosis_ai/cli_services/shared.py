@@ -1,6 +1,6 @@
 """Statistics of rubric runs."""
 
-from osmosis.sdk.rubric_report import (
+from osmosis.engine.rubrics.rubric_report import (
     STATISTICS as STATISTICS,
 )
 

@@ -1,3 +1,18 @@
+from osmosis.classic.registry import (
+    AgentLoopRegistry as AgentLoopRegistry,
+)
+from osmosis.classic.registry import (
+    get_agent_loop as get_agent_loop,
+)
+from osmosis.classic.registry import (
+    list_agent_loops as list_agent_loops,
+)
+from osmosis.classic.registry import (
+    register_agent_loop as register_agent_loop,
+)
+from osmosis.classic.registry import (
+    unregister_agent_loop as unregister_agent_loop,
+)
 from osmosis.records.wire02 import (
     DEFAULT_MAX_METADATA_SIZE_BYTES as DEFAULT_MAX_METADATA_SIZE_BYTES,
 )
@@ -145,54 +160,6 @@ from osmosis.sdk.messages import (
 from osmosis.sdk.messages import (
     parse_tool_calls as parse_tool_calls,
 )
-from osmosis.sdk.network import (
-    PublicIPDetectionError as PublicIPDetectionError,
-)
-from osmosis.sdk.network import (
-    detect_public_ip as detect_public_ip,
-)
-from osmosis.sdk.network import (
-    is_private_ip as is_private_ip,
-)
-from osmosis.sdk.network import (
-    is_valid_hostname_or_ip as is_valid_hostname_or_ip,
-)
-from osmosis.sdk.network import (
-    validate_ipv4 as validate_ipv4,
-)
-from osmosis.sdk.registry import (
-    AgentLoopRegistry as AgentLoopRegistry,
-)
-from osmosis.sdk.registry import (
-    get_agent_loop as get_agent_loop,
-)
-from osmosis.sdk.registry import (
-    list_agent_loops as list_agent_loops,
-)
-from osmosis.sdk.registry import (
-    register_agent_loop as register_agent_loop,
-)
-from osmosis.sdk.registry import (
-    unregister_agent_loop as unregister_agent_loop,
-)
-from osmosis.sdk.settings import (
-    RolloutClientSettings as RolloutClientSettings,
-)
-from osmosis.sdk.settings import (
-    RolloutServerSettings as RolloutServerSettings,
-)
-from osmosis.sdk.settings import (
-    RolloutSettings as RolloutSettings,
-)
-from osmosis.sdk.settings import (
-    configure as configure,
-)
-from osmosis.sdk.settings import (
-    get_settings as get_settings,
-)
-from osmosis.sdk.settings import (
-    reset_settings as reset_settings,
-)
 from osmosis.sdk.tools import (
     create_tool_error_result as create_tool_error_result,
 )
@@ -211,9 +178,6 @@ from osmosis.sdk.tools import (
 from osmosis.sdk.tools import (
     serialize_tool_result as serialize_tool_result,
 )
-from osmosis.sdk.trainer_client import (
-    OsmosisLLMClient as OsmosisLLMClient,
-)
 from osmosis.sdk.types import (
     AgentWorkflowConfig as AgentWorkflowConfig,
 )
@@ -225,15 +189,6 @@ from osmosis.sdk.types import (
 )
 from osmosis.sdk.types import (
     RolloutSample as RolloutSample,
-)
-from osmosis.sdk.validator import (
-    AgentLoopValidationError as AgentLoopValidationError,
-)
-from osmosis.sdk.validator import (
-    ValidationResult as ValidationResult,
-)
-from osmosis.sdk.validator import (
-    validate_agent_loop as validate_agent_loop,
 )
 from osmosis.sdk.workflow import (
     AgentWorkflow as AgentWorkflow,
@@ -261,4 +216,49 @@ from osmosis.serve.server.foreground import (
 )
 from osmosis.serve.server.foreground import (
     validate_and_report as validate_and_report,
+)
+from osmosis.serve.server.network import (
+    PublicIPDetectionError as PublicIPDetectionError,
+)
+from osmosis.serve.server.network import (
+    detect_public_ip as detect_public_ip,
+)
+from osmosis.serve.server.network import (
+    is_private_ip as is_private_ip,
+)
+from osmosis.serve.server.network import (
+    is_valid_hostname_or_ip as is_valid_hostname_or_ip,
+)
+from osmosis.serve.server.network import (
+    validate_ipv4 as validate_ipv4,
+)
+from osmosis.serve.server.rollout_settings import (
+    RolloutClientSettings as RolloutClientSettings,
+)
+from osmosis.serve.server.rollout_settings import (
+    RolloutServerSettings as RolloutServerSettings,
+)
+from osmosis.serve.server.rollout_settings import (
+    RolloutSettings as RolloutSettings,
+)
+from osmosis.serve.server.rollout_settings import (
+    configure as configure,
+)
+from osmosis.serve.server.rollout_settings import (
+    get_settings as get_settings,
+)
+from osmosis.serve.server.rollout_settings import (
+    reset_settings as reset_settings,
+)
+from osmosis.serve.server.trainer_client import (
+    OsmosisLLMClient as OsmosisLLMClient,
+)
+from osmosis.serve.server.validator import (
+    AgentLoopValidationError as AgentLoopValidationError,
+)
+from osmosis.serve.server.validator import (
+    ValidationResult as ValidationResult,
+)
+from osmosis.serve.server.validator import (
+    validate_agent_loop as validate_agent_loop,
 )

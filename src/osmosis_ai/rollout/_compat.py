@@ -1,6 +1,6 @@
 """Everything optional then is part of the installation now."""
 
-from osmosis.sdk.console import (
+from osmosis.serve.server.console import (
     RICH_AVAILABLE as RICH_AVAILABLE,
 )
 

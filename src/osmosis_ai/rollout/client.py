@@ -3,7 +3,7 @@
 from osmosis.sdk.agent_loop import (
     CompletionsResult as CompletionsResult,
 )
-from osmosis.sdk.trainer_client import (
+from osmosis.serve.server.trainer_client import (
     OsmosisLLMClient as OsmosisLLMClient,
 )
 

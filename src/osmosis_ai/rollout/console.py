@@ -1,12 +1,12 @@
 """Printing."""
 
-from osmosis.sdk.console import (
+from osmosis.serve.server.console import (
     RICH_AVAILABLE as RICH_AVAILABLE,
 )
-from osmosis.sdk.console import (
+from osmosis.serve.server.console import (
     Console as Console,
 )
-from osmosis.sdk.console import (
+from osmosis.serve.server.console import (
     console as console,
 )
 

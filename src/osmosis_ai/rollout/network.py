@@ -1,18 +1,18 @@
 """Addresses."""
 
-from osmosis.sdk.network import (
+from osmosis.serve.server.network import (
     PublicIPDetectionError as PublicIPDetectionError,
 )
-from osmosis.sdk.network import (
+from osmosis.serve.server.network import (
     detect_public_ip as detect_public_ip,
 )
-from osmosis.sdk.network import (
+from osmosis.serve.server.network import (
     is_private_ip as is_private_ip,
 )
-from osmosis.sdk.network import (
+from osmosis.serve.server.network import (
     is_valid_hostname_or_ip as is_valid_hostname_or_ip,
 )
-from osmosis.sdk.network import (
+from osmosis.serve.server.network import (
     validate_ipv4 as validate_ipv4,
 )
 

@@ -1,18 +1,18 @@
 """Agent loops by name."""
 
-from osmosis.sdk.registry import (
+from osmosis.classic.registry import (
     AgentLoopRegistry as AgentLoopRegistry,
 )
-from osmosis.sdk.registry import (
+from osmosis.classic.registry import (
     get_agent_loop as get_agent_loop,
 )
-from osmosis.sdk.registry import (
+from osmosis.classic.registry import (
     list_agent_loops as list_agent_loops,
 )
-from osmosis.sdk.registry import (
+from osmosis.classic.registry import (
     register_agent_loop as register_agent_loop,
 )
-from osmosis.sdk.registry import (
+from osmosis.classic.registry import (
     unregister_agent_loop as unregister_agent_loop,
 )
 

@@ -1,15 +1,15 @@
 """Checks of an agent loop."""
 
-from osmosis.sdk.validator import (
+from osmosis.serve.server.validator import (
     AgentLoopValidationError as AgentLoopValidationError,
 )
-from osmosis.sdk.validator import (
+from osmosis.serve.server.validator import (
     ValidationIssue as ValidationError,
 )
-from osmosis.sdk.validator import (
+from osmosis.serve.server.validator import (
     ValidationResult as ValidationResult,
 )
-from osmosis.sdk.validator import (
+from osmosis.serve.server.validator import (
     validate_agent_loop as validate_agent_loop,
 )
 

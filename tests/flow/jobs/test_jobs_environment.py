@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import uv
 
+from osmosis.base.wheel import Wheel, build_wheel
 from osmosis.jobs.environment import MARKER, Builder, Environment
 from osmosis.jobs.failures import JobFailed
 from osmosis.jobs.log import JobLog
 from osmosis.jobs.project import read_project
 from osmosis.records.rollout import Category, Phase
 from osmosis.records.run import LogLine
-from osmosis.sdk.wheel import Wheel, build_wheel
 
 pytestmark = [pytest.mark.flow, pytest.mark.network]
 
@@ -150,7 +150,7 @@ from pathlib import Path
 from osmosis.jobs.environment import Builder
 from osmosis.jobs.log import JobLog
 from osmosis.jobs.project import read_project
-from osmosis.sdk.wheel import build_wheel
+from osmosis.base.wheel import build_wheel
 cache = Path({str(cache)!r})
 log = JobLog(None, lambda line: print(line.message, flush=True))
 builder = Builder(uv.find_uv_bin(), cache, build_wheel(cache), os.environ, log)

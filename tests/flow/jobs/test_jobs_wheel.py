@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import uv
 
-from osmosis.sdk.wheel import build_wheel
+from osmosis.base.wheel import build_wheel
 
 pytestmark = pytest.mark.flow
 
@@ -28,6 +28,6 @@ def test_uv_installs_it_and_python_imports_it(tmp_path: Path) -> None:
     assert out[0].startswith(str(venv))
     assert out[1] == wheel.version
     assert (venv / "bin" / "osmosis").exists()
-    again = f"import pathlib, osmosis.sdk.wheel as w; print(w.build_wheel(pathlib.Path({str(tmp_path)!r})).version)"
+    again = f"import pathlib, osmosis.base.wheel as w; print(w.build_wheel(pathlib.Path({str(tmp_path)!r})).version)"
     same = subprocess.run([str(venv / "bin" / "python"), "-I", "-c", again], **run).stdout.strip()
     assert same == wheel.version, "an installed wheel of the same content makes another wheel"

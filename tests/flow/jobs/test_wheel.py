@@ -16,7 +16,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 import osmosis
-from osmosis.sdk.wheel import Wheel, build_wheel
+from osmosis.base.wheel import Wheel, build_wheel
 
 
 @pytest.fixture(scope="module")

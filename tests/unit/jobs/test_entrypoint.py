@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from osmosis.base.wheel import Wheel
 from osmosis.engine.loader import load_module
 from osmosis.errors import LoadError
 from osmosis.jobs.entrypoint import command_for, look_at
 from osmosis.jobs.environment import Environment
 from osmosis.jobs.failures import JobFailed
 from osmosis.jobs.host import make_app
-from osmosis.sdk.wheel import Wheel
 
 WORKFLOW = """
 from osmosis.sdk.workflow import AgentWorkflow

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from pydantic import ValidationError
 
+from osmosis.classic.registry import AgentLoopRegistry
 from osmosis.records.wire02 import (
     DEFAULT_MAX_METADATA_SIZE_BYTES,
     OpenAIFunctionCallSchema,
@@ -32,18 +33,17 @@ from osmosis.sdk.exceptions import (
     OsmosisValidationError,
 )
 from osmosis.sdk.messages import count_messages_by_role, get_message_content, normalize_stop, parse_tool_calls
-from osmosis.sdk.registry import AgentLoopRegistry
-from osmosis.sdk.settings import (
+from osmosis.sdk.tool_loop import ToolLoop
+from osmosis.sdk.tools import tool
+from osmosis.serve.server.rollout_settings import (
     RolloutClientSettings,
     RolloutSettings,
     SettingsError,
     get_settings,
     reset_settings,
 )
-from osmosis.sdk.tool_loop import ToolLoop
-from osmosis.sdk.tools import tool
-from osmosis.sdk.trainer_client import OsmosisLLMClient
-from osmosis.sdk.validator import AgentLoopValidationError, validate_agent_loop
+from osmosis.serve.server.trainer_client import OsmosisLLMClient
+from osmosis.serve.server.validator import AgentLoopValidationError, validate_agent_loop
 from osmosis.testing.scripted import ScriptedLLM, call, says
 
 

@@ -15,11 +15,11 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from osmosis.sdk.console import Console
 from osmosis.sdk.deadline import DeadlineExceeded, SelfCancelled, run_with_deadline
-from osmosis.sdk.network import first_address, is_private_ip, is_valid_hostname_or_ip, validate_ipv4
 from osmosis.sdk.threads import in_thread
-from osmosis.sdk.trainer_client import OsmosisLLMClient
+from osmosis.serve.server.console import Console
+from osmosis.serve.server.network import first_address, is_private_ip, is_valid_hostname_or_ip, validate_ipv4
+from osmosis.serve.server.trainer_client import OsmosisLLMClient
 from osmosis.testing.mock_trainer import (
     RolloutCompletionTracker,
     create_mock_trainer_app,
@@ -177,7 +177,7 @@ def test_the_guides_code_runs() -> None:
 
 
 def test_the_guides_rubric_file_is_one(tmp_path: Path) -> None:
-    from osmosis.sdk.rubric_files import load_rubric_suite
+    from osmosis.engine.rubrics.rubric_files import load_rubric_suite
 
     block = re.search(r"```yaml\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
     assert block

@@ -17,8 +17,8 @@ from typing import Any
 
 from ...records.rollout import Category, Failure, Phase
 from ...records.wire import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
+from ..classify import describe, traceback_tail
 from ..execution import ExecutionResult, OnState, Slots, failed_result, folder_of, limit_of, nobody, with_failure
-from ..failures import describe, traceback_tail
 from ..grader import Grader
 from ..grading import Grading
 from ..types import AgentWorkflowConfig, GraderConfig

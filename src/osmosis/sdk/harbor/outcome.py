@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ...records.rollout import Category, Failure, Message, Phase
+from ..classify import wire_category
 from ..execution import ExecutionResult, with_failure
-from ..failures import wire_category
 from ..types import RolloutSample
 from .conversation import read_messages
 from .inside import RESULT_FILE, TRAJECTORY_FILE

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..wheel import DISTRIBUTION, build_wheel
+from ...base.wheel import DISTRIBUTION, build_wheel
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -18,7 +18,6 @@ from osmosis.paths import DEFAULT_PLATFORM_URL
 from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
 from osmosis.records.wire02 import DEFAULT_MAX_METADATA_SIZE_BYTES, set_max_metadata_size_bytes
 from osmosis.sdk.agent_loop import RolloutAgentLoop
-from osmosis.sdk.settings import RolloutSettings, get_settings
 
 from .app import assemble, default_spool, open_files, open_traces
 from .delivery import DeliveryPolicy
@@ -26,6 +25,7 @@ from .http import reply_json
 from .limits import ServeLimits
 from .loop_backend import LoopBackend
 from .registration import Registrar, Registration
+from .rollout_settings import RolloutSettings, get_settings
 from .runtime import ServerRuntime
 from .v02 import LoopDesk, add_init_routes
 from .v03 import RolloutDesk, add_rollout_routes

@@ -23,15 +23,15 @@ from osmosis.errors import OsmosisError
 from osmosis.paths import DEFAULT_PLATFORM_URL
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.console import Console
 from osmosis.sdk.harbor.backend import HarborBackend
-from osmosis.sdk.settings import RolloutSettings, get_settings
-from osmosis.sdk.validator import ValidationResult, validate_agent_loop
 
 from .app import configure_logs, create_rollout_server
 from .auth import generate_api_key
+from .console import Console
 from .limits import ServeLimits
 from .registration import Registration
+from .rollout_settings import RolloutSettings, get_settings
+from .validator import ValidationResult, validate_agent_loop
 
 DEFAULT_HOST = "0.0.0.0"
 DEFAULT_PORT = 9000

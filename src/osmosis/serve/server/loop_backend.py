@@ -15,8 +15,8 @@ from osmosis.records.wire02 import LoopStatus, OpenAIFunctionToolSchema, Rollout
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.backend import ExecutionResult
 from osmosis.sdk.chat import ChatClient
+from osmosis.sdk.classify import failure_of, wire_category
 from osmosis.sdk.deadline import SelfCancelled, contained, run_with_deadline
-from osmosis.sdk.failures import failure_of, wire_category
 from osmosis.sdk.types import RolloutSample
 
 from .traces import TraceFolder

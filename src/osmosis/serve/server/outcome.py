@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.wire import WireSample
-from osmosis.sdk.failures import describe, traceback_tail
+from osmosis.sdk.classify import describe, traceback_tail
 from osmosis.sdk.types import json_safe
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ import aiohttp
 import orjson
 
 from osmosis.llm.failures import parse_retry_after
-from osmosis.sdk.network import PublicIPDetectionError, detect_public_ip
-from osmosis.sdk.settings import RolloutServerSettings
+
+from .network import PublicIPDetectionError, detect_public_ip
+from .rollout_settings import RolloutServerSettings
 
 log = logging.getLogger("osmosis.serve")
 

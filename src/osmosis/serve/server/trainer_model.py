@@ -6,8 +6,8 @@ from typing import Any
 
 from osmosis.records.rollout import Message
 from osmosis.sdk.agent_loop import CompletionsResult
-from osmosis.sdk.trainer_client import OsmosisLLMClient
 
+from .trainer_client import OsmosisLLMClient
 from .turns import Turns
 
 

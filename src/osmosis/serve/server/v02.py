@@ -18,14 +18,14 @@ from starlette.applications import Starlette
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.wire02 import LoopStatus, RolloutRequest, RolloutResponse
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.failures import describe, failure_of
-from osmosis.sdk.settings import RolloutSettings
+from osmosis.sdk.classify import describe, failure_of
 from osmosis.sdk.types import finite_reward
 
 from .http import HttpProblem, parse, read_body, reply_json, wire_text
 from .loop_backend import AskTools, checked_run, tool_dicts, trace_into
 from .outcome import Outcome
 from .queue import Draining, Entry, QueueFull
+from .rollout_settings import RolloutSettings
 from .runtime import ServerRuntime
 from .spool import Post
 from .traces import TraceFolder

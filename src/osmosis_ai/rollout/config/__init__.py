@@ -1,21 +1,21 @@
 """Settings from `OSMOSIS_ROLLOUT_*`."""
 
-from osmosis.sdk.settings import (
+from osmosis.serve.server.rollout_settings import (
     RolloutClientSettings as RolloutClientSettings,
 )
-from osmosis.sdk.settings import (
+from osmosis.serve.server.rollout_settings import (
     RolloutServerSettings as RolloutServerSettings,
 )
-from osmosis.sdk.settings import (
+from osmosis.serve.server.rollout_settings import (
     RolloutSettings as RolloutSettings,
 )
-from osmosis.sdk.settings import (
+from osmosis.serve.server.rollout_settings import (
     configure as configure,
 )
-from osmosis.sdk.settings import (
+from osmosis.serve.server.rollout_settings import (
     get_settings as get_settings,
 )
-from osmosis.sdk.settings import (
+from osmosis.serve.server.rollout_settings import (
     reset_settings as reset_settings,
 )
 

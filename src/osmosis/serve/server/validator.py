@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ..errors import OsmosisError
-from ..records.wire02 import RolloutRequest
-from .failures import describe
+from osmosis.errors import OsmosisError
+from osmosis.records.wire02 import RolloutRequest
+from osmosis.sdk.classify import describe
 
 _FUNCTION_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import ValidationError
-from ..records.base import utc_now
-from ..records.rollout import Usage
-from .rubric_records import RubricRecord
+from osmosis.errors import ValidationError
+from osmosis.records.base import utc_now
+from osmosis.records.rollout import Usage
+
+from .conversations import RubricRecord
 from .rubric_run import RubricJob, RubricRun
 
 STATISTICS = ("average", "variance", "stdev", "min", "max")

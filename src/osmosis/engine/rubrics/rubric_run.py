@@ -18,18 +18,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..errors import OsmosisError, ValidationError
-from ..records.base import utc_now
-from ..records.rollout import Usage
-from .deadline import contained
-from .failures import describe
-from .judge import Judge, collect_judge_usage, make_question
-from .judge_model import key_variable
+from osmosis.errors import OsmosisError, ValidationError
+from osmosis.records.base import utc_now
+from osmosis.records.rollout import Usage
+from osmosis.sdk.classify import describe
+from osmosis.sdk.deadline import contained
+from osmosis.sdk.judge import Judge, collect_judge_usage, make_question
+from osmosis.sdk.judge_model import key_variable
+from osmosis.sdk.signatures import is_async
+from osmosis.sdk.threads import in_thread
+from osmosis.sdk.types import json_safe
+
+from .conversations import RubricRecord, digest_of
 from .rubric_files import RubricConfig
-from .rubric_records import RubricRecord, digest_of
-from .signatures import is_async
-from .threads import in_thread
-from .types import json_safe
 
 OnRun = Callable[["RubricRun"], None]
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from osmosis.cli.main import main
+from osmosis.engine.rubrics.conversations import load_rubric_records
+from osmosis.engine.rubrics.rubric_files import load_rubric_configs, load_rubric_suite
+from osmosis.engine.rubrics.rubric_report import Baseline, build_report, summarise
+from osmosis.engine.rubrics.rubric_run import RubricJob, RunFile, run_rubric
 from osmosis.errors import ValidationError
-from osmosis.sdk.rubric_files import load_rubric_configs, load_rubric_suite
-from osmosis.sdk.rubric_records import load_rubric_records
-from osmosis.sdk.rubric_report import Baseline, build_report, summarise
-from osmosis.sdk.rubric_run import RubricJob, RunFile, run_rubric
 
 RUBRICS = """\
 version: 1

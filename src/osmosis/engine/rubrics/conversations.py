@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import ValidationError
+from osmosis.errors import ValidationError
 
 
 @dataclass(frozen=True)

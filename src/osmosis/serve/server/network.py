@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as FuturesTimeout
 from urllib.error import URLError
 from urllib.request import ProxyHandler, Request, build_opener, urlopen
 
-from ..errors import OsmosisError
+from osmosis.errors import OsmosisError
 
 _CLOUD_TIMEOUT_S = 2.0
 _CLOUD_TOTAL_S = 6.0

@@ -12,10 +12,10 @@ from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Rollout, Score
 from osmosis.sdk.judge import Judge, make_question
-from osmosis.sdk.rubric_files import RubricConfig, load_rubric_suite
 
-from .clock import Deadline
-from .scoring import run_score, solution_of
+from ..clock import Deadline
+from ..scoring import run_score, solution_of
+from .rubric_files import RubricConfig, load_rubric_suite
 
 PREFIX = "rubric:"
 

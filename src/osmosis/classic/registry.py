@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from .agent_loop import RolloutAgentLoop
-from .exceptions import AgentLoopNotFoundError
+from ..sdk.agent_loop import RolloutAgentLoop
+from ..sdk.exceptions import AgentLoopNotFoundError
 
 
 class AgentLoopRegistry:

@@ -14,9 +14,10 @@ from typing import Any
 
 import yaml
 
-from ..errors import ValidationError
-from .judge_model import ModelInfo
-from .rubric_records import digest_of, is_number, read_text
+from osmosis.errors import ValidationError
+from osmosis.sdk.judge_model import ModelInfo
+
+from .conversations import digest_of, is_number, read_text
 
 SUPPORTED_VERSION = 1
 _ENTRY_KEYS = frozenset(

@@ -16,19 +16,20 @@ import aiohttp
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from ..llm.failures import parse_retry_after
-from ..records.rollout import Message
-from ..records.wire02 import CompletionsRequest, LoopStatus, RolloutMetrics, RolloutResponse
-from .agent_loop import CompletionsResult
-from .exceptions import (
+from osmosis.llm.failures import parse_retry_after
+from osmosis.records.rollout import Message
+from osmosis.records.wire02 import CompletionsRequest, LoopStatus, RolloutMetrics, RolloutResponse
+from osmosis.sdk.agent_loop import CompletionsResult
+from osmosis.sdk.exceptions import (
     OsmosisRolloutError,
     OsmosisServerError,
     OsmosisTimeoutError,
     OsmosisTransportError,
     OsmosisValidationError,
 )
-from .messages import normalize_stop
-from .settings import RolloutSettings, get_settings
+from osmosis.sdk.messages import normalize_stop
+
+from .rollout_settings import RolloutSettings, get_settings
 
 CONNECT_TIMEOUT_S = 10.0
 _MAX_RETRY_AFTER_S = 60.0

@@ -11,8 +11,8 @@ from pydantic import Field
 from pydantic import ValidationError as BadShape
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ..errors import ValidationError
-from ..records.wire02 import DEFAULT_MAX_METADATA_SIZE_BYTES
+from osmosis.errors import ValidationError
+from osmosis.records.wire02 import DEFAULT_MAX_METADATA_SIZE_BYTES
 
 
 def _config(prefix: str) -> SettingsConfigDict:

@@ -1,0 +1,1 @@
+"""Running rubrics over files: rubric files, recorded conversations, the run, its report; and rubrics as scorers."""
