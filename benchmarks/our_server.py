@@ -22,9 +22,9 @@ from fastapi import FastAPI
 from osmosis import AgentWorkflow, AgentWorkflowConfig, Grader, LocalBackend, create_rollout_server
 from osmosis.records.wire02 import OpenAIFunctionToolSchema, RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.serve.server.app02 import create_app
 from osmosis.serve.server.foreground import calm_collector
-from osmosis.serve.server.limits import ServeLimits
+from osmosis.serve.server.queue import ServeLimits
+from osmosis.serve.server.v02 import create_app
 
 
 class OneCall(RolloutAgentLoop):
@@ -67,7 +67,7 @@ class Lag:
         while True:
             clock, cpu = time.perf_counter(), time.thread_time()
             await asyncio.sleep(0.01)
-            now = app.state.runtime.desk.active
+            now = app.state.runtime.queue.active
             self.most = max(self.most, now)
             if now > 100:
                 self.clock.append(max(0.0, time.perf_counter() - clock - 0.01))

@@ -39,7 +39,7 @@ _HOMES: dict[str, str] = {
     "tool": "osmosis.sdk.tools",
     # servers
     "create_rollout_server": "osmosis.serve.server.app",
-    "create_app": "osmosis.serve.server.app02",
+    "create_app": "osmosis.serve.server.v02",
     # the engine
     "EvalPlan": "osmosis.records.plan",
     "ModelSpec": "osmosis.records.plan",

@@ -36,7 +36,7 @@ _HOMES = {
     "RolloutResult": "osmosis.sdk.agent_loop:RolloutResult",
     "RolloutSample": "osmosis.sdk.types:RolloutSample",
     "SampleSource": "osmosis.sdk.context:SampleSource",
-    "create_app": "osmosis.serve.server.app02:create_app",
+    "create_app": "osmosis.serve.server.v02:create_app",
     "create_rollout_server": "osmosis.serve.server.app:create_rollout_server",
     "evaluate_rubric": "osmosis.sdk.judge:evaluate_rubric",
     "evaluate_rubric_async": "osmosis.sdk.judge:evaluate_rubric_async",

@@ -112,11 +112,11 @@ from osmosis.sdk.workflow import (
 from osmosis.serve.server.app import (
     create_rollout_server as create_rollout_server,
 )
-from osmosis.serve.server.app02 import (
-    create_app as create_app,
-)
 from osmosis.serve.server.trainer_client import (
     OsmosisLLMClient as OsmosisLLMClient,
+)
+from osmosis.serve.server.v02 import (
+    create_app as create_app,
 )
 
 __version__: str

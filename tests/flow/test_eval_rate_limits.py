@@ -162,7 +162,7 @@ async def test_a_rollout_that_waits_in_the_servers_own_queue_has_its_whole_time(
             served(url, gate, short) as ours,
         ):
             holding = asyncio.ensure_future(theirs(first))
-            await until(lambda: app.state.runtime.desk.active == 1)
+            await until(lambda: app.state.runtime.queue.active == 1)
             waiting = asyncio.ensure_future(ours(second))
             await asyncio.sleep(2 * AGENT_S)
             held.set()

@@ -15,7 +15,7 @@ from osmosis.sdk.context import AgentWorkflowContext, WorkflowRollout
 from osmosis.sdk.types import RolloutSample
 from osmosis.sdk.workflow import AgentWorkflow
 from osmosis.serve.drive.client import served
-from osmosis.serve.server.app02 import create_app
+from osmosis.serve.server.v02 import create_app
 from osmosis.testing.server import running_app
 
 from .support import Crashes, NotANumber, OneCall, ScriptedModel, backend, open_gate, plan, say, server, task

@@ -13,8 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from osmosis.serve.server.delivery import Delivery, DeliveryPolicy, open_session
-from osmosis.serve.server.spool import MAX_AGE_S, Post, Spool
+from osmosis.serve.server.delivery import MAX_AGE_S, DeliveryPolicy, Post, ResultDelivery, Spool, open_session
 from osmosis.testing.waiting import until
 
 QUICK = DeliveryPolicy(quick_tries=3, base_delay_s=0.01, max_delay_s=0.01, slow_delay_s=0.02)
@@ -56,9 +55,9 @@ async def receiving(receiver: Receiver) -> AsyncIterator[Receiver]:
 
 
 @asynccontextmanager
-async def delivering(folder: Path | None, *, close_s: float = 5.0) -> AsyncIterator[Delivery]:
+async def delivering(folder: Path | None, *, close_s: float = 5.0) -> AsyncIterator[ResultDelivery]:
     session: aiohttp.ClientSession = open_session()
-    delivery = Delivery(lambda: session, spool=Spool(folder) if folder else None, policy=QUICK)
+    delivery = ResultDelivery(lambda: session, spool=Spool(folder) if folder else None, policy=QUICK)
     delivery.start()
     try:
         yield delivery

@@ -10,7 +10,7 @@ import pytest
 from osmosis.records import wire, wire02
 from osmosis.serve import schemas
 from osmosis.serve.server.app import create_rollout_server
-from osmosis.serve.server.app02 import create_app
+from osmosis.serve.server.v02 import create_app
 
 from .support import OneCall, ScriptedModel, backend, open_gate
 from .test_server02 import Adds

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from osmosis.serve.server.limits import ServeLimits
+from osmosis.serve.server.queue import ServeLimits
 from osmosis.testing.server import running_app
 from osmosis.testing.waiting import until
 
@@ -80,7 +80,7 @@ async def test_only_the_lease_reads_and_only_what_exists(tmp_path: Path) -> None
 async def test_a_rollout_nobody_reads_is_cancelled_when_its_lease_ends(tmp_path: Path) -> None:
     async with talking(tmp_path, lease_s=0.2) as talk:
         _, accepted = await talk.start()
-        await until(lambda: talk.app.state.runtime.desk.active == 0)
+        await until(lambda: talk.app.state.runtime.queue.active == 0)
         _, state = await talk.ask("GET", "/rollout/r1/result", **{LEASE: accepted["polling_lease_token"]})
         assert state["status"] == "cancelled"
         assert "lease" in state["err_message"]
@@ -143,7 +143,7 @@ async def test_a_bad_request_is_422_with_the_reason(tmp_path: Path, more: dict[s
         assert status == 422
         assert answer["detail"]
         assert (await talk.ask("POST", "/rollout", b"{" * 10))[0] == 422
-        assert talk.app.state.runtime.desk.active == 0
+        assert talk.app.state.runtime.queue.active == 0
 
 
 async def test_a_body_beyond_the_limit_is_413(tmp_path: Path) -> None:
@@ -204,10 +204,10 @@ async def test_a_draining_server_ends_everything_and_takes_nothing(tmp_path: Pat
             asyncio.create_task(talk.ask("GET", f"/rollout/{name}/result", **{LEASE: lease}))
             for name, lease in zip(("running", "queued"), leases, strict=True)
         ]
-        await until(lambda: talk.app.state.runtime.desk.concurrency().running == 1)
+        await until(lambda: talk.app.state.runtime.queue.concurrency().running == 1)
         await asyncio.sleep(0)
         drain = asyncio.create_task(talk.app.state.runtime.drain())
-        await until(lambda: not talk.app.state.runtime.desk.accepting)
+        await until(lambda: not talk.app.state.runtime.queue.accepting)
         assert (await talk.start("late"))[0] == 503
         await drain
         states = []

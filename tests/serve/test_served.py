@@ -13,7 +13,7 @@ from osmosis.records.plan import Timeouts
 from osmosis.records.rollout import Category, Phase, Rollout, RolloutStatus
 from osmosis.serve.drive.client import served
 from osmosis.serve.drive.drivers import generation_of
-from osmosis.serve.server.limits import ServeLimits
+from osmosis.serve.server.queue import ServeLimits
 from osmosis.testing.server import running_app
 from osmosis.testing.waiting import until
 
@@ -154,11 +154,11 @@ async def test_cancelling_the_caller_cancels_on_the_server(tmp_path: Path) -> No
     async with running_app(app) as url, open_gate(ScriptedModel()) as gate:
         async with served(url, gate, plan()) as rollout_fn:
             running = asyncio.create_task(rollout_fn(task()))
-            await until(lambda: app.state.runtime.desk.active == 1)
+            await until(lambda: app.state.runtime.queue.active == 1)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-        assert app.state.runtime.desk.active == 0
+        assert app.state.runtime.queue.active == 0
         assert app.state.rollouts.state("test-0-0").status == "cancelled"
 
 
@@ -182,14 +182,14 @@ async def test_what_the_server_cannot_run_yet_waits_here_and_not_on_its_clock(tm
         open_gate(ScriptedModel()) as gate,
         served(url, gate, plan(), generation=generation) as rollout_fn,
     ):
-        desk = app.state.runtime.desk
+        queue = app.state.runtime.queue
         running = asyncio.gather(*(rollout_fn(task(index)) for index in range(6)))
         most = 0
         while not running.done():
-            most = max(most, desk.active)
+            most = max(most, queue.active)
             await asyncio.sleep(0)
         assert [rollout.failure for rollout in await running] == [None] * 6
-    assert desk.finished == 6
+    assert queue.finished == 6
     assert most == 1
 
 
@@ -208,7 +208,7 @@ async def test_a_dead_server_ends_waiting_at_once(tmp_path: Path, generation: st
         served(url, gate, plan(), generation=generation, died=died) as rollout_fn,
     ):
         waiting = [asyncio.create_task(rollout_fn(task(index))) for index in range(3)]
-        await until(lambda: app.state.runtime.desk.active == 3)
+        await until(lambda: app.state.runtime.queue.active == 3)
         gone.set()
         rollouts = await asyncio.wait_for(asyncio.gather(*waiting), 5)
         after = await rollout_fn(task(9))

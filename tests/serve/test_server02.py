@@ -18,12 +18,11 @@ from osmosis.records.rollout import Category
 from osmosis.records.wire02 import OpenAIFunctionToolSchema, RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.serve.drive.client import served
-from osmosis.serve.server.app02 import create_app
 from osmosis.serve.server.delivery import DeliveryPolicy
-from osmosis.serve.server.limits import ServeLimits
-from osmosis.serve.server.outcome import crashed
+from osmosis.serve.server.queue import ServeLimits, crashed
 from osmosis.serve.server.rollout_settings import RolloutClientSettings, RolloutSettings
 from osmosis.serve.server.traces import TraceFolder
+from osmosis.serve.server.v02 import create_app
 from osmosis.testing.faults import Fault, Faulty
 from osmosis.testing.mock_trainer import RolloutCompletionTracker, create_mock_trainer_app
 from osmosis.testing.server import running_app

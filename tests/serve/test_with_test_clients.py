@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from osmosis.serve.server.app02 import create_app
-from osmosis.serve.server.spool import Post, Spool
+from osmosis.serve.server.delivery import Post, Spool
+from osmosis.serve.server.v02 import create_app
 from osmosis.testing.mock_trainer import (
     RolloutCompletionTracker,
     create_mock_trainer_app,

@@ -39,7 +39,7 @@ def make_app(module: ModuleType) -> Any:
     if backend is None:
         loop = _agent_loop(module)
         if loop is not None:
-            from osmosis.serve.server.app02 import create_app
+            from osmosis.serve.server.v02 import create_app
 
             return create_app(loop)
         backend = _backend(module)

@@ -134,8 +134,7 @@ def patch_httpx_for_mock_trainer(client: Any, monkeypatch: Any) -> None:
 
     import httpx
 
-    from ..serve.server.delivery import Delivery
-    from ..serve.server.spool import Post, Spool
+    from ..serve.server.delivery import Post, ResultDelivery, Spool
     from ..serve.server.trainer_client import OsmosisLLMClient
 
     def posted(url: str, **kwargs: Any) -> Any:
@@ -154,6 +153,6 @@ def patch_httpx_for_mock_trainer(client: Any, monkeypatch: Any) -> None:
 
     monkeypatch.setattr(httpx.AsyncClient, "post", httpx_post)
     monkeypatch.setattr(OsmosisLLMClient, "_send", send)
-    monkeypatch.setattr(Delivery, "exchange", exchange)
+    monkeypatch.setattr(ResultDelivery, "exchange", exchange)
     # Somebody's real results must not end in a mock.
     monkeypatch.setattr(Spool, "adopt", lambda _: iter(()))

@@ -62,7 +62,7 @@ _HOMES = {
     "ValidationResult": "osmosis.serve.server.validator:ValidationResult",
     "configure": "osmosis.serve.server.rollout_settings:configure",
     "count_messages_by_role": "osmosis.sdk.messages:count_messages_by_role",
-    "create_app": "osmosis.serve.server.app02:create_app",
+    "create_app": "osmosis.serve.server.v02:create_app",
     "create_rollout_server": "osmosis.serve.server.app:create_rollout_server",
     "create_tool_error_result": "osmosis.sdk.tools:create_tool_error_result",
     "create_tool_result": "osmosis.sdk.tools:create_tool_result",

@@ -199,9 +199,6 @@ from osmosis.sdk.workflow import (
 from osmosis.serve.server.app import (
     create_rollout_server as create_rollout_server,
 )
-from osmosis.serve.server.app02 import (
-    create_app as create_app,
-)
 from osmosis.serve.server.foreground import (
     DEFAULT_HOST as DEFAULT_HOST,
 )
@@ -252,6 +249,9 @@ from osmosis.serve.server.rollout_settings import (
 )
 from osmosis.serve.server.trainer_client import (
     OsmosisLLMClient as OsmosisLLMClient,
+)
+from osmosis.serve.server.v02 import (
+    create_app as create_app,
 )
 from osmosis.serve.server.validator import (
     AgentLoopValidationError as AgentLoopValidationError,

@@ -273,7 +273,7 @@ class TestServed:
             await until(lambda: not files_with(tmp_path / "trials", KEY), what="the trial is scrubbed")
 
     async def test_a_server_that_ends_takes_its_sandboxes_down(self, make: Any, endpoint: Any, tmp_path: Path) -> None:
-        from osmosis.serve.server.limits import ServeLimits
+        from osmosis.serve.server.queue import ServeLimits
 
         note, backend = tmp_path / "note", make("workflows:Hang")
         async with served(backend, limits=ServeLimits(drain_s=0.1, delivery_drain_s=0.1)) as client:

@@ -12,35 +12,22 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import FastAPI
 
 from osmosis.paths import data_dir
-from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE, RolloutInit, RolloutState
+from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
 
-from .artifacts import RolloutFiles
 from .auth import BearerGuard
 from .delivery import DeliveryPolicy
 from .http import HttpProblem, answer_problem
-from .limits import ServeLimits
-from .runtime import ServerRuntime
-from .traces import TraceFolder, secret_values
-from .v03 import RolloutDesk, add_rollout_routes
+from .lifetime import ServerRuntime
+from .queue import ServeLimits
+from .traces import TraceFolder, TrajectoryWriter, secret_values
+from .v03 import Backend, RolloutService, add_rollout_routes
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
-
-
-class Backend(Protocol):
-    """What the server runs rollouts on; `osmosis.sdk.LocalBackend` is one."""
-
-    @property
-    def max_concurrent(self) -> int | None: ...
-
-    async def execute(self, init: RolloutInit, *, on_state: Callable[[RolloutState], None] | None = None) -> Any: ...
-
-    # A backend may also have `max_queue_depth` (rollouts that may wait; None: the server's own limit), `overhead_s`
-    # (seconds a rollout may take beyond its own time limits) and `aclose()` (returns when it has cleaned up).
 
 
 def create_rollout_server(
@@ -78,16 +65,14 @@ def create_rollout_server(
     leave = getattr(backend, "aclose", None)
     if leave is not None:
         runtime.backends.append(leave)
-    traces = open_traces(log_dir, api_key, environ)
-    if traces is not None:
-        runtime.after_close.append(traces.close)
+    traces = open_traces(log_dir, runtime, api_key, environ)
     app = assemble("Osmosis rollout server", runtime, lifespan, api_key=api_key)
     files = None if save_trajectories is False else open_files(backend, runtime, api_key, environ)
     if files is not None and save_trajectories:
         files.everything = True
-    desk = RolloutDesk(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE), traces=traces, files=files)
-    add_rollout_routes(app, desk)
-    app.state.rollouts = desk
+    service = RolloutService(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE), traces=traces, files=files)
+    add_rollout_routes(app, service)
+    app.state.rollouts = service
     return app
 
 
@@ -124,21 +109,23 @@ def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, a
 
 
 def open_traces(
-    folder: str | os.PathLike[str] | None, api_key: str | None, environ: Mapping[str, str]
+    folder: str | os.PathLike[str] | None, runtime: ServerRuntime, api_key: str | None, environ: Mapping[str, str]
 ) -> TraceFolder | None:
     """The traces of one server run, in a folder of their own; None without a log folder."""
     if folder is None:
         return None
-    return TraceFolder(Path(folder) / str(int(time.time())), [api_key or "", *secret_values(environ)])
+    traces = TraceFolder(Path(folder) / str(int(time.time())), [api_key or "", *secret_values(environ)])
+    runtime.after_close.append(traces.close)
+    return traces
 
 
 def open_files(
     backend: Backend, runtime: ServerRuntime, api_key: str | None, environ: Mapping[str, str]
-) -> RolloutFiles:
+) -> TrajectoryWriter:
     """The files of rollouts, where their artifacts are: of every rollout when the artifact root is set."""
     root = getattr(backend, "artifact_root", None) or environ.get(ARTIFACT_VARIABLE) or "~/.osmosis"
     everything = bool(environ.get(ARTIFACT_VARIABLE))
-    files = RolloutFiles(Path(root).expanduser(), [api_key or "", *secret_values(environ)], everything=everything)
+    files = TrajectoryWriter(Path(root).expanduser(), [api_key or "", *secret_values(environ)], everything=everything)
     runtime.after_close.append(files.close)
     return files
 

@@ -28,7 +28,7 @@ from osmosis.sdk.harbor.backend import HarborBackend
 from .app import configure_logs, create_rollout_server
 from .auth import generate_api_key
 from .console import Console
-from .limits import ServeLimits
+from .queue import ServeLimits
 from .registration import Registration
 from .rollout_settings import RolloutSettings, get_settings
 from .validator import ValidationResult, validate_agent_loop
@@ -227,7 +227,7 @@ def app_of(
     configure_logs(logging.getLevelName(options.log_level.upper()))
     calm_collector()
     if isinstance(target, RolloutAgentLoop):
-        from .app02 import create_app
+        from .v02 import create_app
 
         known = settings or get_settings()
         limits = replace(

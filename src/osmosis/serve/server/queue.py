@@ -1,6 +1,7 @@
-"""The desk of a rollout server: takes rollouts in, starts as many at once as the backend allows, and sees that
-each ends exactly once, whatever the backend does. It knows no protocol: what to run and whom to tell are callables.
-A queued rollout is an entry in a deque, not a task, so ten thousand waiting ones cost next to nothing.
+"""The queue of a rollout server: takes rollouts in, starts as many at once as the backend allows, and sees that each
+ends with exactly one outcome, whatever the backend does; the bounds of all this, and the pace at which work starts.
+It knows no protocol: what to run and whom to tell are callables. A queued rollout is an entry in a deque, not a task,
+so ten thousand waiting ones cost next to nothing.
 """
 
 from __future__ import annotations
@@ -10,35 +11,129 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
-from osmosis.records.rollout import Category
-from osmosis.records.wire import RolloutState, ServerConcurrency
+from osmosis.records.rollout import Category, Failure, Phase
+from osmosis.records.wire import RolloutState, ServerConcurrency, WireSample
+from osmosis.sdk.classify import describe, traceback_tail
 from osmosis.sdk.deadline import contained
+from osmosis.sdk.types import json_safe
 
-from .limits import ServeLimits
-from .outcome import Outcome, cancelled, crashed, failed
+if TYPE_CHECKING:
+    from osmosis.sdk.backend import ExecutionResult
+
+
+@dataclass(frozen=True)
+class ServeLimits:
+    """Seconds and counts that bound a rollout server."""
+
+    max_queue: int = 10_000
+    """Rollouts that may wait for a slot; one more is answered 429."""
+    rollout_timeout_s: float = 3600.0
+    """Limit of one rollout whose request names no limits of its own."""
+    timeout_grace_s: float = 15.0
+    """What a backend gets beyond the request's own limits before the rollout is ended from outside."""
+    abandon_after_s: float = 5.0
+    """A rollout whose code goes on after its end gives its slot away after this long."""
+    result_wait_s: float = 30.0
+    """How long one read of a result may wait for a change (generation 0.4)."""
+    lease_s: float = 120.0
+    """A polled rollout that nobody reads for this long is cancelled (generation 0.4)."""
+    keep_s: float = 900.0
+    """How long a finished rollout's result can be read again."""
+    drain_s: float = 30.0
+    """On shutdown: how long running rollouts may go on before they are ended with an error result."""
+    delivery_drain_s: float = 10.0
+    """On shutdown: how long undelivered results are still tried before they are spooled to disk."""
+    max_body_bytes: int = 64 * 1024 * 1024
+    """Largest accepted request body."""
+
+
+EndStatus = Literal["success", "failure", "cancelled"]
+
+TRACEBACK_CHARS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutOutcome:
+    """One terminal result."""
+
+    status: EndStatus
+    sample: WireSample | None = None
+    failure: Failure | None = None
+    category: str | None = None
+    """The protocol's own word for why: timeout, validation_error, http_error, agent_error."""
+
+    @property
+    def agent_finished(self) -> bool:
+        """The workflow itself succeeded; at most the grading failed."""
+        return self.status == "success" or (self.failure is not None and self.failure.phase is Phase.SCORE)
+
+    @property
+    def message(self) -> str | None:
+        return self.failure.message if self.failure else None
+
+    @property
+    def errors(self) -> dict[str, Any]:
+        """The keys of every message that reports a failure."""
+        return {"err_message": self.message, "err_category": self.category, "failure": self.failure}
+
+
+def failed(message: str, *, phase: Phase = Phase.AGENT, category: Category = Category.AGENT_ERROR) -> RolloutOutcome:
+    """An end that the server itself decided on."""
+    word = "timeout" if category is Category.TIMEOUT else "agent_error"
+    return RolloutOutcome("failure", failure=Failure(phase=phase, category=category, message=message), category=word)
+
+
+def cancelled(message: str) -> RolloutOutcome:
+    failure = Failure(phase=Phase.AGENT, category=Category.CANCELLED, message=message)
+    return RolloutOutcome("cancelled", failure=failure, category="agent_error")
+
+
+def crashed(exc: BaseException) -> RolloutOutcome:
+    """What runs rollouts raised instead of answering: the message names the exception."""
+    tail = traceback_tail(exc)[-TRACEBACK_CHARS:]
+    failure = Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=describe(exc), traceback=tail)
+    return RolloutOutcome("failure", failure=failure, category="agent_error")
+
+
+def from_execution(result: ExecutionResult) -> RolloutOutcome:
+    """The outcome of a backend's result; what the workflow reported rides in the sample's `extra_fields`."""
+    sample = result.sample.to_wire() if result.sample is not None else None
+    if sample is not None and result.info:
+        sample.extra_fields = {**json_safe(result.info, "info"), **sample.extra_fields}
+    failure = result.failure
+    if failure is None and result.status != "success":
+        failure = Failure(
+            phase=result.err_phase or Phase.AGENT,
+            category=Category.TIMEOUT if result.err_category == "timeout" else Category.AGENT_ERROR,
+            message=result.err_message or "the backend gave no reason",
+            traceback=result.traceback,
+        )
+    return RolloutOutcome(status=result.status, sample=sample, failure=failure, category=result.err_category)
+
 
 log = logging.getLogger("osmosis.serve")
 
 StateSink = Callable[[RolloutState], None]
-Execute = Callable[["Entry"], Awaitable[Outcome]]
+Execute = Callable[["AcceptedRollout"], Awaitable[RolloutOutcome]]
 
 
 @dataclass(eq=False, slots=True)
-class Entry:
+class AcceptedRollout:
     """One accepted rollout."""
 
     id: str
     execute: Execute
     limit_s: float
     """From the start of running; the rollout is ended from outside when it passes."""
-    on_end: Callable[[Entry], None] | None = None
-    on_grading: Callable[[Entry], None] | None = None
+    on_end: Callable[[AcceptedRollout], None] | None = None
+    on_grading: Callable[[AcceptedRollout], None] | None = None
     accepted_at: float = 0.0
     started_at: float | None = None
     finished_at: float | None = None
     status: RolloutState = "queued"
-    outcome: Outcome | None = None
+    outcome: RolloutOutcome | None = None
     cancel_reason: str = "cancelled"
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
@@ -82,7 +177,7 @@ class Draining(Exception):
     """The server is shutting down and takes nothing in."""
 
 
-class Desk:
+class RolloutQueue:
     """Queue, slots and endings of the rollouts of one server."""
 
     def __init__(self, max_concurrent: int | None, limits: ServeLimits) -> None:
@@ -90,8 +185,8 @@ class Desk:
         self.max_concurrent = max_concurrent
         self.accepting = True
         self.finished = 0
-        self._queue: deque[Entry] = deque()
-        self._live: dict[str, Entry] = {}
+        self._queue: deque[AcceptedRollout] = deque()
+        self._live: dict[str, AcceptedRollout] = {}
         self._running = 0
         self._idle: asyncio.Event | None = None
 
@@ -104,7 +199,7 @@ class Desk:
         queued = sum(1 for entry in self._queue if entry.outcome is None)
         return ServerConcurrency(max_concurrent=self.max_concurrent, queued=queued, running=len(self._live) - queued)
 
-    def live(self, rollout_id: str) -> Entry | None:
+    def live(self, rollout_id: str) -> AcceptedRollout | None:
         return self._live.get(rollout_id)
 
     def live_ids(self) -> list[str]:
@@ -117,7 +212,7 @@ class Desk:
         if len(self._queue) >= self.limits.max_queue and not self._slot_free():
             raise QueueFull
 
-    def accept(self, entry: Entry) -> None:
+    def accept(self, entry: AcceptedRollout) -> None:
         """Takes a rollout in; raises `Draining` or `QueueFull`. Its id must not be live."""
         self.check()
         entry.accepted_at = asyncio.get_running_loop().time()
@@ -137,7 +232,7 @@ class Desk:
             self.end(entry, cancelled(reason))
         return said
 
-    def end(self, entry: Entry, outcome: Outcome) -> None:
+    def end(self, entry: AcceptedRollout, outcome: RolloutOutcome) -> None:
         """Gives a rollout its one result; the first one wins and later ones are dropped."""
         if entry.outcome is not None:
             return
@@ -193,7 +288,7 @@ class Desk:
             if entry.outcome is None:
                 self._start(entry)
 
-    def _start(self, entry: Entry) -> None:
+    def _start(self, entry: AcceptedRollout) -> None:
         loop = asyncio.get_running_loop()
         self._running += 1
         entry.holds_slot = True
@@ -202,7 +297,7 @@ class Desk:
         entry.timer = loop.call_later(entry.limit_s, self._expire, entry)
         entry.task = loop.create_task(self._run(entry))
 
-    async def _run(self, entry: Entry) -> None:
+    async def _run(self, entry: AcceptedRollout) -> None:
         try:
             outcome = await contained(entry.execute(entry))
         except asyncio.CancelledError:
@@ -213,16 +308,16 @@ class Desk:
         self.end(entry, outcome)
         self._pump()
 
-    def _expire(self, entry: Entry) -> None:
+    def _expire(self, entry: AcceptedRollout) -> None:
         self.end(entry, failed(f"the rollout ran past its limit of {entry.limit_s:g} s", category=Category.TIMEOUT))
 
-    def _abandon(self, entry: Entry) -> None:
+    def _abandon(self, entry: AcceptedRollout) -> None:
         if entry.holds_slot:
             log.warning("rollout %s goes on after its end; its slot is given away", entry.id)
             self._release(entry)
             self._pump()
 
-    def _release(self, entry: Entry) -> None:
+    def _release(self, entry: AcceptedRollout) -> None:
         if entry.holds_slot:
             entry.holds_slot = False
             self._running -= 1
@@ -231,3 +326,43 @@ class Desk:
 def _resolve(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+PER_PASS = 24
+
+
+class LoopPacer:
+    """`await pacer.pace()` before something that costs about a millisecond: at most `per_pass` go on in one pass."""
+
+    def __init__(self, per_pass: int = PER_PASS) -> None:
+        self._per_pass = per_pass
+        self._left = per_pass
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._scheduled = False
+
+    async def pace(self) -> None:
+        """Returns in this pass while there is room, else in one of the next, in order."""
+        if self._left and not self._waiting:
+            self._left -= 1
+            self._schedule()
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._schedule()
+        await turn
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next_pass)
+
+    def _next_pass(self) -> None:
+        self._scheduled = False
+        self._left = self._per_pass
+        while self._waiting and self._left:
+            turn = self._waiting.popleft()
+            if not turn.done():  # cancelled ones need no turn
+                turn.set_result(None)
+                self._left -= 1
+        if self._waiting or self._left < self._per_pass:
+            self._schedule()

@@ -8,6 +8,8 @@ import asyncio
 import ipaddress
 import logging
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +19,7 @@ import orjson
 
 from osmosis.llm.failures import parse_retry_after
 
+from .lifetime import ServerRuntime
 from .network import PublicIPDetectionError, detect_public_ip
 from .rollout_settings import RolloutServerSettings
 
@@ -73,6 +76,19 @@ class Registrar:
             "Authorization": f"Bearer {registration.token}",
             "Content-Type": "application/json",
         }
+
+    def attach(self, runtime: ServerRuntime) -> None:
+        """Registers while the server lives; the entry is taken out before the server drains."""
+
+        @asynccontextmanager
+        async def registered() -> AsyncIterator[None]:
+            try:
+                yield
+            finally:
+                await self.deregister()
+
+        runtime.background.append(self.run)
+        runtime.around = registered
 
     async def run(self) -> None:
         """Registers, then keeps the entry alive; runs until cancelled."""

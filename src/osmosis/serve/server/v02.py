@@ -1,35 +1,156 @@
-"""`POST /v1/rollout/init` and the health of generation 0.2: an agent loop is started in the background and its one
-result is posted to the trainer's `/v1/rollout/completed` until it is taken. A repeated init gets the first answer;
-a key that is used again for another rollout is refused, never silently answered.
+"""The rollout server of generation 0.2: `create_app(agent_loop)` serves `/v1/rollout/init`, and `POST /rollout` of
+the later generations beside it, on one queue. What it refuses to do: run a rollout twice, drop a result, answer
+anything but `/health` without the key when there is one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
 
 import orjson
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
 from pydantic import ValidationError as BadShape
 from starlette.applications import Starlette
 
+from osmosis.paths import DEFAULT_PLATFORM_URL
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.wire02 import LoopStatus, RolloutRequest, RolloutResponse
+from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
+from osmosis.records.wire02 import (
+    DEFAULT_MAX_METADATA_SIZE_BYTES,
+    LoopStatus,
+    RolloutRequest,
+    RolloutResponse,
+    set_max_metadata_size_bytes,
+)
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.classify import describe, failure_of
 from osmosis.sdk.types import finite_reward
 
+from .agent_loops import AskTools, LoopBackend, TrainerModel, checked_run, tool_dicts, trace_into
+from .app import Lifespan, assemble, default_spool, open_files, open_traces
+from .delivery import DeliveryPolicy, Post
 from .http import HttpProblem, parse, read_body, reply_json, wire_text
-from .loop_backend import AskTools, checked_run, tool_dicts, trace_into
-from .outcome import Outcome
-from .queue import Draining, Entry, QueueFull
-from .rollout_settings import RolloutSettings
-from .runtime import ServerRuntime
-from .spool import Post
+from .lifetime import ServerRuntime
+from .queue import AcceptedRollout, Draining, QueueFull, RolloutOutcome, ServeLimits
+from .registration import Registrar, Registration
+from .rollout_settings import RolloutSettings, get_settings
 from .traces import TraceFolder
-from .trainer_model import TrainerModel
+from .v03 import RolloutService, add_rollout_routes
+
+Hook = Callable[[], Awaitable[None]]
+
+
+class LoginCredentials(Protocol):
+    """Who registers the server."""
+
+    @property
+    def access_token(self) -> str: ...
+
+
+def create_app(
+    agent_loop: RolloutAgentLoop,
+    max_concurrent: int | None = None,
+    record_ttl_seconds: float | None = None,
+    settings: RolloutSettings | None = None,
+    credentials: LoginCredentials | None = None,
+    server_host: str | None = None,
+    server_port: int | None = None,
+    api_key: str | None = None,
+    debug_dir: str | os.PathLike[str] | None = None,
+    on_startup: Hook | None = None,
+    on_shutdown: Hook | None = None,
+    *,
+    limits: ServeLimits | None = None,
+    delivery_policy: DeliveryPolicy | None = None,
+    spool_dir: Path | None = None,
+    registration: Registration | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> FastAPI:
+    """A FastAPI app that serves `agent_loop`.
+
+    `max_concurrent` and `record_ttl_seconds` overrule `settings` (`ValueError` unless positive). `api_key` is
+    wanted as a bearer everywhere but on `/health`. `debug_dir` gets `<unix seconds>/<rollout_id>.jsonl` traces.
+    `credentials` (with `access_token`), `server_host` and `server_port` together, or `registration`, register the
+    server with a platform. `on_startup` and `on_shutdown` are awaited around its life.
+    """
+    environ = os.environ if environ is None else environ
+    known = settings or get_settings()
+    if known.max_metadata_size_bytes != DEFAULT_MAX_METADATA_SIZE_BYTES:
+        set_max_metadata_size_bytes(known.max_metadata_size_bytes)
+    slots = int(_positive("max_concurrent", max_concurrent, known.server.max_concurrent_rollouts))
+    ttl = _positive("record_ttl_seconds", record_ttl_seconds, known.server.record_ttl_seconds)
+    runtime = ServerRuntime(
+        slots,
+        limits or replace(ServeLimits(), rollout_timeout_s=known.server.request_timeout_seconds, keep_s=ttl),
+        spool_dir=spool_dir or default_spool(environ),
+        delivery_policy=delivery_policy,
+        # A limit that nobody chose would be a second, hidden bound on the rollouts that run at once.
+        max_connections=known.client.max_connections if "max_connections" in known.client.model_fields_set else 0,
+    )
+    if registration is None and credentials is not None and server_host and server_port:
+        registration = _registration(agent_loop, credentials, server_host, server_port, api_key, environ)
+    if registration is not None:
+        Registrar(registration, known.server).attach(runtime)
+    app = assemble(
+        f"Osmosis rollout server: {agent_loop.name}", runtime, _around(on_startup, on_shutdown), api_key=api_key
+    )
+    traces = open_traces(debug_dir, runtime, api_key, environ)
+    backend = LoopBackend(agent_loop, max_concurrent=slots, traces=traces)
+    files = open_files(backend, runtime, api_key, environ) if environ.get(ARTIFACT_VARIABLE) else None
+    later = RolloutService(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE), files=files)
+    loops = LoopService(agent_loop, runtime, known, record_ttl_s=ttl, traces=traces)
+    add_init_routes(app, loops, later, authenticated=bool(api_key))
+    add_rollout_routes(app, later, health=False)
+    app.state.rollouts = later
+    app.state.loops = loops
+    return app
+
+
+def _registration(
+    loop: RolloutAgentLoop,
+    credentials: LoginCredentials,
+    host: str,
+    port: int,
+    api_key: str | None,
+    environ: Mapping[str, str],
+) -> Registration:
+    return Registration(
+        platform_url=environ.get("OSMOSIS_PLATFORM_URL", DEFAULT_PLATFORM_URL),
+        token=credentials.access_token,
+        host=host,
+        port=port,
+        agent_name=loop.name,
+        api_key=api_key,
+        public_host=environ.get("OSMOSIS_PUBLIC_HOST"),
+    )
+
+
+def _around(on_startup: Hook | None, on_shutdown: Hook | None) -> Lifespan:
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        if on_startup is not None:
+            await on_startup()
+        try:
+            yield
+        finally:
+            if on_shutdown is not None:
+                await on_shutdown()
+
+    return life
+
+
+def _positive(name: str, given: float | None, default: float) -> float:
+    value = default if given is None else given
+    if value <= 0:
+        raise ValueError(f"{name} must be positive, got {value}")
+    return value
 
 
 @dataclass(eq=False, slots=True)
@@ -50,7 +171,7 @@ class LoopRun:
     context: RolloutContext | None = None
 
 
-class LoopDesk:
+class LoopService:
     """The rollouts of `/v1/rollout/init`."""
 
     def __init__(
@@ -79,7 +200,7 @@ class LoopDesk:
             if known.rollout_id != request.rollout_id:
                 raise HttpProblem(409, f"the idempotency key {key!r} belongs to rollout {known.rollout_id!r}")
             return known.answer if isinstance(known.answer, bytes) else await asyncio.shield(known.answer)
-        if self.runtime.desk.live(request.rollout_id) is not None:
+        if self.runtime.queue.live(request.rollout_id) is not None:
             raise HttpProblem(409, f"rollout {request.rollout_id!r} is running under another idempotency key")
         self._admit()
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -107,8 +228,8 @@ class LoopDesk:
         return {
             "status": "healthy",
             "agent_loop": self.loop.name,
-            "active_rollouts": self.runtime.desk.active,
-            "completed_rollouts": self.runtime.desk.finished,
+            "active_rollouts": self.runtime.queue.active,
+            "completed_rollouts": self.runtime.queue.finished,
         }
 
     async def clean(self) -> None:
@@ -124,7 +245,7 @@ class LoopDesk:
 
     def _admit(self) -> None:
         try:
-            self.runtime.desk.check()
+            self.runtime.queue.check()
         except QueueFull:
             raise HttpProblem(429, "the queue is full", headers={"Retry-After": "5"}) from None
         except Draining:
@@ -133,21 +254,21 @@ class LoopDesk:
     def _start(self, request: RolloutRequest, tools: Any, started: Started) -> None:
         run = LoopRun(request)
 
-        async def execute(_: Entry) -> Outcome:
+        async def execute(_: AcceptedRollout) -> RolloutOutcome:
             llm = TrainerModel(
                 request.server_url,
                 request.rollout_id,
                 request.api_key,
                 settings=self.settings,
                 session=self.runtime.session(),
-                turns=self.runtime.turns,
+                pacer=self.runtime.pacer,
             )
             run.context = RolloutContext(request, tools, llm, time.monotonic())
             trace_into(run.context, self._traces, (request.api_key,))
             run.result = await checked_run(self.loop, run.context)
-            return Outcome("success")
+            return RolloutOutcome("success")
 
-        def ended(entry: Entry) -> None:
+        def ended(entry: AcceptedRollout) -> None:
             started.finished_at = entry.finished_at
             assert entry.outcome is not None
             url = request.server_url.rstrip("/") + "/v1/rollout/completed"
@@ -156,13 +277,13 @@ class LoopDesk:
 
         limit = self.settings.server.request_timeout_seconds
         try:
-            self.runtime.desk.accept(Entry(request.rollout_id, execute, limit, on_end=ended))
+            self.runtime.queue.accept(AcceptedRollout(request.rollout_id, execute, limit, on_end=ended))
         except (QueueFull, Draining):
             self._admit()
             raise
 
 
-def response_of(run: LoopRun, outcome: Outcome) -> RolloutResponse:
+def response_of(run: LoopRun, outcome: RolloutOutcome) -> RolloutResponse:
     """The terminal message: the loop's own result, or ERROR with what is known."""
     result, failure = run.result, outcome.failure
     if outcome.status == "success" and result is not None:
@@ -205,19 +326,23 @@ def _response(run: LoopRun, result: RolloutResult) -> RolloutResponse:
     )
 
 
-def add_init_routes(app: Starlette, desk: LoopDesk, *, authenticated: bool) -> None:
-    """The endpoints of `desk`."""
-    limit = desk.runtime.limits.max_body_bytes
+def add_init_routes(app: Starlette, service: LoopService, later: RolloutService, *, authenticated: bool) -> None:
+    """The endpoints of `service`; the health is also that of the `later` generations."""
+    limit = service.runtime.limits.max_body_bytes
 
     async def init(request: Request) -> Response:
-        await desk.runtime.turns.take()
+        await service.runtime.pacer.pace()
         body = parse(RolloutRequest, await read_body(request, limit))
-        return Response(await desk.init(body), status_code=202, media_type="application/json")
+        return Response(await service.init(body), status_code=202, media_type="application/json")
 
     async def platform_health(_: Request) -> Response:
         if not authenticated:
             raise HttpProblem(404, "this server has no API key")
-        return reply_json(desk.health())
+        return reply_json(service.health())
 
+    async def health(_: Request) -> Response:
+        return reply_json({**later.health().to_dict(), **service.health()})
+
+    app.router.add_route("/health", health, methods=["GET"])
     app.router.add_route("/v1/rollout/init", init, methods=["POST"])
     app.router.add_route("/platform/health", platform_health, methods=["GET"])

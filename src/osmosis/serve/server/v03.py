@@ -1,4 +1,4 @@
-"""`POST /rollout`, its status, result and cancellation: generations 0.3 and 0.4 of the protocol, on one desk.
+"""`POST /rollout`, its status, result and cancellation: generations 0.3 and 0.4 of the protocol, on one queue.
 A request with callback URLs is called back; one without is polled under a lease that each read renews.
 """
 
@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import Request, Response
 from starlette.applications import Starlette
@@ -24,25 +24,34 @@ from osmosis.records.wire import (
     GraderCallback,
     RolloutAccepted,
     RolloutInit,
+    RolloutState,
     RolloutState04,
     ServerHealth,
     ServerLifecycle,
     check_rollout_id,
 )
 
-from .artifacts import RolloutFiles, leavings
-from .delivery import Listener
+from .delivery import Listener, Post
 from .http import HttpProblem, parse, read_body, reply, reply_json, wire_text
-from .outcome import Outcome, from_execution
-from .queue import Draining, Entry, QueueFull
-from .runtime import ServerRuntime
-from .spool import Post
-from .traces import TraceFolder
+from .lifetime import ServerRuntime
+from .queue import AcceptedRollout, Draining, QueueFull, RolloutOutcome, from_execution
+from .traces import EndedRollout, TraceFolder, TrajectoryWriter
 
 if TYPE_CHECKING:
     from osmosis.sdk.backend import ExecutionResult
 
-    from .app import Backend
+
+class Backend(Protocol):
+    """What the server runs rollouts on; `osmosis.sdk.LocalBackend` is one."""
+
+    @property
+    def max_concurrent(self) -> int | None: ...
+
+    async def execute(self, init: RolloutInit, *, on_state: Callable[[RolloutState], None] | None = None) -> Any: ...
+
+    # A backend may also have `max_queue_depth` (rollouts that may wait; None: the server's own limit), `overhead_s`
+    # (seconds a rollout may take beyond its own time limits) and `aclose()` (returns when it has cleaned up).
+
 
 SWEEP_EVERY_S = 0.5
 RETURNS_WITHIN_S = 1.0
@@ -53,7 +62,7 @@ RETURNS_WITHIN_S = 1.0
 class Kept:
     """A rollout as its requester knows it."""
 
-    entry: Entry
+    entry: AcceptedRollout
     init: RolloutInit | None
     """Dropped once the rollout is over."""
     lease: str | None
@@ -68,7 +77,7 @@ class Kept:
     """The completion callback is on its way: it is said once."""
 
 
-class RolloutDesk:
+class RolloutService:
     """The rollouts of `POST /rollout`: leases, callbacks, results kept for late readers."""
 
     def __init__(
@@ -78,7 +87,7 @@ class RolloutDesk:
         *,
         instance_id: str | None = None,
         traces: TraceFolder | None = None,
-        files: RolloutFiles | None = None,
+        files: TrajectoryWriter | None = None,
     ) -> None:
         self.backend = backend
         self.runtime = runtime
@@ -105,7 +114,7 @@ class RolloutDesk:
             if known.lease is None and not polled and (known.init is None or known.init == init):
                 return None  # the same request again: it is already ours
             raise HttpProblem(409, f"rollout {rollout_id} exists already")
-        if self.runtime.desk.live(rollout_id) is not None:
+        if self.runtime.queue.live(rollout_id) is not None:
             raise HttpProblem(409, f"rollout {rollout_id} was started by another generation's init")
         if not polled and init.grader_callback_url is None:
             init = init.model_copy(update={"grade": False})
@@ -114,7 +123,7 @@ class RolloutDesk:
         if not polled:
             kept.entry.on_grading = lambda _: self._call_completion(kept, init, None)
         try:
-            self.runtime.desk.accept(kept.entry)
+            self.runtime.queue.accept(kept.entry)
         except QueueFull:
             raise HttpProblem(429, "the queue is full", headers={"Retry-After": "5"}) from None
         except Draining:
@@ -170,22 +179,22 @@ class RolloutDesk:
         if request.ids is not None:
             ids = request.ids
         elif request.prefix is not None:
-            ids = [rollout_id for rollout_id in self.runtime.desk.live_ids() if rollout_id.startswith(request.prefix)]
+            ids = [rollout_id for rollout_id in self.runtime.queue.live_ids() if rollout_id.startswith(request.prefix)]
         else:
-            ids = self.runtime.desk.live_ids() if request.all else []
-        said = self.runtime.desk.cancel(ids)
+            ids = self.runtime.queue.live_ids() if request.all else []
+        said = self.runtime.queue.cancel(ids)
         for rollout_id in said:
             if (kept := self._kept.get(rollout_id)) is not None:
                 kept.read = True  # whoever cancels a rollout knows its end
         return said
 
     def health(self) -> ServerHealth:
-        desk = self.runtime.desk
+        queue = self.runtime.queue
         return ServerHealth(
-            concurrency=desk.concurrency(),
+            concurrency=queue.concurrency(),
             instance_id=self.instance_id,
             process_id=os.getpid(),
-            lifecycle=ServerLifecycle(accepting_rollouts=desk.accepting, active_rollouts=desk.active),
+            lifecycle=ServerLifecycle(accepting_rollouts=queue.accepting, active_rollouts=queue.active),
         )
 
     async def sweep(self) -> None:
@@ -200,9 +209,9 @@ class RolloutDesk:
                     if now - finished > self.limits.keep_s:
                         del self._kept[rollout_id]
                 elif kept.lease is not None and kept.readers == 0 and now > kept.lease_until:
-                    self.runtime.desk.cancel([rollout_id], "nobody read the result within the lease")
+                    self.runtime.queue.cancel([rollout_id], "nobody read the result within the lease")
 
-    def _entry(self, rollout_id: str, init: RolloutInit) -> Entry:
+    def _entry(self, rollout_id: str, init: RolloutInit) -> AcceptedRollout:
         if init.agent_timeout_sec is not None:
             grader = init.grader_timeout_sec if init.grade else 0.0
             known = init.agent_timeout_sec + (grader if grader is not None else self.limits.rollout_timeout_s)
@@ -210,13 +219,13 @@ class RolloutDesk:
         else:
             limit = self.limits.rollout_timeout_s
 
-        async def execute(entry: Entry) -> Outcome:
+        async def execute(entry: AcceptedRollout) -> RolloutOutcome:
             result = await self.backend.execute(init, on_state=entry.switch)
             if self._files is not None and entry.outcome is None:
                 self._executions[rollout_id] = result
             return from_execution(result)
 
-        return Entry(rollout_id, execute, limit)
+        return AcceptedRollout(rollout_id, execute, limit)
 
     def _ended(self, kept: Kept) -> None:
         init, outcome = kept.init, kept.entry.outcome
@@ -224,12 +233,12 @@ class RolloutDesk:
         assert init is not None
         assert outcome is not None
         self._trace(init, "rollout_ended", **_facts(outcome))
-        left = self._leavings(kept, init)
+        write_files = self._files_of(kept, init)
         if kept.lease is not None:
-            if left is not None:
-                left(None)
+            if write_files is not None:
+                write_files(None)
             return
-        self._call_completion(kept, init, outcome, None if init.grader_callback_url else left)
+        self._call_completion(kept, init, outcome, None if init.grader_callback_url else write_files)
         if init.grader_callback_url is not None:
             done = outcome.status == "success"
             self._post(
@@ -241,20 +250,20 @@ class RolloutDesk:
                     sample=outcome.sample,
                     **outcome.errors,
                 ),
-                left,
+                write_files,
             )
-        kept.entry.outcome = Outcome(outcome.status)  # delivered elsewhere: only the ending is kept
+        kept.entry.outcome = RolloutOutcome(outcome.status)  # delivered elsewhere: only the ending is kept
 
-    def _leavings(self, kept: Kept, init: RolloutInit) -> Listener | None:
+    def _files_of(self, kept: Kept, init: RolloutInit) -> Listener | None:
         """What writes the rollout's files; None when there are to be none. Called with the answer to the last
         callback, so that usage and cost are in them."""
         execution = self._executions.pop(kept.entry.id, None)
         if self._files is None or not self._files.wants(kept.entry.id):
             return None
-        return partial(self._files.put, leavings(kept.entry, init, execution))
+        return partial(self._files.put, EndedRollout.of(kept.entry, init, execution))
 
     def _call_completion(
-        self, kept: Kept, init: RolloutInit, outcome: Outcome | None, listener: Listener | None = None
+        self, kept: Kept, init: RolloutInit, outcome: RolloutOutcome | None, listener: Listener | None = None
     ) -> None:
         """The workflow ended: said once, when grading starts or at the end, whichever comes first."""
         url = init.completion_callback_url
@@ -291,35 +300,35 @@ class RolloutDesk:
         return sum(1 for kept in self._kept.values() if not kept.read and (kept.readers or kept.last_read > since))
 
 
-def _facts(outcome: Outcome) -> dict[str, Any]:
+def _facts(outcome: RolloutOutcome) -> dict[str, Any]:
     sample = outcome.sample.to_dict() if outcome.sample else None
     failure = outcome.failure.to_dict() if outcome.failure else None
     return {"status": outcome.status, "sample": sample, "failure": failure}
 
 
-def add_rollout_routes(app: Starlette, desk: RolloutDesk, *, health: bool = True) -> None:
-    """The endpoints of `desk`; plain routes: bodies are validated here, so FastAPI's own machinery is not needed."""
-    limit = desk.limits.max_body_bytes
+def add_rollout_routes(app: Starlette, service: RolloutService, *, health: bool = True) -> None:
+    """The endpoints of `service`; plain routes: bodies are validated here, so FastAPI's own machinery is not needed."""
+    limit = service.limits.max_body_bytes
 
     async def start(request: Request) -> Response:
-        await desk.runtime.turns.take()
-        accepted = desk.accept(parse(RolloutInit, await read_body(request, limit)))
+        await service.runtime.pacer.pace()
+        accepted = service.accept(parse(RolloutInit, await read_body(request, limit)))
         return reply_json({}, 202) if accepted is None else reply(accepted, 202)
 
     async def result(request: Request) -> Response:
         lease = request.headers.get(LEASE_HEADER)
-        return reply(await desk.result(request.path_params["rollout_id"], lease, _gone(request)))
+        return reply(await service.result(request.path_params["rollout_id"], lease, _gone(request)))
 
     async def status(request: Request) -> Response:
         rollout_id = _checked(request.path_params["rollout_id"])
-        return reply_json({"rollout_id": rollout_id, "status": desk.state(rollout_id).status})
+        return reply_json({"rollout_id": rollout_id, "status": service.state(rollout_id).status})
 
     async def cancel(request: Request) -> Response:
         asked = parse(CancelRequest, await read_body(request, limit))
-        return reply_json({"dispositions": desk.cancel(asked)})
+        return reply_json({"dispositions": service.cancel(asked)})
 
     async def tell_health(_: Request) -> Response:
-        return reply(desk.health())
+        return reply(service.health())
 
     app.router.add_route("/rollout", start, methods=["POST"])
     app.router.add_route("/rollout/cancel", cancel, methods=["POST"])
@@ -329,7 +338,7 @@ def add_rollout_routes(app: Starlette, desk: RolloutDesk, *, health: bool = True
         app.router.add_route("/health", tell_health, methods=["GET"])
 
 
-async def _wake_when(gone: Callable[[], Awaitable[None]], entry: Entry) -> None:
+async def _wake_when(gone: Callable[[], Awaitable[None]], entry: AcceptedRollout) -> None:
     await gone()
     entry.wake()
 

@@ -1,9 +1,6 @@
 from osmosis.serve.server.app import (
     create_rollout_server as create_rollout_server,
 )
-from osmosis.serve.server.app02 import (
-    create_app as create_app,
-)
 from osmosis.serve.server.auth import (
     generate_api_key as generate_api_key,
 )
@@ -24,4 +21,7 @@ from osmosis.serve.server.foreground import (
 )
 from osmosis.serve.server.foreground import (
     validate_and_report as validate_and_report,
+)
+from osmosis.serve.server.v02 import (
+    create_app as create_app,
 )

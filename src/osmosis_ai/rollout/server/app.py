@@ -1,6 +1,6 @@
 """The rollout server of generation 0.2."""
 
-from osmosis.serve.server.app02 import (
+from osmosis.serve.server.v02 import (
     create_app as create_app,
 )
 

@@ -1,6 +1,6 @@
 """What a running server keeps."""
 
-from osmosis.serve.server.runtime import (
+from osmosis.serve.server.lifetime import (
     ServerRuntime as AppState,
 )
 

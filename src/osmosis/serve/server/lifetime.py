@@ -1,24 +1,24 @@
-"""What a rollout server owns while it lives: the desk, the connection pool, the delivery of results and the signal
-handling, opened and closed in one place for both generations. Closing drains first, so no accepted rollout vanishes.
+"""What a rollout server owns while it lives: the queue, the connection pool, the delivery of results and the signal
+handling, opened and closed in one place for all generations. Closing drains first, so no accepted rollout vanishes,
+and it drains before the HTTP server closes its sockets: trainers that poll can still fetch their results.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import aiohttp
 
-from .delivery import Delivery, DeliveryPolicy, open_session
-from .limits import ServeLimits
-from .queue import Desk
-from .shutdown import SignalDrain
-from .spool import Spool
-from .turns import Turns
+from .delivery import DeliveryPolicy, ResultDelivery, Spool, open_session
+from .queue import LoopPacer, RolloutQueue, ServeLimits
 
 log = logging.getLogger("osmosis.serve")
 
@@ -36,15 +36,15 @@ class ServerRuntime:
         max_connections: int = 0,
     ) -> None:
         self.limits = limits
-        self.desk = Desk(max_concurrent, limits)
+        self.queue = RolloutQueue(max_concurrent, limits)
         self._max_connections = max_connections
         self._session: aiohttp.ClientSession | None = None
-        self.turns = Turns()
-        self.delivery = Delivery(
+        self.pacer = LoopPacer()
+        self.delivery = ResultDelivery(
             self.session,
             spool=Spool(spool_dir) if spool_dir else None,
             policy=delivery_policy,
-            turns=self.turns,
+            pacer=self.pacer,
         )
         self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Started with the server, cancelled with it."""
@@ -97,13 +97,70 @@ class ServerRuntime:
     def hurry(self) -> None:
         """Ends what is still running now; results that cannot be delivered at once are spooled."""
         self._hurried = True
-        self.desk.hurry()
+        self.queue.hurry()
 
     async def _drain(self) -> None:
-        if self.desk.active:
-            log.info("shutting down: %d rollouts to finish", self.desk.active)
-        await self.desk.drain(self.limits.drain_s)
+        if self.queue.active:
+            log.info("shutting down: %d rollouts to finish", self.queue.active)
+        await self.queue.drain(self.limits.drain_s)
         loop = asyncio.get_running_loop()
         until = loop.time() + self.limits.delivery_drain_s
         while self.unread() and loop.time() < until and not self._hurried:  # noqa: ASYNC110 - readers come and go on their own time
             await asyncio.sleep(0.02)
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class SignalDrain:
+    """Runs `drain` once on SIGTERM or SIGINT, then the handler that was installed before; a second signal calls
+    `hurry` and that handler at once."""
+
+    def __init__(self, drain: Callable[[], Awaitable[None]], hurry: Callable[[], None]) -> None:
+        self._drain = drain
+        self._hurry = hurry
+        self._previous: dict[int, Any] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._asked = False
+
+    def install(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            before = signal.getsignal(number)
+            if callable(before) and before is not signal.default_int_handler:
+                self._previous[number] = before
+                signal.signal(number, self._on_signal)
+
+    def remove(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, before in self._previous.items():
+            if signal.getsignal(number) == self._on_signal:
+                signal.signal(number, before)
+        self._previous.clear()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        before = self._previous.get(number)
+        if self._asked or self._loop is None:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._hurry)
+            if before is not None:
+                before(number, frame)
+            return
+        self._asked = True
+        self._loop.call_soon_threadsafe(self._begin, number)
+
+    def _begin(self, number: int) -> None:
+        assert self._loop is not None
+        self._task = self._loop.create_task(self._finish(number))
+
+    async def _finish(self, number: int) -> None:
+        try:
+            await self._drain()
+        finally:
+            before = self._previous.get(number)
+            if before is not None:
+                before(number, None)

@@ -1,14 +1,14 @@
-"""Turns: few at once, everyone in the end, in order."""
+"""LoopPacer: few at once, everyone in the end, in order."""
 
 from __future__ import annotations
 
 import asyncio
 
-from osmosis.serve.server.turns import Turns
+from osmosis.serve.server.queue import LoopPacer
 
 
 async def test_a_pass_of_the_loop_gives_few_turns_and_everyone_gets_one_in_order() -> None:
-    turns, order, passes = Turns(3), [], 0
+    pacer, order, passes = LoopPacer(3), [], 0
     running = True
 
     async def count_passes() -> None:
@@ -18,7 +18,7 @@ async def test_a_pass_of_the_loop_gives_few_turns_and_everyone_gets_one_in_order
             await asyncio.sleep(0)
 
     async def take(number: int) -> None:
-        await turns.take()
+        await pacer.pace()
         order.append((passes, number))
 
     counter = asyncio.create_task(count_passes())
@@ -30,4 +30,4 @@ async def test_a_pass_of_the_loop_gives_few_turns_and_everyone_gets_one_in_order
     assert [number for _, number in order] == [number for number in range(20) if number != 5]
     per_pass = [sum(1 for when, _ in order if when == one) for one in range(passes + 1)]
     assert max(per_pass) <= 3
-    await asyncio.wait_for(turns.take(), 1)
+    await asyncio.wait_for(pacer.pace(), 1)

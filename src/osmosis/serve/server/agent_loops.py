@@ -19,7 +19,9 @@ from osmosis.sdk.classify import failure_of, wire_category
 from osmosis.sdk.deadline import SelfCancelled, contained, run_with_deadline
 from osmosis.sdk.types import RolloutSample
 
+from .queue import LoopPacer
 from .traces import TraceFolder
+from .trainer_client import OsmosisLLMClient
 
 SLOW_TOOLS_S = 0.005
 """A `get_tools` that takes longer is called in a thread from then on, so that it holds nobody up."""
@@ -195,3 +197,15 @@ def _failed(failure: Failure, category: str) -> ExecutionResult:
         traceback=failure.traceback,
         failure=failure,
     )
+
+
+class TrainerModel(OsmosisLLMClient):
+    """`OsmosisLLMClient` that is paced before each call."""
+
+    def __init__(self, *args: Any, pacer: LoopPacer, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._pacer = pacer
+
+    async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
+        await self._pacer.pace()
+        return await super().chat_completions(messages, **kwargs)
