@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import NotFound, UsageError, ValidationError
-from ..records.config_check import CONFIGS
+from ..records.config import CONFIGS
 from ..workspace.config import ConfigFile, check_file, issue_of, locate, read
 from ..workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspace
 from .context import AppContext, current

@@ -27,15 +27,6 @@ if TYPE_CHECKING:
 
 SYNC_TIMEOUT_S = 180.0
 MAX_DIFF = 200_000
-_SECTIONS = {
-    "experiment": "experiment_config",
-    "evaluation": "evaluation_config",
-    "training": "training_config",
-    "sampling": "sampling_config",
-    "checkpoints": "checkpoints_config",
-    "advanced": "advanced_config",
-    "env": "env_config",
-}
 
 
 @dataclass(frozen=True)
@@ -251,20 +242,14 @@ def _reason(error: Exception) -> str:
 
 
 def _body(case: _Case) -> dict[str, Any]:
-    """The request of contract B; empty sections are left out."""
-    config = case.config.to_dict()
+    """The request of contract B; with a snapshot, the commit that holds it."""
+    config = case.config
     if case.snapshot is not None:
-        config["experiment"]["commit_sha"] = case.snapshot.commit
-        config.setdefault("advanced", {})["snapshot"] = {
-            "parent": case.snapshot.parent,
-            "files": list(case.snapshot.files),
-            "diff": case.snapshot.diff[:MAX_DIFF],
-        }
-    body = {wire: config[table] for table, wire in _SECTIONS.items() if config.get(table)}
-    required = case.config.secret_names()
-    if required or case.provided:
-        body["secrets"] = {"required": required, **({"provided": case.provided} if case.provided else {})}
-    return body
+        taken = {"parent": case.snapshot.parent, "files": list(case.snapshot.files)}
+        advanced = config.advanced.model_copy(update={"snapshot": {**taken, "diff": case.snapshot.diff[:MAX_DIFF]}})
+        experiment = config.experiment.model_copy(update={"commit_sha": case.snapshot.commit})
+        config = config.model_copy(update={"advanced": advanced, "experiment": experiment})
+    return config.to_request(case.provided)
 
 
 def _plan(case: _Case) -> dict[str, Any]:

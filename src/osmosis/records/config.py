@@ -1,40 +1,50 @@
 """The TOML configs of a workspace, as types: `configs/eval/*.toml` and `configs/training/*.toml`.
 
-The same classes check a file before submit, a request on the platform and the plan of a job. Reading TOML and
-naming lines is `workspace.config`; here is only what a config may say.
+The same classes check a file before submit, a request on the platform and the plan of a job, and every rule about
+what a config may say is here: on its field, or in `across` where it takes several keys. A record also knows the body
+that submits it. Reading TOML and naming lines is `workspace.config`; the words of an error are `config_check`.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from .base import Record, Strict
+from .base import Record
+from .rules import Table, at, broken, said
+
+if TYPE_CHECKING:
+    from typing import Self
 
 ENV_NAME = re.compile(r"^[A-Z_][A-Z0-9_]*\Z")
 SECRET_NAME = re.compile(r"^[A-Z][A-Z0-9_]*\Z")
 COMMIT = re.compile(r"^[0-9a-fA-F]{7,40}\Z")
 RESERVED_ENV = "_OSMOSIS_"
 
+
 Name = Annotated[str, StringConstraints(min_length=1, strip_whitespace=False)]
 
 
-class Experiment(Strict):
+class Experiment(Table):
     """`[experiment]`: what runs."""
 
-    rollout: Name
+    rollout: Name = Field(examples=["my-rollout"])
     """Rollout directory under `rollouts/`."""
-    entrypoint: Name
+    entrypoint: Name = Field(examples=["main.py"])
     """Python entrypoint, relative to the rollout directory."""
-    model_path: Name
+    model_path: Name = Field(examples=["offline/calculator"])
     """Eval: LiteLLM-style model name, or `offline/calculator`. Training: a Hugging Face base model."""
-    dataset: Name
+    dataset: Name = Field(examples=["my-dataset"])
     """Platform dataset name, see `osmosis dataset list`."""
-    branch: str | None = None
+    branch: str | None = Field(default=None, examples=["main"])
     """Run the latest synced commit of this branch; not together with `commit_sha`."""
-    commit_sha: str | None = None
+    commit_sha: str | None = Field(default=None, examples=["<7 to 40 hexadecimal digits>"])
     """Pin the code to a commit (7 to 40 hex digits); default: latest synced commit of the default branch."""
 
     @field_validator("rollout")
@@ -66,17 +76,17 @@ class Experiment(Strict):
             raise ValueError("must be 7 to 40 hexadecimal digits")
         return value
 
-    @model_validator(mode="after")
-    def _one_pin(self) -> Experiment:
-        if self.branch and self.commit_sha:
-            raise ValueError("branch and commit_sha exclude each other: keep one")
-        return self
+    @classmethod
+    def across(cls, written: dict[str, Any]) -> Iterator[InitErrorDetails]:
+        if written.get("branch") and written.get("commit_sha"):
+            fix = "keep commit_sha to pin, or branch to follow"
+            yield at(broken("branch and commit_sha exclude each other", fix), "commit_sha")
 
 
-class Evaluation(Strict):
+class Evaluation(Table):
     """`[evaluation]`: how much runs, and what passes."""
 
-    limit: int | None = Field(default=None, ge=1)
+    limit: int | None = Field(default=None, ge=1, examples=[20])
     """First N rows; omitted: a random 10 % sample on the platform, all rows locally."""
     n: int = Field(default=1, ge=1, le=1000)
     """Evaluation attempts per row."""
@@ -90,7 +100,7 @@ class Evaluation(Strict):
     """Seconds for the grader, per rollout."""
 
 
-class Training(Strict):
+class Training(Table):
     """`[training]`: the optimisation."""
 
     lr: float = Field(default=1e-6, gt=0, le=1)
@@ -111,7 +121,7 @@ class Training(Strict):
     """Seconds for the grader, per rollout."""
 
 
-class Sampling(Strict):
+class Sampling(Table):
     """`[sampling]`: how the policy is sampled while training."""
 
     rollout_temperature: float = Field(default=1.0, ge=0, le=2)
@@ -120,7 +130,7 @@ class Sampling(Strict):
     """Top-p threshold."""
 
 
-class Checkpoints(Strict):
+class Checkpoints(Table):
     """`[checkpoints]`: when to evaluate and save."""
 
     eval_interval: int = Field(default=10, ge=1)
@@ -129,22 +139,75 @@ class Checkpoints(Strict):
     """Save a LoRA checkpoint every N rollout steps."""
 
 
-class Secrets(Strict):
+def _renamed(name: str, rule: re.Pattern[str], example: str) -> str:
+    better = "".join(c if c.isalnum() and c.isascii() else "_" for c in name).upper().strip("_")
+    return f"rename it, for example {better if rule.match(better) else example}"
+
+
+def _env_name(name: str) -> str:
+    if name.startswith(RESERVED_ENV):
+        what = f"{name} is reserved: names starting with {RESERVED_ENV} belong to the platform"
+        raise broken(what, "choose another name")
+    if not ENV_NAME.match(name):
+        what = f"{name!r} is not a variable name: use capitals, digits and _, not starting with a digit"
+        raise broken(what, _renamed(name, ENV_NAME, "LOG_LEVEL"))
+    return name
+
+
+def _secret_name(name: str) -> str:
+    if not SECRET_NAME.match(name):
+        what = f"{name!r} is not a secret name: use capitals, digits and _, starting with a letter"
+        raise broken(what, _renamed(name, SECRET_NAME, "OPENAI_API_KEY"))
+    return name
+
+
+EnvName = Annotated[str, AfterValidator(_env_name)]
+SecretName = Annotated[str, AfterValidator(_secret_name)]
+
+
+def _older_secrets(table: object) -> PydanticCustomError | None:
+    """The form `NAME = "..."` of earlier versions, with its names in the new form."""
+    if not isinstance(table, Mapping):
+        return None
+    names = [key for key, value in table.items() if isinstance(value, str) and key != "required"]
+    if not names:
+        return None
+    new = ", ".join(f'"{name}"' for name in [*_texts(table.get("required")), *names])
+    what = f"the older form of secrets ({names[0]} = ...) is no longer read"
+    fix = f"write [secrets] with required = [{new}], and register each with: osmosis secret set NAME"
+    return broken(what, fix, code="old-secrets")
+
+
+def _texts(value: object) -> list[str]:
+    """The texts of what ought to be a list of texts."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def _table(data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What ought to be a table; empty when it is none."""
+    held = data.get(name)
+    if isinstance(held, Record):
+        return held.to_dict()
+    return held if isinstance(held, dict) else {}
+
+
+class Secrets(Table):
     """`[secrets]`: names of secrets, never values."""
 
-    required: list[str]
+    required: list[SecretName] = Field(examples=[["OPENAI_API_KEY"]])
     """Names registered with `osmosis secret set`; each arrives as an environment variable of that name."""
 
-    @field_validator("required")
     @classmethod
-    def _names(cls, value: list[str]) -> list[str]:
-        for name in value:
-            if not SECRET_NAME.match(name):
-                raise ValueError(f"{name!r} is not a secret name: use capitals, digits and _, starting with a letter")
-        doubled = sorted({n for n in value if value.count(n) > 1})
-        if doubled:
-            raise ValueError(f"named twice: {', '.join(doubled)}")
-        return value
+    def across(cls, written: dict[str, Any]) -> Iterator[InitErrorDetails]:
+        names = _texts(written.get("required"))
+        for name in dict.fromkeys(names):
+            if names.count(name) > 1:
+                yield at(broken(f"{name} is named twice", f"keep one {name}"), "required")
+        if older := _older_secrets(written):
+            yield at(older)
+            kept = {key: value for key, value in written.items() if key == "required" or not isinstance(value, str)}
+            written.clear()
+            written.update({"required": [], **kept})
 
 
 class Advanced(Record):
@@ -152,41 +215,102 @@ class Advanced(Record):
 
     model_config = ConfigDict(extra="allow")
 
-    base_url: str | None = None
+    base_url: str | None = Field(default=None, examples=["http://127.0.0.1:8000/v1"])
     """Eval: an OpenAI-compatible endpoint to ask instead of a provider; the model name goes verbatim."""
-    api_key_env: str | None = None
+    api_key_env: str | None = Field(default=None, examples=["OPENAI_API_KEY"])
     """Eval: the variable (a required secret) that holds that endpoint's key."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Eval: further sampling parameters (temperature, top_p, max_tokens, seed, ...)."""
 
+    @field_validator("base_url")
+    @classmethod
+    def _http(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https://")
+        return value
 
-class _Config(Strict):
+
+def section(table: str) -> str:
+    """What the body of a submit calls a table."""
+    return table if table == "secrets" else f"{table}_config"
+
+
+def _unknown_section(name: str, known: Mapping[str, str]) -> InitErrorDetails:
+    near = next(iter(get_close_matches(name, known, 1)), None)
+    fix = f"did you mean {near}?" if near else f"known sections: {', '.join(known)}"
+    return at(broken("unknown section", fix, code="unknown-section", near=near), name)
+
+
+def _taken_out(tables: dict[str, Any], found: list[InitErrorDetails]) -> dict[str, str]:
+    """The secret values of a submit, taken out of its `secrets`; their names join the required ones."""
+    if not isinstance(tables["secrets"], dict):
+        return {}
+    secrets = dict(tables["secrets"])
+    provided = secrets.pop("provided", None) or {}
+    if not isinstance(provided, dict) or not all(isinstance(value, str) for value in provided.values()):
+        found.append(at(broken("must map names to text", 'write {"NAME": "value"}'), "secrets", "provided"))
+        provided = {}
+    required = secrets.get("required") or []
+    if isinstance(required, list):
+        required = [*required, *(name for name in provided if name not in required)]
+    tables["secrets"] = {**secrets, "required": required}
+    return provided
+
+
+class _Config(Table):
     experiment: Experiment
     advanced: Advanced = Field(default_factory=Advanced)
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[EnvName, str] = Field(default_factory=dict)
     """Non-secret environment variables of the rollout."""
 
-    @field_validator("env")
     @classmethod
-    def _env_names(cls, value: dict[str, str]) -> dict[str, str]:
-        for name in value:
-            if not ENV_NAME.match(name):
-                raise ValueError(f"{name!r} is not a variable name: use capitals, digits and _")
-            if name.startswith(RESERVED_ENV):
-                raise ValueError(f"{name!r} is reserved: names starting with {RESERVED_ENV} belong to the platform")
-        return value
+    def across(cls, written: dict[str, Any]) -> Iterator[InitErrorDetails]:
+        secrets, env, advanced = (_table(written, name) for name in ("secrets", "env", "advanced"))
+        required = _texts(secrets.get("required"))
+        for name in dict.fromkeys(required):
+            if name in env:
+                fix = f"remove it from [env] when {name} is secret, else from [secrets]"
+                yield at(broken(f"{name} is in [env] and in [secrets].required at once", fix), "env", name)
+        key = advanced.get("api_key_env")
+        if isinstance(key, str) and key not in required:
+            fix = f"write required = [{', '.join(json.dumps(n) for n in [*required, key])}]"
+            yield at(broken(f"{key} must be listed in [secrets].required", fix), "advanced", "api_key_env")
+        if older := _older_secrets(_table(written, "rollout").get("secrets")):
+            yield at(older, "rollout", "secrets")
+            del written["rollout"]
+            written.setdefault("secrets", {"required": []})
 
     def secret_names(self) -> list[str]:
         """The required secrets, empty when there is no table."""
         secrets: Secrets | None = getattr(self, "secrets", None)
         return list(secrets.required) if secrets else []
 
-    @model_validator(mode="after")
-    def _no_overlap(self) -> _Config:
-        both = sorted(set(self.env) & set(self.secret_names()))
-        if both:
-            raise ValueError(f"in [env] and in [secrets].required at once: {', '.join(both)}")
-        return self
+    def to_request(self, provided: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The body that submits this config, with secret values for this run only. Empty sections are left out."""
+        body = {section(table): held for table, held in self.to_dict().items() if held and table != "secrets"}
+        if provided or self.secret_names():
+            body["secrets"] = {"required": self.secret_names(), **({"provided": dict(provided)} if provided else {})}
+        return body
+
+    @classmethod
+    def from_request(cls, body: Mapping[str, Any]) -> tuple[Self, dict[str, str]]:
+        """The config of a submit, and the secret values that came with it; their names count as required.
+
+        Raises pydantic's ValidationError with every problem, located by the names of the TOML file.
+        """
+        sections = {section(table): table for table in cls.model_fields}
+        found = [_unknown_section(name, sections) for name in body if name not in sections]
+        tables = {sections[name]: held for name, held in body.items() if name in sections and held is not None}
+        tables.setdefault("experiment", {})
+        tables.setdefault("secrets", {})
+        provided = _taken_out(tables, found)
+        try:
+            config = cls.model_validate(tables, strict=True)
+        except ValidationError as error:
+            found += said(error)
+        if found:
+            raise ValidationError.from_exception_data(cls.__name__, found)
+        return config, provided
 
 
 class EvalConfig(_Config):
@@ -205,3 +329,6 @@ class TrainingConfig(_Config):
     sampling: Sampling = Field(default_factory=Sampling)
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     secrets: Secrets | None = None
+
+
+CONFIGS: dict[str, type[EvalConfig] | type[TrainingConfig]] = {"eval": EvalConfig, "training": TrainingConfig}

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ValidationError
-from ..records.config_check import CONFIGS, fields_of
+from ..records.config import CONFIGS
+from ..records.config_check import fields_of
 from ..records.problem import Problem
 from .config import ConfigFile, check_file, read, refused
 from .layout import Workspace

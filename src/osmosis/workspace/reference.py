@@ -11,7 +11,8 @@ from pathlib import Path
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ..records.config_check import CONFIGS, expected, fields_of
+from ..records.config import CONFIGS
+from ..records.config_check import expected, fields_of
 from ..records.describe import described
 
 BEGIN = "<!-- tables: begin (made by `make docs`) -->"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Conflict, NotFound, OsmosisError
-from ..records.config_check import CONFIGS
+from ..records.config import CONFIGS
 from ..records.describe import described
 from .config import PROVIDER_KEYS
 from .layout import check_rollout_name

@@ -92,6 +92,7 @@ async def test_a_model_that_cannot_be_reached_is_found_out_before_the_environmen
             {
                 "experiment": {"model_path": "mine"},
                 "advanced": {"base_url": "http://127.0.0.1:9/v1", "api_key_env": "MINE_KEY"},
+                "secrets": {"required": ["MINE_KEY"]},
             },
             "[advanced].api_key_env names MINE_KEY",
         ),

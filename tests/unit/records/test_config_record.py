@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from osmosis.records.config import EvalConfig, TrainingConfig
+from osmosis.records.config import Advanced, EvalConfig, Experiment, Secrets, TrainingConfig
+from osmosis.records.config_check import check_config, issues_of
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "openai/gpt-5-mini", "dataset": "multiply"}
 
@@ -52,8 +53,10 @@ def test_secrets_are_mandatory_for_eval_and_optional_for_training() -> None:
         ({"env": {"_OSMOSIS_X": "x"}}, "reserved"),
         ({"env": {"A": 1}}, "valid string"),
         ({"secrets": {"required": ["lower"]}}, "not a secret name"),
-        ({"secrets": {"required": ["A", "A"]}}, "named twice: A"),
-        ({"secrets": {"required": ["A"]}, "env": {"A": "x"}}, "at once: A"),
+        ({"secrets": {"required": ["A", "A"]}}, "A is named twice"),
+        ({"secrets": {"required": ["A"]}, "env": {"A": "x"}}, "at once"),
+        ({"advanced": {"base_url": "ftp://x"}}, "start with http"),
+        ({"advanced": {"api_key_env": "KEY"}}, "KEY must be listed"),
         ({"kind": "eval"}, "Extra inputs"),
     ],
 )
@@ -64,3 +67,72 @@ def test_what_a_config_must_not_say(tables: dict[str, Any], message: str) -> Non
 
 def test_advanced_keeps_unknown_keys() -> None:
     assert eval_config(advanced={"backend_flag": 3}).to_dict()["advanced"]["backend_flag"] == 3
+
+
+EVERYTHING_WRONG = {
+    "experiment": {**EXPERIMENT, "rollout": "../x", "branch": "a b", "commit_sha": "abc1234"},
+    "evaluation": {"n": 0, "limitt": 3},
+    "env": {"lower": "x", "A": "1", "PORT": 80},
+    "secrets": {"required": ["A", "B", "B", "b", 3]},
+    "advanced": {"base_url": "ftp://x", "api_key_env": "KEY"},
+    "sampling": {},
+}
+
+
+def test_no_problem_hides_another() -> None:
+    config, issues = check_config("eval", EVERYTHING_WRONG)
+    assert config is None
+    assert [issue.key for issue in issues] == [
+        "env.A",
+        "advanced.api_key_env",
+        "experiment.commit_sha",
+        "experiment.rollout",
+        "experiment.branch",
+        "advanced.base_url",
+        "env.lower",
+        "env.PORT",
+        "evaluation.n",
+        "evaluation.limitt",
+        "secrets.required",
+        "secrets.required",
+        "secrets.required",
+        "sampling",
+    ]
+    assert all(issue.fix and issue.what for issue in issues)
+
+
+def test_a_request_is_refused_in_the_words_of_the_file() -> None:
+    _, of_file = check_config("eval", EVERYTHING_WRONG)
+    body = {f"{table}_config": held for table, held in EVERYTHING_WRONG.items() if table not in ("secrets", "sampling")}
+    with pytest.raises(ValidationError) as caught:
+        EvalConfig.from_request({**body, "secrets": EVERYTHING_WRONG["secrets"], "evaluation": {"n": 3}})
+    of_request = issues_of(EvalConfig, caught.value)
+    assert [issue for issue in of_file if issue.key != "sampling"] == of_request[1:]
+    assert (of_request[0].key, of_request[0].near) == ("evaluation", "evaluation_config")
+
+
+def test_a_config_arrives_as_it_was_submitted() -> None:
+    config = eval_config(
+        evaluation={"limit": 3, "n": 2},
+        env={"LEVEL": "1"},
+        secrets={"required": ["KEY"]},
+        advanced={"api_key_env": "KEY", "backend_flag": 3},
+    )
+    body = config.to_request({"KEY": "value"})
+    assert body.keys() == {"experiment_config", "evaluation_config", "advanced_config", "env_config", "secrets"}
+    assert EvalConfig.from_request(body) == (config, {"KEY": "value"})
+    training = TrainingConfig.model_validate({"experiment": EXPERIMENT, "training": {"lr": 1e-5}})
+    assert TrainingConfig.from_request(training.to_request())[0].training == training.training
+    assert "value" not in str(config.to_request())
+
+
+def test_secret_values_of_a_request_name_required_secrets() -> None:
+    config, given = EvalConfig.from_request({"experiment_config": EXPERIMENT, "secrets": {"provided": {"KEY": "v"}}})
+    assert (config.secret_names(), given) == (["KEY"], {"KEY": "v"})
+
+
+def test_rules_over_tables_read_records_too() -> None:
+    made = {"experiment": Experiment(**EXPERIMENT), "advanced": Advanced(api_key_env="KEY")}
+    assert EvalConfig(**made, secrets=Secrets(required=["KEY"])).secret_names() == ["KEY"]
+    with pytest.raises(ValidationError, match="KEY must be listed"):
+        EvalConfig(**made, secrets=Secrets(required=[]))
