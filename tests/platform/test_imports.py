@@ -145,7 +145,8 @@ def test_a_run_of_another_client_becomes_a_finished_run(site) -> None:
     failed = site.json("GET", "eval-runs/nightly/rollouts/1/1")
     assert failed["failure"]["category"] == "timeout"
     assert info["report"]["failures"][0]["rows"] == [1]
-    assert {k["k"]: k["value"] for k in info["report"]["scores"][0]["pass_at_k"]} == {1: 0.5, 2: 1.0}
+    assert {k["k"]: k["value"] for k in info["report"]["scores"][0]["pass_at_k"]} == {1: 0.5}
+    assert 0 <= info["report"]["scores"][0]["pass_rate_interval"]["low"] < 0.5
 
 
 def test_its_artifacts_and_log_can_be_downloaded_and_nothing_is_left_of_the_upload(site) -> None:

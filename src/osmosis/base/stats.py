@@ -7,6 +7,9 @@ import random
 from collections.abc import Sequence
 from statistics import NormalDist
 
+DEFAULT_KS = (1, 3, 5, 10)
+"""The k of pass@k that are always looked at, as far as there are as many attempts."""
+
 
 def pass_at_k(n: int, c: int, k: int) -> float:
     """The chance that at least one of `k` attempts, drawn from `n` of which `c` passed, passed.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.stats import pass_at_k
+from ..base.stats import DEFAULT_KS, pass_at_k
 from ..engine.loader import load_object
 from ..engine.scoring import FunctionScorer
 from ..errors import LoadError
@@ -35,8 +35,6 @@ __all__ = [
     "load_eval_fns",
     "pass_at_k",
 ]
-
-KS = (1, 3, 5, 10)
 
 
 class EvalFnWrapper:
@@ -250,7 +248,7 @@ def _summary(name: str, rows: list[EvalRowResult], n_runs: int, threshold: float
     at_k = {}
     if n_runs > 1 and table:
         passes = [sum(score >= threshold for score in row) for row in table]
-        for k in (k for k in KS if k <= n_runs):
+        for k in (k for k in DEFAULT_KS if k <= n_runs):
             at_k[k] = statistics.fmean(pass_at_k(n_runs, passed, k) for passed in passes)
     return EvalEvalSummary(
         mean=statistics.fmean(scores),

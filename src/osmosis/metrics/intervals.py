@@ -64,7 +64,7 @@ def distribution(values: Sequence[float]) -> Distribution | None:
         return None
     ordered = sorted(values)
     return Distribution(
-        mean=sum(ordered) / len(ordered),
+        mean=math.fsum(ordered) / len(ordered),
         median=quantile(ordered, 0.5),
         p90=quantile(ordered, 0.9),
         p99=quantile(ordered, 0.99),

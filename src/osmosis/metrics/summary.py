@@ -1,6 +1,7 @@
 """Adds rollouts up to a `Report`, one at a time: constant time per rollout, a few numbers of memory each.
 
-`Summary.running` is cheap enough to show while a run goes on; `Summary.report` computes everything once.
+`Summary.running` is cheap enough to show while a run goes on; `Summary.report` computes everything once, and does not
+depend on the order of the rollouts: however they are split and merged, the report is the same to the last digit.
 A failure counts as 0.0 in `mean` and as nothing in `mean_scored`; a skipped rollout counts nowhere.
 """
 
@@ -8,10 +9,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from bisect import insort
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from osmosis.base.stats import pass_at_k, pass_hat_k, quantile
+from osmosis.base.stats import DEFAULT_KS, pass_at_k, pass_hat_k, quantile
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import FailureCount, Interval, PassAtK, Report, ScoreReport
 from osmosis.records.rollout import Category, Phase, RolloutStatus, Usage
@@ -19,15 +21,23 @@ from osmosis.records.rollout import Category, Phase, RolloutStatus, Usage
 from .counted import Counted, CountedFailure, CountedUsage
 from .intervals import bounded_interval, distribution, mean_interval, rate_interval
 
-DEFAULT_KS = (1, 3, 5, 10)
 _ROWS_SHOWN = 10
 
 Estimate = Callable[[int, int, int], float]
 """Of attempts, passes and k."""
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What decides how rollouts are counted; an `EvalPlan` has it, too."""
+
+    attempts: int
+    pass_threshold: float
+    ks: Sequence[int] | None = None
+
+
 def summarize(
-    rollouts: Iterable[Counted], plan: EvalPlan, *, rows: int | None = None, score_names: Iterable[str] = ()
+    rollouts: Iterable[Counted], plan: EvalPlan | Terms, *, rows: int | None = None, score_names: Iterable[str] = ()
 ) -> Report:
     """The report of these rollouts; `rows` when more were selected than appear."""
     summary = Summary(plan, score_names=score_names)
@@ -38,197 +48,269 @@ def summarize(
 
 @dataclass(slots=True)
 class _Failures:
+    """Of one phase and category: how many, the first message and the first rows, by row and attempt."""
+
     count: int = 0
-    example: str = ""
+    first: tuple[int, int, str] = (0, 0, "")
     rows: list[int] = field(default_factory=list)
 
+    def add(self, count: int, first: tuple[int, int, str], rows: Iterable[int]) -> None:
+        self.first = min(self.first, first) if self.count else first
+        self.count += count
+        for row in rows:
+            if (len(self.rows) < _ROWS_SHOWN or row < self.rows[-1]) and row not in self.rows:
+                insort(self.rows, row)
+                del self.rows[_ROWS_SHOWN:]
 
-class _ScoreSums:
-    """One score function's figures. The arrays hold one entry per row, in order of appearance."""
 
-    def __init__(self, name: str, rows: int = 0, earlier: int = 0) -> None:
-        """`earlier` rollouts on `rows` rows are counted already, without this score."""
+class _Values:
+    """The values of one score, each with its row."""
+
+    def __init__(self, name: str, place: tuple[int, int, int]) -> None:
         self.name = name
-        self.sums = array("d", bytes(8 * rows))
-        self.passes = array("q", bytes(8 * rows))
-        self.values = array("d", bytes(8 * earlier))
+        self.place = place
+        """Orders the scores: by when they were given, else by the first rollout that has one."""
+        self.values = array("d")
+        self.rows = array("q")
         self.total = 0.0
         self.squares = 0.0
         self.passed = 0
-        self.scored = 0
-        self.failed = earlier
 
-    def add(self, slot: int, value: float | None, threshold: float) -> None:
-        if slot == len(self.sums):
-            self.sums.append(0.0)
-            self.passes.append(0)
-        if value is None:
-            self.failed += 1
-            self.values.append(0.0)
-            return
-        self.scored += 1
+    def add(self, row: int, value: float, passed: bool) -> None:
         self.values.append(value)
+        self.rows.append(row)
         self.total += value
         self.squares += value * value
-        self.sums[slot] += value
-        if value >= threshold:
+        if passed:
             self.passed += 1
-            self.passes[slot] += 1
 
-    def brief(self) -> ScoreReport:
-        """Without what needs a look at every rollout."""
-        n = self.scored + self.failed
-        mean = self.total / n if n else None
+    def merge(self, other: _Values) -> None:
+        self.place = min(self.place, other.place)
+        self.values.extend(other.values)
+        self.rows.extend(other.rows)
+        self.total += other.total
+        self.squares += other.squares
+        self.passed += other.passed
+
+    def brief(self, counted: int) -> ScoreReport:
+        """Without what needs a look at every rollout; `counted` rollouts were not skipped."""
+        scored = len(self.values)
+        mean = self.total / counted if counted else None
         return ScoreReport.model_construct(
             name=self.name,
             mean=mean,
-            mean_scored=self.total / self.scored if self.scored else None,
-            std=None if mean is None else math.sqrt(max(0.0, self.squares / n - mean * mean)),
+            mean_scored=self.total / scored if scored else None,
+            std=None if mean is None else math.sqrt(max(0.0, self.squares / counted - mean * mean)),
             min=None,
             max=None,
             median=None,
             passed=self.passed,
-            scored=self.scored,
-            failed=self.failed,
-            pass_rate=self.passed / n if n else None,
+            scored=scored,
+            failed=counted - scored,
+            pass_rate=self.passed / counted if counted else None,
         )
 
-    def full(self, ks: list[int], counted: Sequence[int]) -> ScoreReport:
-        report = self.brief()
-        if not self.values:
-            return ScoreReport(**report.__dict__)
-        ordered = sorted(self.values)
-        multiple = any(n > 1 for n in counted)
+    def full(self, attempts: Mapping[int, int], ks: Sequence[int], threshold: float) -> ScoreReport:
+        """Everything; `attempts` counts the rollouts of each row that were not skipped."""
+        scored, counted = len(self.values), sum(attempts.values())
+        if not counted:
+            return ScoreReport(name=self.name, passed=0, scored=0, failed=0)
+        total, missing = math.fsum(self.values), counted - scored
+        mean = total / counted
+        squares = math.fsum((value - mean) ** 2 for value in self.values) + missing * mean**2
+        ordered = sorted([*self.values, *[0.0] * missing])
+        by_row = _ByRow(self, attempts, threshold)
         return ScoreReport(
-            **{
-                **report.__dict__,
-                "min": ordered[0],
-                "max": ordered[-1],
-                "median": quantile(ordered, 0.5),
-                "mean_interval": self._mean_interval(ordered[0], ordered[-1], counted),
-                "pass_rate_interval": rate_interval(self.passes, counted),
-                "pass_at_k": [p for k in ks if (p := self._over_rows(k, pass_at_k, counted))],
-                "pass_hat_k": [p for k in ks if (p := self._over_rows(k, pass_hat_k, counted))],
-                "flake_rate": self._flake_rate(counted) if multiple else None,
-            }
+            name=self.name,
+            mean=mean,
+            mean_interval=by_row.mean_interval(ordered),
+            mean_scored=total / scored if scored else None,
+            std=math.sqrt(squares / counted),
+            min=ordered[0],
+            max=ordered[-1],
+            median=quantile(ordered, 0.5),
+            passed=self.passed,
+            scored=scored,
+            failed=missing,
+            pass_rate=self.passed / counted,
+            pass_rate_interval=rate_interval(by_row.passes, by_row.sizes),
+            pass_at_k=by_row.over_k(ks, pass_at_k),
+            pass_hat_k=by_row.over_k(ks, pass_hat_k),
+            flake_rate=by_row.flake_rate(),
         )
 
-    def _mean_interval(self, low: float, high: float, counted: Sequence[int]) -> Interval | None:
-        """A score whose values all lie between 0 and 1 is taken to be bounded by them; one of 0 and 1 is a rate."""
-        if low < 0 or high > 1:
-            return mean_interval(self.sums, counted)
-        if self.squares == self.total:  # x * x < x between 0 and 1
-            return rate_interval(self.sums, counted)
-        return bounded_interval(self.sums, counted)
 
-    def _over_rows(self, k: int, estimate: Estimate, counted: Sequence[int]) -> PassAtK | None:
-        enough = [(n, c) for n, c in zip(counted, self.passes, strict=True) if n >= k]
+class _ByRow:
+    """One score added up per row, rows in ascending order."""
+
+    def __init__(self, score: _Values, attempts: Mapping[int, int], threshold: float) -> None:
+        values: dict[int, list[float]] = {row: [] for row in sorted(attempts)}
+        for value, row in zip(score.values, score.rows, strict=True):
+            values[row].append(value)
+        self.sizes = [attempts[row] for row in values]
+        self.sums = [math.fsum(found) for found in values.values()]
+        self.passes = [sum([value >= threshold for value in found]) for found in values.values()]
+
+    def mean_interval(self, ordered: Sequence[float]) -> Interval | None:
+        """A score whose values all lie between 0 and 1 is taken to be bounded by them; one of 0 and 1 is a rate."""
+        if ordered[0] < 0 or ordered[-1] > 1:
+            return mean_interval(self.sums, self.sizes)
+        if all(value in (0.0, 1.0) for value in ordered):
+            return rate_interval(self.sums, self.sizes)
+        return bounded_interval(self.sums, self.sizes)
+
+    def over_k(self, ks: Sequence[int], estimate: Estimate) -> list[PassAtK]:
+        """One point for each k that some row has enough attempts for."""
+        return [point for k in ks if (point := self._at(k, estimate))]
+
+    def _at(self, k: int, estimate: Estimate) -> PassAtK | None:
+        enough = [(n, c) for n, c in zip(self.sizes, self.passes, strict=True) if n >= k]
         if not enough:
             return None
-        values = [estimate(n, c, k) for n, c in enough]
+        known = {(n, c): estimate(n, c, k) for n, c in set(enough)}
+        values = [known[pair] for pair in enough]
         interval = bounded_interval(values, [1] * len(values), most=sum(n for n, _ in enough))
         return PassAtK(k=k, value=sum(values) / len(values), interval=interval, rows=len(values))
 
-    def _flake_rate(self, counted: Sequence[int]) -> float:
-        repeated = [(n, c) for n, c in zip(counted, self.passes, strict=True) if n > 1]
-        return sum(1 for n, c in repeated if 0 < c < n) / len(repeated)
+    def flake_rate(self) -> float | None:
+        repeated = [(n, c) for n, c in zip(self.sizes, self.passes, strict=True) if n > 1]
+        return sum(1 for n, c in repeated if 0 < c < n) / len(repeated) if repeated else None
 
 
-class Summary:
-    """The figures of a run so far."""
+class _Spent:
+    """Tokens and money of a run's models."""
 
-    def __init__(self, plan: EvalPlan, *, score_names: Iterable[str] = ()) -> None:
-        self.plan = plan
-        self._threshold = plan.pass_threshold
-        self.completed = 0
-        self.succeeded = 0
-        self.failed = 0
-        self.skipped = 0
+    def __init__(self) -> None:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
         self.cost_usd: float | None = None
-        self.judge_prompt_tokens = 0
-        self.judge_completion_tokens = 0
-        self.judge_cost_usd: float | None = None
-        self._slots: dict[int, int] = {}
-        self._counted = array("q")  # attempts per row that count, in order of appearance
-        self._scores: dict[str, _ScoreSums] = {}
-        self._durations = array("d")
-        self._tokens = array("d")
-        self._failures: dict[tuple[Phase, Category], _Failures] = {}
-        for name in score_names:
-            self._scores[name] = _ScoreSums(name)
+        self._costs = array("d")
 
-    @property
-    def total_tokens(self) -> int:
-        """The agents' and the judges'."""
-        return self.prompt_tokens + self.completion_tokens + self.judge_prompt_tokens + self.judge_completion_tokens
-
-    @property
-    def total_cost_usd(self) -> float | None:
-        """The agents' and the judges'; None when no price is known."""
-        known = [c for c in (self.cost_usd, self.judge_cost_usd) if c is not None]
-        return sum(known) if known else None
-
-    def add(self, rollout: Counted) -> None:
-        """One more finished rollout."""
-        self.completed += 1
-        self._spend(rollout)
-        row, scores = rollout.row_index, rollout.scores
-        if rollout.failure is not None:
-            self._fail(rollout.failure, row)
-        for score in scores.values():
-            if score.failure is not None:
-                self._fail(score.failure, row)
-            if score.usage is not None:
-                self._judge(score.usage)
-        if rollout.status is RolloutStatus.SKIPPED:
-            self.skipped += 1
-            return
-        if rollout.status is RolloutStatus.SUCCESS:
-            self.succeeded += 1
-        else:
-            self.failed += 1
-        slot = self._slots.get(row)
-        if slot is None:
-            slot = self._slots[row] = len(self._slots)
-            self._counted.append(0)
-        for name in scores:
-            if name not in self._scores:
-                rows = slot if slot == len(self._slots) - 1 and not self._counted[slot] else len(self._slots)
-                self._scores[name] = _ScoreSums(name, rows, self.succeeded + self.failed - 1)
-        self._counted[slot] += 1
-        for name, sums in self._scores.items():
-            found = scores.get(name)
-            sums.add(slot, None if found is None else found.value, self._threshold)
-
-    def _fail(self, failure: CountedFailure, row: int) -> None:
-        entry = self._failures.setdefault((failure.phase, failure.category), _Failures(example=failure.message))
-        entry.count += 1
-        if len(entry.rows) < _ROWS_SHOWN:
-            entry.rows.append(row)
-
-    def _spend(self, rollout: Counted) -> None:
-        usage = rollout.usage
+    def add(self, usage: CountedUsage) -> int:
+        """The tokens of this usage."""
         prompt, completion = usage.prompt_tokens, usage.completion_tokens
         self.prompt_tokens += prompt
         self.completion_tokens += completion
         self.cached_tokens += usage.cached_tokens
         if usage.cost_usd is not None:
             self.cost_usd = (self.cost_usd or 0.0) + usage.cost_usd
-        self._durations.append(rollout.duration_ms)
-        self._tokens.append(prompt + completion)
+            self._costs.append(usage.cost_usd)
+        return prompt + completion
 
-    def _judge(self, usage: CountedUsage) -> None:
-        self.judge_prompt_tokens += usage.prompt_tokens
-        self.judge_completion_tokens += usage.completion_tokens
-        if usage.cost_usd is not None:
-            self.judge_cost_usd = (self.judge_cost_usd or 0.0) + usage.cost_usd
+    def merge(self, other: _Spent) -> None:
+        self.prompt_tokens += other.prompt_tokens
+        self.completion_tokens += other.completion_tokens
+        self.cached_tokens += other.cached_tokens
+        self._costs.extend(other._costs)
+        if other.cost_usd is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + other.cost_usd
+
+    def usage(self, *, exact: bool) -> Usage:
+        return Usage.model_construct(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=self.cached_tokens,
+            cost_usd=math.fsum(self._costs) if exact and self._costs else self.cost_usd,
+        )
+
+
+class Summary:
+    """The figures of a run so far."""
+
+    def __init__(self, plan: EvalPlan | Terms, *, score_names: Iterable[str] = ()) -> None:
+        self.plan = plan
+        self._threshold = plan.pass_threshold
+        self.succeeded = 0
+        self.failed = 0
+        self.skipped = 0
+        self._agents = _Spent()
+        self._judges = _Spent()
+        self._attempts: dict[int, int] = {}
+        """By row: how many rollouts were not skipped."""
+        self._failures: dict[tuple[Phase, Category], _Failures] = {}
+        self._durations = array("d")
+        self._tokens = array("d")
+        given = enumerate(score_names)
+        self._scores: dict[str, _Values] = {name: _Values(name, (-1, i, 0)) for i, name in given}
+
+    @property
+    def completed(self) -> int:
+        return self.succeeded + self.failed + self.skipped
+
+    @property
+    def total_tokens(self) -> int:
+        """The agents' and the judges'."""
+        spent = (self._agents, self._judges)
+        return sum(one.prompt_tokens + one.completion_tokens for one in spent)
+
+    @property
+    def total_cost_usd(self) -> float | None:
+        """The agents' and the judges'; None when no price is known."""
+        known = [one.cost_usd for one in (self._agents, self._judges) if one.cost_usd is not None]
+        return sum(known) if known else None
+
+    def add(self, rollout: Counted) -> None:
+        """One more finished rollout."""
+        self._tokens.append(self._agents.add(rollout.usage))
+        self._durations.append(rollout.duration_ms)
+        if rollout.failure is not None:
+            self._fail(rollout.failure, rollout)
+        for score in rollout.scores.values():
+            if score.failure is not None:
+                self._fail(score.failure, rollout)
+            if score.usage is not None:
+                self._judges.add(score.usage)
+        if rollout.status is RolloutStatus.SKIPPED:
+            self.skipped += 1
+            return
+        row = rollout.row_index
+        self._attempts[row] = self._attempts.get(row, 0) + 1
+        if rollout.status is RolloutStatus.SUCCESS:
+            self.succeeded += 1
+            self._score(rollout, row)
+        else:
+            self.failed += 1
+
+    def _score(self, rollout: Counted, row: int) -> None:
+        for i, (name, score) in enumerate(rollout.scores.items()):
+            values = self._scores.get(name)
+            if values is None:
+                values = self._scores[name] = _Values(name, (row, rollout.attempt, i))
+            elif row <= values.place[0]:
+                values.place = min(values.place, (row, rollout.attempt, i))
+            if score.value is not None:
+                values.add(row, score.value, score.value >= self._threshold)
+
+    def _fail(self, failure: CountedFailure, rollout: Counted) -> None:
+        entry = self._failures.setdefault((failure.phase, failure.category), _Failures())
+        entry.add(1, (rollout.row_index, rollout.attempt, failure.message), (rollout.row_index,))
+
+    def merge(self, other: Summary) -> None:
+        """Count what `other` counted, too: `report` is then that of all rollouts in one pass. `other` stays as it is.
+
+        Both must have been made under the same terms; a rollout that both have seen counts twice.
+        """
+        if _terms(self.plan) != _terms(other.plan):
+            raise ValueError("summaries with other attempts, threshold or ks cannot be merged")
+        self.succeeded += other.succeeded
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self._agents.merge(other._agents)
+        self._judges.merge(other._judges)
+        self._durations.extend(other._durations)
+        self._tokens.extend(other._tokens)
+        for row, count in other._attempts.items():
+            self._attempts[row] = self._attempts.get(row, 0) + count
+        for kind, found in other._failures.items():
+            self._failures.setdefault(kind, _Failures()).add(found.count, found.first, found.rows)
+        for name, values in other._scores.items():
+            self._scores.setdefault(name, _Values(name, values.place)).merge(values)
 
     def running(self, *, rows: int | None = None, duration_ms: float = 0.0) -> Report:
         """The figures so far, without intervals, percentiles and pass@k."""
-        return self._report(rows, duration_ms, [s.brief() for s in self._scores.values()])
+        counted = self.succeeded + self.failed
+        return self._report(rows, duration_ms, [score.brief(counted) for score in self._in_order()], exact=False)
 
     def report(
         self,
@@ -239,12 +321,12 @@ class Summary:
         stopped: str | None = None,
     ) -> Report:
         """Everything. `rows` is how many were selected, when that is more than have appeared."""
-        n = self.plan.attempts
-        ks = sorted({k for k in (*DEFAULT_KS, *(self.plan.ks or ())) if k <= n}) if n > 1 else []
-        report = self._report(rows, duration_ms, [s.full(ks, self._counted) for s in self._scores.values()])
+        ks, threshold, attempts = self._ks(), self._threshold, self._attempts
+        scores = [score.full(attempts, ks, threshold) for score in self._in_order()]
+        report = self._report(rows, duration_ms, scores, exact=True)
         report.failures = [
-            FailureCount(phase=phase, category=category, count=e.count, example=e.example[:500], rows=e.rows)
-            for (phase, category), e in sorted(self._failures.items(), key=lambda pair: -pair[1].count)
+            FailureCount(phase=phase, category=category, count=e.count, example=e.first[2][:500], rows=list(e.rows))
+            for (phase, category), e in sorted(self._failures.items(), key=lambda pair: (-pair[1].count, *pair[0]))
         ]
         report.latency_ms = distribution(self._durations)
         report.tokens = distribution(self._tokens)
@@ -252,9 +334,17 @@ class Summary:
         report.stopped = stopped
         return report
 
-    def _report(self, rows: int | None, duration_ms: float, scores: list[ScoreReport]) -> Report:
-        selected = len(self._slots) if rows is None else rows
-        total = selected * self.plan.attempts
+    def _ks(self) -> list[int]:
+        """With one attempt per row, there is nothing to draw from."""
+        n = self.plan.attempts
+        return sorted({k for k in (*DEFAULT_KS, *(self.plan.ks or ())) if k <= n}) if n > 1 else []
+
+    def _in_order(self) -> list[_Values]:
+        return sorted(self._scores.values(), key=lambda score: (score.place, score.name))
+
+    def _report(self, rows: int | None, duration_ms: float, scores: list[ScoreReport], *, exact: bool) -> Report:
+        selected = len(self._attempts) if rows is None else rows
+        total = max(selected * self.plan.attempts, self.completed)
         scored = scores[0].scored if scores else self.succeeded
         return Report.model_construct(
             rows=selected,
@@ -268,16 +358,11 @@ class Summary:
             coverage=scored / total if total else 0.0,
             scores=scores,
             failures=[],
-            usage=Usage(
-                prompt_tokens=self.prompt_tokens,
-                completion_tokens=self.completion_tokens,
-                cached_tokens=self.cached_tokens,
-                cost_usd=self.cost_usd,
-            ),
-            judge_usage=Usage(
-                prompt_tokens=self.judge_prompt_tokens,
-                completion_tokens=self.judge_completion_tokens,
-                cost_usd=self.judge_cost_usd,
-            ),
+            usage=self._agents.usage(exact=exact),
+            judge_usage=self._judges.usage(exact=exact),
             duration_ms=duration_ms,
         )
+
+
+def _terms(plan: EvalPlan | Terms) -> Terms:
+    return Terms(plan.attempts, plan.pass_threshold, tuple(plan.ks or ()))

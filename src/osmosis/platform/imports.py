@@ -20,6 +20,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, OsmosisError, ValidationError
+from osmosis.metrics.summary import Summary, Terms
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 
@@ -28,7 +29,6 @@ from .context import Platform
 from .security.tokens import new_token
 from .services import imports, rollouts
 from .services.import_manifest import ARTIFACT, LOGS, REPORT, LocalRun
-from .services.import_report import Tally
 from .services.import_rollouts import Find, read_all
 
 log = logging.getLogger("osmosis.platform.imports")
@@ -117,16 +117,20 @@ def _read(row: tables.Import, find: Find, draft: Path) -> imports.Reading:
     """Every rollout, checked, one line each in `draft`; the report that came along, or one made from them."""
     local = LocalRun.model_validate(row.run)
     evaluation = local.evaluation_config
-    tally = Tally(attempts=evaluation.n, pass_threshold=evaluation.pass_threshold)
+    summary = Summary(Terms(evaluation.n, evaluation.pass_threshold))
+    seen: set[int] = set()
+    spent_ms = 0.0
     with draft.open("wb") as out:
         for rollout in read_all(find):
-            tally.add(rollout)
+            summary.add(rollout)
+            seen.add(rollout.row_index)
+            spent_ms += rollout.duration_ms
             out.write(rollout.to_line())
     selected = local.experiment_config.dataset.selected_source_rows
-    rows = sorted(set(selected) | tally.rows if isinstance(selected, list) else tally.rows)
-    report = _given_report(find(REPORT)) or tally.report(rows=len(rows))
-    if report.completed != tally.count:
-        raise ValidationError(f"{REPORT} is about {report.completed} rollouts, but {tally.count} were sent")
+    rows = sorted(set(selected) | seen if isinstance(selected, list) else seen)
+    report = _given_report(find(REPORT)) or summary.report(rows=len(rows), duration_ms=spent_ms)
+    if report.completed != summary.completed:
+        raise ValidationError(f"{REPORT} is about {report.completed} rollouts, but {summary.completed} were sent")
     return imports.Reading(rows, report)
 
 

@@ -1,9 +1,11 @@
 """Figures of a run: failures are zeros in one mean and nothing in the other, and never hidden."""
 
+import random
+
 import pytest
 
 from osmosis.engine.outcome import read_outcome
-from osmosis.metrics.summary import Summary, summarize
+from osmosis.metrics.summary import Summary, Terms, summarize
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
 
 
@@ -110,3 +112,59 @@ def test_running_figures_agree_with_the_final_ones(make_plan):
     assert running.primary.mean == pytest.approx(final.primary.mean)
     assert running.primary.pass_rate == final.primary.pass_rate
     assert running.completed == final.completed == 50
+
+
+def many(source, count):
+    """Rollouts of every kind, with values whose sum depends on the order in which it is made."""
+    made = []
+    for i in range(count):
+        status = source.choice(["success"] * 6 + ["failed", "skipped"])
+        value = source.choice([None, 0.0, 1.0, 0.1, 0.7, 1e16, -1e16, source.random()])
+        usage = Usage(prompt_tokens=source.randrange(99), cost_usd=source.choice([None, 0.1, 1e-17, 3.7]))
+        one = rollout(source.randrange(12), i, value, status=status, usage=usage, duration_ms=source.random() * 1e5)
+        if status != "failed" and source.random() < 0.3:
+            failure = Failure(phase=Phase.SCORE, category=Category.TIMEOUT, message=f"late {i}")
+            one.scores["judge"] = Score(name="judge", failure=failure, usage=Usage(prompt_tokens=3, cost_usd=0.1))
+        made.append(one)
+    return made
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_merged_summaries_of_any_split_give_the_report_of_one_pass(make_plan, seed):
+    source = random.Random(seed)
+    plan = make_plan(attempts=4, ks=[2])
+    names = source.choice([[], ["f"], ["given", "judge"]])
+    found = many(source, source.randrange(80))
+    whole = summarize(found, plan, score_names=names)
+    source.shuffle(found)
+    parts = [Summary(plan, score_names=names) for _ in range(source.randrange(1, 6))]
+    for one in found:
+        source.choice(parts).add(one)
+    first, *rest = parts
+    for part in rest:
+        first.merge(part)
+    assert first.report() == whole
+    assert first.running().completed == whole.completed == len(found)
+
+
+def test_summaries_under_other_terms_are_not_merged(make_plan):
+    with pytest.raises(ValueError, match="threshold"):
+        Summary(make_plan()).merge(Summary(Terms(attempts=1, pass_threshold=0.5)))
+
+
+def test_a_sum_loses_no_digit_to_its_order(make_plan):
+    found = [rollout(row, 0, value) for row, value in enumerate([1e16, 1.0, -1e16, 1.0])]
+    assert summarize(found, make_plan()).primary.mean == 0.5
+
+
+def test_failures_show_the_first_rows_once_however_they_arrive(make_plan):
+    found = [rollout(row, attempt, status="failed") for row in reversed(range(30)) for attempt in range(2)]
+    (failures,) = summarize(found, make_plan(attempts=2)).failures
+    assert (failures.count, failures.rows) == (60, list(range(10)))
+
+
+def test_what_a_failed_rollout_brought_is_no_score(make_plan):
+    broken = rollout(0, 0, status="failed")
+    broken.scores["f"] = Score(name="f", value=1.0)
+    score = summarize([broken, rollout(1, 0, 1.0)], make_plan()).primary
+    assert (score.scored, score.failed, score.passed) == (1, 1, 1)
