@@ -21,7 +21,7 @@ from osmosis.sdk.grader import Grader
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
 from osmosis.sdk.workflow import AgentWorkflow
 from osmosis.serve.drive.client import served
-from osmosis.serve.drive.gate import RolloutGate
+from osmosis.serve.drive.endpoint import RolloutEndpoint
 from osmosis.serve.drive.traingate import TrainGate
 from osmosis.serve.server.app import create_rollout_server
 from osmosis.testing.endpoint import ModelEndpoint, Reply
@@ -174,7 +174,7 @@ async def test_a_rollout_that_waits_in_the_servers_own_queue_has_its_whole_time(
 
 def test_a_state_that_is_read_again_is_no_new_stage() -> None:
     """Polls repeat it: a stage that began anew with each of them would never be old enough to be named as stuck."""
-    gate = RolloutGate("r", "http://127.0.0.1:9")
+    gate = RolloutEndpoint("r", "http://127.0.0.1:9")
     told: list[str] = []
     gate.on_state = told.append
     for state in ("queued", "running", "running", "running", "grading", "grading"):

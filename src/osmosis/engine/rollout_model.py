@@ -134,22 +134,3 @@ def plain_tools(tools: Any) -> list[dict[str, Any]] | None:
     if not tools:
         return None
     return [tool if isinstance(tool, dict) else tool.model_dump(mode="json", exclude_none=True) for tool in tools]
-
-
-def completion_body(done: Completion) -> dict[str, Any]:
-    """A completion in the shape of a chat-completions reply."""
-    usage = done.usage
-    return {
-        "id": done.raw_id or "chatcmpl-local",
-        "object": "chat.completion",
-        "model": done.model,
-        "choices": [{"index": 0, "message": done.message, "finish_reason": done.finish_reason}],
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "total_tokens": usage.total_tokens,
-            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        },
-        "token_ids": done.token_ids,
-        "logprobs": done.logprobs,
-    }

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from osmosis.errors import ModelError
+from osmosis.llm.chat_format import completion_body
 from osmosis.llm.model import Model
 from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan
@@ -22,7 +23,7 @@ from .agent import Agent
 from .clock import Deadline
 from .ended import REWARD, Ended, rollout_of, tool_results
 from .failures import failure_of, overrun
-from .rollout_model import RolloutLLM, completion_body
+from .rollout_model import RolloutLLM
 from .task import Task
 
 LOCAL_URL = "http://local-rollout.local"

@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import uuid
 
 from aiohttp import web
 
 from osmosis.llm import ChatRequest, open_model
+from osmosis.llm.chat_format import completion_body, completion_events
 from osmosis.records.plan import ModelSpec
-from osmosis.serve.drive.sse import completion_body, completion_events
 
 _NOT_PARAMS = {"messages", "tools", "model", "stream", "stream_options"}
 
@@ -35,12 +34,12 @@ def endpoint_app(
         params = {name: value for name, value in body.items() if name not in _NOT_PARAMS}
         answer = await model.complete(ChatRequest(messages=body["messages"], tools=body.get("tools"), params=params))
         await asyncio.sleep(delay_s)
-        name, made = str(body.get("model")), f"chatcmpl-{uuid.uuid4().hex}"
+        name = str(body.get("model"))
         if not body.get("stream"):
-            return web.json_response(completion_body(answer, completion_id=made, model=name))
+            return web.json_response(completion_body(answer, model=name))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        for event in completion_events(answer, completion_id=made, model=name, with_usage=True):
+        for event in completion_events(answer, model=name, with_usage=True):
             await response.write(event)
         return response
 

@@ -9,10 +9,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
 
+from osmosis.engine.clock import Waits
 from osmosis.engine.failures import overrun
 from osmosis.engine.rollout import tool_results
 from osmosis.engine.rollout_model import waiting
@@ -22,9 +23,18 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score
 
 from ..server.delivery import open_session
-from .drivers import Driver, Driver02, Driver03, Driver04, Ended, Generation, RolloutLost, Wire, generation_of
-from .gate import RolloutGate
-from .patience import Patience
+from .drivers import (
+    Driver,
+    Driver02,
+    Driver03,
+    Driver04,
+    Generation,
+    RolloutLost,
+    ServerClient,
+    ServerResult,
+    generation_of,
+)
+from .endpoint import RolloutEndpoint
 from .traingate import TrainGate
 
 if TYPE_CHECKING:
@@ -33,6 +43,8 @@ if TYPE_CHECKING:
 REQUEST_TIMEOUT_S = 30.0
 GRACE_S = 60.0
 UNLIMITED_S = 3600.0
+Passed = Literal["agent", "whole"]
+
 WATCH_EVERY_S = 1.0
 _NEEDS_KEY = "/rollout/key-check/status"
 DEAD_AFTER = 3
@@ -56,16 +68,16 @@ async def served(
     `NetworkError` when there is no healthy server to begin with.
     """
     async with open_session() as session:
-        wire = Wire(session, server_url, api_key, REQUEST_TIMEOUT_S)
-        found, capacity = await _detect(wire)
+        client = ServerClient(session, server_url, api_key, REQUEST_TIMEOUT_S)
+        found, capacity = await _detect(client)
         spoken = generation or found
         driver: Driver
         if spoken == "0.2":
-            driver = Driver02(wire, plan, gate.base_url)
+            driver = Driver02(client, plan, gate.base_url)
         else:
-            driver = Driver04(wire, plan) if spoken == "0.4" else Driver03(wire, plan)
-        server = _Served(driver, gate, plan, server_url, capacity)
-        watcher = asyncio.create_task(server.watch_process(died) if died else server.watch_health(wire))
+            driver = Driver04(client, plan) if spoken == "0.4" else Driver03(client, plan)
+        server = ServedRollouts(driver, gate, plan, server_url, capacity)
+        watcher = asyncio.create_task(server.watch_process(died) if died else server.watch_health(client))
         try:
             yield server.rollout
         finally:
@@ -81,7 +93,7 @@ async def check_key(server_url: str, api_key: str | None) -> None:
     """
     async with open_session() as session:
         try:
-            status, _, _ = await Wire(session, server_url, api_key, REQUEST_TIMEOUT_S).ask("GET", _NEEDS_KEY)
+            status, _, _ = await ServerClient(session, server_url, api_key, REQUEST_TIMEOUT_S).ask("GET", _NEEDS_KEY)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
             return
     if status in (401, 403):
@@ -92,25 +104,25 @@ async def check_key(server_url: str, api_key: str | None) -> None:
         )
 
 
-async def _detect(wire: Wire) -> tuple[Generation, int | None]:
+async def _detect(client: ServerClient) -> tuple[Generation, int | None]:
     """The generation, and how many rollouts the server runs at once (None: it does not say)."""
     try:
-        status, body, _ = await wire.ask("GET", "/health")
+        status, body, _ = await client.ask("GET", "/health")
         if status != 200:
             raise NetworkError(
-                f"{wire.url}/health answered {status}", hint="check that this is the URL of a rollout server"
+                f"{client.url}/health answered {status}", hint="check that this is the URL of a rollout server"
             )
         return generation_of(body)
     except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as exc:
         raise NetworkError(
-            f"no rollout server answers at {wire.url}: {exc or type(exc).__name__}",
+            f"no rollout server answers at {client.url}: {exc or type(exc).__name__}",
             hint="start it, or check host and port",
         ) from exc
     except RolloutLost as exc:
-        raise NetworkError(f"{wire.url}: {exc}", hint="check that this is the URL of a rollout server") from exc
+        raise NetworkError(f"{client.url}: {exc}", hint="check that this is the URL of a rollout server") from exc
 
 
-class _Served:
+class ServedRollouts:
     """The rollouts of one server."""
 
     def __init__(self, driver: Driver, gate: TrainGate, plan: EvalPlan, url: str, capacity: int | None) -> None:
@@ -121,7 +133,7 @@ class _Served:
         self._plan = plan
         self._url = url
         self._death: RolloutLost | None = None
-        self._runs: set[asyncio.Task[Ended]] = set()
+        self._runs: set[asyncio.Task[ServerResult]] = set()
         self._cancels: set[asyncio.Task[None]] = set()
 
     async def rollout(self, task: Task) -> Rollout:
@@ -134,47 +146,47 @@ class _Served:
     async def _attempt(self, task: Task) -> Rollout:
         task.enter("rollout server")
         started_at, started = utc_now(), time.perf_counter()
-        gate = self._gate.open_rollout(task.rollout_id, row_index=task.row.index, attempt=task.attempt)
-        patience = self._patience(gate, task)
+        endpoint = self._gate.open_rollout(task.rollout_id, row_index=task.row.index, attempt=task.attempt)
+        limits = self._time_limits(endpoint, task)
         try:
             try:
-                ended = await self._bounded(gate, task, patience)
+                ended = await self._bounded(endpoint, task, limits)
             except RolloutLost as exc:
-                self._cancel(gate.rollout_id)
-                ended = Ended(exc.failure)
+                self._cancel(endpoint.rollout_id)
+                ended = ServerResult(exc.failure)
             except asyncio.CancelledError:
-                self._cancel(gate.rollout_id)
+                self._cancel(endpoint.rollout_id)
                 raise
-            rollout = _rollout(task, gate, ended)
+            rollout = _rollout(task, endpoint, ended)
             rollout.started_at = started_at
-            rollout.duration_ms = max(0.0, time.perf_counter() - started - patience.waits.seconds) * 1000
+            rollout.duration_ms = max(0.0, time.perf_counter() - started - limits.waits.seconds) * 1000
             return rollout
         finally:
-            self._gate.close_rollout(gate)
+            self._gate.close_rollout(endpoint)
 
-    def _patience(self, gate: RolloutGate, task: Task) -> Patience:
+    def _time_limits(self, endpoint: RolloutEndpoint, task: Task) -> RolloutTimeLimits:
         agent_s = self._plan.timeouts.agent_s if self._driver.tells_limits else None
-        patience = Patience(agent_s, self._limit())
+        limits = RolloutTimeLimits(agent_s, self._limit())
 
         def state(stage: str) -> None:
             task.enter(stage)
             if stage == "score":
-                patience.end()
+                limits.end()
 
         def wait(seconds: float) -> None:
             task.enter(waiting(seconds))
-            patience.wait(seconds)
+            limits.wait(seconds)
 
-        gate.on_state, gate.on_wait, gate.on_begin = state, wait, patience.begin
-        return patience
+        endpoint.on_state, endpoint.on_wait, endpoint.on_begin = state, wait, limits.begin
+        return limits
 
-    async def _bounded(self, gate: RolloutGate, task: Task, patience: Patience) -> Ended:
+    async def _bounded(self, endpoint: RolloutEndpoint, task: Task, limits: RolloutTimeLimits) -> ServerResult:
         if self._death is not None:
             raise self._death
-        run = asyncio.create_task(self._driver.run(gate, task.row))
+        run = asyncio.create_task(self._driver.run(endpoint, task.row))
         self._runs.add(run)
         try:
-            passed = await patience.over(run, lambda: self._driver.agent_runs(gate))
+            passed = await limits.over(run, lambda: self._driver.agent_runs(endpoint))
             if passed is None and not run.cancelled():
                 return run.result()
             if self._death is not None:
@@ -224,12 +236,12 @@ class _Served:
         said = f" with exit code {code}" if isinstance(code, int) else ""
         self._die(f"the rollout server ended{said} while rollouts were running")
 
-    async def watch_health(self, wire: Wire) -> None:
+    async def watch_health(self, client: ServerClient) -> None:
         refusals = 0
         while refusals < DEAD_AFTER:
             await asyncio.sleep(WATCH_EVERY_S)
             try:
-                await wire.ask("GET", "/health")
+                await client.ask("GET", "/health")
                 refusals = 0
             except aiohttp.ClientConnectorError:
                 refusals += 1
@@ -245,7 +257,61 @@ class _Served:
             run.cancel()
 
 
-def _rollout(task: Task, gate: RolloutGate, ended: Ended) -> Rollout:
+class RolloutTimeLimits:
+    """The two time limits of one rollout, in seconds: its agent's (None = it has none of its own) and that of
+    everything. Neither counts time that a model call spent waiting for a rate limit. Only this side knows of such
+    waits, so the agent's limit is kept here; the server is given more, as a backstop for when nobody is here any more.
+    """
+
+    def __init__(self, agent_s: float | None, whole_s: float) -> None:
+        self.waits = Waits()
+        self._agent_s = agent_s
+        now = asyncio.get_running_loop().time()
+        self._whole_ends = now + whole_s
+        self._agent_ends = None if agent_s is None else now + agent_s
+
+    def wait(self, seconds: float) -> None:
+        """A wait for a rate limit begins."""
+        fresh = self.waits.add(seconds)
+        self._whole_ends += fresh
+        if self._agent_ends is not None:
+            self._agent_ends += fresh
+
+    def begin(self) -> None:
+        """The agent starts now; what came before was the server's queue."""
+        if self._agent_ends is not None and self._agent_s is not None:
+            self._agent_ends = asyncio.get_running_loop().time() + self._agent_s
+
+    def end(self) -> None:
+        """The agent is done; what follows has limits of its own."""
+        self._agent_ends = None
+
+    async def over(self, run: asyncio.Task[Any], agent_runs: Callable[[], Awaitable[bool | None]]) -> Passed | None:
+        """Waits for `run`; which limit passed before it was done, None when it was.
+
+        `agent_runs` is asked when the agent's limit passes: False = it is done, None = it has not begun.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            ends = self._whole_ends if self._agent_ends is None else min(self._whole_ends, self._agent_ends)
+            done, _ = await asyncio.wait([run], timeout=max(0.0, ends - loop.time()))
+            if done:
+                return None
+            now = loop.time()
+            if now >= self._whole_ends:
+                return "whole"
+            if self._agent_ends is not None and now >= self._agent_ends:
+                runs = await agent_runs()
+                if run.done():
+                    return None
+                if self._agent_ends is None or loop.time() < self._agent_ends:
+                    continue  # told meanwhile that it began, or ended, or waits
+                if runs:
+                    return "agent"
+                self.end() if runs is False else self.begin()
+
+
+def _rollout(task: Task, endpoint: RolloutEndpoint, ended: ServerResult) -> Rollout:
     sample, failure = ended.sample, ended.failure
     scores: dict[str, Score] = {}
     status = RolloutStatus.SUCCESS
@@ -254,12 +320,12 @@ def _rollout(task: Task, gate: RolloutGate, ended: Ended) -> Rollout:
         failure = None
     elif failure is not None:
         status = RolloutStatus.FAILED
-        failure = _true_cause(failure, gate)
+        failure = _true_cause(failure, endpoint)
     elif sample is not None and sample.remove_sample:
         status = RolloutStatus.SKIPPED
     elif sample is not None and sample.reward is not None:
         scores["reward"] = Score(name="reward", value=sample.reward)
-    messages = sample.messages if sample is not None and sample.messages else gate.messages
+    messages = sample.messages if sample is not None and sample.messages else endpoint.messages
     measured = {**(ended.metrics or {}), **(sample.metrics if sample is not None else {})}
     return Rollout(
         rollout_id=task.rollout_id,
@@ -269,19 +335,19 @@ def _rollout(task: Task, gate: RolloutGate, ended: Ended) -> Rollout:
         messages=messages or task.row.messages(),
         scores=scores,
         failure=failure,
-        finish_reason=ended.finish_reason or gate.finish_reason,
-        usage=gate.usage,
-        calls=list(gate.calls),
+        finish_reason=ended.finish_reason or endpoint.finish_reason,
+        usage=endpoint.usage,
+        calls=list(endpoint.calls),
         num_tool_calls=tool_results(messages),
-        model=next((call.model for call in reversed(gate.calls) if call.model), None),
+        model=next((call.model for call in reversed(endpoint.calls) if call.model), None),
         metrics={key: float(value) for key, value in measured.items() if _is_number(value)},
         info=dict(sample.extra_fields) if sample is not None else {},
     )
 
 
-def _true_cause(failure: Failure, gate: RolloutGate) -> Failure:
-    """The gate saw the model fail: its category beats what the agent made of the error."""
-    error = gate.model_error
+def _true_cause(failure: Failure, endpoint: RolloutEndpoint) -> Failure:
+    """The endpoint saw the model fail: its category beats what the agent made of the error."""
+    error = endpoint.model_error
     if error is None or failure.category in (Category.SERVER_DIED, Category.CANCELLED):
         return failure
     return Failure(

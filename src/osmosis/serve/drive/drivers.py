@@ -21,13 +21,13 @@ from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.wire import LEASE_HEADER, RolloutAccepted, RolloutInit, RolloutState04, ServerHealth, WireSample
 from osmosis.records.wire02 import LoopStatus, RolloutRequest
 
-from .gate import RolloutGate
+from .endpoint import RolloutEndpoint
 
 Generation = Literal["0.2", "0.3", "0.4"]
 
 MAX_RETRY_AFTER_S = 60.0
 LOOK_S = 5.0
-_WIRE_WORDS = {
+_WIRE_CATEGORIES = {
     "timeout": Category.TIMEOUT,
     "validation_error": Category.BAD_REQUEST,
     "http_error": Category.SERVER_ERROR,
@@ -44,7 +44,7 @@ class RolloutLost(Exception):
 
 
 @dataclass
-class Ended:
+class ServerResult:
     """What the server said in the end."""
 
     failure: Failure | None = None
@@ -59,15 +59,15 @@ class Driver(Protocol):
     tells_limits: bool
     """Whether the server is given the agent's limit."""
 
-    async def run(self, gate: RolloutGate, row: Row) -> Ended: ...
+    async def run(self, endpoint: RolloutEndpoint, row: Row) -> ServerResult: ...
 
-    async def agent_runs(self, gate: RolloutGate) -> bool | None:
+    async def agent_runs(self, endpoint: RolloutEndpoint) -> bool | None:
         """Whether the agent is at work now; None = it waits in the server's queue, False = it is done."""
 
     async def cancel(self, rollout_id: str) -> None: ...
 
 
-class Wire:
+class ServerClient:
     """Requests to one rollout server over one connection pool."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, api_key: str | None, timeout_s: float) -> None:
@@ -132,47 +132,49 @@ class Wire:
 
 
 class Driver03:
-    """Callbacks: the gate hears the end."""
+    """Callbacks: the model endpoint hears the end."""
 
     tells_limits = True
 
-    def __init__(self, wire: Wire, plan: EvalPlan) -> None:
-        self._wire = wire
+    def __init__(self, client: ServerClient, plan: EvalPlan) -> None:
+        self._client = client
         self._plan = plan
 
-    async def run(self, gate: RolloutGate, row: Row) -> Ended:
-        init = rollout_init(gate, row, self._plan)
-        init.controller_api_key = gate.callback_key
-        init.completion_callback_url = gate.completion_callback_url
-        init.grader_callback_url = gate.grader_callback_url
-        await self._wire.submit("/rollout", init)
-        await gate.result()
-        completion, grader = gate.completion, gate.grader
+    async def run(self, endpoint: RolloutEndpoint, row: Row) -> ServerResult:
+        init = rollout_init(endpoint, row, self._plan)
+        init.controller_api_key = endpoint.callback_key
+        init.completion_callback_url = endpoint.completion_callback_url
+        init.grader_callback_url = endpoint.grader_callback_url
+        await self._client.submit("/rollout", init)
+        await endpoint.result()
+        completion, grader = endpoint.completion, endpoint.grader
         if completion is not None and completion.status != "success":
             sample = grader.sample if grader else None
-            failure = completion.failure or worded(completion.err_category, completion.err_message, completion.status)
-            return Ended(failure, sample)
+            failure = completion.failure or failure_said(
+                completion.err_category, completion.err_message, completion.status
+            )
+            return ServerResult(failure, sample)
         if grader is None or grader.status == "success":
-            return Ended(None, grader.sample if grader else None)
+            return ServerResult(None, grader.sample if grader else None)
         if grader.failure is not None:
-            return Ended(grader.failure, grader.sample)
-        failure = worded(grader.err_category, grader.err_message, "failure")
+            return ServerResult(grader.failure, grader.sample)
+        failure = failure_said(grader.err_category, grader.err_message, "failure")
         if completion is not None:  # the agent's own success came first, so this is the grader's failure
             failure.phase = Phase.SCORE
             if failure.category is Category.AGENT_ERROR:
                 failure.category = Category.SCORE_ERROR
-        return Ended(failure, grader.sample)
+        return ServerResult(failure, grader.sample)
 
-    async def agent_runs(self, gate: RolloutGate) -> bool | None:
-        if gate.completion is not None:
+    async def agent_runs(self, endpoint: RolloutEndpoint) -> bool | None:
+        if endpoint.completion is not None:
             return False
-        if gate.calls:
+        if endpoint.calls:
             return True
-        health = await self._wire.look("/health")  # this generation tells no states: a queue is all there is to see
+        health = await self._client.look("/health")  # this generation tells no states: a queue is all there is to see
         return None if ((health or {}).get("concurrency") or {}).get("queued") else True
 
     async def cancel(self, rollout_id: str) -> None:
-        await self._wire.cancel(rollout_id)
+        await self._client.cancel(rollout_id)
 
 
 class Driver04:
@@ -180,12 +182,12 @@ class Driver04:
 
     tells_limits = True
 
-    def __init__(self, wire: Wire, plan: EvalPlan) -> None:
-        self._wire = wire
+    def __init__(self, client: ServerClient, plan: EvalPlan) -> None:
+        self._client = client
         self._plan = plan
 
-    async def run(self, gate: RolloutGate, row: Row) -> Ended:
-        answer = await self._wire.submit("/rollout", rollout_init(gate, row, self._plan))
+    async def run(self, endpoint: RolloutEndpoint, row: Row) -> ServerResult:
+        answer = await self._client.submit("/rollout", rollout_init(endpoint, row, self._plan))
         try:
             accepted = RolloutAccepted.model_validate_json(answer)
         except BadShape as exc:
@@ -197,22 +199,22 @@ class Driver04:
             asked = loop.time()
             state = await self._read(accepted)
             # A read that came back before its time tells of a change: the rollout was queued until now.
-            changed = gate.state == "queued" or loop.time() - asked < 0.9 * accepted.result_wait_timeout_sec
-            if state.status == "running" and gate.state != "running" and changed and gate.on_begin is not None:
-                gate.on_begin()
-            gate.tell(state.status)
+            changed = endpoint.state == "queued" or loop.time() - asked < 0.9 * accepted.result_wait_timeout_sec
+            if state.status == "running" and endpoint.state != "running" and changed and endpoint.on_begin is not None:
+                endpoint.on_begin()
+            endpoint.tell(state.status)
             if state.status == "success":
-                return Ended(None, state.sample)
+                return ServerResult(None, state.sample)
             if state.status in ("failure", "cancelled"):
-                failure = state.failure or worded(state.err_category, state.err_message, state.status)
-                return Ended(failure, state.sample)
+                failure = state.failure or failure_said(state.err_category, state.err_message, state.status)
+                return ServerResult(failure, state.sample)
 
-    async def agent_runs(self, gate: RolloutGate) -> bool | None:
-        state = (await self._wire.look(f"/rollout/{gate.rollout_id}/status") or {}).get("status")
+    async def agent_runs(self, endpoint: RolloutEndpoint) -> bool | None:
+        state = (await self._client.look(f"/rollout/{endpoint.rollout_id}/status") or {}).get("status")
         return None if state == "queued" else state in (None, "running", "unknown")
 
     async def cancel(self, rollout_id: str) -> None:
-        await self._wire.cancel(rollout_id)
+        await self._client.cancel(rollout_id)
 
     async def _read(self, accepted: RolloutAccepted) -> RolloutState04:
         """One state; errors are tried again while the lease lasts."""
@@ -224,7 +226,7 @@ class Driver04:
             tries += 1
             lost: RolloutLost
             try:
-                status, body, _ = await self._wire.ask(
+                status, body, _ = await self._client.ask(
                     "GET",
                     path,
                     wait_s=accepted.result_wait_timeout_sec,
@@ -235,7 +237,8 @@ class Driver04:
                 if status == 404:
                     raise RolloutLost(
                         Category.SERVER_DIED,
-                        f"the rollout server at {self._wire.url} does not know the rollout any more: it was restarted",
+                        f"the rollout server at {self._client.url} "
+                        "does not know the rollout any more: it was restarted",
                     )
                 lost = refused(path, status, body)
                 if status < 500 and status != 429:
@@ -243,11 +246,11 @@ class Driver04:
             except BadShape as exc:
                 raise RolloutLost(Category.BAD_RESPONSE, f"GET {path} did not answer with a rollout state") from exc
             except aiohttp.ClientConnectorError as exc:
-                lost = RolloutLost(*unreachable(self._wire.url, exc))
+                lost = RolloutLost(*unreachable(self._client.url, exc))
                 if tries > 2:
                     raise lost from exc
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as exc:
-                lost = RolloutLost(*unreachable(self._wire.url, exc))
+                lost = RolloutLost(*unreachable(self._client.url, exc))
             delay = min(0.25 * 2 ** min(tries - 1, 5), 8.0)
             if loop.time() + delay > lease_ends:
                 raise lost
@@ -259,42 +262,42 @@ class Driver02:
 
     tells_limits = False
 
-    def __init__(self, wire: Wire, plan: EvalPlan, gate_url: str) -> None:
-        self._wire = wire
+    def __init__(self, client: ServerClient, plan: EvalPlan, gate_url: str) -> None:
+        self._client = client
         self._plan = plan
         self._gate_url = gate_url
 
-    async def run(self, gate: RolloutGate, row: Row) -> Ended:
-        gate.expect_tools()
+    async def run(self, endpoint: RolloutEndpoint, row: Row) -> ServerResult:
+        endpoint.expect_tools()
         request = RolloutRequest(
-            rollout_id=gate.rollout_id,
+            rollout_id=endpoint.rollout_id,
             server_url=self._gate_url,
             messages=row.messages(),
             completion_params=dict(self._plan.model.params),
             max_turns=self._plan.max_turns,
             max_tokens_total=self._plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
-            metadata={**row.data, **_place(gate)},
-            api_key=gate.bearer,
+            metadata={**row.data, **_place(endpoint)},
+            api_key=endpoint.bearer,
         )
-        answer = await self._wire.submit("/v1/rollout/init", request)
+        answer = await self._client.submit("/v1/rollout/init", request)
         try:
             tools = orjson.loads(answer).get("tools")
         except (orjson.JSONDecodeError, AttributeError) as exc:
             raise RolloutLost(Category.BAD_RESPONSE, "the answer to /v1/rollout/init is not an object") from exc
-        gate.know_tools(tools)
-        await gate.result()
-        response = gate.response
+        endpoint.know_tools(tools)
+        await endpoint.result()
+        response = endpoint.response
         assert response is not None
         failure = None
         if response.status is LoopStatus.ERROR:
-            failure = response.failure or worded("agent_error", response.error_message, "failure")
+            failure = response.failure or failure_said("agent_error", response.error_message, "failure")
         metrics = response.metrics.model_dump() if response.metrics else {}
         sample = WireSample(
             messages=response.final_messages, reward=response.reward, extra_fields=response.extra_fields
         )
-        return Ended(failure, sample, finish_reason=response.finish_reason, metrics=metrics)
+        return ServerResult(failure, sample, finish_reason=response.finish_reason, metrics=metrics)
 
-    async def agent_runs(self, gate: RolloutGate) -> bool | None:
+    async def agent_runs(self, endpoint: RolloutEndpoint) -> bool | None:
         """This generation keeps limits of its own and tells nothing."""
         return True
 
@@ -316,7 +319,7 @@ def generation_of(health: bytes) -> tuple[Generation, int | None]:
     return "0.4" if parsed.process_id is not None or parsed.lifecycle is not None else "0.3", capacity
 
 
-def rollout_init(gate: RolloutGate, row: Row, plan: EvalPlan) -> RolloutInit:
+def rollout_init(endpoint: RolloutEndpoint, row: Row, plan: EvalPlan) -> RolloutInit:
     """What every `POST /rollout` says. The metadata is the row's own, else the whole row; what only an agent loop
     understands travels in `extra_fields`."""
     agent_s = plan.timeouts.agent_s
@@ -324,27 +327,27 @@ def rollout_init(gate: RolloutGate, row: Row, plan: EvalPlan) -> RolloutInit:
         initial_messages=row.messages(),
         label=row.ground_truth,
         metadata=row.metadata if row.metadata is not None else dict(row.data),
-        rollout_id=gate.rollout_id,
-        chat_completions_url=gate.chat_completions_url,
-        llm_api_key=gate.bearer,
+        rollout_id=endpoint.rollout_id,
+        chat_completions_url=endpoint.chat_completions_url,
+        llm_api_key=endpoint.bearer,
         # Waits for rate limits are not the agent's time, so its limit is kept on our side: this is the backstop.
         agent_timeout_sec=None if agent_s is None else agent_s + plan.retry.rate_limit_budget_s,
         grader_timeout_sec=plan.timeouts.score_s,
         extra_fields={
             "max_turns": plan.max_turns,
             "max_tokens_total": plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
-            "metadata": _place(gate),
+            "metadata": _place(endpoint),
         },
     )
 
 
-def _place(gate: RolloutGate) -> dict[str, Any]:
-    return {"row_index": gate.row_index, "execution_mode": "eval", "run_index": gate.attempt}
+def _place(endpoint: RolloutEndpoint) -> dict[str, Any]:
+    return {"row_index": endpoint.row_index, "execution_mode": "eval", "run_index": endpoint.attempt}
 
 
-def worded(category: str | None, message: str | None, status: str) -> Failure:
+def failure_said(category: str | None, message: str | None, status: str) -> Failure:
     """The failure behind the two keys that every server sends."""
-    known = Category.CANCELLED if status == "cancelled" else _WIRE_WORDS.get(category or "", Category.AGENT_ERROR)
+    known = Category.CANCELLED if status == "cancelled" else _WIRE_CATEGORIES.get(category or "", Category.AGENT_ERROR)
     return Failure(phase=Phase.AGENT, category=known, message=message or f"the rollout server said only {status!r}")
 
 

@@ -10,7 +10,6 @@ import asyncio
 import hmac
 import logging
 import time
-import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
@@ -20,6 +19,7 @@ from aiohttp import web
 from pydantic import ValidationError as BadShape
 
 from osmosis.errors import ModelError
+from osmosis.llm.chat_format import completion_body, completion_events
 from osmosis.llm.model import ChatRequest, Model
 from osmosis.records.base import Record
 from osmosis.records.rollout import Category, ModelCall
@@ -27,8 +27,7 @@ from osmosis.records.wire import CompletionCallback, GraderCallback, check_rollo
 from osmosis.records.wire02 import RolloutResponse
 
 from ..server.auth import token_of
-from .gate import RolloutGate
-from .sse import completion_body, completion_events
+from .endpoint import RolloutEndpoint
 
 log = logging.getLogger("osmosis.serve")
 
@@ -47,13 +46,14 @@ _STATUS = {
 _REPEATED_ALREADY = 424
 """The model behind the gate failed after its own retries: a status that no client library tries again."""
 
+JsonObject = dict[str, Any]
 Shape = TypeVar("Shape", bound=Record)
 
 
 class GateObserver(Protocol):
     """Hears every model call of every rollout."""
 
-    def model_call(self, gate: RolloutGate, call: ModelCall) -> None: ...
+    def model_call(self, endpoint: RolloutEndpoint, call: ModelCall) -> None: ...
 
 
 class TrainGate:
@@ -70,12 +70,12 @@ class TrainGate:
         self._host = host
         self._port = port
         self._observer = observer
-        self._gates: dict[str, RolloutGate] = {}
-        self._closed: OrderedDict[str, RolloutGate] = OrderedDict()
+        self._open: dict[str, RolloutEndpoint] = {}
+        self._closed: OrderedDict[str, RolloutEndpoint] = OrderedDict()
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[_answer_problems])
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[_answer_errors])
         app.router.add_get("/health", self._health)
         app.router.add_post("/v1/rollouts/{rollout_id}/chat/completions", self._chat)
         app.router.add_post("/v1/rollouts/{rollout_id}/completion", self._completion)
@@ -96,62 +96,62 @@ class TrainGate:
             await self._runner.cleanup()
             self._runner = None
 
-    def open_rollout(self, rollout_id: str, *, row_index: int = 0, attempt: int = 0) -> RolloutGate:
+    def open_rollout(self, rollout_id: str, *, row_index: int = 0, attempt: int = 0) -> RolloutEndpoint:
         """The endpoint of one rollout; `ValueError` for an unsafe id or one that is open already."""
         check_rollout_id(rollout_id)
-        if rollout_id in self._gates:
+        if rollout_id in self._open:
             raise ValueError(f"rollout {rollout_id} is open already")
-        gate = RolloutGate(rollout_id, self.base_url, row_index=row_index, attempt=attempt)
-        gate.know_tools(None)
-        self._gates[rollout_id] = gate
-        return gate
+        endpoint = RolloutEndpoint(rollout_id, self.base_url, row_index=row_index, attempt=attempt)
+        endpoint.know_tools(None)
+        self._open[rollout_id] = endpoint
+        return endpoint
 
-    def close_rollout(self, gate: RolloutGate) -> None:
+    def close_rollout(self, endpoint: RolloutEndpoint) -> None:
         """Later model calls of this rollout are answered 404; a repeated callback is still acknowledged for a while."""
-        if self._gates.get(gate.rollout_id) is gate:
-            del self._gates[gate.rollout_id]
-        gate.close()
-        self._closed[gate.rollout_id] = gate
+        if self._open.get(endpoint.rollout_id) is endpoint:
+            del self._open[endpoint.rollout_id]
+        endpoint.close()
+        self._closed[endpoint.rollout_id] = endpoint
         while len(self._closed) > CLOSED_KEPT:
             self._closed.popitem(last=False)
 
     async def _health(self, _: web.Request) -> web.Response:
-        return _json({"status": "healthy", "service": "traingate", "open_rollouts": len(self._gates)})
+        return _json({"status": "healthy", "service": "traingate", "open_rollouts": len(self._open)})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        gate = self._gate(request.match_info["rollout_id"], request, "bearer")
-        return await self._answer(gate, request, await _object(request))
+        endpoint = self._endpoint(request.match_info["rollout_id"], request, "bearer")
+        return await self._answer(endpoint, request, await _object(request))
 
     async def _chat02(self, request: web.Request) -> web.StreamResponse:
         body = await _object(request)
-        gate = self._gate(str(body.get("rollout_id", "")), request, "bearer")
+        endpoint = self._endpoint(str(body.get("rollout_id", "")), request, "bearer")
         body.pop("logprobs", None)  # always on in this generation, also against models that refuse it
         if "tools" not in body:
             try:
-                await gate.tools_known(TOOLS_WAIT_S)
+                await endpoint.tools_known(TOOLS_WAIT_S)
             except asyncio.TimeoutError:
-                raise _Problem(424, "the rollout's init was never answered", Category.BAD_REQUEST.value) from None
-            body["tools"] = gate.tools
-        return await self._answer(gate, request, body)
+                raise EndpointError(424, "the rollout's init was never answered", Category.BAD_REQUEST.value) from None
+            body["tools"] = endpoint.tools
+        return await self._answer(endpoint, request, body)
 
     async def _completion(self, request: web.Request) -> web.Response:
-        gate = self._gate(request.match_info["rollout_id"], request, "callback_key", closed=True)
+        endpoint = self._endpoint(request.match_info["rollout_id"], request, "callback_key", closed=True)
         message = _shape(CompletionCallback, await request.read())
-        gate.take_completion(message, final=False)
-        return _json(self._ack(gate))
+        endpoint.take_completion(message, final=False)
+        return _json(self._ack(endpoint))
 
     async def _grader(self, request: web.Request) -> web.Response:
-        gate = self._gate(request.match_info["rollout_id"], request, "callback_key", closed=True)
-        gate.take_grader(_shape(GraderCallback, await request.read()))
-        return _json(self._ack(gate))
+        endpoint = self._endpoint(request.match_info["rollout_id"], request, "callback_key", closed=True)
+        endpoint.take_grader(_shape(GraderCallback, await request.read()))
+        return _json(self._ack(endpoint))
 
     async def _completed02(self, request: web.Request) -> web.Response:
         message = _shape(RolloutResponse, await request.read())
-        gate = self._gate(message.rollout_id, request, "bearer", closed=True)
-        gate.take_response(message)
+        endpoint = self._endpoint(message.rollout_id, request, "bearer", closed=True)
+        endpoint.take_response(message)
         return _json({"status": "ok"})
 
-    def _ack(self, gate: RolloutGate) -> dict[str, Any]:
+    def _ack(self, endpoint: RolloutEndpoint) -> JsonObject:
         """The acknowledgement carries what the gate knows and the rollout does not: usage and cost of each call."""
         calls = [
             {
@@ -161,74 +161,75 @@ class TrainGate:
                 "cost_usd": call.usage.cost_usd,
                 "model_name": call.model,
             }
-            for call in gate.calls
+            for call in endpoint.calls
             if call.error is None
         ]
         name = self.model.spec.name
-        samples = {gate.rollout_id: {"model_name": name, "llm_call_metrics": calls}}
+        samples = {endpoint.rollout_id: {"model_name": name, "llm_call_metrics": calls}}
         return {"status": "ok", "trajectory": {"model_name": name, "samples": samples}}
 
-    def _gate(self, rollout_id: str, request: web.Request, key: str, *, closed: bool = False) -> RolloutGate:
-        gate = self._gates.get(rollout_id) or (self._closed.get(rollout_id) if closed else None)
-        if gate is None:
-            raise _Problem(404, f"no open rollout {rollout_id!r} here", "not_found")
+    def _endpoint(self, rollout_id: str, request: web.Request, key: str, *, closed: bool = False) -> RolloutEndpoint:
+        endpoint = self._open.get(rollout_id) or (self._closed.get(rollout_id) if closed else None)
+        if endpoint is None:
+            raise EndpointError(404, f"no open rollout {rollout_id!r} here", "not_found")
         token = token_of(request.headers.get("Authorization", "").encode("utf-8", "surrogateescape"))
-        if token is None or not hmac.compare_digest(token, getattr(gate, key).encode()):
-            raise _Problem(401, "the bearer is missing or belongs to another rollout", "auth")
-        return gate
+        if token is None or not hmac.compare_digest(token, getattr(endpoint, key).encode()):
+            raise EndpointError(401, "the bearer is missing or belongs to another rollout", "auth")
+        return endpoint
 
-    async def _answer(self, gate: RolloutGate, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        asked = self._chat_request(gate, body)
+    async def _answer(
+        self, endpoint: RolloutEndpoint, request: web.Request, body: dict[str, Any]
+    ) -> web.StreamResponse:
+        asked = self._asked(endpoint, body)
         started = time.perf_counter()
         try:
             done = await self.model.complete(asked)
         except ModelError as exc:
-            self._observe(gate, gate.record_failure(started, asked.messages, exc))
+            self._observe(endpoint, endpoint.record_failure(started, asked.messages, exc))
             status = _STATUS.get(exc.category, _REPEATED_ALREADY)
-            raise _Problem(status, exc.message, exc.category) from exc
-        self._observe(gate, gate.record(started, asked.messages, done))
-        completion_id = done.raw_id or f"chatcmpl-{uuid.uuid4().hex}"
-        model = self.model.spec.name
+            raise EndpointError(status, exc.message, exc.category) from exc
+        self._observe(endpoint, endpoint.record(started, asked.messages, done))
+        name = self.model.spec.name
         if not body.get("stream"):
-            return _json(completion_body(done, completion_id=completion_id, model=model))
+            return _json(completion_body(done, model=name))
         options = body.get("stream_options")
         with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         await response.prepare(request)
-        events = completion_events(done, completion_id=completion_id, model=model, with_usage=with_usage)
+        events = completion_events(done, model=name, with_usage=with_usage)
         await response.write(b"".join(events))
         await response.write_eof()
         return response
 
-    def _chat_request(self, gate: RolloutGate, body: dict[str, Any]) -> ChatRequest:
+    def _asked(self, endpoint: RolloutEndpoint, body: JsonObject) -> ChatRequest:
         messages = body.get("messages")
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-            raise _Problem(400, "messages must be a list of objects", Category.BAD_REQUEST.value)
+            raise EndpointError(400, "messages must be a list of objects", Category.BAD_REQUEST.value)
         if body.get("n") not in (None, 1):
-            raise _Problem(400, "n must be 1: a rollout is one conversation", Category.BAD_REQUEST.value)
+            raise EndpointError(400, "n must be 1: a rollout is one conversation", Category.BAD_REQUEST.value)
         if routing := sorted(_ROUTING & body.keys()):
             message = f"{', '.join(routing)}: a rollout does not choose its model's endpoint or key"
-            raise _Problem(400, message, Category.BAD_REQUEST.value)
+            raise EndpointError(400, message, Category.BAD_REQUEST.value)
         tools = body.get("tools") or None
         if tools is not None and not isinstance(tools, list):
-            raise _Problem(400, "tools must be a list", Category.BAD_REQUEST.value)
+            raise EndpointError(400, "tools must be a list", Category.BAD_REQUEST.value)
         params = {key: value for key, value in body.items() if key not in _NOT_PARAMS and value is not None}
         return ChatRequest(
             messages=messages,
             tools=tools,
             params=params,
-            rollout_id=gate.rollout_id,
-            row_index=gate.row_index,
-            attempt=gate.attempt,
-            on_wait=gate.wait,
+            rollout_id=endpoint.rollout_id,
+            row_index=endpoint.row_index,
+            attempt=endpoint.attempt,
+            on_wait=endpoint.wait,
         )
 
-    def _observe(self, gate: RolloutGate, call: ModelCall) -> None:
+    def _observe(self, endpoint: RolloutEndpoint, call: ModelCall) -> None:
         if self._observer is not None:
-            self._observer.model_call(gate, call)
+            self._observer.model_call(endpoint, call)
 
 
-class _Problem(Exception):
+class EndpointError(Exception):
     """An error in the shape that OpenAI clients show: `{"error": {"message", "type", "code"}}`."""
 
     def __init__(self, status: int, message: str, code: str) -> None:
@@ -239,12 +240,12 @@ class _Problem(Exception):
 
 
 @web.middleware
-async def _answer_problems(
+async def _answer_errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     try:
         return await handler(request)
-    except _Problem as exc:
+    except EndpointError as exc:
         # Client libraries would repeat what the gate has repeated already.
         return web.Response(
             body=orjson.dumps(exc.body),
@@ -258,13 +259,13 @@ def _json(body: object) -> web.Response:
     return web.Response(body=orjson.dumps(body), content_type="application/json")
 
 
-async def _object(request: web.Request) -> dict[str, Any]:
+async def _object(request: web.Request) -> JsonObject:
     try:
         body = orjson.loads(await request.read())
     except orjson.JSONDecodeError as exc:
-        raise _Problem(400, f"the body is not JSON: {exc}", Category.BAD_REQUEST.value) from exc
+        raise EndpointError(400, f"the body is not JSON: {exc}", Category.BAD_REQUEST.value) from exc
     if not isinstance(body, dict):
-        raise _Problem(400, "the body must be an object", Category.BAD_REQUEST.value)
+        raise EndpointError(400, "the body must be an object", Category.BAD_REQUEST.value)
     return body
 
 
@@ -272,4 +273,4 @@ def _shape(shape: type[Shape], body: bytes) -> Shape:
     try:
         return shape.model_validate_json(body)
     except BadShape as exc:
-        raise _Problem(422, str(exc), Category.BAD_REQUEST.value) from exc
+        raise EndpointError(422, str(exc), Category.BAD_REQUEST.value) from exc

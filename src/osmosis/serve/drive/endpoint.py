@@ -1,5 +1,6 @@
-"""One rollout as the train gate sees it: its own URL prefix and bearers, every model call it made, the callbacks
-that arrived, and the end that somebody waits for. A second terminal message with other content is counted, not taken.
+"""The model endpoint of one rollout, as the train gate keeps it: its own URL prefix and bearers, every model call it
+made, the callbacks that arrived, and the end that somebody waits for. A second terminal message with other content is
+counted, not taken.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ GRADER_GRACE_S = 2.0
 
 
 @dataclass(eq=False)
-class RolloutGate:
+class RolloutEndpoint:
     """What one rollout calls and what it reported. Times in `calls` count from the opening, in milliseconds."""
 
     rollout_id: str
@@ -85,7 +86,7 @@ class RolloutGate:
     def is_done(self) -> bool:
         return self._done.is_set()
 
-    async def result(self, timeout: float | None = None) -> RolloutGate:
+    async def result(self, timeout: float | None = None) -> RolloutEndpoint:
         """Waits for the terminal message (itself, for its `completion`, `grader` or `response`); TimeoutError else."""
         await asyncio.wait_for(self._done.wait(), timeout)
         return self

@@ -5,18 +5,20 @@ from the finished answer, so an error of the model still has an HTTP status; wha
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import orjson
 
-from osmosis.llm.model import Completion
+from .model import Completion
 
 CHUNK_CHARS = 200
 
 
-def completion_body(done: Completion, *, completion_id: str, model: str) -> dict[str, Any]:
-    """A `chat.completion` object; token ids and log-probabilities ride along when the model gave them."""
+def completion_body(done: Completion, *, model: str = "") -> dict[str, Any]:
+    """A `chat.completion` object; `model` is named when the completion does not say which it was. Token ids and
+    log-probabilities ride along when the model gave them."""
     choice: dict[str, Any] = {
         "index": 0,
         "message": done.message,
@@ -24,7 +26,7 @@ def completion_body(done: Completion, *, completion_id: str, model: str) -> dict
         "logprobs": None,
     }
     body: dict[str, Any] = {
-        "id": completion_id,
+        "id": _id(done),
         "object": "chat.completion",
         "created": int(time.time()),
         "model": done.model or model,
@@ -51,10 +53,10 @@ def usage_body(done: Completion) -> dict[str, Any]:
     }
 
 
-def completion_events(done: Completion, *, completion_id: str, model: str, with_usage: bool) -> Iterator[bytes]:
+def completion_events(done: Completion, *, model: str, with_usage: bool) -> Iterator[bytes]:
     """The same completion as server-sent events: role, content, tool calls, finish reason, usage, `[DONE]`."""
     head = {
-        "id": completion_id,
+        "id": _id(done),
         "object": "chat.completion.chunk",
         "created": int(time.time()),
         "model": done.model or model,
@@ -77,6 +79,10 @@ def completion_events(done: Completion, *, completion_id: str, model: str, with_
     if with_usage:
         yield b"data: " + orjson.dumps({**head, "choices": [], "usage": usage_body(done)}) + b"\n\n"
     yield b"data: [DONE]\n\n"
+
+
+def _id(done: Completion) -> str:
+    return done.raw_id or f"chatcmpl-{uuid.uuid4().hex}"
 
 
 def _call_deltas(index: int, call: dict[str, Any]) -> Iterator[dict[str, Any]]:
