@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from .. import paths
 from .._version import __version__
+from ..base import paths
 from ..errors import InternalError
 
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
@@ -50,7 +50,7 @@ def bug_text(bug: BaseException, words: Sequence[str], environ: Mapping[str, str
 
 def redacted(text: str, words: Sequence[str], environ: Mapping[str, str]) -> str:
     """The text without secret values, credentials in URLs and the home folder."""
-    from ..engine.redact import Redactor
+    from ..base.redact import Redactor
 
     text = Redactor([v for v in _secrets(words, environ) if len(v) >= 4]).text(text)
     text = _URL_USER.sub("***", text)

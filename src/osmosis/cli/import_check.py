@@ -9,7 +9,7 @@ import asyncio
 import subprocess
 from typing import TYPE_CHECKING
 
-from .. import paths
+from ..base import paths
 from ..errors import OsmosisError
 from ..records.problem import Problem
 

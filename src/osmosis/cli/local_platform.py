@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import paths
+from ..base import paths
 from ..errors import Conflict, PlatformError, ValidationError
 
 DEFAULT_PORT = 7575

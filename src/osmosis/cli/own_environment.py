@@ -43,7 +43,7 @@ def continue_inside(ctx: AppContext, root: Path, rollout: str) -> None:
 
 
 def _environment(ctx: AppContext, project: Any, install_to: Path) -> tuple[str, dict[str, str]]:
-    from .. import paths
+    from ..base import paths
     from ..base.wheel import build_wheel
     from ..jobs.environment import Builder
     from ..jobs.log import JobLog

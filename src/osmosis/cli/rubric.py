@@ -233,7 +233,7 @@ def _judge_info(model: str, base_url: str | None, api_key: str | None, api_key_e
 def _target(ctx: AppContext, output: str | None, rubric_id: str) -> Path:
     """The report's file; a folder or nothing gets `rubric_eval_result_<unix seconds>.json`."""
     if output is None:
-        from ..paths import cache_dir
+        from ..base.paths import cache_dir
 
         slug = re.sub(r"[^A-Za-z0-9_-]+", "_", rubric_id).strip("_").lower() or "rubric"
         folder = cache_dir(ctx.environ) / "eval_result" / slug

@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from .. import paths
+from ..base import paths
 from ..errors import (
     CredentialsParseFailed,
     CredentialsUnavailable,

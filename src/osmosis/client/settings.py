@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from .. import paths
+from ..base import paths
 from ..errors import ValidationError
 
 ALLOW_INSECURE = "OSMOSIS_ALLOW_INSECURE_PLATFORM_URL"

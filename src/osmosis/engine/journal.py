@@ -19,13 +19,12 @@ import orjson
 from pydantic import ValidationError as PydanticError
 from pydantic_core import PydanticSerializationError
 
+from osmosis.base.redact import Redactor
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
-
-from .redact import Redactor
 
 if TYPE_CHECKING:
     from .outcome import Outcome

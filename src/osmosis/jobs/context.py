@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from osmosis.engine.redact import Redactor
+from osmosis.base.redact import Redactor
 from osmosis.records.report import Report
 from osmosis.records.run import JobSpec, Progress, Stage
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from osmosis.engine.redact import Redactor
+from osmosis.base.redact import Redactor
 from osmosis.errors import InternalError, LeaseLost, NetworkError, OsmosisError
 from osmosis.records.base import Record
 from osmosis.records.run import HeartbeatReply, JobResult, LogLine, MetricPoint, Progress

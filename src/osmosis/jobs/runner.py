@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from osmosis.engine.redact import Redactor
+from osmosis.base.redact import Redactor
 from osmosis.errors import LeaseLost, OsmosisError
 from osmosis.records.config import EvalConfig
 from osmosis.records.report import Report

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from osmosis.paths import data_dir as default_data_dir
+from osmosis.base.paths import data_dir as default_data_dir
 
 DEFAULT_PORT = 7575
 

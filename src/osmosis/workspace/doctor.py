@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from .. import paths
+from ..base import paths
 from ..records.problem import Problem
 from ..records.source import Source
 from .config import ConfigFile, check_file

@@ -1,10 +1,10 @@
 """Which platform."""
 
+from osmosis.base.paths import (
+    DEFAULT_PLATFORM_URL as DEFAULT_PLATFORM_URL,
+)
 from osmosis.client.settings import (
     platform_url as platform_url,
-)
-from osmosis.paths import (
-    DEFAULT_PLATFORM_URL as DEFAULT_PLATFORM_URL,
 )
 
 __all__ = [

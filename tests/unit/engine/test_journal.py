@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import pytest
 
+from osmosis.base.redact import MARK, Redactor
 from osmosis.engine.journal import Journal, KeySet
-from osmosis.engine.redact import MARK, Redactor
 from osmosis.errors import Conflict, NotFound
 from osmosis.records.plan import Timeouts
 from osmosis.records.rollout import Rollout, RolloutStatus

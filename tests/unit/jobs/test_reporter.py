@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from osmosis.base.redact import Redactor
 from osmosis.engine.journal import Journal
-from osmosis.engine.redact import Redactor
 from osmosis.errors import LeaseLost, NetworkError
 from osmosis.jobs.reporter import Reporter
 from osmosis.records.report import Report

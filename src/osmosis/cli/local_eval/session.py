@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...base.redact import Redactor
 from ...engine.dataset import DatasetFacts, read_rows, scan_dataset
 from ...engine.evaluate import Options, evaluate
 from ...engine.identity import digest, plan_hashes, provenance
 from ...engine.journal import Journal, KeySet
 from ...engine.limiter import Limiter
-from ...engine.redact import Redactor
 from ...engine.results import check_output, config_part, summary_part, write_results
 from ...engine.resume import ResumePlan, apply, plan_resume
 from ...engine.scoring import Scorer, close_scorers, load_scorers
@@ -321,7 +321,7 @@ class Session:
     def open_model(self, spec: ModelSpec, key: str | None, limiter: Limiter | None = None) -> Model:
         cache = None
         if self.plan.cache:
-            from ...paths import cache_dir
+            from ...base.paths import cache_dir
 
             cache = cache_dir(self.ctx.environ) / "answers"
         return open_model(

@@ -16,7 +16,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from osmosis.paths import data_dir
+from osmosis.base.paths import data_dir
 from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
 
 from .auth import BearerGuard

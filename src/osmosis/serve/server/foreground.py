@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from osmosis.base.paths import DEFAULT_PLATFORM_URL
 from osmosis.errors import OsmosisError
-from osmosis.paths import DEFAULT_PLATFORM_URL
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.harbor.backend import HarborBackend

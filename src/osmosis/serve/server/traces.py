@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError as BadShape
 
 from osmosis._version import __version__
-from osmosis.engine.redact import Redactor
+from osmosis.base.redact import Redactor
 from osmosis.records.base import utc_now
 from osmosis.records.rollout import Message
 from osmosis.records.trajectory import CallbackAnswer, ModelUsage, build_trajectory

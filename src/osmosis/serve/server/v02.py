@@ -19,7 +19,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import ValidationError as BadShape
 from starlette.applications import Starlette
 
-from osmosis.paths import DEFAULT_PLATFORM_URL
+from osmosis.base.paths import DEFAULT_PLATFORM_URL
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
 from osmosis.records.wire02 import (

@@ -1,20 +1,30 @@
 """Takes declared secrets out of whatever is written: by exact value, in each form it may appear in.
 
-Knows values, not patterns: it never guesses what a secret looks like. A value shorter than four characters is
-left alone, since its replacement would destroy ordinary text.
+Knows values, not patterns: it never guesses what a secret looks like, but for the user name and password of a URL.
+A value shorter than four characters is left alone, since its replacement would destroy ordinary text.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 MARK = "[redacted]"
 _SHORTEST = 4
+_URL_USER = re.compile(r"(://)[^/\s]*@")
+
+log = logging.getLogger(__name__)
+
+
+def without_credentials(text: str) -> str:
+    """`https://user:token@host/x` becomes `https://host/x`, wherever it stands in the text."""
+    return _URL_USER.sub(r"\1", text)
 
 
 class Redactor:
@@ -47,6 +57,25 @@ class Redactor:
         if isinstance(value, (list, tuple)):
             return [self.data(v) for v in value]
         return value
+
+    def files(self, folder: Path) -> int:
+        """Rewrites every file beneath `folder` that holds a secret; returns how many did. Packed files are not
+        opened, links not followed; a file that cannot be read or written is logged and left."""
+        changed = 0
+        if self._bytes is None:
+            return changed
+        for path in folder.rglob("*"):
+            if path.is_symlink() or not path.is_file():
+                continue
+            try:
+                body = path.read_bytes()
+                clean = self._bytes.sub(MARK.encode(), body)
+                if clean != body:
+                    path.write_bytes(clean)
+                    changed += 1
+            except OSError as exc:
+                log.warning("%s cannot be searched for secrets: %s", path, exc)
+        return changed
 
 
 def _forms(value: str) -> Iterable[str]:

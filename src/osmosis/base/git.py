@@ -1,0 +1,248 @@
+"""The one place where git is started: through GitPython, with an environment that is chosen, never asking a question.
+
+Three environments exist. `users_environ` is the person's own, for their workspace. `sealed_environ` is for bare
+repositories of ours: no personal or system configuration reaches it. `fetching_environ` is for reading somebody's
+remote and keeps what that may need (home, ssh agent, proxies). The last two run no hook, no `ext::` transport and no
+submodule. No credential of a URL leaves in an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from osmosis.errors import PlatformError
+
+from .processes import kill_group, kill_tree
+from .redact import without_credentials
+
+if TYPE_CHECKING:
+    from git import Git as GitPython
+
+_QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+_KEPT = frozenset(
+    {
+        "HOME", "USER", "LOGNAME", "TMPDIR", "SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "SSL_CERT_FILE",
+        "SSL_CERT_DIR", "CURL_CA_BUNDLE", "NIX_SSL_CERT_FILE", "LD_LIBRARY_PATH", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO",
+    }
+)  # fmt: skip
+"""What a fetch may need of the environment, besides `*_proxy`."""
+_SETTINGS = {
+    "safe.directory": "*",
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.askPass": "",
+    "credential.interactive": "false",
+    "protocol.ext.allow": "never",
+    "fetch.recurseSubmodules": "false",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+}
+_TELLING = ("fatal:", "error:", "ssh:", "remote:", "Host key", "!")
+_ENV = "/usr/bin/env"
+_REAP_S = 5.0
+
+
+class GitError(PlatformError):
+    """Git refused; the message carries its last words, `stderr` all of them, both without credentials."""
+
+    def __init__(self, message: str, *, hint: str | None = None, stderr: str = "", **details: object) -> None:
+        super().__init__(message, hint=hint, **details)
+        self.stderr = stderr
+
+
+class GitMissing(GitError):
+    """There is no git on this machine, or not on PATH."""
+
+
+class GitTimeout(GitError):
+    """Git was not done in time, and was stopped with all it had started."""
+
+
+class NoRepository(GitError):
+    """The folder is in no git repository."""
+
+
+def users_environ(environ: Mapping[str, str] | None = None, **more: str) -> dict[str, str]:
+    """The person's own environment (this process's, unless given) with prompts and optional locks off."""
+    return {**(os.environ if environ is None else environ), **_QUIET, **more}
+
+
+def sealed_environ(environ: Mapping[str, str], *, settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Of `environ` only PATH: nothing of the person's configuration. `settings` are configuration keys of git."""
+    made = _safe_environ(environ, settings)
+    made.update({"HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull})
+    return made
+
+
+def fetching_environ(environ: Mapping[str, str], *, settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """With the credential helpers, ssh keys and proxies of whoever started this process."""
+    kept = {name: value for name, value in environ.items() if name in _KEPT or name.lower().endswith("_proxy")}
+    return {**_safe_environ(environ, settings), **kept}
+
+
+def _safe_environ(environ: Mapping[str, str], settings: Mapping[str, str] | None) -> dict[str, str]:
+    pairs = {**_SETTINGS, **(settings or {})}
+    made = {
+        **_QUIET,
+        "PATH": environ.get("PATH") or os.defpath,
+        "GIT_ASKPASS": "",
+        "GCM_INTERACTIVE": "never",
+        "GIT_CONFIG_COUNT": str(len(pairs)),
+    }
+    for number, (key, value) in enumerate(pairs.items()):
+        made[f"GIT_CONFIG_KEY_{number}"] = key
+        made[f"GIT_CONFIG_VALUE_{number}"] = value
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Git:
+    """Git in one place with one environment. Every call raises `GitError` when git does not end with success."""
+
+    cwd: Path | None = None
+    environ: Mapping[str, str] = field(default_factory=users_environ, repr=False)
+    """All of it: what is not in here, git does not see."""
+    git_dir: Path | None = None
+    """A bare repository; None: what git finds from `cwd` on."""
+    timeout_s: float | None = None
+    """Seconds for one command; then it is killed with everything it started. None: no limit."""
+    own_group: bool = False
+    """Away from the terminal: nothing can ask there, and no Ctrl-C reaches it."""
+
+    @classmethod
+    def bare(cls, git_dir: Path | None, environ: Mapping[str, str], *, timeout_s: float = 60.0) -> Git:
+        """For a server's repositories, or with None for a command that needs none."""
+        return cls(None, environ, git_dir, timeout_s, own_group=True)
+
+    def run(self, *args: str, stdin: bytes | None = None, timeout_s: float | None = None) -> bytes:
+        """One command; what it wrote to standard output."""
+        process = self._start(args, stdin is not None)
+        return self._outcome(process, args, stdin, timeout_s)
+
+    def text(self, *args: str, timeout_s: float | None = None) -> str:
+        """`run`, as text without the last line end; bytes that are no UTF-8 are surrogates (`shown` replaces them)."""
+        return self.run(*args, timeout_s=timeout_s).decode("utf-8", "surrogateescape").removesuffix("\n")
+
+    async def text_async(self, *args: str, log: Callable[[str], None] | None = None) -> str:
+        """`text` without blocking the event loop; a cancelled call ends git. `log` gets what it wrote to stderr."""
+        import asyncio  # costs a short command more than all of its own code
+
+        await asyncio.to_thread(_library)
+        process = self._start(args, False)
+        work = asyncio.ensure_future(asyncio.to_thread(self._outcome, process, args, None, None, log))
+        try:
+            out = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self._kill(process)
+            await asyncio.wait([work])
+            work.exception()
+            raise
+        return out.decode("utf-8", "surrogateescape").removesuffix("\n")
+
+    def _start(self, args: tuple[str, ...], piped: bool) -> subprocess.Popen[bytes]:
+        library = _library()
+        program = shutil.which("git", path=self.environ.get("PATH"))
+        if program is None:
+            raise _missing()
+        command = [program, *([f"--git-dir={self.git_dir}"] if self.git_dir else []), *args]
+        if hidden := [name for name in os.environ if name not in self.environ]:
+            # GitPython adds to this process's environment and cannot take away from it.
+            command = [_ENV, *(word for name in hidden for word in ("-u", name)), *command]
+        running = library(None if self.cwd is None else str(self.cwd)).execute(
+            command,
+            istream=subprocess.PIPE if piped else None,
+            as_process=True,
+            env=dict(self.environ),
+            start_new_session=self.own_group,
+        )
+        process: subprocess.Popen[bytes] = running.proc  # type: ignore[assignment]
+        running.proc = None  # its finalizer would end the process behind our back
+        return process
+
+    def _outcome(
+        self,
+        process: subprocess.Popen[bytes],
+        args: tuple[str, ...],
+        stdin: bytes | None,
+        timeout_s: float | None,
+        log: Callable[[str], None] | None = None,
+    ) -> bytes:
+        limit = self.timeout_s if timeout_s is None else timeout_s
+        try:
+            out, err = process.communicate(stdin, timeout=limit)
+        except subprocess.TimeoutExpired:
+            raise GitTimeout(f"git {_name(args)} took longer than {limit:g} s and was stopped") from None
+        finally:
+            if process.returncode is None:
+                self._kill(process)
+                _reap(process)
+        said = without_credentials(err.decode("utf-8", "replace")).strip()
+        if log:
+            for line in said.splitlines():
+                log(line)
+        if process.returncode != 0:
+            raise _explained(args, said, process.returncode)
+        return out
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        if process.returncode is None:
+            (kill_group if self.own_group else kill_tree)(process.pid)
+
+
+def shown(text: str) -> str:
+    """Output of git for people and for JSON: bytes that are no UTF-8 replaced."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def last_words(stderr: str) -> str:
+    """The lines of git's error output that say what happened, at most 500 characters."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    telling = [line for line in lines if line.startswith(_TELLING)]
+    return "; ".join((telling or lines)[-3:])[:500] or "no message"
+
+
+def _library() -> type[GitPython]:
+    try:
+        from git import Git as GitPython  # a tenth of a second: only who runs git pays it
+    except ImportError:  # what it raises where there is no git
+        raise _missing() from None
+    return GitPython
+
+
+def _missing() -> GitMissing:
+    return GitMissing("git is not installed, or not on PATH", hint="install git 2.25 or newer")
+
+
+def _name(args: tuple[str, ...]) -> str:
+    return next((word for word in args if re.match(r"^[a-z][a-z-]*$", word)), "")
+
+
+def _explained(args: tuple[str, ...], stderr: str, status: int) -> GitError:
+    lower = stderr.lower()
+    if "not a git repository" in lower:
+        return NoRepository("this is not a git repository", hint="git init, or osmosis init", stderr=stderr)
+    if "dubious ownership" in lower:
+        folder = re.search(r"at '([^']+)'", stderr)
+        return GitError(
+            "git does not trust this repository: it belongs to another user",
+            hint=f"git config --global --add safe.directory {folder[1] if folder else '<folder>'}",
+            stderr=stderr,
+        )
+    return GitError(f"git {_name(args)} failed: {last_words(stderr)}", stderr=stderr, exit_status=status)
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.communicate(timeout=_REAP_S)
+    except subprocess.TimeoutExpired:  # something it started got away and holds the pipe
+        streams: tuple[IO[bytes] | None, ...] = (process.stdin, process.stdout, process.stderr)
+        for stream in streams:
+            if stream is not None:
+                stream.close()

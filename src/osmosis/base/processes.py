@@ -1,0 +1,66 @@
+"""Processes on this machine: tell one from a later one with the same id, and end a group or a tree of them.
+
+A process is named by its id and its start together, so an id that was given to somebody else is never signalled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+
+import psutil
+
+
+def start_token(pid: int) -> str | None:
+    """A text that changes when the id is used by another process; None when there is no such process, or a dead one
+    that nobody has waited for."""
+    try:
+        process = psutil.Process(pid)
+        started = process.create_time()
+        if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            return None
+    except psutil.Error:
+        return None
+    if sys.platform == "linux":
+        # Linux counts from the start of the machine, and psutil adds when that was by today's clock, which may be
+        # set meanwhile: a token is compared days later, by another process.
+        started -= psutil.boot_time()
+    return f"{started:.2f}"
+
+
+def is_same(pid: int, token: str | None) -> bool:
+    """Whether the process that had this start token still runs."""
+    return token is not None and start_token(pid) == token
+
+
+def group_alive(group: int) -> bool:
+    """Whether any process of the group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def signal_group(group: int, number: int) -> None:
+    """Sends to the whole group; a group that is gone is fine."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def kill_group(group: int) -> None:
+    """Ends the group at once; a group that is gone is fine."""
+    signal_group(group, signal.SIGKILL)
+
+
+def kill_tree(pid: int) -> None:
+    """Ends a process that leads no group, and what it started."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for each in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                each.kill()

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+from osmosis.base.processes import group_alive, is_same, kill_group, kill_tree, start_token
+
+NEST = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def nest(*, new_session: bool) -> tuple[subprocess.Popen[bytes], int]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", NEST], stdout=subprocess.PIPE, stdin=subprocess.PIPE, start_new_session=new_session
+    )
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
+
+
+def ended(pid: int, token: str | None) -> None:
+    """A killed process is gone a moment after the signal."""
+    until = time.monotonic() + 10
+    while is_same(pid, token):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_token_is_the_same_for_every_reader() -> None:
+    token = start_token(os.getpid())
+    ask = f"from osmosis.base.processes import start_token; print(start_token({os.getpid()}))"
+    told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == token
+    assert is_same(os.getpid(), token)
+    assert not is_same(os.getpid(), "1.00")
+    assert not is_same(os.getpid(), None)
+
+
+def test_a_process_that_ended_has_no_token_also_while_nobody_waited_for_it() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    token = start_token(process.pid)
+    assert is_same(process.pid, token)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert start_token(process.pid) is None
+    process.communicate()
+    assert not is_same(process.pid, token)
+
+
+def test_a_group_is_ended_as_a_whole() -> None:
+    process, child = nest(new_session=True)
+    token = start_token(child)
+    assert group_alive(process.pid)
+    kill_group(process.pid)
+    process.communicate()
+    ended(child, token)
+    kill_group(process.pid)  # gone: fine
+
+
+def test_a_tree_is_ended_where_there_is_no_group() -> None:
+    process, child = nest(new_session=False)
+    token = start_token(child)
+    kill_tree(process.pid)
+    process.communicate()
+    ended(child, token)
+    kill_tree(process.pid)  # gone: fine
