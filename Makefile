@@ -21,6 +21,7 @@ unit: $(VENV)/.dev  ## the fast part
 	@$(BIN)/python -m pytest tests/unit -n 3 --dist worksteal $(ARGS)
 
 lint: $(VENV)/.dev  ## style, types, direction of imports
+	@$(BIN)/python hatch_build.py
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy

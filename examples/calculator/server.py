@@ -6,8 +6,7 @@
 from rewards import compute_reward
 from tools import TOOLS
 
-from osmosis import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.tools import run_tool_calls, tool_schemas
+from osmosis import RolloutAgentLoop, RolloutContext, RolloutResult, run_tool_calls, tool_schemas
 
 
 class CalculatorAgentLoop(RolloutAgentLoop):

@@ -1,6 +1,6 @@
 """Tools from typed functions: the schema comes from the annotations, the descriptions from the docstrings."""
 
-from osmosis.sdk.tools import tool
+from osmosis import tool
 
 
 @tool

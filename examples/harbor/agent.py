@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from osmosis import AgentWorkflow, AgentWorkflowConfig, AgentWorkflowContext, AgentWorkflowOutput, tool
-from osmosis.sdk.tools import run_tool_calls
+from osmosis import AgentWorkflow, AgentWorkflowConfig, AgentWorkflowContext, AgentWorkflowOutput, run_tool_calls, tool
 
 
 @tool

@@ -16,9 +16,9 @@ from osmosis import (
     Grader,
     GraderContext,
     LocalBackend,
+    run_tool_calls,
     tool,
 )
-from osmosis.sdk.tools import run_tool_calls
 
 
 @tool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import ModelError
@@ -31,7 +32,7 @@ class ExternalLLMClient:
             # The documented source of keys for code that gives none.
             key = api_key or os.environ.get(_variable(self.spec))
             self._model: Model | None = None
-            self._open = lambda: open_model(self.spec, api_key=key)
+            self._open: Callable[[], Model] = lambda: open_model(self.spec, api_key=key)
         else:
             ready = model
             self.spec = ready.spec

@@ -256,7 +256,7 @@ def _parse(raw: bytes, path: Path) -> dict[str, Any]:
         raise CredentialsParseFailed(
             f"{path} has version {data.get('version')!r}; this osmosis reads versions 1 and {VERSION}", hint=hint
         )
-    return data
+    return dict(data)
 
 
 def _from_version_1(data: dict[str, Any]) -> dict[str, Any]:

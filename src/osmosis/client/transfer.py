@@ -66,7 +66,8 @@ class Transfer:
             length = {"Content-Length": str(span[1])}
             response = client.put(url, content=_read(path, *span, moved), headers={**headers, **length})
             _raise_for(response, f"sending {path.name}")
-            return response.headers.get("ETag")
+            tag: str | None = response.headers.get("ETag")
+            return tag
 
         result: str | None = self._tried(url, progress, send)
         return result

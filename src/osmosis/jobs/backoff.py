@@ -22,7 +22,7 @@ class Backoff:
         left = self.total_s - (time.monotonic() - self._since)
         if left <= 0:
             return None
-        delay = min(self.first_s * 2 ** min(self._tries, 16), self.longest_s)
+        delay: float = min(self.first_s * 2.0 ** min(self._tries, 16), self.longest_s)
         self._tries += 1
         delay *= random.uniform(0.5, 1.0)
         if at_least:

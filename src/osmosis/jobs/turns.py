@@ -25,7 +25,7 @@ class Turns:
 
     def company(self, suspicion: int) -> int:
         """How many of this suspicion (deaths lived through) may run together; 1 = alone."""
-        return max(1, self._concurrency // 4**suspicion)
+        return max(1, self._concurrency >> 2 * suspicion)
 
     def alone(self, suspicion: int) -> bool:
         """Whether a death at this suspicion has only one possible cause."""

@@ -42,7 +42,8 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
 
     async def ask(self, request: bytes, timeout_s: float | None) -> Reply:
-        self._answer = answer = self._loop.create_future()
+        answer: asyncio.Future[Reply] = self._loop.create_future()
+        self._answer = answer
         self._parser = httptools.HttpResponseParser(self)
         self._parts, self._size, self._retry_after, self.reusable = [], 0, None, False
         timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._late)

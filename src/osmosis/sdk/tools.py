@@ -260,7 +260,8 @@ async def execute_tool_calls(
     async def guarded(call: Mapping[str, Any]) -> Message:
         function = call.get("function") or {}
         try:
-            return await _limited(contained(executor(call)), timeout_s, function.get("name") or "")
+            done: Message = await _limited(contained(executor(call)), timeout_s, function.get("name") or "")
+            return done
         except Exception as exc:  # noqa: BLE001 - one tool: the model reads the error and goes on
             text = exc.message if isinstance(exc, ToolExecutionError) else f"{type(exc).__name__}: {exc}"
             return create_tool_error_result(call.get("id") or "unknown", text)

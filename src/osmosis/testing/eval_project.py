@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 AGENT = """
-from osmosis.sdk.agent_loop import RolloutAgentLoop
+from osmosis import RolloutAgentLoop
 
 class Chat(RolloutAgentLoop):
     name = "chat"
@@ -39,8 +39,7 @@ def exact(solution_str, ground_truth, extra_info=None):
 
 ROLLOUT = """
 from osmosis.sdk.backend import LocalBackend
-from osmosis.sdk.grader import Grader
-from osmosis.sdk.workflow import AgentWorkflow
+from osmosis import AgentWorkflow, Grader
 
 class Work(AgentWorkflow):
     async def run(self, ctx):

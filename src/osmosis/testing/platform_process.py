@@ -113,7 +113,7 @@ class PlatformProcess:
 
     def reaches(self, name: str, status: str) -> dict[str, Any]:
         def arrived() -> bool:
-            found = self.run(name)["status"]
+            found = str(self.run(name)["status"])
             assert found == status or found in ("pending", "running"), self.logs(name)
             return found == status
 

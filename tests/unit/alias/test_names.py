@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import subprocess
 import sys
 
 import pytest
 
 import osmosis_ai
+from osmosis_ai import _table as table
 
 TOP = """__version__ osmosis_reward osmosis_rubric evaluate_rubric MissingAPIKeyError ProviderRequestError
 ModelNotFoundError RolloutAgentLoop RolloutContext RolloutResult OsmosisLLMClient CompletionsResult create_app
@@ -124,9 +124,24 @@ def test_names_are_there(module: str) -> None:
 
 
 def test_every_module_is_in_the_list() -> None:
-    walked = {one.name for one in pkgutil.walk_packages(osmosis_ai.__path__, "osmosis_ai.") if not one.ispkg}
-    private = {"osmosis_ai._lazy", "osmosis_ai.__main__"}
-    assert walked - private - set(MODULES) - EXTRAS == set()
+    known = {*MODULES, *EXTRAS}
+    packages = {module for module in table.MODULES if table.is_package(module)}
+    assert {*table.MODULES} - packages - known == set()
+    assert known - {*table.MODULES} == {"osmosis_ai.cli"}
+
+
+def test_a_module_that_never_was_is_not_found() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("osmosis_ai.rollout.nothing")
+    with pytest.raises(ImportError, match="nothing"):
+        exec("from osmosis_ai.rollout import nothing")
+
+
+def test_names_can_be_taken_with_a_star_and_listed() -> None:
+    names: dict[str, object] = {}
+    exec("from osmosis_ai.rollout.core.base import *", names)
+    assert names["RolloutAgentLoop"] is osmosis_ai.RolloutAgentLoop
+    assert "RolloutAgentLoop" in dir(importlib.import_module("osmosis_ai.rollout"))
 
 
 def test_nothing_is_implemented_here() -> None:

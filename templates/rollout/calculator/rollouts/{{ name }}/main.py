@@ -8,8 +8,7 @@ import uvicorn
 from rewards import answer_matches
 from tools import TOOLS
 
-from osmosis import RolloutAgentLoop, RolloutContext, RolloutResult, create_app
-from osmosis.sdk.tools import run_tool_calls, tool_schemas
+from osmosis import RolloutAgentLoop, RolloutContext, RolloutResult, create_app, run_tool_calls, tool_schemas
 
 
 class CalculatorLoop(RolloutAgentLoop):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osmosis.sdk.tools import tool
+from osmosis import tool
 
 
 @tool

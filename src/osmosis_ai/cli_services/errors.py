@@ -1,9 +1,0 @@
-"""Errors of commands."""
-
-from osmosis.errors import (
-    OsmosisError as CLIError,
-)
-
-__all__ = [
-    "CLIError",
-]

@@ -1,1 +1,0 @@
-"""Names of earlier generations; see the modules inside."""
