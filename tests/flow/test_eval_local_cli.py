@@ -418,3 +418,15 @@ def test_a_person_is_asked_after_the_pilot(osmosis, answer, done):
     assert b"bug in osmosis" not in said
     assert code == (0 if done == 20 else 1), said
     assert len((osmosis.folder / ".osmosis/runs/r/rollouts.jsonl").read_text().splitlines()) == done
+
+
+def test_what_a_platform_would_refuse_is_a_warning_and_data(osmosis):
+    (osmosis.folder / "d.jsonl").write_text('{"user_prompt": "What is 1 * 7?", "ground_truth": "7"}\n' * 3)
+    code, out, err = osmosis(f"{OFFLINE} --json")
+    assert code == 0
+    (warning,) = json.loads(out)["data"]["warnings"]
+    assert (warning["rule"], warning["count"]) == ("rows", 1)
+    assert json.loads(err.splitlines()[0])["warning"]["message"] == warning["message"]
+    code, _, err = osmosis(f"{OFFLINE} --name again")
+    assert "a platform would refuse this dataset: the file has 3 rows" in err
+    assert osmosis(f"{OFFLINE} --name quiet -q")[2] == ""

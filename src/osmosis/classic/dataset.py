@@ -1,6 +1,6 @@
 """`DatasetReader` of generation 0.2: rows with the three columns, which it insists on, and requests made from them.
 
-Reads through `engine.dataset`, so every format and every message is the same as the command line's.
+Reads through `osmosis.datasets`, so every format and every message is the same as the command line's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
-from ..engine.dataset import count_rows, read_rows
+from ..datasets.reader import count_rows
+from ..datasets.scan import read_rows
 from ..errors import DatasetError
 from ..records.dataset import FORMATS
 from ..records.plan import Selection

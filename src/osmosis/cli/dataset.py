@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from ..errors import Conflict, DatasetError, NotFound, ValidationError
-from ..records.dataset import MAX_BYTES
+from ..records.dataset import FORMATS, MAX_BYTES
 from . import prompts
 from .context import current
 from .output import Column, DetailResult, ListResult, NextStep, OperationResult
@@ -38,12 +38,12 @@ COLUMNS = (
     Column("created_at", "Created", show=when, wide=True),
 )
 READY_TIMEOUT_S = 300.0
-UPLOAD_FORMATS = ("jsonl", "csv", "parquet")
+MAX_LISTED = 5
 
 
 @app.command()
 def upload(
-    file: str = typer.Argument(..., help="A .jsonl, .csv or .parquet file; its stem becomes the name"),
+    file: str = typer.Argument(..., help="A .jsonl, .json, .csv or .parquet file; its stem becomes the name"),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace the dataset of that name"),
     yes: bool = YES,
 ) -> OperationResult:
@@ -109,22 +109,20 @@ def _until_ready(client: Any, made: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(path: Path) -> dict[str, Any]:
-    """The facts of a file that can be uploaded, by the platform's own rules. Raises with every problem found."""
-    from ..engine.dataset import file_hash
-    from ..platform.services.dataset_files import check_file
+    """The facts of a file that can be uploaded, by a platform's rules. Raises with the first problems."""
+    from ..datasets.scan import check_upload, file_hash
 
     if not path.is_file():
         raise NotFound(f"there is no file {path}", hint="osmosis dataset upload data/NAME.jsonl")
-    file_format = path.suffix.lstrip(".").lower()
-    if file_format not in UPLOAD_FORMATS:
-        raise ValidationError(f"{path.name}: a dataset is {', '.join(UPLOAD_FORMATS)}", hint="convert it, then upload")
+    if path.suffix.lstrip(".").lower() not in FORMATS:
+        raise ValidationError(f"{path.name}: a dataset is {', '.join(FORMATS)}", hint="convert it, then upload")
     if path.stat().st_size > MAX_BYTES:
         raise ValidationError(f"{path.name} has {size(path.stat().st_size)}; the most is {size(MAX_BYTES)}")
-    facts = check_file(path, file_format)
-    if not facts.ok:
+    facts = check_upload(path)
+    if facts.found:
+        issues = [{**issue, "where": "", "key": ""} for issue in facts.issues(MAX_LISTED)]
         count = "1 problem" if facts.found == 1 else f"{facts.found} problems"
-        listed = "" if facts.found == len(facts.issues) else f", the first {len(facts.issues)} of them"
-        issues = [{**issue, "where": "", "key": ""} for issue in facts.issues]
+        listed = "" if facts.found == len(issues) else f", the first {len(issues)} of them"
         message = f"{path.name} has {count}{listed}"
         raise DatasetError(message, hint="correct them, then: osmosis dataset validate FILE", issues=issues)
     return {"path": str(path), "rows": facts.rows, "sha256": file_hash(path), "bytes": path.stat().st_size}

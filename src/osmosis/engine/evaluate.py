@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from osmosis.datasets.scan import row_hash
 from osmosis.errors import OsmosisError
 from osmosis.metrics.summary import Summary
 from osmosis.records.dataset import Row
@@ -23,7 +24,6 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus
 
-from .dataset import row_hash
 from .failures import tail
 from .guards import Breaker, Spending
 from .journal import Journal, KeySet
@@ -245,7 +245,7 @@ class _Run:
         finally:
             self.active.discard(task)
         if self.options.hashes:
-            rollout.hashes = {**self.options.hashes, "row": row_hash(task.row.data)}
+            rollout.hashes = {**self.options.hashes, "row": task.row.content_hash or row_hash(task.row.data)}
         return rollout
 
     async def _score(self, rollout: Rollout, task: Task) -> None:

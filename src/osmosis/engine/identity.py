@@ -30,7 +30,7 @@ def digest(*parts: Any) -> str:
 
 
 def plan_hashes(plan: EvalPlan, *, agent_files: Sequence[Path], base_dir: Path) -> dict[str, str]:
-    """`agent`, `sampling` and `score` of a plan; a row's own hash is `dataset.row_hash`."""
+    """`agent`, `sampling` and `score` of a plan; a row's own hash is `datasets.scan.row_hash`."""
     return {
         "agent": digest(plan.agent, plan.max_turns, plan.max_tokens_total, source_hash(list(agent_files))),
         "sampling": sampling_hash(plan.model),

@@ -14,7 +14,7 @@ import uv
 
 from osmosis._version import __version__
 from osmosis.base.wheel import Wheel, build_wheel
-from osmosis.engine.dataset import read_rows
+from osmosis.datasets.scan import read_rows
 from osmosis.engine.evaluate import Options, evaluate
 from osmosis.engine.journal import Journal
 from osmosis.errors import Conflict

@@ -6,6 +6,7 @@ Three phases, so that no session is open while files are read. What was interrup
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +15,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from osmosis.datasets.scan import DatasetFacts, check_upload
 from osmosis.errors import Conflict, DatasetError, OsmosisError
 from osmosis.records.base import utc_now
 from osmosis.records.dataset import DatasetStatus
@@ -21,11 +23,13 @@ from osmosis.records.dataset import DatasetStatus
 from . import objects, tables
 from .context import Platform
 from .services import datasets
-from .services.dataset_files import FileFacts, check_file
 
 log = logging.getLogger("osmosis.platform.ingest")
 
 ABANDONED_AFTER = timedelta(days=1)
+MAX_LISTED = 5
+PREVIEW_ROWS = 20
+MAX_CELL = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +157,8 @@ def _finish(platform: Platform, work: Work) -> None:
         size, sha256 = objects.join_parts(parts, work.parts, target)
         if size != work.size:
             raise DatasetError(f"{size} bytes arrived, {work.size} were announced", hint="upload the file again")
-        facts = check_file(target, work.format)
-        if not facts.ok:
+        facts = check_upload(target, preview=PREVIEW_ROWS)
+        if facts.found:
             raise _refusal(work, facts)
     except OsmosisError as error:
         target.unlink(missing_ok=True)
@@ -170,12 +174,13 @@ def _finish(platform: Platform, work: Work) -> None:
     clean(platform, work.dataset_id)
 
 
-def _refusal(work: Work, facts: FileFacts) -> DatasetError:
-    more = f" (the first {len(facts.issues)} are listed)" if facts.found > len(facts.issues) else ""
+def _refusal(work: Work, facts: DatasetFacts) -> DatasetError:
+    issues = facts.issues(MAX_LISTED)
+    more = f" (the first {len(issues)} are listed)" if facts.found > len(issues) else ""
     return DatasetError(
         f"dataset {work.name!r} has {facts.found} problem{'s' if facts.found != 1 else ''}{more}",
         hint="correct the file and upload it again; check it before with: osmosis dataset validate FILE",
-        issues=facts.issues,
+        issues=issues,
     )
 
 
@@ -193,7 +198,7 @@ def _refuse(platform: Platform, work: Work, issues: list[dict[str, str]], messag
             dataset.status, dataset.error, dataset.updated_at = DatasetStatus.ERROR.value, message, utc_now()
 
 
-def _take_over(platform: Platform, work: Work, target: Path, size: int, sha256: str, facts: FileFacts) -> None:
+def _take_over(platform: Platform, work: Work, target: Path, size: int, sha256: str, facts: DatasetFacts) -> None:
     with platform.db.write() as session:
         upload = session.get(tables.Upload, work.upload_id)
         dataset = session.get(tables.Dataset, work.dataset_id)
@@ -204,9 +209,26 @@ def _take_over(platform: Platform, work: Work, target: Path, size: int, sha256: 
         dataset.status, dataset.error = DatasetStatus.UPLOADED.value, None
         dataset.path = platform.settings.stored(target)
         dataset.size, dataset.format = size, work.format
-        dataset.row_count, dataset.sha256, dataset.preview = facts.rows, sha256, facts.preview
+        dataset.row_count, dataset.sha256, dataset.preview = facts.rows, sha256, [_shown(row) for row in facts.preview]
         dataset.updated_at = utc_now()
         datasets.log(session, dataset.id, "info", "validation", f"{facts.rows} rows, {size} bytes, sha256 {sha256}")
+
+
+def _shown(row: dict[str, object]) -> dict[str, object]:
+    """A row as a preview shows it: JSON values, long text cut and saying so."""
+    return {str(key): _shown_value(value) for key, value in row.items()}
+
+
+def _shown_value(value: object) -> object:
+    if isinstance(value, str):
+        return value if len(value) <= MAX_CELL else f"{value[:MAX_CELL]} ... ({len(value)} characters)"
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return _shown(value)
+    if isinstance(value, list):
+        return [_shown_value(inner) for inner in value[:100]]
+    return value if value is None or isinstance(value, int) else str(value)
 
 
 def clean(platform: Platform, dataset_id: str) -> None:

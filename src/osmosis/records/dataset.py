@@ -23,6 +23,8 @@ class Row(Record):
     """Every column, required ones included: this whole dict is what score functions receive."""
     line: int | None = None
     """One-based line in the file, for messages."""
+    content_hash: str | None = None
+    """Of `data`, as `datasets.scan.row_hash` makes it; None when nobody has made it yet."""
 
     @property
     def ground_truth(self) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from osmosis.engine.dataset import read_rows
+from osmosis.datasets.scan import read_rows
 from osmosis.engine.evaluate import evaluate
 from osmosis.llm import open_model
 from osmosis.records.plan import EvalPlan, ModelSpec, Selection

@@ -81,7 +81,7 @@ KNOWN = [
     ("eval list --platform http://", "VALIDATION", "no host", "--platform"),
     ("eval list --env-file missing.env", "VALIDATION", "env file not found", "--env-file"),
     ("dataset validate missing.jsonl", "NOT_FOUND", "there is no file", "osmosis dataset upload"),
-    ("dataset validate notes.txt", "VALIDATION", "a dataset is jsonl, csv, parquet", None),
+    ("dataset validate notes.txt", "VALIDATION", "a dataset is jsonl, json, csv, parquet", None),
     ("dataset upload missing.jsonl", "NOT_FOUND", "there is no file", "osmosis dataset upload"),
     ("secret set lower-case", "VALIDATION", "is not a secret name", "osmosis secret set LOWER_CASE"),
     ("secret set X --env NOT_SET", "VALIDATION", "the variable NOT_SET is not set", "export NOT_SET"),

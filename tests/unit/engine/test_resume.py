@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.engine.dataset import row_hash
+from osmosis.datasets.scan import row_hash
 from osmosis.engine.evaluate import Options
 from osmosis.engine.journal import Journal
 from osmosis.engine.recorded import RecordedRollouts, conversations

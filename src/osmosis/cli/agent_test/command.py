@@ -188,14 +188,14 @@ def open_test_model(ctx: AppContext, run: TestFlags) -> Model:
 
 
 def _batch(ctx: AppContext, run: TestFlags, agent: Agent | None) -> Result | int:
-    from ...engine.dataset import scan_dataset
+    from ...datasets.scan import scan_dataset
     from .show import RowLines, draw_summary
 
     facts = scan_dataset(run.dataset, run.plan.selection)
     if not run.plan.skip_bad_rows:
         facts.refuse_bad(run.dataset)
     elif facts.bad:
-        ctx.output.warn("BAD_ROWS", f"{len(facts.bad)} bad rows are left out: {'; '.join(map(str, facts.bad[:3]))}")
+        ctx.output.warn("BAD_ROWS", f"{facts.bad_count} bad rows are left out: {'; '.join(map(str, facts.bad[:3]))}")
     if not facts.selected:
         raise ValidationError(f"{run.dataset} has no row to run", hint="check --offset and --limit")
     lines = RowLines(ctx.output, facts.selected, run.results, quiet=run.quiet)
@@ -224,7 +224,7 @@ def _batch(ctx: AppContext, run: TestFlags, agent: Agent | None) -> Result | int
 async def _go(
     ctx: AppContext, run: TestFlags, agent: Agent | None, lines: Any, selected: int, folder: Path | None
 ) -> None:
-    from ...engine.dataset import read_rows
+    from ...datasets.scan import read_rows
     from ...engine.evaluate import Options, evaluate
     from ...llm import probe
     from ...sdk.agent_loop import trace_folder

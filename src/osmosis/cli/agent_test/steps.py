@@ -168,7 +168,7 @@ def step_through(ctx: AppContext, run: TestFlags, agent: Agent | None) -> int:
 
 
 async def _session(ctx: AppContext, run: TestFlags, agent: Agent | None) -> None:
-    from ...engine.dataset import read_rows
+    from ...datasets.scan import read_rows
     from .command import open_test_model, rollouts
 
     chosen = read_rows(run.dataset, run.plan.selection, skip_bad=run.plan.skip_bad_rows)

@@ -143,7 +143,7 @@ def stored_run(ctx: AppContext, name: str, secrets_file: str | None = None) -> A
 
 def _regrade(ctx: AppContext, run: Any, *, failed_only: bool) -> DetailResult | int:
     from ...base.redact import Redactor
-    from ...engine.dataset import read_rows, scan_dataset
+    from ...datasets.scan import read_rows, scan_dataset
     from ...engine.evaluate import Options, evaluate
     from ...engine.identity import score_hash
     from ...engine.journal import Journal, KeySet

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.redact import Redactor
-from ...engine.dataset import DatasetFacts, read_rows, scan_dataset
+from ...datasets.scan import DatasetFacts, read_rows, scan_dataset
 from ...engine.evaluate import Options, evaluate
 from ...engine.identity import digest, plan_hashes, provenance
 from ...engine.journal import Journal, KeySet
@@ -193,7 +193,9 @@ class Session:
         if not plan.skip_bad_rows:
             self.facts.refuse_bad(run.dataset)
         elif self.facts.bad:
-            self.say(f"{len(self.facts.bad)} bad rows are left out: {'; '.join(map(str, self.facts.bad[:3]))}")
+            self.say(f"{self.facts.bad_count} bad rows are left out: {'; '.join(map(str, self.facts.bad[:3]))}")
+        for warning in self.facts.warnings() if not run.quiet else ():
+            self.ctx.output.warn("DATASET", self.redactor.text(warning["message"]))
         if not self.facts.selected:
             raise ValidationError(f"{run.dataset} has no row to run", hint="check --rows, --offset and --limit")
         self.key = key_for(plan.model, environ, run.api_key)
@@ -375,6 +377,7 @@ def _result(session: Session, report: Report, interrupted: bool, more: dict[str,
         "name": plan.name,
         "journal": str(run.folder),
         "output": str(run.output) if run.output else None,
+        "warnings": session.facts.warnings(),
         "config": config_part(session.journal, plan),
         "summary": summary_part(report),
         **more,

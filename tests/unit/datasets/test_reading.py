@@ -6,7 +6,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from osmosis.engine.dataset import count_rows, read_rows, row_hash, scan_dataset
+from osmosis.datasets.reader import count_rows
+from osmosis.datasets.scan import read_rows, row_hash, scan_dataset
 from osmosis.errors import DatasetError
 from osmosis.records.plan import Selection
 

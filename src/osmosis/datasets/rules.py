@@ -1,0 +1,238 @@
+"""The rule book of datasets: what a row must be, each rule with a code and a severity.
+
+A rule of severity `error` holds for every run. One of severity `platform` is what a platform asks beyond that: a local
+run warns of it and goes on. Rules look at one row at a time and keep a little about the rows before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import orjson
+
+from osmosis.records.dataset import MIN_ROWS
+
+NAMED = ("system_prompt", "user_prompt", "ground_truth", "label", "metadata", "messages")
+INT64 = range(-(2**63), 2**63)
+_MANY = 256
+
+
+class Severity(str, Enum):
+    ERROR = "error"
+    """No run can use this row or file."""
+    PLATFORM = "platform"
+    """Fine for a local run, which warns; a platform refuses the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    code: str
+    severity: Severity
+    meaning: str
+
+
+def _error(code: str, meaning: str) -> Rule:
+    return Rule(code, Severity.ERROR, meaning)
+
+
+def _platform(code: str, meaning: str) -> Rule:
+    return Rule(code, Severity.PLATFORM, meaning)
+
+
+NOT_JSON = _error("not_json", "a line of a .jsonl file, or a whole .json file, must be JSON")
+NOT_CSV = _error("not_csv", "a .csv file is quoted as RFC 4180 says")
+NOT_PARQUET = _error("not_parquet", "a .parquet file can be read")
+NOT_UTF8 = _error("not_utf8", "text is UTF-8, with or without a byte order mark")
+ROW_LENGTH = _error("row_length", "a line has at most 64 MiB")
+ROW_TYPE = _error("row_type", "a row is an object")
+ROW_DEPTH = _error("row_depth", "a row is not nested deeper than JSON can be written")
+COLUMN_TWICE = _error("column_twice", "no two columns have one name, also where only case differs")
+COLUMN_COUNT = _error("column_count", "every row of a .csv file has a value for each column")
+METADATA_TEXT = _error("metadata_text", "metadata that is text is JSON")
+NO_PROMPT = _error("no_prompt", "a row has user_prompt, messages or metadata")
+USER_PROMPT = _error("user_prompt", "user_prompt is text that is not blank")
+SYSTEM_PROMPT = _error("system_prompt", "system_prompt is text")
+MESSAGES = _error("messages", "messages is a list of objects with a role")
+GROUND_TRUTH_REQUIRED = _error("ground_truth_required", "a run that asks for it finds ground_truth in every row")
+
+ROWS = _platform("rows", f"a file has at least {MIN_ROWS} rows")
+COLUMNS = _platform("columns", "there are columns user_prompt and ground_truth (or label), or a column metadata")
+SAME_COLUMNS = _platform("same_columns", "every row of a .jsonl or .json file has the columns of the first")
+EMPTY_PROMPT = _platform("empty_prompt", "without a column metadata, every row has a user_prompt")
+GROUND_TRUTH = _platform("ground_truth", "without a column metadata, every row has a ground_truth (or label)")
+METADATA = _platform("metadata", "with a column metadata, every row has an object there that is not empty")
+METADATA_EMPTY = _platform("metadata_empty", "no object inside metadata is empty")
+METADATA_TYPE = _platform("metadata_type", "a value inside metadata has the same type in every row")
+METADATA_INT64 = _platform("metadata_int64", "whole numbers inside metadata fit 64 bits")
+
+RULES: dict[str, Rule] = {rule.code: rule for rule in list(globals().values()) if isinstance(rule, Rule)}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A rule that a row or a file breaks."""
+
+    rule: Rule
+    message: str
+    key: str = ""
+    """Of the column, or the path inside metadata."""
+    ends: bool = False
+    """Nothing behind this place can be read."""
+
+
+def normalised(data: object, usual: set[tuple[str, ...]]) -> object:
+    """A row with known columns in lower case and `metadata` as an object; a `Fault` when that fails.
+
+    `usual` collects the column lists that need no renaming: nearly all rows of a file have the same one.
+    """
+    if not isinstance(data, dict):
+        return data
+    names = tuple(data)
+    if names not in usual:
+        renamed = {key: key.strip().lower() for key in data if key not in NAMED and key.strip().lower() in NAMED}
+        if renamed:
+            names = tuple(renamed.get(key, key) for key in data)
+            if len(set(names)) != len(names):
+                return Fault(COLUMN_TWICE, "two columns differ only in case")
+            data = dict(zip(names, data.values(), strict=True))
+        elif len(usual) < _MANY:
+            usual.add(names)
+    metadata = data.get("metadata")
+    if metadata.__class__ is str:
+        try:
+            data = {**data, "metadata": orjson.loads(metadata)}
+        except orjson.JSONDecodeError:
+            return Fault(METADATA_TEXT, "metadata is text that is not JSON", "metadata")
+    return data
+
+
+def error_of(data: object, require_ground_truth: bool = False) -> Fault | None:
+    """Why no run can use this normalised row; None when one can."""
+    if isinstance(data, Fault):
+        return data
+    if not isinstance(data, dict):
+        return Fault(ROW_TYPE, f"a row must be an object, this is {_kind(data)}")
+    prompt = data.get("user_prompt")
+    if prompt is None:
+        if not data.get("messages") and not isinstance(data.get("metadata"), dict):
+            return Fault(NO_PROMPT, "no user_prompt (nor messages, nor metadata)", "user_prompt")
+    elif not isinstance(prompt, str) or not prompt or prompt.isspace():
+        return Fault(USER_PROMPT, "user_prompt must be text that is not blank", "user_prompt")
+    if not isinstance(data.get("system_prompt"), (str, type(None))):
+        return Fault(SYSTEM_PROMPT, "system_prompt must be text", "system_prompt")
+    messages = data.get("messages")
+    if messages is not None and not (
+        isinstance(messages, list) and all(isinstance(m, dict) and m.get("role") for m in messages)
+    ):
+        return Fault(MESSAGES, "messages must be a list of objects with a role", "messages")
+    if require_ground_truth and _blank(data.get("ground_truth", data.get("label"))):
+        return Fault(GROUND_TRUTH_REQUIRED, "no ground_truth", "ground_truth")
+    return None
+
+
+class PlatformRules:
+    """What a platform asks of the rows of one file. Which rules apply is decided by the columns of its first row."""
+
+    def __init__(self, columns: Sequence[str], *, same_columns: bool) -> None:
+        """`same_columns`: the rows name their columns themselves, and all have to name these."""
+        self.columns = frozenset(columns)
+        self.faults: list[Fault] = []
+        """Of the file as a whole."""
+        self._same_columns = same_columns
+        self._metadata = "metadata" in self.columns
+        self._truth = "ground_truth" if "ground_truth" in self.columns else "label"
+        self._kinds: dict[str, str] = {}
+        self._shapes: dict[tuple[object, ...], list[str]] = {}
+        if not self._metadata:
+            for key, names in (("user_prompt", {"user_prompt"}), ("ground_truth", {"ground_truth", "label"})):
+                if not self.columns & names:
+                    missing = " or ".join(repr(name) for name in sorted(names))
+                    message = f"no column {missing} (and no column 'metadata')"
+                    self.faults.append(Fault(COLUMNS, message, key))
+
+    def faults_of(self, data: dict[str, object], line: bytes | None = None) -> Sequence[Fault]:
+        """The rules that a row breaks which `error_of` lets pass. `line` is its text in a .jsonl file."""
+        if self.faults:
+            return ()
+        if self._same_columns and data.keys() != self.columns:
+            return (self._other_columns(data),)
+        if self._metadata:
+            return self._in_metadata(data.get("metadata"), line)
+        if _blank(data.get("user_prompt")):
+            return (Fault(EMPTY_PROMPT, "no user_prompt", "user_prompt"),)
+        if _blank(data.get(self._truth)):
+            return (Fault(GROUND_TRUTH, f"no {self._truth}", self._truth),)
+        return ()
+
+    def _other_columns(self, data: dict[str, object]) -> Fault:
+        parts = []
+        if lost := sorted(self.columns - data.keys()):
+            parts.append(f"lacks {', '.join(map(repr, lost))}")
+        if new := sorted(data.keys() - self.columns):
+            parts.append(f"adds {', '.join(map(repr, new))}")
+        return Fault(SAME_COLUMNS, f"other columns than the first row: {' and '.join(parts)}")
+
+    def _in_metadata(self, value: object, line: bytes | None) -> Sequence[Fault]:
+        if not isinstance(value, dict) or not value:
+            return (Fault(METADATA, "metadata must be an object that is not empty", "metadata"),)
+        shape = (*value, *map(type, value.values()))
+        numbers = self._shapes.get(shape)
+        if numbers is not None:  # as in rows before: nearly all rows of a file look alike
+            for name in numbers:
+                if not -(2**63) <= value[name] < 2**63:
+                    break
+            else:
+                return ()
+        numeric = [name for name, inner in value.items() if isinstance(inner, (int, float))]
+        if line is not None and any(isinstance(v, float) and abs(v) >= 2**63 for v in _leaves(value)):
+            value = _exact_metadata(line)  # the fast parser makes a float of a whole number beyond 64 bits
+        found = list(self._walk("metadata", value))
+        if not found and not {dict, list} & set(shape) and len(self._shapes) < _MANY:
+            self._shapes[shape] = numeric
+        return found
+
+    def _walk(self, path: str, value: object) -> Iterator[Fault]:
+        if value is None:
+            return
+        kind = _kind(value)
+        known = self._kinds.setdefault(path, kind)
+        if kind != known:
+            yield Fault(METADATA_TYPE, f"{path} is {kind}, in earlier rows {known}", path)
+        elif isinstance(value, dict):
+            if not value:
+                yield Fault(METADATA_EMPTY, f"{path} is an empty object", path)
+            for key, inner in value.items():
+                yield from self._walk(f"{path}.{key}", inner)
+        elif isinstance(value, list):
+            for inner in value:
+                yield from self._walk(f"{path}[]", inner)
+        elif isinstance(value, int) and not isinstance(value, bool) and value not in INT64:
+            yield Fault(METADATA_INT64, f"{path} does not fit 64 bits", path)
+
+
+def _blank(value: object) -> bool:
+    return value is None or (isinstance(value, str) and (not value or value.isspace()))
+
+
+def _leaves(value: object) -> Iterator[object]:
+    if isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(inner)
+    else:
+        yield value
+
+
+def _exact_metadata(line: bytes) -> object:
+    data = json.loads(line.decode("utf-8-sig"))
+    found = next(value for key, value in data.items() if key.strip().lower() == "metadata")
+    return json.loads(found) if isinstance(found, str) else found
+
+
+_KINDS = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+
+
+def _kind(value: object) -> str:
+    return _KINDS.get(type(value), "null" if value is None else type(value).__name__)

@@ -1,0 +1,303 @@
+"""Checks the selected rows of a dataset before anything is spent, then streams the good ones.
+
+`scan_dataset` looks at every selected row and reports all findings at once; `read_rows` streams. Neither reads further
+than the selection needs. `check_upload` is the same scan over a whole file, with a platform's verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from osmosis.errors import DatasetError
+from osmosis.records.dataset import MIN_ROWS, Row
+from osmosis.records.plan import Selection
+
+from .reader import Source, count_rows, open_source
+from .rules import ROW_DEPTH, ROWS, Fault, PlatformRules, Rule, Severity, error_of, normalised
+
+_SHOWN = 20
+_KEPT = 1000
+_TOO_DEEP = "nested too deep to be written as JSON"
+
+
+@dataclass(slots=True)
+class Finding:
+    """A rule that is broken, and where."""
+
+    rule: Rule
+    message: str
+    index: int | None = None
+    """Of the row, zero-based; None for the file as a whole."""
+    line: int | None = None
+    """One-based, in a format that has lines."""
+    key: str = ""
+
+    @property
+    def where(self) -> str:
+        if self.line:
+            return f"line {self.line}"
+        return "" if self.index is None else f"row {self.index}"
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+    def to_issue(self) -> dict[str, str]:
+        return {"rule": self.rule.code, "key": self.key, "where": self.where, "message": str(self)}
+
+
+@dataclass(slots=True)
+class DatasetFacts:
+    """What a scan found."""
+
+    selected: int = 0
+    """Good rows in the selection."""
+    rows: int | None = None
+    """Rows in the whole file; None when the scan did not need to reach its end."""
+    sha256: str | None = None
+    """Of the file; None when the scan did not reach its end."""
+    rows_hash: str = ""
+    """Of the selected rows, in order."""
+    bad: list[Finding] = field(default_factory=list)
+    """Rows that no run can use; the first thousand."""
+    strict: list[Finding] = field(default_factory=list)
+    """What only a platform refuses; the first thousand."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """All findings, by the code of their rule."""
+    columns: list[str] = field(default_factory=list)
+    """Of the first good row."""
+    preview: list[dict[str, Any]] = field(default_factory=list)
+    """The first rows, where they were asked for."""
+
+    @property
+    def found(self) -> int:
+        """All findings, kept or not."""
+        return sum(self.counts.values())
+
+    @property
+    def bad_count(self) -> int:
+        return self.found - sum(self.counts[code] for code in {finding.rule.code for finding in self.strict})
+
+    def add(self, fault: Fault, index: int | None = None, line: int | None = None) -> None:
+        kept = self.bad if fault.rule.severity is Severity.ERROR else self.strict
+        self.counts[fault.rule.code] = self.counts.get(fault.rule.code, 0) + 1
+        if len(kept) < _KEPT or self.counts[fault.rule.code] == 1:
+            kept.append(Finding(fault.rule, fault.message, index, line, fault.key))
+
+    def issues(self, most: int) -> list[dict[str, str]]:
+        """The first findings in the order of the file, for an answer to a person."""
+        ordered = sorted([*self.bad, *self.strict], key=lambda finding: -1 if finding.index is None else finding.index)
+        return [finding.to_issue() for finding in ordered[:most]]
+
+    def warnings(self) -> list[dict[str, Any]]:
+        """What a local run says and goes on: one for each rule that only a platform insists on, with how often."""
+        first: dict[str, Finding] = {}
+        for finding in self.strict:
+            first.setdefault(finding.rule.code, finding)
+        return [
+            {"rule": code, "count": self.counts[code], "where": found.where, "message": self._warning(found)}
+            for code, found in first.items()
+        ]
+
+    def _warning(self, finding: Finding) -> str:
+        count = self.counts[finding.rule.code]
+        more = f" (and {count - 1} more like it)" if count > 1 else ""
+        return f"a platform would refuse this dataset: {finding}{more} [{finding.rule.code}]"
+
+    def refuse_bad(self, path: Path) -> None:
+        """Raises `DatasetError` naming the bad rows, when there are any."""
+        if not self.bad:
+            return
+        shown = "; ".join(str(bad) for bad in self.bad[:_SHOWN])
+        more = f" and {self.bad_count - _SHOWN} more" if self.bad_count > _SHOWN else ""
+        raise DatasetError(
+            f"{path}: {self.bad_count} bad rows: {shown}{more}",
+            hint="fix them, or leave them out with --skip-bad-rows",
+            issues=[{**bad.to_issue(), "key": f"row {bad.index}", "where": str(path)} for bad in self.bad],
+        )
+
+
+def scan_dataset(
+    path: Path,
+    selection: Selection | None = None,
+    *,
+    require_ground_truth: bool = False,
+    row_hashes: dict[int, str] | None = None,
+) -> DatasetFacts:
+    """Checks every selected row. Reads to the end of the file only when the selection does.
+
+    `row_hashes` is filled with the hash of every good row, for whoever compares them. Raises `DatasetError` for a file
+    that cannot be read to the end of the selection, and for a selected row beyond its end.
+    """
+    selection = selection or Selection()
+    scan = _Scan(open_source(path), selection, require_ground_truth, row_hashes)
+    facts = scan.go()
+    if scan.ended is not None:
+        raise DatasetError(f"{path}: {scan.ended}")
+    if facts.rows is not None:
+        facts.sha256 = file_hash(path)
+        beyond = [i for i in selection.rows or () if i >= facts.rows]
+        if beyond:
+            raise DatasetError(
+                f"{path} has {facts.rows} rows; there is no row {', '.join(map(str, beyond[:5]))}",
+                hint="row indices start at 0",
+            )
+    return facts
+
+
+def check_upload(path: Path, *, preview: int = 0) -> DatasetFacts:
+    """Reads the whole file once, as a platform does before it takes it in. A finding of any severity refuses it.
+
+    Never raises for what is in the file: a file that cannot be read is a finding, too.
+    """
+    return _Scan(open_source(path), Selection(), preview=preview).go()
+
+
+def read_rows(
+    path: Path, selection: Selection | None = None, *, skip_bad: bool = False, require_ground_truth: bool = False
+) -> Iterator[Row]:
+    """The selected rows in file order. A bad row raises `DatasetError`, or is left out with `skip_bad`."""
+    for index, line, data, _ in _selected(open_source(path), selection or Selection(), _End()):
+        fault = error_of(data, require_ground_truth)
+        if fault is None:
+            try:
+                found = row_hash(data)
+            except RecursionError:
+                fault = Fault(ROW_DEPTH, _TOO_DEEP)
+            else:
+                yield Row(index=index, data=data, line=line, content_hash=found)
+                continue
+        if fault.ends or not skip_bad:
+            finding = Finding(fault.rule, fault.message, index, line)
+            raise DatasetError(f"{path}: {finding}", hint="--skip-bad-rows leaves bad rows out")
+
+
+def row_hash(data: dict[str, Any]) -> str:
+    """A short digest of a row's content; the order of its columns does not matter."""
+    try:
+        text = orjson.dumps(data, option=orjson.OPT_SORT_KEYS, default=str)
+    except TypeError:  # whole numbers beyond 64 bits, or deeper than that library goes
+        text = json.dumps(data, sort_keys=True, default=str).encode()
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def file_hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as source:
+        while block := source.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+class _Scan:
+    """One pass over the selected rows."""
+
+    def __init__(
+        self,
+        source: Source,
+        selection: Selection,
+        require_ground_truth: bool = False,
+        row_hashes: dict[int, str] | None = None,
+        *,
+        preview: int = 0,
+    ) -> None:
+        self.source = source
+        self.selection = selection
+        self.require_ground_truth = require_ground_truth
+        self.row_hashes = row_hashes
+        self.preview = preview
+        self.facts = DatasetFacts()
+        self.ended: Finding | None = None
+        """What ended the reading before its time."""
+
+    def go(self) -> DatasetFacts:
+        facts, end, digest, required = self.facts, _End(), hashlib.sha256(), self.require_ground_truth
+        hashes, selected = self.row_hashes, 0
+        rules: PlatformRules | None = None
+        for index, line, data, raw in _selected(self.source, self.selection, end):
+            fault = error_of(data, required)
+            if fault is None:
+                try:
+                    found = row_hash(data)
+                    rules = rules or self._begin(data)
+                    for broken in rules.faults_of(data, raw):
+                        facts.add(broken, index, line)
+                except RecursionError:
+                    fault = Fault(ROW_DEPTH, _TOO_DEEP)
+            if fault is not None:
+                facts.add(fault, None if fault.ends and index == 0 else index, line)
+                if fault.ends:
+                    self.ended = facts.bad[-1]
+                    break
+                continue
+            selected += 1
+            digest.update(found.encode())
+            if hashes is not None:
+                hashes[index] = found
+            if selected <= self.preview:
+                facts.preview.append(data)
+        facts.selected = selected
+        facts.rows_hash = digest.hexdigest()
+        facts.rows = end.rows
+        if end.rows is not None and end.rows < MIN_ROWS:
+            facts.add(Fault(ROWS, f"the file has {end.rows} rows; a platform takes at least {MIN_ROWS}", "rows"))
+        return facts
+
+    def _begin(self, data: dict[str, Any]) -> PlatformRules:
+        self.facts.columns = list(data)
+        columns = [name.strip() for name in self.source.header] or list(data)
+        rules = PlatformRules(_known(columns), same_columns=not self.source.header)
+        for fault in rules.faults:
+            self.facts.add(fault)
+        return rules
+
+
+def _known(columns: list[str]) -> list[str]:
+    """A header as its rows have it."""
+    named = normalised(dict.fromkeys(columns), set())
+    return list(named) if isinstance(named, dict) else columns
+
+
+@dataclass(slots=True)
+class _End:
+    """How many rows the file has, once its end was reached."""
+
+    rows: int | None = None
+
+
+def _selected(source: Source, selection: Selection, end: _End) -> Iterator[tuple[int, int | None, Any, bytes | None]]:
+    wanted: set[int] | None = None
+    first, last = selection.offset, None
+    if selection.rows is not None:
+        wanted = set(selection.rows)
+        first, last = 0, max(wanted, default=-1)
+    elif selection.limit is not None:
+        last = first + selection.limit - 1
+    if selection.sample is not None and selection.rows is None:
+        wanted = _draw(source.path, selection, first, last)
+        last = max(wanted, default=-1)
+    index = -1
+    usual: set[tuple[str, ...]] = set()
+    for line, data, raw in source.rows():
+        index += 1
+        if last is not None and index > last:
+            return
+        skipped = index < first or (wanted is not None and index not in wanted)
+        if skipped and not (isinstance(data, Fault) and data.ends):
+            continue
+        yield index, line, normalised(data, usual), raw
+    end.rows = index + 1
+
+
+def _draw(path: Path, selection: Selection, first: int, last: int | None) -> set[int]:
+    total = count_rows(path)
+    population = range(first, total if last is None else min(total, last + 1))
+    size = min(len(population), max(1, round(len(population) * (selection.sample or 0.0))))
+    return set(random.Random(selection.seed).sample(population, size))
