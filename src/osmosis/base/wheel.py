@@ -13,7 +13,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from osmosis.errors import InternalError
+
+from .files import replacing
 
 DISTRIBUTION = "osmosis-ai"
 PACKAGES = ("osmosis", "osmosis_ai")
@@ -150,20 +151,13 @@ def _write(path: Path, files: dict[str, bytes], info: str) -> None:
     record = [f"{name},sha256={_digest(body)},{len(body)}" for name, body in sorted(files.items())]
     record.append(f"{info}/RECORD,,")
     files = {**files, f"{info}/RECORD": ("\n".join(record) + "\n").encode()}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".building-", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-            # RECORD comes last, as the format asks for.
-            for name, body in sorted(files.items(), key=lambda pair: (pair[0].endswith("/RECORD"), pair[0])):
-                member = zipfile.ZipInfo(name, EPOCH)
-                member.external_attr = 0o644 << 16
-                member.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(member, body)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replacing(path, mode=0o644) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        # RECORD comes last, as the format asks for.
+        for name, body in sorted(files.items(), key=lambda pair: (pair[0].endswith("/RECORD"), pair[0])):
+            member = zipfile.ZipInfo(name, EPOCH)
+            member.external_attr = 0o644 << 16
+            member.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(member, body)
 
 
 def _digest(body: bytes) -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base import paths
+from ..base.locks import FileLock
 from ..errors import Conflict, PlatformError, ValidationError
 
 DEFAULT_PORT = 7575
@@ -181,20 +182,16 @@ def _remember_port(data_dir: Path, port: int) -> None:
 @contextlib.contextmanager
 def _start_lock(data_dir: Path) -> Iterator[None]:
     try:
-        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(data_dir / "start.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        lock = FileLock(data_dir / "start.lock")
+        lock.take(timeout_s=None)
     except OSError as error:
         raise ValidationError(
             f"cannot write the data folder {data_dir}: {error.strerror}", hint="OSMOSIS_DATA_DIR chooses another one"
         ) from error
     try:
-        if os.name == "posix":
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(handle)
+        lock.release()
 
 
 def _launch(command: Sequence[str], data_dir: Path, environ: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Path]:

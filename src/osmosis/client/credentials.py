@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ..base import paths
+from ..base.files import write_json
+from ..base.locks import FileLock
 from ..errors import (
     CredentialsParseFailed,
     CredentialsUnavailable,
@@ -197,17 +199,9 @@ class CredentialStore:
         return _parse(raw, self.path)
 
     def _write(self, data: dict[str, Any]) -> None:
-        folder = self.path.parent
-        temporary = folder / f".credentials-{os.getpid()}.tmp"
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            temporary.unlink(missing_ok=True)
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w") as file:
-                json.dump({**data, "version": VERSION}, file, indent=2)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path)
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_json(self.path, {**data, "version": VERSION}, indent=2, mode=0o600, durable=True)
         except OSError as error:
             raise CredentialsUnavailable(
                 f"cannot write {self.path}: {error.strerror}", hint="OSMOSIS_CONFIG_DIR chooses another folder"
@@ -225,20 +219,16 @@ class CredentialStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle = os.open(self.path.with_name(".credentials.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            lock = FileLock(self.path.with_name(".credentials.lock"))
+            lock.take(timeout_s=None)
         except OSError as error:
             raise CredentialsUnavailable(
                 f"cannot write {self.path.parent}: {error.strerror}", hint="OSMOSIS_CONFIG_DIR chooses another folder"
             ) from error
         try:
-            if os.name == "posix":
-                import fcntl
-
-                fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(handle)
+            lock.release()
 
 
 def _parse(raw: bytes, path: Path) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
+from ..base.files import replacing
 from ..errors import NetworkError, NotFound, PlatformError, ValidationError
 from .lean_httpx import httpx
 from .settings import is_loopback
@@ -51,13 +52,9 @@ class Transfer:
     def download(self, url: str, destination: Path, progress: Progress | None = None) -> int:
         """Fetch a URL into a file; its size in bytes. Nothing half-written is left under the final name."""
         destination.parent.mkdir(parents=True, exist_ok=True)
-        partial = destination.with_name(f".{destination.name}.part")
-        try:
-            size = self._tried(url, progress, lambda client, moved: _fetch(client, url, partial, moved))
-            partial.replace(destination)
-            return int(size)
-        finally:
-            partial.unlink(missing_ok=True)
+        with replacing(destination) as out:
+            size = self._tried(url, progress, lambda client, moved: _fetch(client, url, out, moved))
+        return int(size)
 
     def _put(
         self, url: str, path: Path, span: tuple[int, int], headers: dict[str, str], progress: Progress | None
@@ -124,15 +121,16 @@ def _read(path: Path, start: int, length: int, moved: Progress) -> Iterator[byte
             moved(len(chunk))
 
 
-def _fetch(client: httpx.Client, url: str, partial: Path, moved: Progress) -> int:
+def _fetch(client: httpx.Client, url: str, out: BinaryIO, moved: Progress) -> int:
     size = 0
+    out.seek(0)
+    out.truncate()  # what an earlier try left
     with client.stream("GET", url) as response:
         _raise_for(response, "fetching")
-        with partial.open("wb") as file:
-            for chunk in response.iter_bytes(CHUNK):
-                file.write(chunk)
-                size += len(chunk)
-                moved(len(chunk))
+        for chunk in response.iter_bytes(CHUNK):
+            out.write(chunk)
+            size += len(chunk)
+            moved(len(chunk))
     return size
 
 

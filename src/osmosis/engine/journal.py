@@ -7,11 +7,11 @@ One process writes a journal at a time. Nothing in here decides what is worth ru
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ import orjson
 from pydantic import ValidationError as PydanticError
 from pydantic_core import PydanticSerializationError
 
+from osmosis.base.files import replacing, sync_folder, write_bytes
+from osmosis.base.locks import FileLock
 from osmosis.base.redact import Redactor
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.base import utc_now
@@ -76,7 +78,7 @@ class Journal:
         self.damaged = 0
         """Lines that could not be read; their rollouts are owed again."""
         self._file: IO[bytes] | None = None
-        self._lock: IO[bytes] | None = None
+        self._lock: FileLock | None = None
         self._run: dict[str, Any] = {}
         self._session: dict[str, Any] = {}
 
@@ -110,14 +112,11 @@ class Journal:
         if self._lock is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = (self.folder / ".lock").open("ab")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.close()
+        lock = FileLock(self.folder / ".lock")
+        if not lock.take():
             raise Conflict(
                 f"another process is writing the run in {self.folder}", hint="wait for it, or choose another --name"
-            ) from error
+            )
         self._lock = lock
 
     def append(self, rollout: Rollout) -> None:
@@ -195,24 +194,22 @@ class Journal:
 
     def drop(self, keys: KeySet) -> int:
         """Takes these rollouts out, into `superseded.jsonl`, so that they are owed again. Returns how many."""
-        kept = self.folder / "rollouts.jsonl.part"
         dropped = 0
-        with kept.open("wb") as keep, (self.folder / "superseded.jsonl").open("ab") as old:
+        with self.rewriting() as keep, (self.folder / "superseded.jsonl").open("ab") as old:
             for line in self.lines():
-                out = keep
+                out: IO[bytes] = keep
                 if (line["row_index"], line["attempt"]) in keys:
                     out, dropped = old, dropped + 1
                 out.write(orjson.dumps(line) + b"\n")
-            for file in (old, keep):
-                file.flush()
-                os.fsync(file.fileno())
-        self.replace_rollouts(kept)
+            old.flush()
+            os.fsync(old.fileno())
         return dropped
 
-    def replace_rollouts(self, path: Path) -> None:
-        """Puts a complete new `rollouts.jsonl` in place of the old one, at once or not at all."""
-        path.replace(self.rollouts_path)
-        sync_folder(self.folder)
+    @contextmanager
+    def rewriting(self) -> Iterator[IO[bytes]]:
+        """Takes a complete new `rollouts.jsonl`, put in place of the old one at the end, at once or not at all."""
+        with replacing(self.rollouts_path, durable=True) as out:
+            yield out
         if self._file is not None:
             self._file.close()
             self._file = self.rollouts_path.open("ab")
@@ -237,7 +234,7 @@ class Journal:
 
     def write_report(self, report: Report) -> None:
         """Stores the report, and the end of this session."""
-        write_file(self.report_path, self._safe(report.to_dict()))
+        self._store(self.report_path, report.to_dict())
         self.end_session(report.stopped)
 
     def report(self) -> Report | None:
@@ -270,18 +267,19 @@ class Journal:
         return sum(float(s.get("duration_ms") or 0.0) for s in self._run.get("sessions", []) if s is not self._session)
 
     def close(self) -> None:
-        for file in (self._file, self._lock):
-            if file is not None:
-                file.close()
+        if self._file is not None:
+            self._file.close()
+        if self._lock is not None:
+            self._lock.release()
         self._file = self._lock = None
 
     def _write_run(self) -> None:
         self._session.setdefault("python", sys.version.split()[0])
-        write_file(self.run_path, self._safe(self._run))
+        self._store(self.run_path, self._run)
 
-    def _safe(self, data: dict[str, Any]) -> dict[str, Any]:
-        safe: dict[str, Any] = self.redactor.data(data)
-        return safe
+    def _store(self, path: Path, data: dict[str, Any]) -> None:
+        safe = orjson.dumps(self.redactor.data(data), option=orjson.OPT_INDENT_2)
+        write_bytes(path, safe + b"\n", durable=True)
 
     def _cut_torn_line(self) -> None:
         if not self.rollouts_path.exists():
@@ -300,23 +298,3 @@ class Journal:
             if end < size:
                 file.truncate(end)
                 os.fsync(file.fileno())
-
-
-def write_file(path: Path, data: Any) -> None:
-    """JSON, at once or not at all, on disk when this returns."""
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(orjson.dumps(data, option=orjson.OPT_INDENT_2) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes a rename or a new file in this folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -15,6 +15,7 @@ from typing import IO, Any
 import orjson
 
 from osmosis._version import __version__
+from osmosis.base.files import replacing
 from osmosis.errors import ValidationError
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Interval, Report, ScoreReport
@@ -37,9 +38,8 @@ def check_output(path: Path) -> None:
 
 def write_results(path: Path, journal: Journal, plan: EvalPlan, report: Report, **more: Any) -> None:
     """The document of this run; `more` are further top-level keys."""
-    part = path.with_name(path.name + ".part")
     safe = journal.redactor.data  # the rows come from the journal, where nothing secret is
-    with part.open("wb") as out:
+    with replacing(path, durable=True) as out:
         out.write(b'{"config":' + orjson.dumps(safe(config_part(journal, plan))))
         out.write(b',"summary":' + orjson.dumps(safe(summary_part(report))))
         out.write(b',"rows":[')
@@ -48,9 +48,6 @@ def write_results(path: Path, journal: Journal, plan: EvalPlan, report: Report, 
         for key, value in more.items():
             out.write(b"," + orjson.dumps(key) + b":" + orjson.dumps(safe(value)))
         out.write(b"}\n")
-        out.flush()
-        os.fsync(out.fileno())
-    part.replace(path)
 
 
 def config_part(journal: Journal, plan: EvalPlan) -> dict[str, Any]:

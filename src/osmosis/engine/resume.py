@@ -6,7 +6,6 @@ anything that was paid for.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -174,14 +173,10 @@ async def regrade(
             observer=observer,
             options=Options(only=keys, hashes=dict(hashes)),
         )
-    part = journal.folder / "rollouts.jsonl.part"
     done = work.finished()
-    with part.open("wb") as out:
+    with journal.rewriting() as out:
         for line in _merged(journal, work, done):
             out.write(orjson.dumps(line) + b"\n")
-        out.flush()
-        os.fsync(out.fileno())
-    journal.replace_rollouts(part)
     for path in sorted(work.folder.iterdir()):
         path.unlink()
     work.folder.rmdir()

@@ -19,12 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from osmosis.base.locks import locked_async
 from osmosis.base.wheel import DISTRIBUTION, Wheel
 
 from .command import Finished, run_command
 from .environ import uv_environ
 from .interpreter import Interpreter, choose_interpreter
-from .locks import file_lock
 from .log import JobLog
 from .project import Generation, RolloutProject
 from .pruning import prune
@@ -83,7 +83,7 @@ class Builder:
         folder = self.cache_dir / "environments" / key
         lock = folder.parent / ".locks" / key
         waiting = self.log.stream(STEP)
-        async with file_lock(lock, waiting=lambda: waiting("another job is making the same environment: waiting")):
+        async with locked_async(lock, waiting=lambda: waiting("another job is making the same environment: waiting")):
             made = _finished(folder)
             if made:
                 self.log.write(STEP, f"using the environment {key}, made before (Python {made.python_version})")

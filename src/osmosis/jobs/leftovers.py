@@ -6,9 +6,10 @@ A process is named by its id and its start time together: an id that was given t
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
+
+from osmosis.base.files import write_json
 
 from .command import kill_group
 
@@ -45,9 +46,7 @@ class Leftovers:
         return ended
 
     def _write(self) -> None:
-        part = self._path.with_suffix(".part")
-        part.write_text(json.dumps(self._known), encoding="utf-8")
-        os.replace(part, self._path)
+        write_json(self._path, self._known)
 
 
 def start_time(pid: int) -> str:

@@ -8,7 +8,7 @@ import shutil
 import time
 from pathlib import Path
 
-from .locks import lock_if_free
+from osmosis.base.locks import lock_if_free
 
 UNUSED_S = 14 * 24 * 3600.0
 

@@ -7,13 +7,13 @@ how often this rollout asked the same thing before. Failures are never kept. Off
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from osmosis.base.files import write_bytes
 from osmosis.records.rollout import Usage
 
 from .model import ChatRequest, Completion, Model
@@ -75,6 +75,4 @@ def _write(path: Path, completion: Completion) -> None:
     stored = {name: getattr(completion, name) for name in _FIELDS}
     stored["usage"] = completion.usage.to_dict()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_bytes(orjson.dumps(stored))
-    part.replace(path)
+    write_bytes(path, orjson.dumps(stored))

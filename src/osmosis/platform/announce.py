@@ -6,7 +6,6 @@ a later one with the same id.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from collections.abc import Callable
@@ -15,11 +14,11 @@ from typing import Any
 import uvicorn
 
 from osmosis._version import __version__
+from osmosis.base.files import write_json
 from osmosis.errors import Conflict, ValidationError
 from osmosis.records.base import utc_now
 
 from .executors.processes import start_token
-from .services.startup import write_private
 from .settings import PlatformSettings
 
 ANNOUNCEMENT = "platform.json"
@@ -68,7 +67,7 @@ class AnnouncingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self.started:
-            write_private(self._file, json.dumps(self._announcement(), indent=2) + "\n")
+            write_json(self._file, self._announcement(), indent=2, mode=0o600)
             for action in self._answering:
                 action()
 

@@ -6,17 +6,16 @@ A signed URL works without a login, for one purpose, until its time is over. Pat
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import AsyncIterable
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
+from osmosis.base.files import replacing
 from osmosis.errors import Forbidden, ValidationError
 
 from .context import Platform
-from .security.tokens import new_token
 
 CHUNK = 1024 * 1024
 
@@ -48,44 +47,32 @@ def dataset_dir(platform: Platform, dataset_id: str) -> Path:
 async def store_part(folder: Path, number: int, stream: AsyncIterable[bytes], *, limit: int) -> str:
     """Write one part; its ETag (MD5, quoted) is the answer. The part appears whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = folder / f".{number}.{new_token('')[:12]}"
     digest = hashlib.md5(usedforsecurity=False)
     size = 0
-    try:
-        with draft.open("wb") as file:
-            async for chunk in stream:
-                size += len(chunk)
-                if size > limit:
-                    raise ValidationError(f"part {number} is larger than announced ({limit} bytes)")
-                digest.update(chunk)
-                file.write(chunk)
-        draft.replace(folder / str(number))
-    finally:
-        draft.unlink(missing_ok=True)
+    with replacing(folder / str(number)) as file:
+        async for chunk in stream:
+            size += len(chunk)
+            if size > limit:
+                raise ValidationError(f"part {number} is larger than announced ({limit} bytes)")
+            digest.update(chunk)
+            file.write(chunk)
     return f'"{digest.hexdigest()}"'
 
 
 def join_parts(folder: Path, parts: int, target: Path) -> tuple[int, str]:
     """Put the parts together as one durable file: `(bytes, sha256)`. ValidationError names a missing part."""
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = target.with_name(f".{target.name}.{new_token('')[:12]}")
     digest = hashlib.sha256()
     size = 0
-    try:
-        with draft.open("wb") as out:
-            for number in range(1, parts + 1):
-                if not (folder / str(number)).exists():
-                    raise ValidationError(f"part {number} of {parts} was not uploaded", hint="upload the file again")
-                with (folder / str(number)).open("rb") as file:
-                    while chunk := file.read(CHUNK):
-                        digest.update(chunk)
-                        size += len(chunk)
-                        out.write(chunk)
-            out.flush()
-            os.fsync(out.fileno())
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+    with replacing(target, durable=True) as out:
+        for number in range(1, parts + 1):
+            if not (folder / str(number)).exists():
+                raise ValidationError(f"part {number} of {parts} was not uploaded", hint="upload the file again")
+            with (folder / str(number)).open("rb") as file:
+                while chunk := file.read(CHUNK):
+                    digest.update(chunk)
+                    size += len(chunk)
+                    out.write(chunk)
     return size, digest.hexdigest()
 
 

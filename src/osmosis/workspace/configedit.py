@@ -5,12 +5,12 @@ The edited text is checked before it is written; a value that makes the config w
 
 from __future__ import annotations
 
-import os
 import tempfile
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from ..base.files import write_text
 from ..errors import ValidationError
 from ..records.config import CONFIGS
 from ..records.config_check import fields_of
@@ -46,18 +46,14 @@ def set_value(file: ConfigFile, workspace: Workspace, key: str, raw: str) -> tup
             f"{file.shown}: {key} cannot be set here: {error}", hint="edit the file by hand"
         ) from None
     changed = ConfigFile(file.kind, file.path, file.shown)
-    with tempfile.NamedTemporaryFile("w", suffix=".tmp", dir=file.path.parent, delete=False, encoding="utf-8") as draft:
-        draft.write(text)
-    try:
-        probe = ConfigFile(file.kind, Path(draft.name), file.shown)
+    with tempfile.TemporaryDirectory(prefix="osmosis-config-") as scratch:
+        probe = ConfigFile(file.kind, Path(scratch) / file.path.name, file.shown)
+        write_text(probe.path, text)
         known = {(p.code, p.what) for p in before_problems}
         new = [p for p in _errors(probe, workspace) if (p.code, p.what) not in known]
-        if new:
-            raise refused(changed, new)
-        os.chmod(draft.name, file.path.stat().st_mode & 0o777)
-        os.replace(draft.name, file.path)
-    finally:
-        Path(draft.name).unlink(missing_ok=True)
+    if new:
+        raise refused(changed, new)
+    write_text(file.path, text, mode=file.path.stat().st_mode & 0o777)
     return old, value
 
 

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from osmosis.jobs.locks import lock_if_free
+from osmosis.base.locks import lock_if_free
 from osmosis.jobs.pruning import prune
 
 MARKER = ".mark"

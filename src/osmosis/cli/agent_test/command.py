@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...base.files import write_text
 from ...errors import UsageError, ValidationError
 from ..agent_ref import AgentRef, find_agent, opened
 from ..context import AppContext, current
@@ -278,6 +279,4 @@ def _result_of(rollout: Rollout) -> dict[str, Any]:
 def write_results(path: Path, rollouts: list[Rollout]) -> None:
     """Writes the document whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.tmp")
-    partial.write_text(json.dumps(results_of(rollouts), ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_text(path, json.dumps(results_of(rollouts), ensure_ascii=False, indent=2) + "\n")

@@ -6,13 +6,13 @@ Computes and writes; a failed run has no score and is counted as a failure, neve
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from osmosis.base.files import write_text
 from osmosis.errors import ValidationError
 from osmosis.records.base import utc_now
 from osmosis.records.rollout import Usage
@@ -130,10 +130,5 @@ class Baseline:
 def write_json(path: Path, data: dict[str, Any]) -> None:
     """Writes a report so that no reader ever sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     text = json.dumps(data, ensure_ascii=False, indent=2, default=str)
-    with partial.open("w", encoding="utf-8") as handle:
-        handle.write(text + "\n")
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(partial, path)
+    write_text(path, text + "\n", durable=True)

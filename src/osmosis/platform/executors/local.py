@@ -11,11 +11,11 @@ import re
 import signal
 import socket
 import subprocess
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from osmosis.base.files import write_text
 from osmosis.errors import PlatformError
 from osmosis.records.run import JobSpec
 
@@ -45,7 +45,7 @@ class LocalExecutor:
     def start(self, spec: JobSpec, environ: Mapping[str, str]) -> dict[str, Any]:
         folder = Path(spec.work_dir)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write_private(folder / JOB_FILE, spec.model_dump_json(indent=2))
+        write_text(folder / JOB_FILE, spec.model_dump_json(indent=2), mode=0o600)
         with (folder / OUTPUT_FILE).open("wb") as output:
             try:
                 process = subprocess.Popen(
@@ -106,13 +106,6 @@ def machine_id() -> str:
     """This machine (or container) since its last start: process ids mean nothing on another or after a reboot."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{socket.gethostname()}-{boot.read_text().strip() if boot.exists() else 'boot'}"
-
-
-def _write_private(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    draft.replace(path)
 
 
 def _last_words(handle: Mapping[str, Any]) -> str:

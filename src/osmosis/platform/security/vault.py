@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from osmosis.base.files import create_once
 from osmosis.errors import InternalError, ValidationError
 
 KEY_BYTES = 32
@@ -56,7 +57,7 @@ class Vault:
         path = data_dir / "master.key"
         data_dir.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            _write_once(path, base64.b64encode(AESGCM.generate_key(256)) + b"\n")
+            create_once(path, base64.b64encode(AESGCM.generate_key(256)) + b"\n", mode=0o600)
         return cls(_decode(path.read_text(), str(path)))
 
     def seal(self, value: str, about: str) -> Sealed:
@@ -82,21 +83,6 @@ class Vault:
 
     def is_signed(self, text: str, signature: str) -> bool:
         return hmac.compare_digest(self.sign(text), signature)
-
-
-def _write_once(path: Path, content: bytes) -> None:
-    """Appears whole or not at all; the first of several processes wins."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
 
 
 def _derive(master_key: bytes, purpose: bytes) -> bytes:

@@ -6,7 +6,6 @@ its branches, tags and snapshot refs. What was synced once stays reachable, also
 
 from __future__ import annotations
 
-import fcntl
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from osmosis.base import locks
 from osmosis.errors import Conflict
 
 from .. import tables
@@ -61,9 +61,7 @@ class Place:
 @contextmanager
 def locked(place: Place) -> Iterator[None]:
     """One sync of a repository at a time, across threads and processes of this machine."""
-    place.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(place.path.with_suffix(".lock"), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with locks.locked(place.path.with_suffix(".lock")):
         yield
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hmac
-import os
-from pathlib import Path
 
+from osmosis.base.files import write_text
 from osmosis.errors import AuthRequired
 
 from ..context import Platform
@@ -21,15 +20,7 @@ def prepare(platform: Platform) -> None:
         users.ensure_owner(session, platform.settings.owner_name)
     path = platform.settings.data_dir / BOOTSTRAP_FILE
     if not path.exists():
-        write_private(path, new_token("osb_") + "\n")
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file only its owner can read; replaced as a whole."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    draft.replace(path)
+        write_text(path, new_token("osb_") + "\n", mode=0o600)
 
 
 def check_bootstrap(platform: Platform, token: str) -> None:

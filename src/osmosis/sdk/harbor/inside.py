@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
+from ...base.files import write_json
 from ...records.trajectory import build_trajectory
 from ...records.wire import RolloutInit
 from ..backend import LocalBackend
@@ -122,21 +123,15 @@ def main(arguments: list[str]) -> int:
     request_file, result_file, artifacts = (Path(one) for one in arguments)
     request = json.loads(request_file.read_text(encoding="utf-8"))
     result = asyncio.run(run(request, os.environ, artifacts))
-    _place(result_file, result_body(result))
+    result_file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(result_file, result_body(result))
     kept = result.sample.trajectory_messages if result.sample is not None else None
     if kept:
         told = len(request["messages"])
         named = os.environ.get(ID_VARIABLE, "rollout")
         document = build_trajectory(json_safe(kept, "messages"), named, version=__version__, opening=told)
-        _place(result_file.with_name(TRAJECTORY_FILE), document.to_dict())
+        write_json(result_file.with_name(TRAJECTORY_FILE), document.to_dict())
     return 0 if result.status == "success" else FAILED
-
-
-def _place(path: Path, body: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.partial")
-    draft.write_text(json.dumps(body, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    draft.replace(path)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ are taken over. A spooled result holds the bearer of its callback: folders are 0
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import json
 import logging
@@ -25,6 +24,8 @@ from urllib.parse import quote
 
 import aiohttp
 
+from osmosis.base.files import write_json
+from osmosis.base.locks import FileLock
 from osmosis.llm.failures import parse_retry_after
 
 from .queue import LoopPacer
@@ -52,8 +53,8 @@ class Spool:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._own: Path | None = None
-        self._lock: int | None = None
-        self._adopted: list[tuple[Path, int]] = []
+        self._lock: FileLock | None = None
+        self._adopted: list[tuple[Path, FileLock]] = []
 
     def add(self, post: Post) -> Path:
         """Writes one post durably and returns its file; the same post is the same file."""
@@ -62,12 +63,7 @@ class Spool:
         path = folder / f"{digest}.json"
         if path.exists():
             return path
-        partial = folder / f"{digest}.partial"
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump(asdict(post), file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
+        write_json(path, asdict(post), mode=0o600, durable=True)
         return path
 
     def refuse(self, path: Path) -> None:
@@ -112,22 +108,17 @@ class Spool:
         return self._own
 
 
-def _try_lock(folder: Path) -> int | None:
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return None
-    return handle
+def _try_lock(folder: Path) -> FileLock | None:
+    lock = FileLock(folder / "lock")
+    return lock if lock.take() else None
 
 
-def _leave(folder: Path, lock: int) -> None:
+def _leave(folder: Path, lock: FileLock) -> None:
     if not any(folder.glob("*.json")):
         for rest in folder.iterdir():
             rest.unlink(missing_ok=True)
         folder.rmdir()
-    os.close(lock)
+    lock.release()
 
 
 @dataclass(frozen=True)

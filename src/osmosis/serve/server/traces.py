@@ -7,7 +7,6 @@ folder, and nothing is done for rollouts of which nobody wants files.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import queue
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError as BadShape
 
 from osmosis._version import __version__
+from osmosis.base.files import write_json
 from osmosis.base.redact import Redactor
 from osmosis.records.base import utc_now
 from osmosis.records.rollout import Message
@@ -174,7 +174,7 @@ class TrajectoryWriter:
         folder = self.root / check_rollout_id(ended.rollout_id)
         folder.mkdir(parents=True, exist_ok=True)
         redactor = Redactor([*self._secrets, *filter(None, (ended.init.llm_api_key, ended.init.controller_api_key))])
-        _place(folder / "diagnostics.json", redactor.data(_diagnostics(ended)))
+        write_json(folder / "diagnostics.json", redactor.data(_diagnostics(ended)))
         messages = ended.messages
         if not messages:
             return
@@ -186,13 +186,7 @@ class TrajectoryWriter:
             opening=len(ended.init.initial_messages),
             osmosis=redactor.data(_facts(ended)),
         )
-        _place(folder / "trajectory.json", built.to_dict())
-
-
-def _place(path: Path, body: dict[str, Any]) -> None:
-    draft = path.with_name(f".{path.name}.partial")
-    draft.write_text(json.dumps(body, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    draft.replace(path)
+        write_json(folder / "trajectory.json", built.to_dict())
 
 
 def _facts(ended: EndedRollout) -> dict[str, Any]:
