@@ -1,6 +1,6 @@
 """The loop: every selected row, every attempt, to a rollout, to its scores, to the journal, to the report.
 
-There is one of it. The local command, a platform job and a regrade differ in the `RolloutFn` they bring.
+There is one of it. The local command and a platform job differ in the `RolloutFn` they bring; a regrade brings none.
 Lanes pull from one lazy iterator, so memory does not grow with the dataset; a rollout counts once it is on disk;
 one that fails is data. What a killed process had in flight is owed, nothing else is lost.
 """
@@ -77,7 +77,7 @@ class Options:
 async def evaluate(
     plan: EvalPlan,
     rows: Iterable[Row],
-    rollout_fn: RolloutFn,
+    rollout_fn: RolloutFn | None,
     *,
     scorers: Sequence[Scorer] = (),
     journal: Journal | None = None,
@@ -85,7 +85,7 @@ async def evaluate(
     stop: asyncio.Event | None = None,
     options: Options | None = None,
 ) -> Report:
-    """Runs what the journal does not hold yet, and reports on everything.
+    """Runs what the journal does not hold yet, and reports on everything. Without a `rollout_fn`, only reports.
 
     `stop` lets what is in flight finish; cancelling does not. Raises only for what concerns the whole run, such
     as a disk that cannot be written. `Report.stopped` says why a run ended before its total.
@@ -106,7 +106,7 @@ class _Run:
         self,
         plan: EvalPlan,
         rows: Iterable[Row],
-        rollout_fn: RolloutFn,
+        rollout_fn: RolloutFn | None,
         scorers: Sequence[Scorer],
         journal: Journal | None,
         observer: Observer,
@@ -142,7 +142,8 @@ class _Run:
         side = [asyncio.create_task(self._watchdog().watch())]
         if stop is not None:
             side.append(asyncio.create_task(self._wait_for(stop)))
-        lanes = [asyncio.create_task(self._lane(recorder)) for _ in range(self._width())]
+        run = self.rollout_fn
+        lanes = [] if run is None else [asyncio.create_task(self._lane(run, recorder)) for _ in range(self._width())]
         try:
             await self._finish(lanes)
             await recorder.drain()
@@ -207,7 +208,7 @@ class _Run:
         for lane in failed:
             lane.result()
 
-    async def _lane(self, recorder: Recorder) -> None:
+    async def _lane(self, run: RolloutFn, recorder: Recorder) -> None:
         while self.stopped is None and recorder.error is None:
             if recorder.behind:
                 await recorder.drain()
@@ -218,18 +219,18 @@ class _Run:
                 task = next(self._tasks, None)
                 if task is None:
                     return
-                rollout = await self._attempt(task)
+                rollout = await self._attempt(run, task)
             finally:
                 self.limiter.release()
             recorder.put(rollout)
             self.spending.saw(rollout)
             self.stopped = self.stopped or self.breaker.saw(rollout) or self.spending.exceeded()
 
-    async def _attempt(self, task: Task) -> Rollout:
+    async def _attempt(self, run: RolloutFn, task: Task) -> Rollout:
         self.active.add(task)
         try:
             try:
-                rollout = await self.rollout_fn(task)
+                rollout = await run(task)
             except asyncio.CancelledError:
                 if self.cutting:
                     raise

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from osmosis.errors import Conflict
 from osmosis.metrics.summary import Summary
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan
-from osmosis.records.rollout import RolloutStatus
+from osmosis.records.rollout import Message, RolloutStatus
 
 from .evaluate import Options, Taken, evaluate
 from .journal import Journal, KeySet
@@ -105,6 +106,58 @@ def plan_resume(
     kept = found.reuse + len(found.regrade)
     found.owed = len(row_hashes) * attempts - kept - len(found.rerun) - len(found.retry)
     return found
+
+
+@dataclass(slots=True)
+class RegradePlan(ResumePlan):
+    """Which stored conversations are scored again although nothing changed that needs it."""
+
+    hashes: dict[str, str] = field(default_factory=dict)
+    """`agent` and `sampling` of what is stored."""
+    edited: int = 0
+    """Rollouts whose rows were edited since, beside the prompt."""
+
+
+def plan_regrade(
+    journal: Journal, rows: Iterable[Row], row_hashes: Mapping[int, str], *, failed_only: bool = False
+) -> RegradePlan:
+    """Every rollout that ended well; with `failed_only` those that a score is missing of.
+
+    A conversation can be scored against an edited row while it still begins as that row does, else it is a `Conflict`.
+    """
+    found = RegradePlan()
+    changed: dict[int, list[list[Message]]] = {}
+    for line in journal.lines():
+        row, attempt = line["row_index"], line["attempt"]
+        failed = any(score.get("failure") for score in (line.get("scores") or {}).values())
+        if line["status"] != RolloutStatus.SUCCESS.value or (failed_only and not failed):
+            found.reuse += 1
+            continue
+        found.regrade.add((row, attempt))
+        hashes = line.get("hashes") or {}
+        if hashes.get("row", row_hashes.get(row)) != row_hashes.get(row):
+            changed.setdefault(row, []).append(line["messages"])
+        found.hashes = {name: value for name, value in hashes.items() if name in ("agent", "sampling")} or found.hashes
+    found.edited = sum(map(len, changed.values()))
+    _check_openings(journal, changed, rows)
+    return found
+
+
+def _check_openings(journal: Journal, changed: dict[int, list[list[Message]]], rows: Iterable[Row]) -> None:
+    left = dict(changed)
+    for row in rows if changed else ():
+        opening = row.messages()
+        if all(talk[: len(opening)] == opening for talk in changed.get(row.index, ())):
+            left.pop(row.index, None)
+    if left:
+        name = journal.folder.name
+        shown = ", ".join(map(str, sorted(left)[:5])) + (" ..." if len(left) > 5 else "")
+        raise Conflict(
+            f"{sum(map(len, left.values()))} rollouts of run {name} are of rows with another prompt now, or none: "
+            f"rows {shown}",
+            hint=f"osmosis eval resume {name} runs them again; or put the dataset back",
+            rows=sorted(left),
+        )
 
 
 def _sort(found: ResumePlan, stored: Outcome, now: Mapping[str, str]) -> None:

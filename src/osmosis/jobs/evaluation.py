@@ -21,7 +21,7 @@ from osmosis.errors import Conflict
 from osmosis.llm import Model
 from osmosis.metrics.summary import summarize
 from osmosis.records.config import EvalConfig
-from osmosis.records.plan import EvalPlan, Selection, Timeouts
+from osmosis.records.plan import EvalPlan, Selection
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import Stage
@@ -34,7 +34,7 @@ from .entrypoint import Entrypoint, command_for, look_at
 from .environ import rollout_environ
 from .environment import Builder, Environment
 from .failures import JobFailed
-from .model import model_spec, open_and_probe
+from .model import check_model, open_and_probe
 from .project import read_project
 from .rollout_server import EndedWithoutServing, RolloutServer, ServerCommand
 
@@ -48,7 +48,15 @@ class EvalRun:
     def __init__(self, context: JobContext, config: EvalConfig) -> None:
         self.context = context
         self.config = config
-        self.plan = make_plan(context, config)
+        spec = context.spec
+        check_model(config)
+        self.plan = EvalPlan.from_config(
+            config,
+            name=spec.run_name,
+            dataset=config.experiment.dataset,
+            selection=Selection(rows=spec.rows),
+            provenance={"commit_sha": spec.commit_sha, "osmosis": __version__},
+        )
         self.journal = Journal(context.work_dir / "journal", redactor=context.redactor)
         self.started_rollouts = False
 
@@ -226,23 +234,6 @@ class _Told:
 
     def finished(self, report: Report) -> None:
         self._context.advance(report.completed, report.total, report)
-
-
-def make_plan(context: JobContext, config: EvalConfig) -> EvalPlan:
-    """What the engine is told, from the config and the rows the platform has selected."""
-    spec, wanted = context.spec, config.evaluation
-    return EvalPlan(
-        name=spec.run_name,
-        agent=f"rollouts/{config.experiment.rollout}/{config.experiment.entrypoint}",
-        model=model_spec(config),
-        dataset=config.experiment.dataset,
-        selection=Selection(rows=spec.rows),
-        attempts=wanted.n,
-        concurrency=wanted.batch_size,
-        pass_threshold=wanted.pass_threshold,
-        timeouts=Timeouts(agent_s=wanted.agent_workflow_timeout_s, score_s=wanted.grader_timeout_s),
-        provenance={"commit_sha": spec.commit_sha, "osmosis": __version__},
-    )
 
 
 async def _either(evaluating: asyncio.Task[Report], failed: asyncio.Future[JobFailed]) -> Report:

@@ -22,18 +22,15 @@ PLATFORM_PREFIX = "osmosis/"
 DEFAULT_KEY = "OPENAI_API_KEY"
 
 
-def model_spec(config: EvalConfig) -> ModelSpec:
-    """Which model the config names. Raises `JobFailed` for a model of a platform that serves none."""
-    name, advanced = config.experiment.model_path, config.advanced
-    if name.startswith(PLATFORM_PREFIX) and not advanced.base_url:
+def check_model(config: EvalConfig) -> None:
+    """Raises `JobFailed` for a model of a platform that serves none."""
+    name = config.experiment.model_path
+    if name.startswith(PLATFORM_PREFIX) and not config.advanced.base_url:
         raise setup_failed(
             f"[experiment].model_path: {name!r} is a model of this platform, which serves no model",
             fix="set it to a provider's model or offline/calculator, or set [advanced].base_url to where it is served",
             category=Category.MODEL_NOT_FOUND,
         )
-    return ModelSpec.parse(
-        name, base_url=advanced.base_url, api_key_env=advanced.api_key_env, params=dict(advanced.params)
-    )
 
 
 def api_key(spec: ModelSpec, environ: Mapping[str, str]) -> str | None:

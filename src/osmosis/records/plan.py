@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from .base import Record
+from .config import EvalConfig
 
 ModelKind = Literal["openai", "litellm", "offline", "replay"]
 
@@ -50,6 +51,17 @@ class ModelSpec(Record):
             return cls(name=name, kind="openai", base_url=base_url.rstrip("/"), api_key_env=api_key_env, params=params)
         full = name if "/" in name else f"openai/{name}"
         return cls(name=full, kind="litellm", api_key_env=api_key_env, params=params)
+
+    @classmethod
+    def from_config(cls, config: EvalConfig) -> ModelSpec:
+        """The model that a config names, with its `[advanced]` endpoint, key variable and parameters."""
+        advanced = config.advanced
+        return cls.parse(
+            config.experiment.model_path,
+            base_url=advanced.base_url,
+            api_key_env=advanced.api_key_env,
+            params=dict(advanced.params),
+        )
 
 
 class Selection(Record):
@@ -126,3 +138,31 @@ class EvalPlan(Record):
     require_ground_truth: bool = False
     provenance: dict[str, Any] = Field(default_factory=dict)
     """Versions, git commit, dirty diff hash: for the reader, not for the engine."""
+
+    @classmethod
+    def from_config(
+        cls,
+        config: EvalConfig,
+        *,
+        name: str,
+        dataset: str,
+        model: ModelSpec | None = None,
+        selection: Selection | None = None,
+        attempts: int | None = None,
+        concurrency: int | None = None,
+        provenance: dict[str, Any] | None = None,
+    ) -> EvalPlan:
+        """What a config asks for, on the platform and on this machine. What is given wins over the config."""
+        experiment, wanted = config.experiment, config.evaluation
+        return cls(
+            name=name,
+            agent=f"rollouts/{experiment.rollout}/{experiment.entrypoint}",
+            model=model or ModelSpec.from_config(config),
+            dataset=dataset,
+            selection=selection or Selection(limit=wanted.limit),
+            attempts=attempts or wanted.n,
+            concurrency=concurrency or wanted.batch_size,
+            pass_threshold=wanted.pass_threshold,
+            timeouts=Timeouts(agent_s=wanted.agent_workflow_timeout_s, score_s=wanted.grader_timeout_s),
+            provenance=provenance or {},
+        )

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from osmosis.datasets.scan import row_hash
-from osmosis.engine.evaluate import Options
+from osmosis.engine.evaluate import Options, evaluate
 from osmosis.engine.journal import Journal
 from osmosis.engine.recorded import RecordedRollouts, conversations
-from osmosis.engine.resume import apply, plan_resume
+from osmosis.engine.resume import apply, plan_regrade, plan_resume
 from osmosis.engine.scoring import load_scorers
-from osmosis.errors import ModelError
+from osmosis.errors import Conflict, ModelError
 from osmosis.llm import ChatRequest, open_model
 from osmosis.records.plan import ModelSpec
 from osmosis.testing.endpoint import ModelEndpoint
@@ -122,3 +122,32 @@ async def test_a_recording_answers_as_long_as_the_agent_asks_the_same(ran):
         await model.complete(ChatRequest([{"role": "user", "content": "else"}], row_index=3, attempt=1))
     with pytest.raises(ModelError, match="row 9 attempt 0 is not in"):
         await model.complete(ChatRequest(rows[3].messages(), row_index=9))
+
+
+async def test_a_regrade_is_the_loop_without_anything_to_run(ran):
+    plan, rows, journal = ran
+    rows[3].data["ground_truth"] = "wrong"
+    found = plan_regrade(journal, rows, hashes_of(rows))
+    assert (len(found.regrade), found.edited, found.owed) == (12, 2, 0)
+    assert found.hashes == {"agent": "a", "sampling": "s"}
+    scorers = load_scorers(["helpers_agents:exact"], HERE)
+    await apply(found, journal, plan, rows, scorers, {**found.hashes, "score": "f"})
+    journal.open(plan)
+    report = await evaluate(plan, rows, None, scorers=scorers, journal=journal, options=Options(rows=6))
+    journal.close()
+    assert (report.completed, report.total) == (12, 12)
+    assert {r.row_index for r in journal.rollouts() if r.value("helpers_agents:exact") == 0.0} >= {3}
+    assert plan_resume(journal, hashes_of(rows), plan, HASHES).reuse == 12
+
+
+async def test_without_a_rollout_function_what_is_owed_stays_owed(ran, make_rows):
+    plan, _, journal = ran
+    report = await evaluate(plan, make_rows(8), None, journal=journal)
+    assert (report.completed, report.total) == (12, 16)
+
+
+async def test_a_row_with_another_prompt_cannot_be_scored_again(ran):
+    _, rows, journal = ran
+    rows[2].data["user_prompt"] = "What is 2 * 9?"
+    with pytest.raises(Conflict, match="2 rollouts of run j are of rows with another prompt"):
+        plan_regrade(journal, rows, hashes_of(rows))

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from osmosis.records.config import Advanced, EvalConfig, Experiment, Secrets, TrainingConfig
 from osmosis.records.config_check import check_config, issues_of
+from osmosis.records.plan import EvalPlan, Selection
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "openai/gpt-5-mini", "dataset": "multiply"}
 
@@ -136,3 +137,19 @@ def test_rules_over_tables_read_records_too() -> None:
     assert EvalConfig(**made, secrets=Secrets(required=["KEY"])).secret_names() == ["KEY"]
     with pytest.raises(ValidationError, match="KEY must be listed"):
         EvalConfig(**made, secrets=Secrets(required=[]))
+
+
+def test_a_plan_says_what_its_config_says_and_what_is_given_wins() -> None:
+    config = eval_config(
+        secrets={"required": ["KEY"]},
+        evaluation={"limit": 7, "n": 3, "batch_size": 9, "pass_threshold": 0.5, "agent_workflow_timeout_s": 5},
+        advanced={"base_url": "http://localhost:8000/v1/", "api_key_env": "KEY", "params": {"top_p": 0.5}},
+    )
+    plan = EvalPlan.from_config(config, name="a", dataset="d.jsonl")
+    model = plan.model
+    assert (model.kind, model.base_url, model.api_key_env) == ("openai", "http://localhost:8000/v1", "KEY")
+    assert model.params == {"top_p": 0.5}
+    assert (plan.selection.limit, plan.attempts, plan.concurrency, plan.pass_threshold) == (7, 3, 9, 0.5)
+    assert (plan.timeouts.agent_s, plan.timeouts.score_s) == (5, 150)
+    other = EvalPlan.from_config(config, name="a", dataset="d", attempts=1, selection=Selection(rows=[2]))
+    assert (other.attempts, other.selection.rows, other.selection.limit) == (1, [2], None)

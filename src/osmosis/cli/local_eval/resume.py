@@ -188,12 +188,8 @@ def _regrade(ctx: AppContext, run: Any, *, failed_only: bool) -> DetailResult | 
             if len(keys):
                 await regrade_keys(journal, plan, rows(), scorers, keys, hashes)
             journal.open(plan)
-
-            async def nothing(_: Any) -> Any:
-                raise AssertionError("a regrade runs nothing")
-
-            options = Options(rows=facts.selected, dataset_rows=facts.rows, only=KeySet())
-            return await evaluate(plan, rows(), nothing, scorers=scorers, journal=journal, options=options)
+            options = Options(rows=facts.selected, dataset_rows=facts.rows)
+            return await evaluate(plan, rows(), None, scorers=scorers, journal=journal, options=options)
         finally:
             journal.close()
             await close_scorers(scorers)
