@@ -237,4 +237,4 @@ def test_every_change_of_status_is_an_event_and_nonsense_is_refused(job) -> None
             runs.switch_status(session, run, RunStatus.RUNNING)
         with pytest.raises(Conflict):
             runs.end(session, run, JobResult(status=RunStatus.FAILED), "no")
-        assert [e["status"] for e in runs.events(session, run.id)] == ["pending", "running", "finished"]
+        assert [e.status for e in runs.events(session, run.id)] == ["pending", "running", "finished"]

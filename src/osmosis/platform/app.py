@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
 from osmosis._version import __version__
+from osmosis.records.contract.accounts import Health
 
 from . import imports, ingest
 from .api import routers
@@ -61,7 +61,7 @@ def create_app(settings: PlatformSettings) -> FastAPI:
     app.add_middleware(ClientVersions)
 
     @app.get("/health")
-    def health() -> dict[str, Any]:
-        return {"status": "healthy", "version": __version__}
+    def health() -> Health:
+        return Health(status="healthy", version=__version__)
 
     return app

@@ -23,12 +23,6 @@ class Record(BaseModel):
         return self.model_dump_json(exclude_none=True).encode() + b"\n"
 
 
-class RequestBody(Record):
-    """A record that a FastAPI route takes: its schema has to be there when the route is declared."""
-
-    model_config = ConfigDict(defer_build=False)
-
-
 class Strict(Record):
     """A record people write by hand: unknown keys are refused."""
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .base import Record, RequestBody, utc_now
+from .base import Record, utc_now
 from .config import EvalConfig, TrainingConfig
 from .report import Report
 from .rollout import Failure, Rollout
@@ -58,7 +58,7 @@ class LogLine(Record):
     details: dict[str, Any] | None = None
 
 
-class Progress(RequestBody):
+class Progress(Record):
     """What a heartbeat says: the stage, how far, and the report so far."""
 
     stage: Stage
@@ -96,7 +96,7 @@ class JobSpec(Record):
     """Environments and wheels, shared by runs."""
 
 
-class JobResult(RequestBody):
+class JobResult(Record):
     """How a job ended: its last message."""
 
     status: RunStatus
@@ -104,7 +104,7 @@ class JobResult(RequestBody):
     failure: Failure | None = None
 
 
-class RolloutBatch(RequestBody):
+class RolloutBatch(Record):
     """Finished rollouts, in one message; storing is idempotent by (row_index, attempt)."""
 
     rollouts: list[Rollout]

@@ -2,68 +2,62 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
 
 from osmosis.records.base import utc_now
+from osmosis.records.contract.accounts import (
+    Account,
+    DeviceOffer,
+    DevicePoll,
+    DeviceStart,
+    IssuedLogin,
+    NewToken,
+    TokenList,
+    TokenRow,
+    Verified,
+    WorkspaceRole,
+)
+from osmosis.records.contract.body import moment
 
 from .. import tables
 from ..services import device, links, startup, users, workspaces
 from ..services.users import IssuedToken
+from .contract_route import ContractRoute
 from .deps import GIT_HEADER, WORKSPACE_HEADER, CallerDep, PlatformDep, bearer, has_scope
 
-router = APIRouter(prefix="/api/cli")
+router = APIRouter(prefix="/api/cli", route_class=ContractRoute)
 
 
-class DeviceStart(BaseModel):
-    deviceName: str = "unnamed device"
+def user_body(user: tables.User) -> Account:
+    return Account(id=user.id, email=user.email, name=user.name, handle=user.handle)
 
 
-class DevicePoll(BaseModel):
-    device_code: str
-
-
-class NewToken(BaseModel):
-    name: str
-
-
-def user_body(user: tables.User) -> dict[str, Any]:
-    return {"id": user.id, "email": user.email, "name": user.name, "handle": user.handle}
-
-
-def iso(moment: datetime | None) -> str | None:
-    return moment.isoformat() if moment else None
-
-
-def token_body(issued: IssuedToken) -> dict[str, Any]:
-    return {
-        "token": issued.text,
-        "user": user_body(issued.user),
-        "expires_at": iso(issued.row.expires_at),
-        "token_id": issued.row.id,
-    }
+def token_body(issued: IssuedToken) -> IssuedLogin:
+    return IssuedLogin(
+        token=issued.text,
+        user=user_body(issued.user),
+        expires_at=moment(issued.row.expires_at),
+        token_id=issued.row.id,
+    )
 
 
 @router.post("/device/authorize")
-def authorize(body: DeviceStart, platform: PlatformDep) -> dict[str, Any]:
+def authorize(body: DeviceStart, platform: PlatformDep) -> DeviceOffer:
     with platform.db.write() as session:
-        login = device.start(session, body.deviceName)
-    return {
-        "device_code": login.device_code,
-        "user_code": login.user_code,
-        "verification_uri": links.device(platform.settings),
-        "verification_uri_complete": links.device(platform.settings, login.user_code),
-        "expires_in": login.expires_in,
-        "interval": login.interval,
-    }
+        login = device.start(session, body.device_name)
+    return DeviceOffer(
+        device_code=login.device_code,
+        user_code=login.user_code,
+        verification_uri=links.device(platform.settings),
+        verification_uri_complete=links.device(platform.settings, login.user_code),
+        expires_in=login.expires_in,
+        interval=login.interval,
+    )
 
 
-@router.post("/device/token")
-def device_token(body: DevicePoll, platform: PlatformDep) -> Any:
+@router.post("/device/token", response_model=IssuedLogin)
+def device_token(body: DevicePoll, platform: PlatformDep) -> IssuedLogin | JSONResponse:
     with platform.db.write() as session:
         answer = device.poll(session, body.device_code)
         if isinstance(answer, str):
@@ -72,21 +66,17 @@ def device_token(body: DevicePoll, platform: PlatformDep) -> Any:
 
 
 @router.post("/bootstrap")
-def bootstrap(body: DeviceStart, request: Request, platform: PlatformDep) -> dict[str, Any]:
+def bootstrap(body: DeviceStart, request: Request, platform: PlatformDep) -> IssuedLogin:
     """The one who can read the platform's own file is its owner: a login without a browser."""
     startup.check_bootstrap(platform, bearer(request))
     with platform.db.write() as session:
         owner = users.ensure_owner(session, platform.settings.owner_name)
-        return token_body(users.issue_token(session, owner, body.deviceName))
+        return token_body(users.issue_token(session, owner, body.device_name))
 
 
 @router.get("/verify")
-def verify(request: Request, platform: PlatformDep, caller: CallerDep) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "user": user_body(caller.user),
-        "expires_at": iso(caller.token.expires_at),
-        "token_id": caller.token.id,
-    }
+def verify(request: Request, platform: PlatformDep, caller: CallerDep) -> Verified:
+    body = Verified(user=user_body(caller.user), expires_at=moment(caller.token.expires_at), token_id=caller.token.id)
     if has_scope(request):
         with platform.db.read() as session:
             workspace, role = workspaces.resolve(
@@ -95,33 +85,31 @@ def verify(request: Request, platform: PlatformDep, caller: CallerDep) -> dict[s
                 identity=request.headers.get(GIT_HEADER),
                 name=request.headers.get(WORKSPACE_HEADER),
             )
-        body["workspace"] = {"id": workspace.id, "name": workspace.name, "role": role}
+        body.workspace = WorkspaceRole(id=workspace.id, name=workspace.name, role=role)
     return body
 
 
 @router.get("/tokens")
-def list_tokens(platform: PlatformDep, caller: CallerDep) -> dict[str, Any]:
+def list_tokens(platform: PlatformDep, caller: CallerDep) -> TokenList:
     with platform.db.read() as session:
         rows = users.list_tokens(session, caller.user)
     now = utc_now()
-    return {
-        "tokens": [
-            {
-                "id": row.id,
-                "name": row.name,
-                "kind": row.kind,
-                "created_at": iso(row.created_at),
-                "expires_at": iso(row.expires_at),
-                "last_used_at": iso(row.last_used_at),
-            }
-            for row in rows
-            if row.expires_at is None or row.expires_at > now
-        ]
-    }
+    return TokenList(tokens=[_token_row(row) for row in rows if row.expires_at is None or row.expires_at > now])
+
+
+def _token_row(row: tables.Token) -> TokenRow:
+    return TokenRow(
+        id=row.id,
+        name=row.name,
+        kind=row.kind,
+        created_at=moment(row.created_at),
+        expires_at=moment(row.expires_at),
+        last_used_at=moment(row.last_used_at),
+    )
 
 
 @router.post("/tokens")
-def make_token(body: NewToken, platform: PlatformDep, caller: CallerDep) -> dict[str, Any]:
+def make_token(body: NewToken, platform: PlatformDep, caller: CallerDep) -> IssuedLogin:
     """A token for a machine; its text is in this answer only."""
     with platform.db.write() as session:
         return token_body(users.issue_token(session, caller.user, body.name, kind="personal"))

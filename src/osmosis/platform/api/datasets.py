@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
-from pydantic import BaseModel, Field
+from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound
+from osmosis.records.contract.body import LogPage, Nothing
+from osmosis.records.contract.uploads import (
+    CompleteDataset,
+    CreatedDataset,
+    DatasetDownload,
+    DatasetPage,
+    DatasetRow,
+    NewDataset,
+    UploadPart,
+    UploadPlan,
+)
 
 from .. import ingest, objects, tables
 from ..context import Platform
 from ..services import datasets
-from ..services.pages import LogPage, Page
+from ..services.pages import LogSlice, Page
+from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 
-router = APIRouter()
+router = APIRouter(route_class=ContractRoute)
 Limit = Annotated[int, Query()]
 
 
-class NewDataset(BaseModel):
-    file_name: str
-    file_size: int
-    extension: str
-    overwrite_dataset_id: str | None = None
-
-
-class Part(BaseModel):
-    PartNumber: int
-    ETag: str
-
-
-class Complete(BaseModel):
-    file_extension: str | None = None
-    parts: list[Part] = Field(default_factory=list)
-
-
-def _body(platform: Platform, session: Any, dataset: tables.Dataset) -> dict[str, Any]:
+def _said(platform: Platform, session: Session, dataset: tables.Dataset) -> datasets.Said:
     creator = session.get(tables.User, dataset.creator_id) if dataset.creator_id else None
-    return datasets.body(platform.settings, dataset, creator.name if creator else None)
+    return datasets.said(platform.settings, dataset, creator.name if creator else None)
 
 
 @router.post("/api/cli/datasets")
-def create(body: NewDataset, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def create(body: NewDataset, platform: PlatformDep, scope: ScopeDep) -> CreatedDataset:
     file = datasets.NewFile(body.file_name, body.file_size, body.extension.lower().lstrip("."))
     with platform.db.write() as session:
         dataset, upload = datasets.create(
@@ -55,30 +50,34 @@ def create(body: NewDataset, platform: PlatformDep, scope: ScopeDep) -> dict[str
             part_bytes=platform.settings.part_bytes,
             overwrite_id=body.overwrite_dataset_id,
         )
-        return {**_body(platform, session, dataset), "upload": _upload_body(platform, upload)}
+        return CreatedDataset(**_said(platform, session, dataset), upload=_upload_body(platform, upload))
 
 
-def _upload_body(platform: Platform, upload: tables.Upload) -> dict[str, Any]:
-    """How to send the file. `s3_key` and `upload_id` are read by older clients only."""
-    body: dict[str, Any] = {
-        "expires_in": platform.settings.url_lifetime_s,
-        "s3_key": f"uploads/{upload.id}",
-        "upload_id": upload.id,
-    }
+def _upload_body(platform: Platform, upload: tables.Upload) -> UploadPlan:
+    """How to send the file."""
+    place, lifetime = f"uploads/{upload.id}", platform.settings.url_lifetime_s
     if not upload.part_size:
-        url = objects.sign_url(platform, f"uploads/{upload.id}/1", method="PUT")
-        return {**body, "method": "simple", "presigned_url": url, "upload_headers": {}}
+        return UploadPlan(
+            expires_in=lifetime,
+            s3_key=place,
+            upload_id=upload.id,
+            method="simple",
+            presigned_url=objects.sign_url(platform, f"{place}/1", method="PUT"),
+            upload_headers={},
+        )
     parts = []
     for number in range(1, upload.parts + 1):
-        url = objects.sign_url(platform, f"uploads/{upload.id}/{number}", method="PUT")
-        parts.append({"part_number": number, "presigned_url": url, "size": _part_bytes(upload, number)})
-    return {
-        **body,
-        "method": "multipart",
-        "part_size": upload.part_size,
-        "total_parts": upload.parts,
-        "presigned_urls": parts,
-    }
+        url = objects.sign_url(platform, f"{place}/{number}", method="PUT")
+        parts.append(UploadPart(part_number=number, presigned_url=url, size=_part_bytes(upload, number)))
+    return UploadPlan(
+        expires_in=lifetime,
+        s3_key=place,
+        upload_id=upload.id,
+        method="multipart",
+        part_size=upload.part_size,
+        total_parts=upload.parts,
+        presigned_urls=parts,
+    )
 
 
 def _part_bytes(upload: tables.Upload, number: int) -> int:
@@ -109,25 +108,25 @@ def _find_upload(platform: Platform, upload_id: str) -> tables.Upload | None:
 
 
 @router.post("/api/cli/datasets/{dataset_id}/complete")
-def complete(dataset_id: str, body: Complete, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def complete(dataset_id: str, body: CompleteDataset, platform: PlatformDep, scope: ScopeDep) -> DatasetRow:
     with platform.db.read() as session:
         found = datasets.find(session, scope.workspace, dataset_id)
     ingest.complete(platform, found.id, {part.PartNumber: part.ETag for part in body.parts})
     with platform.db.read() as session:
-        return _body(platform, session, session.get_one(tables.Dataset, found.id))
+        return DatasetRow(**_said(platform, session, session.get_one(tables.Dataset, found.id)))
 
 
 @router.post("/api/cli/datasets/{dataset_id}/abort")
-def abort(dataset_id: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def abort(dataset_id: str, platform: PlatformDep, scope: ScopeDep) -> Nothing:
     with platform.db.write() as session:
         upload_id = datasets.abort(session, datasets.find(session, scope.workspace, dataset_id))
     if upload_id:
         objects.remove_tree(objects.upload_dir(platform, upload_id))
-    return {}
+    return Nothing()
 
 
 @router.get("/api/cli/datasets")
-def list_datasets(platform: PlatformDep, scope: ScopeDep, limit: Limit = 50, offset: Limit = 0) -> dict[str, Any]:
+def list_datasets(platform: PlatformDep, scope: ScopeDep, limit: Limit = 50, offset: Limit = 0) -> DatasetPage:
     page = Page(limit, offset)
     with platform.db.read() as session:
         rows, total = page.fetch(session, datasets.newest_first(scope.workspace))
@@ -136,13 +135,13 @@ def list_datasets(platform: PlatformDep, scope: ScopeDep, limit: Limit = 50, off
     for row in rows:
         creator = users.get(row.creator_id)
         shown.append(datasets.body(platform.settings, row, creator.name if creator else None))
-    return page.wrap("datasets", shown, total)
+    return DatasetPage(datasets=shown, **page.place(len(shown), total))
 
 
 @router.get("/api/cli/datasets/{name}")
-def get_dataset(name: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def get_dataset(name: str, platform: PlatformDep, scope: ScopeDep) -> DatasetRow:
     with platform.db.read() as session:
-        return _body(platform, session, datasets.find(session, scope.workspace, name))
+        return DatasetRow(**_said(platform, session, datasets.find(session, scope.workspace, name)))
 
 
 @router.delete("/api/cli/datasets/{name}", status_code=204)
@@ -155,17 +154,16 @@ def delete(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
 
 
 @router.get("/api/cli/datasets/{name}/download")
-def download(name: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def download(name: str, platform: PlatformDep, scope: ScopeDep) -> DatasetDownload:
     with platform.db.read() as session:
         dataset = datasets.find(session, scope.workspace, name)
     if dataset.path is None:
         raise Conflict(f"dataset {dataset.name!r} is {dataset.status}: there is no file to download")
-    url = objects.sign_url(platform, f"datasets/{dataset.id}", method="GET")
-    return {
-        "presigned_url": url,
-        "expires_in": platform.settings.url_lifetime_s,
-        "file_name": f"{dataset.name}.{dataset.format}",
-    }
+    return DatasetDownload(
+        presigned_url=objects.sign_url(platform, f"datasets/{dataset.id}", method="GET"),
+        expires_in=platform.settings.url_lifetime_s,
+        file_name=f"{dataset.name}.{dataset.format}",
+    )
 
 
 @router.get("/api/objects/datasets/{dataset_id}")
@@ -190,8 +188,8 @@ def logs(
     limit: Limit = 50,
     direction: str = "older",
     cursor: str | None = None,
-) -> dict[str, Any]:
-    page = LogPage(limit, direction, cursor)
+) -> LogPage:
+    page = LogSlice(limit, direction, cursor)
     with platform.db.read() as session:
         dataset = datasets.find(session, scope.workspace, name)
         return page.fetch(session, tables.DatasetLog, tables.DatasetLog.dataset_id == dataset.id)

@@ -6,12 +6,23 @@ from typing import Any
 
 from fastapi import Body
 from fastapi.responses import Response as Raw
-from pydantic import BaseModel, Field
 
 from osmosis.errors import NotFound
+from osmosis.records.contract.eval_bodies import EvalMetrics
+from osmosis.records.contract.run_bodies import (
+    FileAddress,
+    FileAddresses,
+    RetriedRun,
+    RetryRun,
+    RolloutPage,
+    RunFiles,
+    SubmittedRun,
+    WantedFiles,
+)
+from osmosis.records.rollout import Rollout
 
 from .. import objects, tables
-from ..services import bodies, links, requests, results, rollouts, samples, submit
+from ..services import bodies, requests, results, rollouts, samples, submit
 from ..services import retry as again
 from ..services.pages import Page
 from .deps import PlatformDep, ScopeDep
@@ -23,46 +34,25 @@ PREFIX = routes.prefix
 MAX_ROLLOUTS = 200
 
 
-class Retry(BaseModel):
-    secrets: dict[str, str] = Field(default_factory=dict)
-
-
-class FilePath(BaseModel):
-    path: str
-    token: str | None = None
-
-
-class Downloads(BaseModel):
-    items: list[FilePath]
-
-
 @router.post(PREFIX)
-def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, Any] = Body()) -> dict[str, Any]:
+def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, Any] = Body()) -> SubmittedRun:
     request = requests.parse(body, "eval")
     run = submit.submit(platform, scope.workspace, scope.user, request, kind="eval")
     return bodies.accepted(platform.settings, run)
 
 
 @router.get(f"{PREFIX}/{{name}}/metrics")
-def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> EvalMetrics:
     with platform.db.read() as session:
         return results.metrics(session, routes.find(session, scope, name))
 
 
 @router.post(f"{PREFIX}/{{name}}/retry")
-def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: Retry | None = None) -> dict[str, Any]:
+def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | None = None) -> RetriedRun:
     with platform.db.write() as session:
         run = routes.find(session, scope, name)
         count = again.retry(session, platform.vault, run, scope.user, body.secrets if body else {})
-        url = links.run(platform.settings, run.id)
-        return {
-            "id": run.id,
-            "name": run.name,
-            "status": run.status,
-            "workflow_id": run.id,
-            "retryable_samples": count,
-            "platform_url": url,
-        }
+        return bodies.retried(platform.settings, run, count)
 
 
 @router.get(f"{PREFIX}/{{name}}/rollouts")
@@ -73,15 +63,15 @@ def list_rollouts(
     limit: int = 50,
     offset: int = 0,
     status: str | None = None,
-) -> dict[str, Any]:
+) -> RolloutPage:
     page = Page(limit, offset, top=MAX_ROLLOUTS)
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
         found, total = page.fetch(session, rollouts.listed(run.id, status))
-    return page.wrap("rollouts", [rollouts.body(row) for row in found], total)
+    return RolloutPage(rollouts=[rollouts.body(row) for row in found], **page.place(len(found), total))
 
 
-@router.get(f"{PREFIX}/{{name}}/rollouts/{{row}}/{{attempt}}")
+@router.get(f"{PREFIX}/{{name}}/rollouts/{{row}}/{{attempt}}", response_model=Rollout)
 def get_rollout(name: str, row: int, attempt: int, platform: PlatformDep, scope: ScopeDep) -> Raw:
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
@@ -92,22 +82,22 @@ def get_rollout(name: str, row: int, attempt: int, platform: PlatformDep, scope:
 @router.get(f"{PREFIX}/{{name}}/samples/manifest")
 def manifest(
     name: str, platform: PlatformDep, scope: ScopeDep, types: str | None = None, rows: str | None = None
-) -> dict[str, Any]:
+) -> RunFiles:
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
         return samples.manifest(session, platform.settings, run, types, rows)
 
 
 @router.post(f"{PREFIX}/{{name}}/samples/download-urls")
-def download_urls(name: str, body: Downloads, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def download_urls(name: str, body: WantedFiles, platform: PlatformDep, scope: ScopeDep) -> FileAddresses:
     samples.check_paths([wanted.path for wanted in body.items])
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
     answer = []
     for wanted in body.items:
         url = objects.sign_url(platform, f"runs/{run.id}/{wanted.path}", method="GET")
-        answer.append({"path": wanted.path, "url": url, "token": wanted.token})
-    return {"items": answer, "expires_in": platform.settings.url_lifetime_s}
+        answer.append(FileAddress(path=wanted.path, url=url, token=wanted.token))
+    return FileAddresses(items=answer, expires_in=platform.settings.url_lifetime_s)
 
 
 @router.get("/api/objects/runs/{run_id}/{path:path}")

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel, Field
 
 from osmosis.errors import Conflict, NotFound
+from osmosis.records.contract.uploads import (
+    ImportFile,
+    ImportPaths,
+    ImportSent,
+    ImportSession,
+    ImportUpload,
+    ImportUploads,
+    UploadPart,
+    UploadPlan,
+)
 
 from .. import imports as files
 from .. import objects, tables
 from ..context import Platform
 from ..services import imports
-from ..services.import_manifest import MAX_PATHS, Manifest
+from ..services.import_manifest import Manifest
+from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 
-router = APIRouter()
+router = APIRouter(route_class=ContractRoute)
 PREFIX = "/api/cli/eval-runs/imports"
 
 
-class Paths(BaseModel):
-    paths: list[str] = Field(max_length=MAX_PATHS)
-
-
-class Part(BaseModel):
-    part_number: int
-    etag: str
-
-
-class Sent(BaseModel):
-    path: str
-    parts: list[Part] = Field(default_factory=list)
-
-
 @router.post(PREFIX)
-def create(body: Manifest, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def create(body: Manifest, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
     """Open a session, or find the one of the same manifest: only its pending files are still to be sent."""
     with platform.db.write() as session:
         row = imports.open_session(session, scope.workspace, scope.user, body)
@@ -44,42 +38,42 @@ def create(body: Manifest, platform: PlatformDep, scope: ScopeDep) -> dict[str, 
 
 
 @router.get(f"{PREFIX}/{{session_id}}")
-def get_session(session_id: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def get_session(session_id: str, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
     with platform.db.read() as session:
         return imports.body(session, platform.settings, imports.find(session, scope.workspace, session_id))
 
 
 @router.post(f"{PREFIX}/{{session_id}}/uploads")
-def uploads(session_id: str, body: Paths, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def uploads(session_id: str, body: ImportPaths, platform: PlatformDep, scope: ScopeDep) -> ImportUploads:
     """Where to send these files."""
     with platform.db.read() as session:
         row = imports.find(session, scope.workspace, session_id)
         found = imports.files_at(session, row, body.paths)
-    return {
-        "files": [
-            {"path": file.path, "size": file.size, "sha256": file.sha256, "upload": _upload(platform, file)}
+    return ImportUploads(
+        files=[
+            ImportUpload(path=file.path, size=file.size, sha256=file.sha256, upload=_upload(platform, file))
             for file in found
         ]
-    }
+    )
 
 
-def _upload(platform: Platform, file: tables.ImportFile) -> dict[str, Any]:
-    body: dict[str, Any] = {"expires_in": platform.settings.url_lifetime_s}
+def _upload(platform: Platform, file: tables.ImportFile) -> UploadPlan:
+    lifetime = platform.settings.url_lifetime_s
     place = f"imports/{file.import_id}/{file.number}"
     each = files.part_size(platform, file.size)
     if not each:
         url = objects.sign_url(platform, f"{place}/1", method="PUT")
-        return {**body, "method": "simple", "presigned_url": url, "upload_headers": {}}
+        return UploadPlan(expires_in=lifetime, method="simple", presigned_url=url, upload_headers={})
     count = files.part_count(platform, file.size)
     parts = [
-        {
-            "part_number": number,
-            "presigned_url": objects.sign_url(platform, f"{place}/{number}", method="PUT"),
-            "size": _part_bytes(platform, file, number),
-        }
+        UploadPart(
+            part_number=number,
+            presigned_url=objects.sign_url(platform, f"{place}/{number}", method="PUT"),
+            size=_part_bytes(platform, file, number),
+        )
         for number in range(1, count + 1)
     ]
-    return {**body, "method": "multipart", "part_size": each, "total_parts": count, "presigned_urls": parts}
+    return UploadPlan(expires_in=lifetime, method="multipart", part_size=each, total_parts=count, presigned_urls=parts)
 
 
 def _part_bytes(platform: Platform, file: tables.ImportFile, number: int) -> int:
@@ -114,17 +108,17 @@ def _open_file(platform: Platform, session_id: str, number: int) -> tables.Impor
 
 
 @router.post(f"{PREFIX}/{{session_id}}/uploads/complete")
-def complete(session_id: str, body: Sent, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def complete(session_id: str, body: ImportSent, platform: PlatformDep, scope: ScopeDep) -> ImportFile:
     """One file was sent whole; what arrived is compared with what was announced."""
     with platform.db.read() as session:
         row = imports.find(session, scope.workspace, session_id)
         file = imports.files_at(session, row, [body.path])[0]
     files.receive(platform, file)
-    return {"path": file.path, "size": file.size, "sha256": file.sha256, "state": "uploaded"}
+    return ImportFile(path=file.path, size=file.size, sha256=file.sha256, state="uploaded")
 
 
 @router.post(f"{PREFIX}/{{session_id}}/finalize")
-def finalize(session_id: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def finalize(session_id: str, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
     """Make the run. Said twice (the first answer was lost), it is the same."""
     with platform.db.read() as session:
         imports.find(session, scope.workspace, session_id)

@@ -5,42 +5,35 @@ A token that is no longer the current one gets 409 LEASE_LOST, and nothing it se
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
-from pydantic import BaseModel
 
 from osmosis.errors import LeaseLost
-from osmosis.records.run import HeartbeatReply, JobResult, LogLine, MetricPoint, Progress, RolloutBatch
+from osmosis.records.contract.job_messages import JobEnd, JobLogs, JobMetrics, StoredCount, StoredKeys
+from osmosis.records.run import HeartbeatReply, JobResult, Progress, RolloutBatch
 
 from .. import tables
 from ..security.tokens import hash_token
 from ..services import curves, rollouts, runs
+from .contract_route import ContractRoute
 from .deps import PlatformDep, bearer
 
-router = APIRouter(prefix="/api/jobs/{run_id}")
-
-
-class LogLines(BaseModel):
-    lines: list[LogLine]
-
-
-class MetricPoints(BaseModel):
-    points: list[MetricPoint]
+router = APIRouter(prefix="/api/jobs/{run_id}", route_class=ContractRoute)
 
 
 TokenDep = Annotated[str, Depends(bearer)]
 
 
 @router.post("/heartbeat")
-def heartbeat(run_id: str, body: Progress, token: TokenDep, platform: PlatformDep) -> dict[str, Any]:
+def heartbeat(run_id: str, body: Progress, token: TokenDep, platform: PlatformDep) -> HeartbeatReply:
     with platform.db.write() as session:
         run = runs.of_lease(session, run_id, token)
         stop = runs.heartbeat(session, run, body, platform.settings.lease_s)
-    return HeartbeatReply(stop=stop).to_dict()
+    return HeartbeatReply(stop=stop)
 
 
-@router.get("/rollouts")
+@router.get("/rollouts", response_model=StoredKeys)
 def stored(
     run_id: str,
     token: TokenDep,
@@ -48,14 +41,14 @@ def stored(
     bodies: bool = False,
     limit: int = 200,
     offset: int = 0,
-) -> Any:
+) -> StoredKeys | Response:
     """The keys that are stored; with `bodies=true` one page of the rollouts themselves, one JSON line each."""
     with platform.db.read() as session:
         _check_token(session.get(tables.Run, run_id), token)
         if bodies:
             lines = rollouts.with_bodies(session, run_id, limit=max(1, min(limit, 1000)), offset=max(0, offset))
             return Response("".join(f"{line}\n" for line in lines), media_type="application/x-ndjson")
-        return {"keys": rollouts.keys(session, run_id)}
+        return StoredKeys(keys=rollouts.keys(session, run_id))
 
 
 def _check_token(run: tables.Run | None, token: str) -> tables.Run:
@@ -65,35 +58,35 @@ def _check_token(run: tables.Run | None, token: str) -> tables.Run:
 
 
 @router.post("/rollouts")
-def store(run_id: str, body: RolloutBatch, token: TokenDep, platform: PlatformDep) -> dict[str, int]:
+def store(run_id: str, body: RolloutBatch, token: TokenDep, platform: PlatformDep) -> StoredCount:
     with platform.db.write() as session:
         run = runs.of_lease(session, run_id, token)
         runs.extend(run, platform.settings.lease_s)
-        return {"stored": rollouts.store(session, run_id, body.rollouts)}
+        return StoredCount(stored=rollouts.store(session, run_id, body.rollouts))
 
 
 @router.post("/logs")
-def add_logs(run_id: str, body: LogLines, token: TokenDep, platform: PlatformDep) -> dict[str, int]:
+def add_logs(run_id: str, body: JobLogs, token: TokenDep, platform: PlatformDep) -> StoredCount:
     with platform.db.write() as session:
         run = runs.of_lease(session, run_id, token)
         runs.add_lines(session, run, body.lines)
-    return {"stored": len(body.lines)}
+    return StoredCount(stored=len(body.lines))
 
 
 @router.post("/metrics")
-def add_metrics(run_id: str, body: MetricPoints, token: TokenDep, platform: PlatformDep) -> dict[str, int]:
+def add_metrics(run_id: str, body: JobMetrics, token: TokenDep, platform: PlatformDep) -> StoredCount:
     with platform.db.write() as session:
         runs.of_lease(session, run_id, token)
-        return {"stored": curves.store(session, run_id, body.points)}
+        return StoredCount(stored=curves.store(session, run_id, body.points))
 
 
 @router.post("/finish")
-def finish(run_id: str, body: JobResult, token: TokenDep, platform: PlatformDep) -> dict[str, Any]:
+def finish(run_id: str, body: JobResult, token: TokenDep, platform: PlatformDep) -> JobEnd:
     """The last message. Said twice (the first answer was lost), it is the same."""
     with platform.db.write() as session:
         known = session.get(tables.Run, run_id, with_for_update=True)
         if known is not None and known.lease_hash == hash_token(token) and known.status == body.status.value:
-            return {"status": known.status}
+            return JobEnd(status=known.status)
         run = runs.of_lease(session, run_id, token)
         runs.finish(session, run, body, max_starts=platform.settings.max_starts)
-        return {"status": run.status}
+        return JobEnd(status=run.status)

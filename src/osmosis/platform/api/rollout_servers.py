@@ -6,26 +6,21 @@ happens between two sessions, never in one.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel
+
+from osmosis.records.contract.server_registry import NewServer, RegisteredServer, ServerPage, ServerStatus
 
 from .. import tables
 from ..context import Platform
 from ..services import datasets, rollout_servers, server_probe
 from ..services.pages import Page
+from .contract_route import ContractRoute
 from .deps import CallerDep, PlatformDep, get_scope, has_scope
 
-router = APIRouter(prefix="/api/cli")
-
-
-class NewServer(BaseModel):
-    host: str
-    port: int
-    agent_loop_name: str
-    api_key: str | None = None
+router = APIRouter(prefix="/api/cli", route_class=ContractRoute)
 
 
 def named_workspace(request: Request, platform: PlatformDep, caller: CallerDep) -> tables.Workspace | None:
@@ -39,7 +34,7 @@ WorkspaceDep = Annotated[tables.Workspace | None, Depends(named_workspace)]
 @router.post("/rollout-server/register")
 async def register(
     body: NewServer, platform: PlatformDep, caller: CallerDep, workspace: WorkspaceDep
-) -> dict[str, Any]:
+) -> RegisteredServer:
     rollout_servers.check_name(body.agent_loop_name)
     target = server_probe.Target(body.host, body.port, body.api_key or None)
     health = await server_probe.check(target, private=server_probe.takes_private(platform.settings))
@@ -51,11 +46,11 @@ async def register(
             return rollout_servers.register(session, vault, who, body.agent_loop_name, target, health).id
 
     result = {"server_info": health.info} if health.error is None else {"error": health.error}
-    return {"id": await run_in_threadpool(note), "status": health.status, "health_check_result": result}
+    return RegisteredServer(id=await run_in_threadpool(note), status=health.status, health_check_result=result)
 
 
 @router.post("/rollout-server/{server_id}/heartbeat")
-async def heartbeat(server_id: str, platform: PlatformDep, caller: CallerDep) -> dict[str, Any]:
+async def heartbeat(server_id: str, platform: PlatformDep, caller: CallerDep) -> ServerStatus:
     """The server lives. One that was not healthy is looked at again."""
 
     def note() -> tables.RolloutServer:
@@ -64,7 +59,7 @@ async def heartbeat(server_id: str, platform: PlatformDep, caller: CallerDep) ->
 
     row = await run_in_threadpool(note)
     status = row.status if row.status == "healthy" else await _look_again(platform, row)
-    return {"id": row.id, "status": status}
+    return ServerStatus(id=row.id, status=status)
 
 
 async def _look_again(platform: Platform, row: tables.RolloutServer) -> str:
@@ -89,9 +84,10 @@ def remove(server_id: str, platform: PlatformDep, caller: CallerDep) -> Response
 @router.get("/rollout-servers")
 def list_servers(
     platform: PlatformDep, caller: CallerDep, workspace: WorkspaceDep, limit: int = 50, offset: int = 0
-) -> dict[str, Any]:
+) -> ServerPage:
     page = Page(limit, offset)
     with platform.db.read() as session:
         rows, total = page.fetch(session, rollout_servers.visible(caller.user, workspace))
         owners = datasets.creator_names(session, {row.owner_id for row in rows})
-    return page.wrap("rollout_servers", [rollout_servers.body(row, owners.get(row.owner_id)) for row in rows], total)
+    shown = [rollout_servers.body(row, owners.get(row.owner_id)) for row in rows]
+    return ServerPage(rollout_servers=shown, **page.place(len(shown), total))

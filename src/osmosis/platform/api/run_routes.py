@@ -6,22 +6,33 @@ One class, made once for each kind; what only one kind has stands in `eval_runs`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
 
 from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
+from osmosis.records.contract.body import LogPage
+from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage
+from osmosis.records.contract.run_bodies import RunDetail, RunPage, StoppingRun
+from osmosis.records.contract.training_bodies import TrainingRunDetail, TrainingRunPage
+from osmosis.records.run import RunKind
+
 from .. import objects, tables
 from ..services import bodies, datasets, runs
-from ..services.pages import LogPage, Page
+from ..services.pages import LogSlice, Page
+from .contract_route import ContractRoute
 from .deps import PlatformDep, Scope, ScopeDep
+
+ANSWERS: dict[RunKind, tuple[type[RunPage], type[RunDetail]]] = {
+    "eval": (EvalRunPage, EvalRunDetail),
+    "training": (TrainingRunPage, TrainingRunDetail),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class RunRoutes:
     """The routes of one kind of run."""
 
-    kind: Literal["eval", "training"]
+    kind: RunKind
 
     @property
     def prefix(self) -> str:
@@ -29,9 +40,10 @@ class RunRoutes:
 
     def router(self) -> APIRouter:
         """All of them; the caller adds its own below the same prefix."""
-        router = APIRouter()
-        router.add_api_route(self.prefix, self.list_runs, methods=["GET"])
-        router.add_api_route(f"{self.prefix}/{{name}}", self.get_run, methods=["GET"])
+        router = APIRouter(route_class=ContractRoute)
+        page, detail = ANSWERS[self.kind]
+        router.add_api_route(self.prefix, self.list_runs, methods=["GET"], response_model=page)
+        router.add_api_route(f"{self.prefix}/{{name}}", self.get_run, methods=["GET"], response_model=detail)
         router.add_api_route(f"{self.prefix}/{{name}}", self.delete, methods=["DELETE"], status_code=204)
         router.add_api_route(f"{self.prefix}/{{name}}/logs", self.logs, methods=["GET"])
         router.add_api_route(f"{self.prefix}/{{name}}/stop", self.stop, methods=["POST"])
@@ -41,15 +53,14 @@ class RunRoutes:
         """The run of this kind with this name or id in the caller's workspace; NotFound otherwise."""
         return runs.find(session, scope.workspace, self.kind, name)
 
-    def list_runs(self, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> dict[str, Any]:
+    def list_runs(self, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> RunPage:
         page = Page(limit, offset)
         with platform.db.read() as session:
             found, total = page.fetch(session, runs.newest_first(scope.workspace.id, self.kind))
             users = datasets.creator_names(session, {run.creator_id for run in found})
-        shown = [bodies.row(platform.settings, run, users.get(run.creator_id)) for run in found]
-        return page.wrap(f"{self.kind}_runs", shown, total)
+        return bodies.run_page(platform.settings, self.kind, found, users, page.place(len(found), total))
 
-    def get_run(self, name: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+    def get_run(self, name: str, platform: PlatformDep, scope: ScopeDep) -> RunDetail:
         with platform.db.read() as session:
             run = self.find(session, scope, name)
             creator = session.get(tables.User, run.creator_id) if run.creator_id else None
@@ -63,17 +74,17 @@ class RunRoutes:
         limit: int = 50,
         direction: str = "older",
         cursor: str | None = None,
-    ) -> dict[str, Any]:
-        page = LogPage(limit, direction, cursor)
+    ) -> LogPage:
+        page = LogSlice(limit, direction, cursor)
         with platform.db.read() as session:
             run = self.find(session, scope, name)
             return page.fetch(session, tables.RunLog, tables.RunLog.run_id == run.id)
 
-    def stop(self, name: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+    def stop(self, name: str, platform: PlatformDep, scope: ScopeDep) -> StoppingRun:
         with platform.db.write() as session:
             run = self.find(session, scope, name)
             runs.request_stop(session, run)
-            return {**bodies.accepted(platform.settings, run), "stop_requested": run.stop_requested_at is not None}
+            return bodies.stopping(platform.settings, run)
 
     def delete(self, name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
         with platform.db.write() as session:

@@ -2,54 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Response
-from pydantic import BaseModel
+from sqlalchemy.orm import Session
+
+from osmosis.records.contract.secret import NewSecret, SecretName, SecretPage, SecretRow
 
 from .. import tables
 from ..services import datasets, links, secrets
 from ..services.pages import Page
+from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 
-router = APIRouter(prefix="/api/cli/environment-secrets")
+router = APIRouter(prefix="/api/cli/environment-secrets", route_class=ContractRoute)
 
 
-class NewSecret(BaseModel):
-    name: str
-    value: str
-    scope: str = "user"
-
-
-class SecretName(BaseModel):
-    name: str
-    scope: str = "user"
-
-
-def _users(session: Any, rows: list[tables.Secret]) -> dict[str | None, tables.User]:
+def _users(session: Session, rows: list[tables.Secret]) -> dict[str | None, tables.User]:
     return datasets.creator_names(session, {user for row in rows for user in (row.creator_id, row.updater_id)})
 
 
 @router.get("")
 def list_secrets(
     platform: PlatformDep, caller: ScopeDep, limit: int = 50, offset: int = 0, scope: str = "all"
-) -> dict[str, Any]:
+) -> SecretPage:
     page = Page(limit, offset)
     with platform.db.read() as session:
         rows, total = page.fetch(session, secrets.visible(caller.workspace, caller.user, scope))
         users = _users(session, rows)
-    body = page.wrap("environment_secrets", [secrets.body(row, users) for row in rows], total)
-    return {**body, "platform_url": links.secrets(platform.settings, caller.workspace.name)}
+    url = links.secrets(platform.settings, caller.workspace.name)
+    shown = [secrets.body(row, users) for row in rows]
+    return SecretPage(environment_secrets=shown, platform_url=url, **page.place(len(shown), total))
 
 
 @router.post("")
-def put(body: NewSecret, platform: PlatformDep, caller: ScopeDep) -> dict[str, Any]:
+def put(body: NewSecret, platform: PlatformDep, caller: ScopeDep) -> SecretRow:
     with platform.db.write() as session:
         slot = secrets.slot_for(caller.workspace, caller.user, caller.role, scope=body.scope, name=body.name)
         row = secrets.put(session, platform.vault, slot, body.value, caller.user.id)
         users = _users(session, [row])
     url = links.secrets(platform.settings, caller.workspace.name)
-    return {**secrets.body(row, users), "platform_url": url}
+    return secrets.body(row, users).model_copy(update={"platform_url": url})
 
 
 @router.delete("", status_code=204)

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Query
 
+from osmosis.records.contract.repository import SyncedRolloutPage, SyncReport, SyncStarted
+
 from .. import tables
 from ..services import repositories, sync, synced
+from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 
-router = APIRouter(prefix="/api/cli")
+router = APIRouter(prefix="/api/cli", route_class=ContractRoute)
 
 
 @router.get("/sync")
-def show_sync(platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def show_sync(platform: PlatformDep, scope: ScopeDep) -> SyncReport:
     with platform.db.read() as session:
         repository = repositories.require(session, scope.workspace.id)
         return synced.state(session, platform.settings, repository)
 
 
 @router.post("/sync", status_code=202)
-def start_sync(
-    platform: PlatformDep, scope: ScopeDep, background: BackgroundTasks, wait: bool = False
-) -> dict[str, Any]:
+def start_sync(platform: PlatformDep, scope: ScopeDep, background: BackgroundTasks, wait: bool = False) -> SyncStarted:
     """Start a sync; with `?wait=true` the answer comes when it is over."""
     with platform.db.write() as session:
         repository = repositories.require(session, scope.workspace.id)
@@ -33,7 +34,7 @@ def start_sync(
     else:
         background.add_task(sync.run, platform.db, platform.settings, event_id)
     with platform.db.read() as session:
-        return {"event": synced.event_body(session.get_one(tables.SyncEvent, event_id))}
+        return SyncStarted(event=synced.event_body(session.get_one(tables.SyncEvent, event_id)))
 
 
 @router.get("/rollouts")
@@ -43,15 +44,15 @@ def list_rollouts(
     limit: Annotated[int, Query(ge=1, le=50)] = 50,
     offset: Annotated[int, Query(ge=0)] = 0,
     branch: str | None = None,
-) -> dict[str, Any]:
+) -> SyncedRolloutPage:
     with platform.db.read() as session:
         repository = repositories.of_workspace(session, scope.workspace.id)
         found = synced.rollouts(session, repository, branch) if repository else []
         page = found[offset : offset + limit]
         more = offset + limit < len(found)
-        return {
-            "rollouts": [synced.rollout_body(row, repository) for row in page if repository],
-            "total_count": len(found),
-            "has_more": more,
-            "next_offset": offset + limit if more else None,
-        }
+        return SyncedRolloutPage(
+            rollouts=[synced.rollout_body(row, repository) for row in page if repository],
+            total_count=len(found),
+            has_more=more,
+            next_offset=offset + limit if more else None,
+        )

@@ -6,6 +6,9 @@ from typing import Any
 
 from fastapi import Body
 
+from osmosis.records.contract.run_bodies import SubmittedRun
+from osmosis.records.contract.training_bodies import CheckpointList, TrainingMetrics
+
 from ..services import bodies, curves, requests, submit, trainers
 from .deps import PlatformDep, ScopeDep
 from .run_routes import RunRoutes
@@ -16,7 +19,7 @@ PREFIX = routes.prefix
 
 
 @router.post(PREFIX)
-def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, Any] = Body()) -> dict[str, Any]:
+def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, Any] = Body()) -> SubmittedRun:
     request = requests.parse(body, "training")
     trainers.check()
     run = submit.submit(platform, scope.workspace, scope.user, request, kind="training")
@@ -24,12 +27,12 @@ def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, Any] = Body()
 
 
 @router.get(f"{PREFIX}/{{name}}/metrics")
-def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> TrainingMetrics:
     with platform.db.read() as session:
         return curves.body(session, routes.find(session, scope, name))
 
 
 @router.get(f"{PREFIX}/{{name}}/checkpoints")
-def checkpoints(name: str, platform: PlatformDep, scope: ScopeDep) -> dict[str, Any]:
+def checkpoints(name: str, platform: PlatformDep, scope: ScopeDep) -> CheckpointList:
     with platform.db.read() as session:
         return curves.checkpoints(session, routes.find(session, scope, name))

@@ -2,55 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
-from pydantic import BaseModel
+
+from osmosis.records.contract.accounts import (
+    ConnectedRepository,
+    ConnectRepository,
+    NewWorkspace,
+    QuickstartIntent,
+    QuickstartRepository,
+    QuickstartState,
+    WorkspaceList,
+    WorkspaceRow,
+)
+from osmosis.records.contract.body import Nothing
 
 from .. import tables
 from ..context import Platform
 from ..services import mirror, repositories, sync, workspaces
+from .contract_route import ContractRoute
 from .deps import CallerDep, PlatformDep
 
-router = APIRouter(prefix="/api/cli")
-
-
-class NewWorkspace(BaseModel):
-    name: str
-
-
-class Connect(BaseModel):
-    repository_url: str
-
-
-class Quickstart(BaseModel):
-    organizationId: str = ""
-    intent: str = ""
+router = APIRouter(prefix="/api/cli", route_class=ContractRoute)
 
 
 def _body(
     platform: Platform, workspace: tables.Workspace, role: str, repository: tables.Repository | None
-) -> dict[str, Any]:
+) -> WorkspaceRow:
     connected = None
     if repository is not None:
-        connected = {
-            "repo_full_name": repository.full_name,
-            "url": repositories.address(platform.settings, repository),
-            "kind": repository.kind,
-            "default_branch": repository.default_branch,
-        }
-    return {"id": workspace.id, "name": workspace.name, "role": role, "connected_repo": connected}
+        connected = ConnectedRepository(
+            repo_full_name=repository.full_name,
+            url=repositories.address(platform.settings, repository),
+            kind=repository.kind,
+            default_branch=repository.default_branch,
+        )
+    return WorkspaceRow(id=workspace.id, name=workspace.name, role=role, connected_repo=connected)
 
 
 @router.get("/workspaces")
-def list_workspaces(platform: PlatformDep, caller: CallerDep) -> dict[str, Any]:
+def list_workspaces(platform: PlatformDep, caller: CallerDep) -> WorkspaceList:
     with platform.db.read() as session:
         found = workspaces.of_user(session, caller.user)
-    return {"workspaces": [_body(platform, *row) for row in found]}
+    return WorkspaceList(workspaces=[_body(platform, *row) for row in found])
 
 
 @router.post("/workspaces")
-def create(body: NewWorkspace, platform: PlatformDep, caller: CallerDep) -> dict[str, Any]:
+def create(body: NewWorkspace, platform: PlatformDep, caller: CallerDep) -> WorkspaceRow:
     """A workspace with a repository hosted here."""
     with platform.db.write() as session:
         workspace = workspaces.create(session, caller.user, body.name)
@@ -61,7 +58,7 @@ def create(body: NewWorkspace, platform: PlatformDep, caller: CallerDep) -> dict
 
 
 @router.post("/workspaces/{name}/connect")
-def connect(name: str, body: Connect, platform: PlatformDep, caller: CallerDep) -> dict[str, Any]:
+def connect(name: str, body: ConnectRepository, platform: PlatformDep, caller: CallerDep) -> WorkspaceRow:
     """Use a repository elsewhere, after a look whether it can be read; then sync it."""
     with platform.db.read() as session:
         workspaces.by_name(session, caller.user, name)
@@ -76,16 +73,17 @@ def connect(name: str, body: Connect, platform: PlatformDep, caller: CallerDep) 
 
 
 @router.get("/quickstart")
-def quickstart(platform: PlatformDep, caller: CallerDep, organizationId: str = "") -> dict[str, Any]:
+def quickstart(platform: PlatformDep, caller: CallerDep, organizationId: str = "") -> QuickstartState:
     """What older clients wait for after login. There is no billing here: it is always ready."""
     with platform.db.read() as session:
         found = [row for row in workspaces.of_user(session, caller.user) if row[0].id == organizationId]
         repository = found[0][2] if found else None
     connected = repository is not None
     name = repository.full_name if repository else None
-    return {"repo": {"connected": connected, "full_name": name}, "billing_ready": True, "completed": connected}
+    about = QuickstartRepository(connected=connected, full_name=name)
+    return QuickstartState(repo=about, billing_ready=True, completed=connected)
 
 
 @router.post("/quickstart")
-def quickstart_intent(body: Quickstart, caller: CallerDep) -> dict[str, Any]:
-    return {}
+def quickstart_intent(body: QuickstartIntent, caller: CallerDep) -> Nothing:
+    return Nothing()

@@ -1,97 +1,168 @@
-"""Runs as clients read them, in the shapes of contract B.
-
-Only puts stored values into words; the extra keys (`progress`, `report`, `failure`, `events`) are ours.
-"""
+"""Runs as clients read them: rows of the database as the records of contract B."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 from sqlalchemy.orm import Session
+
+from osmosis.records.contract.body import JsonObject, Moment, moment
+from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage, EvalRunRow
+from osmosis.records.contract.run_bodies import (
+    NamedRef,
+    RetriedRun,
+    RunDetail,
+    RunFailure,
+    RunPage,
+    RunProgress,
+    StoppingRun,
+    SubmittedRun,
+)
+from osmosis.records.contract.training_bodies import (
+    FileRef,
+    ModelRef,
+    TrainingRunDetail,
+    TrainingRunPage,
+    TrainingRunRow,
+)
+from osmosis.records.run import RunKind
 
 from .. import tables
 from ..settings import PlatformSettings
 from . import links, results, runs
+from .pages import Place
 
 
-def _moment(value: Any) -> str | None:
-    return value.isoformat() if value else None
+class _Said(TypedDict):
+    """What the row of either kind says."""
+
+    id: str
+    name: str
+    status: str
+    created_at: Moment | None
+    started_at: Moment | None
+    completed_at: Moment | None
+    creator_name: str | None
+    creator_email: str | None
+    platform_url: str
+    progress: RunProgress | None
+    resolved_secret_scopes: dict[str, str]
+    stop_requested: bool
+    imported: bool
 
 
-def row(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> dict[str, Any]:
-    """A run in a list."""
-    body = {
+def _said(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> _Said:
+    return {
         "id": run.id,
         "name": run.name,
         "status": run.status,
-        "created_at": _moment(run.created_at),
-        "started_at": _moment(run.started_at),
-        "completed_at": _moment(run.completed_at),
+        "created_at": moment(run.created_at),
+        "started_at": moment(run.started_at),
+        "completed_at": moment(run.completed_at),
         "creator_name": creator.name if creator else None,
         "creator_email": creator.email if creator else None,
         "platform_url": links.run(settings, run.id),
-        "progress": run.progress,
+        "progress": results.progress_of(run),
         "resolved_secret_scopes": run.secret_scopes,
         "stop_requested": run.stop_requested_at is not None,
         "imported": run.imported is not None,
     }
-    if run.kind == "eval":
-        body["model"] = {"name": run.model_path}
-        body["dataset"] = {"id": run.dataset_id, "name": run.dataset}
-        body["rollout"] = {"name": run.rollout}
-        body["results"] = results.brief(run)
-        body["config"] = _config(run)
-    else:
-        body["model"] = {"id": None, "model_name": run.model_path}
-        body["dataset"] = {"id": run.dataset_id, "file_name": run.dataset}
-        body["rollout"] = {"id": None, "name": run.rollout}
-        body["current_step"] = (run.progress or {}).get("completed")
-        body["total_steps"] = (run.progress or {}).get("total")
-        body["reward"] = None
-    return body
 
 
-def _config(run: tables.Run) -> dict[str, Any]:
+def eval_row(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> EvalRunRow:
+    """An evaluation run in a list."""
+    return EvalRunRow(
+        **_said(settings, run, creator),
+        model=NamedRef(name=run.model_path),
+        dataset=NamedRef(id=run.dataset_id, name=run.dataset),
+        rollout=NamedRef(name=run.rollout),
+        results=results.brief(run),
+        config=_config(run),
+    )
+
+
+def training_row(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> TrainingRunRow:
+    """A training run in a list."""
+    progress = run.progress or {}
+    return TrainingRunRow(
+        **_said(settings, run, creator),
+        model=ModelRef(id=None, model_name=run.model_path),
+        dataset=FileRef(id=run.dataset_id, file_name=run.dataset),
+        rollout=NamedRef(id=None, name=run.rollout),
+        current_step=progress.get("completed"),
+        total_steps=progress.get("total"),
+        reward=None,
+    )
+
+
+def run_page(
+    settings: PlatformSettings,
+    kind: RunKind,
+    found: list[tables.Run],
+    users: Mapping[str | None, tables.User],
+    place: Place,
+) -> RunPage:
+    """A page of runs of one kind, with who submitted each."""
+    if kind == "eval":
+        return EvalRunPage(eval_runs=[eval_row(settings, run, users.get(run.creator_id)) for run in found], **place)
+    rows = [training_row(settings, run, users.get(run.creator_id)) for run in found]
+    return TrainingRunPage(training_runs=rows, **place)
+
+
+def _config(run: tables.Run) -> JsonObject:
     """The config with the keys clients read at the top, and its tables."""
     experiment = run.config.get("experiment", {})
     return {**experiment, **{key: value for key, value in run.config.items() if key not in ("env", "experiment")}}
 
 
-def detail(
-    session: Session, settings: PlatformSettings, run: tables.Run, creator: tables.User | None
-) -> dict[str, Any]:
-    """One run, whole. `eval_run` or `training_run` is the row."""
-    experiment = run.config.get("experiment", {})
-    figures = results.full(session, run) if run.kind == "eval" else None
-    about = row(settings, run, creator)
-    if run.kind == "eval":
-        about["results"] = figures
-    body = {
-        f"{run.kind}_run": about,
+def detail(session: Session, settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> RunDetail:
+    """One run, whole."""
+    shared: dict[str, Any] = {
         "config": _config(run),
-        "dataset": {"id": run.dataset_id, "name": run.dataset},
-        "rollout": {"id": None, "name": run.rollout},
-        "entrypoint": experiment.get("entrypoint"),
+        "dataset": NamedRef(id=run.dataset_id, name=run.dataset),
+        "rollout": NamedRef(id=None, name=run.rollout),
+        "entrypoint": run.config.get("experiment", {}).get("entrypoint"),
         "branch": run.branch,
         "commit_sha": run.commit_sha,
         "env_config": run.config.get("env", {}),
         "resolved_secret_scopes": run.secret_scopes,
-        "failure": run.failure,
+        "failure": RunFailure.model_validate(run.failure) if run.failure is not None else None,
         "events": runs.events(session, run.id),
         "sample_seed": run.sample_seed,
     }
     if run.kind == "eval":
-        return {**body, "results": figures, "report": run.report}
-    return {**body, "model": {"id": None, "name": run.model_path}, "examples_processed_count": 0, "notes": None}
+        figures = results.full(session, run)
+        about = eval_row(settings, run, creator).model_copy(update={"results": figures})
+        return EvalRunDetail(eval_run=about, **shared, results=figures, report=results.report_of(run))
+    return TrainingRunDetail(
+        training_run=training_row(settings, run, creator),
+        **shared,
+        model=NamedRef(id=None, name=run.model_path),
+        examples_processed_count=0,
+        notes=None,
+    )
 
 
-def accepted(settings: PlatformSettings, run: tables.Run) -> dict[str, Any]:
-    """The answer of a submit."""
+class _Accepted(TypedDict):
+    id: str
+    name: str
+    status: str
+    created_at: Moment | None
+    platform_url: str
+    branch: str | None
+    commit_sha: str
+    sampled_rows: int
+    total_dataset_rows: int | None
+    sample_seed: int | None
+
+
+def _accepted(settings: PlatformSettings, run: tables.Run) -> _Accepted:
     return {
         "id": run.id,
         "name": run.name,
         "status": run.status,
-        "created_at": _moment(run.created_at),
+        "created_at": moment(run.created_at),
         "platform_url": links.run(settings, run.id),
         "branch": run.branch,
         "commit_sha": run.commit_sha,
@@ -99,3 +170,25 @@ def accepted(settings: PlatformSettings, run: tables.Run) -> dict[str, Any]:
         "total_dataset_rows": run.dataset_rows,
         "sample_seed": run.sample_seed,
     }
+
+
+def accepted(settings: PlatformSettings, run: tables.Run) -> SubmittedRun:
+    """The answer of a submit."""
+    return SubmittedRun(**_accepted(settings, run))
+
+
+def stopping(settings: PlatformSettings, run: tables.Run) -> StoppingRun:
+    """The answer of a stop."""
+    return StoppingRun(**_accepted(settings, run), stop_requested=run.stop_requested_at is not None)
+
+
+def retried(settings: PlatformSettings, run: tables.Run, count: int) -> RetriedRun:
+    """The answer of a retry of `count` rollouts."""
+    return RetriedRun(
+        id=run.id,
+        name=run.name,
+        status=run.status,
+        workflow_id=run.id,
+        retryable_samples=count,
+        platform_url=links.run(settings, run.id),
+    )

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from osmosis.records.contract.body import moment
+from osmosis.records.contract.training_bodies import (
+    CheckpointList,
+    CheckpointRow,
+    Curve,
+    CurvePoint,
+    CurveSummary,
+    TrainingMetrics,
+    TrainingOverview,
+)
 from osmosis.records.run import MetricPoint
 
 from .. import tables
@@ -27,8 +36,8 @@ def store(session: Session, run_id: str, points: Iterable[MetricPoint]) -> int:
     return len(list(session.execute(insert.returning(tables.MetricPoint.id), values)))
 
 
-def body(session: Session, run: tables.Run) -> dict[str, Any]:
-    """The answer of `training-runs/{x}/metrics`. `training_run_id` is read by older clients only."""
+def body(session: Session, run: tables.Run) -> TrainingMetrics:
+    """The answer of `training-runs/{x}/metrics`."""
     query = (
         sa.select(tables.MetricPoint)
         .where(tables.MetricPoint.run_id == run.id)
@@ -38,51 +47,45 @@ def body(session: Session, run: tables.Run) -> dict[str, Any]:
     for point in session.scalars(query):
         series.setdefault(point.key, []).append(point)
     steps = [points[-1].step for points in series.values()]
-    return {
-        "training_run_id": run.id,
-        "status": run.status,
-        "overview": {
-            "duration_ms": duration_ms(run),
-            "metric_summaries": [_summary(key, points) for key, points in series.items()],
-            "examples_processed_count": 0,
-            "latest_step": max(steps, default=None),
-            "total_steps": (run.progress or {}).get("total"),
-        },
-        "metrics": [{"metric_key": key, "title": key, "data_points": _points(ps)} for key, ps in series.items()],
-    }
+    overview = TrainingOverview(
+        duration_ms=duration_ms(run),
+        metric_summaries=[_summary(key, points) for key, points in series.items()],
+        examples_processed_count=0,
+        latest_step=max(steps, default=None),
+        total_steps=(run.progress or {}).get("total"),
+    )
+    curves = [Curve(metric_key=key, title=key, data_points=_points(points)) for key, points in series.items()]
+    return TrainingMetrics(training_run_id=run.id, status=run.status, overview=overview, metrics=curves)
 
 
-def _points(points: list[tables.MetricPoint]) -> list[dict[str, Any]]:
-    return [{"step": p.step, "value": p.value, "timestamp": int(p.timestamp.timestamp() * 1000)} for p in points]
+def _points(points: list[tables.MetricPoint]) -> list[CurvePoint]:
+    return [CurvePoint(step=p.step, value=p.value, timestamp=int(p.timestamp.timestamp() * 1000)) for p in points]
 
 
-def _summary(key: str, points: list[tables.MetricPoint]) -> dict[str, Any]:
+def _summary(key: str, points: list[tables.MetricPoint]) -> CurveSummary:
     values = [point.value for point in points]
-    return {
-        "key": key,
-        "title": key,
-        "initial": values[0],
-        "latest": values[-1],
-        "delta": values[-1] - values[0],
-        "min": min(values),
-        "max": max(values),
-    }
+    return CurveSummary(
+        key=key,
+        title=key,
+        initial=values[0],
+        latest=values[-1],
+        delta=values[-1] - values[0],
+        min=min(values),
+        max=max(values),
+    )
 
 
-def checkpoints(session: Session, run: tables.Run) -> dict[str, Any]:
+def checkpoints(session: Session, run: tables.Run) -> CheckpointList:
     """The answer of `training-runs/{x}/checkpoints`."""
     query = sa.select(tables.Checkpoint).where(tables.Checkpoint.run_id == run.id).order_by(tables.Checkpoint.step)
-    return {
-        "training_run_id": run.id,
-        "training_run_name": run.name,
-        "checkpoints": [
-            {
-                "id": row.id,
-                "checkpoint_step": row.step,
-                "status": row.status,
-                "checkpoint_name": row.name,
-                "created_at": row.created_at.isoformat(),
-            }
-            for row in session.scalars(query)
-        ],
-    }
+    found = [
+        CheckpointRow(
+            id=row.id,
+            checkpoint_step=row.step,
+            status=row.status,
+            checkpoint_name=row.name,
+            created_at=moment(row.created_at),
+        )
+        for row in session.scalars(query)
+    ]
+    return CheckpointList(training_run_id=run.id, training_run_name=run.name, checkpoints=found)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.base import utc_now
+from osmosis.records.contract.body import Moment, moment
+from osmosis.records.contract.uploads import DatasetRow
 from osmosis.records.dataset import FORMATS, MAX_BYTES, DatasetStatus
 from osmosis.records.run import RunStatus
 
@@ -190,8 +192,28 @@ def log(
     session.add(tables.DatasetLog(dataset_id=dataset_id, level=level, step=step, message=message, details=details))
 
 
-def body(settings: PlatformSettings, dataset: tables.Dataset, creator: str | None) -> dict[str, Any]:
-    """A dataset as clients read it."""
+class Said(TypedDict):
+    """The keys of `records.contract.uploads.DatasetRow` that a platform knows."""
+
+    id: str
+    file_name: str
+    file_size: int
+    status: str
+    data_preview: list[Any]
+    file_format: str
+    original_file_format: str
+    row_count: int | None
+    original_file_size: int
+    sha256: str | None
+    error: str | None
+    creator_name: str | None
+    created_at: Moment | None
+    updated_at: Moment | None
+    platform_url: str
+
+
+def said(settings: PlatformSettings, dataset: tables.Dataset, creator: str | None) -> Said:
+    """What every answer says of a dataset."""
     return {
         "id": dataset.id,
         "file_name": dataset.name,
@@ -205,10 +227,15 @@ def body(settings: PlatformSettings, dataset: tables.Dataset, creator: str | Non
         "sha256": dataset.sha256,
         "error": dataset.error,
         "creator_name": creator,
-        "created_at": dataset.created_at.isoformat(),
-        "updated_at": dataset.updated_at.isoformat(),
+        "created_at": moment(dataset.created_at),
+        "updated_at": moment(dataset.updated_at),
         "platform_url": links.dataset(settings, dataset.id),
     }
+
+
+def body(settings: PlatformSettings, dataset: tables.Dataset, creator: str | None) -> DatasetRow:
+    """A dataset as clients read it."""
+    return DatasetRow(**said(settings, dataset, creator))
 
 
 def creator_names(session: Session, ids: set[str | None]) -> dict[str | None, tables.User]:

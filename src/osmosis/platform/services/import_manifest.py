@@ -13,12 +13,11 @@ from typing import Any
 from pydantic import Field
 
 from osmosis.errors import ValidationError
-from osmosis.records.base import Record, RequestBody
+from osmosis.records.base import Record
 from osmosis.records.dataset import MAX_BYTES
 
 SCHEMA = 1
 MAX_FILES = 100_000
-MAX_PATHS = 100
 INDEX = "index.jsonl"
 REPORT = "report.json"
 LOGS = "logs.txt"
@@ -74,7 +73,7 @@ class LocalRun(Record):
     evaluation_config: Evaluation = Field(default_factory=Evaluation)
 
 
-class Manifest(RequestBody):
+class Manifest(Record):
     """Body of `POST eval-runs/imports`."""
 
     schema_version: int = SCHEMA

@@ -17,6 +17,8 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.base import utc_now
+from osmosis.records.contract.body import moment
+from osmosis.records.contract.uploads import ImportFile, ImportSession
 from osmosis.records.report import Report
 from osmosis.records.run import RunStatus, Stage
 
@@ -128,29 +130,28 @@ def files_at(session: Session, row: tables.Import, paths: Sequence[str]) -> list
     return [found[path] for path in paths]
 
 
-def body(session: Session, settings: PlatformSettings, row: tables.Import) -> dict[str, Any]:
+def body(session: Session, settings: PlatformSettings, row: tables.Import) -> ImportSession:
     """A session as clients read it."""
     files = files_of(session, row.id)
     run = session.get(tables.Run, row.run_id) if row.run_id else None
-    shown: dict[str, Any] = {
-        "session_id": row.id,
-        "status": row.status,
-        "expected_files": len(files),
-        "uploaded_files": sum(file.uploaded for file in files),
-        "files": [
-            {
-                "path": file.path,
-                "size": file.size,
-                "sha256": file.sha256,
-                "state": "uploaded" if file.uploaded else "pending",
-            }
-            for file in files
-        ],
-        "expires_at": row.expires_at.isoformat(),
-    }
+    became: dict[str, str] = {}
     if run is not None:
-        shown |= {"eval_run_id": run.id, "eval_run_name": run.name, "platform_url": links.run(settings, run.id)}
-    return shown
+        became = {"eval_run_id": run.id, "eval_run_name": run.name, "platform_url": links.run(settings, run.id)}
+    return ImportSession(
+        session_id=row.id,
+        status=row.status,
+        expected_files=len(files),
+        uploaded_files=sum(file.uploaded for file in files),
+        files=[file_body(file) for file in files],
+        expires_at=moment(row.expires_at),
+        **became,
+    )
+
+
+def file_body(file: tables.ImportFile) -> ImportFile:
+    """An announced file as clients read it."""
+    state = "uploaded" if file.uploaded else "pending"
+    return ImportFile(path=file.path, size=file.size, sha256=file.sha256, state=state)
 
 
 def expired(session: Session) -> list[str]:

@@ -1,18 +1,30 @@
-"""One page of a list: limit, offset and the words of contract B around it."""
+"""One page of a list or a log: the part that was asked for, and where the next one starts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import ValidationError
+from osmosis.records.contract.body import LogEntry, LogPage, moment
+
+from .. import tables
 
 MAX_LIMIT = 50
 MAX_LOG_LIMIT = 200
 T = TypeVar("T")
+Line = TypeVar("Line", tables.RunLog, tables.DatasetLog)
+
+
+class Place(TypedDict):
+    """Where a page stands in its list: the keys of `records.contract.body.Page`."""
+
+    total_count: int
+    has_more: bool
+    next_offset: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +41,11 @@ class Page:
         if self.offset < 0:
             raise ValidationError("offset must not be negative", field="offset")
 
-    def wrap(self, key: str, shown: list[Any], total: int) -> dict[str, Any]:
-        """The body of a list answer."""
-        end = self.offset + len(shown)
-        more = end < total and bool(shown)
-        return {key: shown, "total_count": total, "has_more": more, "next_offset": end if more else None}
+    def place(self, count: int, total: int) -> Place:
+        """What the body says around `count` rows of `total`."""
+        end = self.offset + count
+        more = end < total and bool(count)
+        return {"total_count": total, "has_more": more, "next_offset": end if more else None}
 
     def fetch(self, session: Session, query: sa.Select[T]) -> tuple[list[T], int]:
         """The rows of this page and how many there are in all."""
@@ -42,7 +54,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class LogPage:
+class LogSlice:
     """What part of a log is wanted: `older` than the cursor (or the newest), or `newer` than it."""
 
     limit: int = MAX_LIMIT
@@ -57,7 +69,7 @@ class LogPage:
         if self.cursor and not self.cursor.isdigit():
             raise ValidationError("this cursor is not from an earlier answer", field="cursor")
 
-    def fetch(self, session: Session, table: Any, owner: Any) -> dict[str, Any]:
+    def fetch(self, session: Session, table: type[Line], owner: sa.ColumnElement[bool]) -> LogPage:
         """A page of a log table, oldest first. `latest_cursor` is where a reader that follows goes on."""
         query = sa.select(table).where(owner)
         position = int(self.cursor) if self.cursor else None
@@ -72,16 +84,11 @@ class LogPage:
             rows.reverse()
         edge = (rows[0].id if older else rows[-1].id) if more else None
         latest = str(rows[-1].id) if rows else (self.cursor if not older else None)
-        return {
-            "logs": [log_body(row) for row in rows],
-            "next_cursor": str(edge) if edge is not None else None,
-            "latest_cursor": latest,
-        }
+        cursor = str(edge) if edge is not None else None
+        return LogPage(logs=[log_body(row) for row in rows], next_cursor=cursor, latest_cursor=latest)
 
 
-def log_body(row: Any) -> dict[str, Any]:
+def log_body(row: tables.RunLog | tables.DatasetLog) -> LogEntry:
     """One line as clients read it."""
-    body = {"timestamp": row.timestamp.isoformat(), "level": row.level, "step": row.step, "message": row.message}
-    if row.details:
-        body["details"] = row.details
-    return body
+    details: dict[str, Any] = {"details": row.details} if row.details else {}
+    return LogEntry(timestamp=moment(row.timestamp), level=row.level, step=row.step, message=row.message, **details)

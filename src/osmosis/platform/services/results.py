@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import statistics
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy.orm import Session
 
 from osmosis.records.base import utc_now
+from osmosis.records.contract.eval_bodies import EvalMetrics, EvalOverview, PassAtKPoint
+from osmosis.records.contract.run_bodies import RewardStats, RunProgress, RunResults
 from osmosis.records.report import Report, ScoreReport
 
 from .. import tables
@@ -23,85 +24,85 @@ def report_of(run: tables.Run) -> Report | None:
     return Report.model_validate(run.report) if run.report else None
 
 
-def brief(run: tables.Run) -> dict[str, Any] | None:
+def brief(run: tables.Run) -> RunResults | None:
     """`results` of a list row: from the report alone."""
     report = report_of(run)
     return _results(run, report) if report else None
 
 
-def full(session: Session, run: tables.Run) -> dict[str, Any] | None:
+def full(session: Session, run: tables.Run) -> RunResults | None:
     """`results` of one run."""
     report = report_of(run)
     if report is None:
         return None
-    body = _results(run, report)
-    body["reward_stats"] = reward_stats(session, run, report)
-    return body
+    return _results(run, report).model_copy(update={"reward_stats": reward_stats(session, run, report)})
 
 
-def _results(run: tables.Run, report: Report) -> dict[str, Any]:
+def _results(run: tables.Run, report: Report) -> RunResults:
     primary = report.primary
-    return {
-        "score": primary.mean if primary else None,
-        "pass_rate": primary.pass_rate if primary else None,
-        "pass_threshold": report.pass_threshold,
-        "graded": primary.scored if primary else 0,
-        "passed": primary.passed if primary else 0,
-        "failed": primary.failed if primary else report.failed,
-        "skipped": report.skipped,
-        "total_runs": report.completed,
-        "sampled_rows": run.sampled_rows,
-        "total_dataset_rows": run.dataset_rows,
-        "total_tokens": report.usage.total_tokens,
-    }
+    return RunResults(
+        score=primary.mean if primary else None,
+        pass_rate=primary.pass_rate if primary else None,
+        pass_threshold=report.pass_threshold,
+        graded=primary.scored if primary else 0,
+        passed=primary.passed if primary else 0,
+        failed=primary.failed if primary else report.failed,
+        skipped=report.skipped,
+        total_runs=report.completed,
+        sampled_rows=run.sampled_rows,
+        total_dataset_rows=run.dataset_rows,
+        total_tokens=report.usage.total_tokens,
+    )
 
 
-def reward_stats(session: Session, run: tables.Run, report: Report) -> dict[str, Any]:
+def reward_stats(session: Session, run: tables.Run, report: Report) -> RewardStats:
     """Over rollouts with a reward; population standard deviation; None where there are none."""
     values = rollouts.rewards(session, run.id)
-    stats: dict[str, Any] = dict.fromkeys(("mean", "std", "min", "median", "max"))
-    if values:
-        stats = {
-            "mean": statistics.fmean(values),
-            "std": statistics.pstdev(values),
-            "min": values[0],
-            "median": statistics.median(values),
-            "max": values[-1],
-        }
-    stats["pass_at_k"] = {str(point["k"]): point["value"] for point in pass_at_k(report.primary)}
-    return stats
+    return RewardStats(
+        mean=statistics.fmean(values) if values else None,
+        std=statistics.pstdev(values) if values else None,
+        min=values[0] if values else None,
+        median=statistics.median(values) if values else None,
+        max=values[-1] if values else None,
+        pass_at_k={str(point.k): point.value for point in pass_at_k(report.primary)},
+    )
 
 
-def pass_at_k(primary: ScoreReport | None) -> list[dict[str, Any]]:
-    return [{"k": point.k, "value": point.value} for point in primary.pass_at_k] if primary else []
+def pass_at_k(primary: ScoreReport | None) -> list[PassAtKPoint]:
+    return [PassAtKPoint(k=point.k, value=point.value) for point in primary.pass_at_k] if primary else []
 
 
-def metrics(session: Session, run: tables.Run) -> dict[str, Any]:
+def metrics(session: Session, run: tables.Run) -> EvalMetrics:
     """The answer of `eval-runs/{x}/metrics`."""
     report = report_of(run)
     counted = rollouts.counts(session, run.id)
-    found = _results(run, report) if report else {}
+    found = _results(run, report) if report else None
     attempts = int((run.config.get("evaluation") or {}).get("n", 1))
-    overview = {
-        "duration_ms": duration_ms(run),
-        "total_samples": run.sampled_rows * attempts,
-        "completed_samples": sum(counted.values()),
-        "graded": found.get("graded", 0),
-        "passed": found.get("passed", 0),
-        "failed": found.get("failed", counted.get("failed", 0)),
-        "skipped": found.get("skipped", counted.get("skipped", 0)),
-        "pass_rate": found.get("pass_rate"),
-        "pass_threshold": (run.config.get("evaluation") or {}).get("pass_threshold"),
-        "tokens_used": found.get("total_tokens", 0),
-    }
-    return {
-        "status": run.status,
-        "overview": overview,
-        "reward_stats": reward_stats(session, run, report) if report else None,
-        "pass_at_k": pass_at_k(report.primary) if report else [],
-        "report": run.report,
-        "progress": run.progress,
-    }
+    overview = EvalOverview(
+        duration_ms=duration_ms(run),
+        total_samples=run.sampled_rows * attempts,
+        completed_samples=sum(counted.values()),
+        graded=found.graded if found else 0,
+        passed=found.passed if found else 0,
+        failed=found.failed if found else counted.get("failed", 0),
+        skipped=found.skipped if found else counted.get("skipped", 0),
+        pass_rate=found.pass_rate if found else None,
+        pass_threshold=(run.config.get("evaluation") or {}).get("pass_threshold"),
+        tokens_used=found.total_tokens if found else 0,
+    )
+    return EvalMetrics(
+        status=run.status,
+        overview=overview,
+        reward_stats=reward_stats(session, run, report) if report else None,
+        pass_at_k=pass_at_k(report.primary) if report else [],
+        report=report,
+        progress=progress_of(run),
+    )
+
+
+def progress_of(run: tables.Run) -> RunProgress | None:
+    """How far its job is; None before it said so."""
+    return RunProgress.model_validate(run.progress) if run.progress is not None else None
 
 
 def duration_ms(run: tables.Run, now: datetime | None = None) -> float | None:

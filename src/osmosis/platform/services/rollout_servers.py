@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound, ValidationError
 from osmosis.records.base import utc_now
+from osmosis.records.contract.server_registry import ServerRow
 
 from .. import tables
 from ..security.vault import Sealed, Vault
@@ -112,22 +112,22 @@ def status_of(row: tables.RolloutServer, now: datetime | None = None) -> str:
     return "gone" if (now or utc_now()) - row.last_seen > SILENT_AFTER else row.status
 
 
-def body(row: tables.RolloutServer, owner: tables.User | None) -> dict[str, Any]:
+def body(row: tables.RolloutServer, owner: tables.User | None) -> ServerRow:
     """A server as clients read it: never its key."""
     status = status_of(row)
-    return {
-        "id": row.id,
-        "agent_loop_name": row.agent_loop_name,
-        "host": row.host,
-        "port": row.port,
-        "status": status,
-        "error": row.error if status == "unhealthy" else None,
-        "has_api_key": row.key_id is not None,
-        "scope": "workspace" if row.workspace_id else "user",
-        "owner_name": owner.name if owner else None,
-        "last_seen": row.last_seen.isoformat(),
-        "created_at": row.created_at.isoformat(),
-    }
+    return ServerRow(
+        id=row.id,
+        agent_loop_name=row.agent_loop_name,
+        host=row.host,
+        port=row.port,
+        status=status,
+        error=row.error if status == "unhealthy" else None,
+        has_api_key=row.key_id is not None,
+        scope="workspace" if row.workspace_id else "user",
+        owner_name=owner.name if owner else None,
+        last_seen=row.last_seen.isoformat(),
+        created_at=row.created_at.isoformat(),
+    )
 
 
 def _note(row: tables.RolloutServer, health: Health) -> None:

@@ -16,6 +16,8 @@ from sqlalchemy.orm import Session, undefer
 
 from osmosis.errors import NotFound, ValidationError
 from osmosis.records.base import utc_now
+from osmosis.records.contract.body import moment
+from osmosis.records.contract.run_bodies import RolloutRow
 from osmosis.records.rollout import Rollout, RolloutStatus
 
 from .. import tables
@@ -142,19 +144,19 @@ def rewards(session: Session, run_id: str) -> list[float]:
     return [value for value in session.scalars(query) if value is not None]
 
 
-def body(row: tables.Rollout) -> dict[str, Any]:
+def body(row: tables.Rollout) -> RolloutRow:
     """A rollout as lists show it."""
-    return {
-        "rollout_id": row.rollout_id,
-        "row_index": row.row_index,
-        "attempt": row.attempt,
-        "status": row.status,
-        "reward": row.reward,
-        "tokens": row.tokens,
-        "duration_ms": row.duration_ms,
-        "failure_category": row.failure_category,
-        "created_at": row.created_at.isoformat(),
-    }
+    return RolloutRow(
+        rollout_id=row.rollout_id,
+        row_index=row.row_index,
+        attempt=row.attempt,
+        status=row.status,
+        reward=row.reward,
+        tokens=row.tokens,
+        duration_ms=row.duration_ms,
+        failure_category=row.failure_category,
+        created_at=moment(row.created_at),
+    )
 
 
 def parse_rows(spec: str | None) -> Iterator[tuple[int, int]]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, LeaseLost, NotFound
 from osmosis.records.base import utc_now
+from osmosis.records.contract.body import moment
+from osmosis.records.contract.run_bodies import RunEvent
 from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
 from osmosis.records.run import JobResult, LogLine, Progress, RunStatus, Stage
@@ -233,15 +234,10 @@ def delete(session: Session, run: tables.Run) -> None:
     session.delete(run)
 
 
-def events(session: Session, run_id: str) -> list[dict[str, Any]]:
+def events(session: Session, run_id: str) -> list[RunEvent]:
     """The history of a run's status, oldest first."""
     query = sa.select(tables.RunEvent).where(tables.RunEvent.run_id == run_id).order_by(tables.RunEvent.id)
     return [
-        {
-            "timestamp": event.timestamp.isoformat(),
-            "before": event.before,
-            "status": event.status,
-            "reason": event.reason,
-        }
+        RunEvent(timestamp=moment(event.timestamp), before=event.before, status=event.status, reason=event.reason)
         for event in session.scalars(query)
     ]

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session, undefer
 
 from osmosis._version import __version__
 from osmosis.errors import NotFound, ValidationError
+from osmosis.records.contract.run_bodies import FileTotals, RunFile, RunFiles
 from osmosis.records.rollout import Rollout
 from osmosis.records.trajectory import trajectory_of
 from osmosis.records.wire import check_rollout_id
@@ -34,36 +35,37 @@ ARTIFACT = re.compile(r"^artifacts/row_(\d+)_run_(\d+)/(.+)$")
 
 def manifest(
     session: Session, settings: PlatformSettings, run: tables.Run, types: str | None, rows: str | None
-) -> dict[str, Any]:
-    """`{files: [{path, size}], totals}`; `types` and `rows` narrow it."""
+) -> RunFiles:
+    """What can be downloaded; `types` and `rows` narrow it."""
     wanted = [part.strip() for part in (types or ",".join(TYPES)).split(",") if part.strip()]
     if unknown := sorted(set(wanted) - set(TYPES)):
         raise ValidationError(f"types: unknown {', '.join(unknown)}", hint=f"use {', '.join(TYPES)}")
     ranges = list(rollouts.parse_rows(rows))
-    files: list[dict[str, Any]] = []
+    files: list[RunFile] = []
     if "metrics" in wanted:
         for path in ("metrics.json", "summary.jsonl"):
-            files.append({"path": path, "size": len(content(session, settings, run, path))})
+            files.append(RunFile(path=path, size=len(content(session, settings, run, path))))
     if "trajectories" in wanted:
         files.extend(_trajectories(session, run, ranges))
     if "artifacts" in wanted:
         files.extend(_artifacts(session, settings, run, ranges))
     if "logs" in wanted:
-        files.append({"path": "logs.txt", "size": len(content(session, settings, run, "logs.txt"))})
-    return {"files": files, "totals": {"files": len(files), "bytes": sum(file["size"] for file in files)}}
+        files.append(RunFile(path="logs.txt", size=len(content(session, settings, run, "logs.txt"))))
+    totals = FileTotals(files=len(files), bytes=sum(file.size or 0 for file in files))
+    return RunFiles(files=files, totals=totals)
 
 
 def _selected(row: int, ranges: list[tuple[int, int]]) -> bool:
     return not ranges or any(low <= row <= high for low, high in ranges)
 
 
-def _trajectories(session: Session, run: tables.Run, ranges: list[tuple[int, int]]) -> Iterator[dict[str, Any]]:
+def _trajectories(session: Session, run: tables.Run, ranges: list[tuple[int, int]]) -> Iterator[RunFile]:
     query = rollouts.listed(run.id)
     if ranges:
         query = query.where(sa.or_(*(tables.Rollout.row_index.between(low, high) for low, high in ranges)))
     for row in session.scalars(query.options(undefer(tables.Rollout.body)).execution_options(yield_per=100)):
         path = f"trajectories/row_{row.row_index}_run_{row.attempt}.json"
-        yield {"path": path, "size": len(_trajectory(row.body))}
+        yield RunFile(path=path, size=len(_trajectory(row.body)))
 
 
 def _trajectory(body: str) -> bytes:
@@ -84,7 +86,7 @@ def artifact_dirs(settings: PlatformSettings, run: tables.Run, rollout_id: str) 
 
 def _artifacts(
     session: Session, settings: PlatformSettings, run: tables.Run, ranges: list[tuple[int, int]]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[RunFile]:
     for row in session.scalars(rollouts.listed(run.id)):
         if not _selected(row.row_index, ranges):
             continue
@@ -92,13 +94,13 @@ def _artifacts(
             for path in sorted(folder.rglob("*")):
                 if path.is_file() and not path.is_symlink():
                     name = f"artifacts/row_{row.row_index}_run_{row.attempt}/{path.relative_to(folder).as_posix()}"
-                    yield {"path": name, "size": path.stat().st_size}
+                    yield RunFile(path=name, size=path.stat().st_size)
 
 
 def content(session: Session, settings: PlatformSettings, run: tables.Run, path: str) -> bytes:
     """One file. NotFound for a path that the manifest does not have."""
     if path == "metrics.json":
-        return json.dumps(results.metrics(session, run), indent=2, allow_nan=False).encode() + b"\n"
+        return json.dumps(results.metrics(session, run).to_dict(), indent=2, allow_nan=False).encode() + b"\n"
     if path == "summary.jsonl":
         rows = session.scalars(rollouts.listed(run.id))
         return b"".join(json.dumps(_index_row(row), allow_nan=False).encode() + b"\n" for row in rows)

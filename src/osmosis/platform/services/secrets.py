@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -17,6 +16,8 @@ from sqlalchemy.orm import Session
 from osmosis.errors import Forbidden, InternalError, NotFound, ValidationError
 from osmosis.records.base import utc_now
 from osmosis.records.config import SECRET_NAME
+from osmosis.records.contract.body import moment
+from osmosis.records.contract.secret import SecretRow
 
 from .. import tables
 from ..security.vault import Sealed, Vault
@@ -199,17 +200,17 @@ def _find(session: Session, slot: Slot) -> tables.Secret | None:
     return session.scalars(query).first()
 
 
-def body(secret: tables.Secret, users: Mapping[str | None, tables.User]) -> dict[str, Any]:
+def body(secret: tables.Secret, users: Mapping[str | None, tables.User]) -> SecretRow:
     """A secret as clients read it: never its value."""
     creator, updater = users.get(secret.creator_id), users.get(secret.updater_id)
-    return {
-        "id": secret.id,
-        "name": secret.name,
-        "scope": secret.scope,
-        "created_at": secret.created_at.isoformat(),
-        "updated_at": secret.updated_at.isoformat(),
-        "creator_name": creator.name if creator else None,
-        "updater_name": updater.name if updater else None,
-        "last_used_at": secret.last_used_at.isoformat() if secret.last_used_at else None,
-        "last_used_by": secret.last_used_by,
-    }
+    return SecretRow(
+        id=secret.id,
+        name=secret.name,
+        scope=secret.scope,
+        created_at=moment(secret.created_at),
+        updated_at=moment(secret.updated_at),
+        creator_name=creator.name if creator else None,
+        updater_name=updater.name if updater else None,
+        last_used_at=moment(secret.last_used_at),
+        last_used_by=secret.last_used_by,
+    )

@@ -13,6 +13,14 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import ValidationError
+from osmosis.records.contract.body import moment
+from osmosis.records.contract.repository import (
+    SyncedBranch,
+    SyncedRepository,
+    SyncedRollout,
+    SyncEvent,
+    SyncReport,
+)
 
 from .. import tables
 from ..db import Database
@@ -113,55 +121,53 @@ def events(
     return list(session.scalars(query.limit(limit).offset(offset))), total
 
 
-def event_body(event: tables.SyncEvent) -> dict[str, Any]:
+def event_body(event: tables.SyncEvent) -> SyncEvent:
     """A sync event as clients read it."""
-    return {
-        "id": event.id,
-        "status": event.status,
-        "branch": event.branch,
-        "commit_sha": event.commit_sha or None,
-        "author": event.author,
-        "message": event.message,
-        "rollouts_found": event.rollouts_found,
-        "error": event.error,
-        "created_at": event.created_at.isoformat(),
-        "finished_at": event.finished_at.isoformat() if event.finished_at else None,
-    }
+    return SyncEvent(
+        id=event.id,
+        status=event.status,
+        branch=event.branch,
+        commit_sha=event.commit_sha or None,
+        author=event.author,
+        message=event.message,
+        rollouts_found=event.rollouts_found,
+        error=event.error,
+        created_at=moment(event.created_at),
+        finished_at=moment(event.finished_at),
+    )
 
 
-def rollout_body(row: tables.SyncedRollout, repository: tables.Repository) -> dict[str, Any]:
+def rollout_body(row: tables.SyncedRollout, repository: tables.Repository) -> SyncedRollout:
     """A synced rollout as clients read it (`GET rollouts`)."""
-    synced_at = repository.last_synced_at
-    return {
-        "id": row.id,
-        "name": row.name,
-        "description": row.description,
-        "is_active": repository.status == "active",
-        "last_synced_commit_sha": row.commit_sha,
-        "last_synced_at": synced_at.isoformat() if synced_at else None,
-        "repo_full_name": repository.full_name,
-        "created_at": row.created_at.isoformat(),
-    }
+    return SyncedRollout(
+        id=row.id,
+        name=row.name,
+        description=row.description,
+        is_active=repository.status == "active",
+        last_synced_commit_sha=row.commit_sha,
+        last_synced_at=moment(repository.last_synced_at),
+        repo_full_name=repository.full_name,
+        created_at=moment(row.created_at),
+    )
 
 
-def state(session: Session, settings: PlatformSettings, repository: tables.Repository) -> dict[str, Any]:
+def state(session: Session, settings: PlatformSettings, repository: tables.Repository) -> SyncReport:
     """All of `GET sync`: the repository, its branches as synced, the latest events."""
     latest, total = events(session, repository.id)
-    return {
-        "repository": {
-            "full_name": repository.full_name,
-            "url": repositories.address(settings, repository),
-            "kind": repository.kind,
-            "status": repository.status,
-        },
-        "status": latest[0].status if latest else None,
-        "default_branch": repository.default_branch,
-        "last_synced_commit_sha": repository.last_synced_commit,
-        "last_synced_at": repository.last_synced_at.isoformat() if repository.last_synced_at else None,
-        "branches": [
-            {"name": name, "commit_sha": commit}
-            for name, commit in sorted(known_branches(session, repository.id).items())
-        ],
-        "events": [event_body(event) for event in latest],
-        "total_events": total,
-    }
+    about = SyncedRepository(
+        full_name=repository.full_name,
+        url=repositories.address(settings, repository),
+        kind=repository.kind,
+        status=repository.status,
+    )
+    branches = sorted(known_branches(session, repository.id).items())
+    return SyncReport(
+        repository=about,
+        status=latest[0].status if latest else None,
+        default_branch=repository.default_branch,
+        last_synced_commit_sha=repository.last_synced_commit,
+        last_synced_at=moment(repository.last_synced_at),
+        branches=[SyncedBranch(name=name, commit_sha=commit) for name, commit in branches],
+        events=[event_body(event) for event in latest],
+        total_events=total,
+    )

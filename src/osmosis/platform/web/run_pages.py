@@ -18,7 +18,7 @@ from osmosis.records.run import RunStatus
 from .. import tables
 from ..context import Platform
 from ..services import retry, rollouts, runs, workspaces
-from ..services.pages import LogPage
+from ..services.pages import LogSlice
 from .live import live_pages
 from .render import SECURITY, PageRoute, fragment, html, page, redirect
 from .run_view import RunView, config_lines, curves, histogram, view
@@ -230,7 +230,7 @@ def row_ranges(rows: list[Any], most: int = 60) -> str:
 def log_page(
     request: Request, who: ViewerDep, run_id: str, cursor: str = "", direction: str = "older", level: str = ""
 ) -> Response:
-    wanted = LogPage(limit=200, direction=direction, cursor=cursor or None)
+    wanted = LogSlice(limit=200, direction=direction, cursor=cursor or None)
     level = level if level in LEVELS else "info"
     owner = sa.and_(tables.RunLog.run_id == run_id, tables.RunLog.level.in_(LEVELS[LEVELS.index(level) :]))
     with platform_of(request).db.read() as session:

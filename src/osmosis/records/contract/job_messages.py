@@ -1,0 +1,31 @@
+"""What a job and the platform say to each other beyond the records of `records.run`."""
+
+from __future__ import annotations
+
+from ..run import LogLine, MetricPoint
+from .body import Body, Request
+
+
+class JobLogs(Request):
+    lines: list[LogLine]
+
+
+class JobMetrics(Request):
+    points: list[MetricPoint]
+
+
+class StoredKeys(Body):
+    """The rollouts a platform has of a run."""
+
+    keys: list[list[int]]
+    """`[row_index, attempt]` each."""
+
+
+class StoredCount(Body):
+    stored: int
+    """How many were new."""
+
+
+class JobEnd(Body):
+    status: str
+    """The run's status after the job's last message."""

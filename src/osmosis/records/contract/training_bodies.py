@@ -1,0 +1,162 @@
+"""Training runs: list row, detail, curves, checkpoints, and the models that come of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from ..run import RunKind
+from .body import Body, JsonObject, Moment, OrEmpty, Page
+from .run_bodies import NamedRef, RunDetail, RunPage, RunRow
+
+
+class ModelRef(Body):
+    """The model a training run starts from, as lists name it."""
+
+    id: str | None = None
+    model_name: str | None = None
+
+
+class FileRef(Body):
+    """The dataset of a training run, as lists name it."""
+
+    id: str | None = None
+    file_name: str | None = None
+
+
+class TrainingRunRow(RunRow):
+    """A training run in a list."""
+
+    model: ModelRef | None = None
+    dataset: FileRef | None = None
+    rollout: NamedRef | None = None
+    current_step: int | None = None
+    total_steps: int | None = None
+    reward: float | None = None
+
+
+class TrainingRunPage(RunPage):
+    training_runs: Annotated[list[TrainingRunRow], OrEmpty] = Field(default_factory=list)
+
+    @property
+    def rows(self) -> Sequence[TrainingRunRow]:
+        return self.training_runs
+
+
+class TrainingRunDetail(RunDetail):
+    """A training run, whole."""
+
+    kind: ClassVar[RunKind] = "training"
+    training_run: TrainingRunRow
+    model: NamedRef | None = None
+    examples_processed_count: int | None = None
+    notes: str | None = None
+
+    @property
+    def run(self) -> TrainingRunRow:
+        return self.training_run
+
+
+class CurvePoint(Body):
+    step: int
+    value: float | None = None
+    timestamp: int | None = None
+    """Milliseconds since 1970."""
+
+
+class Curve(Body):
+    metric_key: str
+    title: str | None = None
+    data_points: Annotated[list[CurvePoint], OrEmpty] = Field(default_factory=list)
+
+
+class CurveSummary(Body):
+    """A curve in one line."""
+
+    key: str
+    title: str | None = None
+    initial: float | None = None
+    latest: float | None = None
+    delta: float | None = None
+    min: float | None = None
+    max: float | None = None
+
+
+class TrainingOverview(Body):
+    duration_ms: float | None = None
+    metric_summaries: Annotated[list[CurveSummary], OrEmpty] = Field(default_factory=list)
+    examples_processed_count: int | None = None
+    latest_step: int | None = None
+    total_steps: int | None = None
+
+
+class TrainingMetrics(Body):
+    """`training-runs/{name}/metrics`."""
+
+    training_run_id: str | None = None
+    """Read by clients of generation 0.2 only."""
+    status: str | None = None
+    overview: TrainingOverview | None = None
+    metrics: Annotated[list[Curve], OrEmpty] = Field(default_factory=list)
+
+
+class CheckpointRow(Body):
+    id: str | None = None
+    checkpoint_step: int | None = None
+    status: str | None = None
+    checkpoint_name: str | None = None
+    created_at: Moment | None = None
+
+
+class CheckpointList(Body):
+    """`training-runs/{name}/checkpoints`."""
+
+    training_run_id: str | None = None
+    """Read by clients of generation 0.2 only."""
+    training_run_name: str | None = None
+    checkpoints: Annotated[list[CheckpointRow], OrEmpty] = Field(default_factory=list)
+
+
+class ModelRow(Body):
+    """A base model, or an adapter that a training run made."""
+
+    id: str | None = None
+    model_name: str | None = None
+    base_model: str | None = None
+    training_run_name: str | None = None
+    """Of an adapter, like the two below."""
+    checkpoint_step: int | None = None
+    reward: float | None = None
+    created_at: Moment | None = None
+
+
+class ModelPage(Page):
+    models: Annotated[list[ModelRow], OrEmpty] = Field(default_factory=list)
+
+
+class ModelDeployment(Body):
+    """The answer of deploying or undeploying an adapter."""
+
+    id: str | None = None
+    model_name: str | None = None
+    status: str | None = None
+
+
+class DeploymentPage(Page):
+    """What clients of generation 0.2 list; there is none here."""
+
+    deployments: Annotated[list[ModelDeployment], OrEmpty] = Field(default_factory=list)
+
+
+class BenchmarkPage(Page):
+    """There is none here."""
+
+    benchmarks: Annotated[list[JsonObject], OrEmpty] = Field(default_factory=list)
+
+
+class BenchmarkRunPage(Page):
+    """There is none here."""
+
+    benchmark_runs: Annotated[list[JsonObject], OrEmpty] = Field(default_factory=list)
