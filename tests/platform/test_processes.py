@@ -151,3 +151,25 @@ def test_how_others_reach_the_platform(tmp_path: Path, given: dict, url: str) ->
     settings = PlatformSettings(data_dir=tmp_path, **given)
     assert settings.url == url
     assert settings.job_base_url.startswith("http://")
+
+
+def test_a_process_is_set_up_by_flags_over_variables_over_defaults(tmp_path: Path) -> None:
+    environ = {"OSMOSIS_DATA_DIR": str(tmp_path), "OSMOSIS_PUBLIC_URL": "https://a.example", "OSMOSIS_MASTER_KEY": "k"}
+    settings = PlatformSettings.from_environ(environ, port=None, public_url=None)
+    assert (settings.data_dir, settings.port, settings.url) == (tmp_path, 7575, "https://a.example")
+    assert settings.master_key.get_secret_value() == "k"
+    given = PlatformSettings.from_environ(environ, data_dir=tmp_path / "other", public_url="https://b.example")
+    assert (given.data_dir, given.url) == (tmp_path / "other", "https://b.example")
+
+
+@pytest.mark.parametrize(
+    ("environ", "given", "said"),
+    [
+        ({"OSMOSIS_PUBLIC_URL": "here"}, {}, "OSMOSIS_PUBLIC_URL=here: must be an http"),
+        ({}, {"max_jobs": 0}, "max_jobs=0: "),
+        ({}, {"lease_s": float("nan")}, "lease_s=nan: "),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_name(tmp_path: Path, environ: dict, given: dict, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        PlatformSettings.from_environ({"OSMOSIS_DATA_DIR": str(tmp_path), **environ}, **given)

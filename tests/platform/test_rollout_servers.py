@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -169,7 +169,7 @@ def test_what_is_no_plain_address_is_refused_and_never_asked(shared, change) -> 
     ],
 )
 def test_only_a_platform_of_this_machine_asks_private_addresses_unasked(tmp_path: Path, settings, private) -> None:
-    assert server_probe.takes_private(replace(PlatformSettings(tmp_path), **settings)) is private
+    assert server_probe.takes_private(PlatformSettings(data_dir=tmp_path, **settings)) is private
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.1.2.3", "192.168.0.9", "::1", "::ffff:10.0.0.1", "localhost"])

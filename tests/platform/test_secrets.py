@@ -84,24 +84,24 @@ def test_personal_shadows_workspace_and_a_run_value_shadows_both(site) -> None:
 
 
 def test_a_row_moved_elsewhere_cannot_be_opened(tmp_path) -> None:
-    vault = Vault.open(tmp_path, {})
+    vault = Vault.open(tmp_path)
     sealed = vault.seal("v", "workspace-1|KEY|1")
     assert vault.unseal(sealed, "workspace-1|KEY|1") == "v"
     with pytest.raises(InternalError, match="altered or moved"):
         vault.unseal(sealed, "workspace-2|KEY|1")
 
 
-def test_the_master_key_comes_from_the_environment_or_one_file(tmp_path) -> None:
-    sealed = Vault.open(tmp_path, {}).seal("v", "x")
-    assert Vault.open(tmp_path, {}).unseal(sealed, "x") == "v"
+def test_the_master_key_is_given_or_made_once(tmp_path) -> None:
+    sealed = Vault.open(tmp_path).seal("v", "x")
+    assert Vault.open(tmp_path).unseal(sealed, "x") == "v"
     given = base64.b64encode(os.urandom(32)).decode()
-    other = Vault.open(tmp_path / "elsewhere", {"OSMOSIS_MASTER_KEY": given})
+    other = Vault.open(tmp_path / "elsewhere", given)
     assert not (tmp_path / "elsewhere" / "master.key").exists()
     with pytest.raises(InternalError, match="encrypted with master key"):
         other.unseal(sealed, "x")
     for bad in ("no base64!", base64.b64encode(b"short").decode()):
         with pytest.raises(ValidationError):
-            Vault.open(tmp_path, {"OSMOSIS_MASTER_KEY": bad})
+            Vault.open(tmp_path, bad)
 
 
 def test_a_secret_tells_which_run_was_last_given_it(ready) -> None:

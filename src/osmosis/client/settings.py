@@ -1,6 +1,8 @@
 """Which platform is meant, as a normalised URL that is safe to send a token to.
 
-Plain http is refused beyond loopback unless the person allows it; nothing is contacted here.
+Plain http is refused beyond loopback unless the person allows it; nothing is contacted here. The few variables of a
+client are texts that need no parsing, read where they are used from the environment that the border passes down:
+pydantic-settings, which reads those of servers, would make every command start half as slow again.
 """
 
 from __future__ import annotations
@@ -13,20 +15,29 @@ from urllib.parse import urlsplit
 from ..base import paths
 from ..errors import ValidationError
 
+PLATFORM_URL = "OSMOSIS_PLATFORM_URL"
 ALLOW_INSECURE = "OSMOSIS_ALLOW_INSECURE_PLATFORM_URL"
+_EXAMPLE = paths.DEFAULT_PLATFORM_URL
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def platform_url(environ: Mapping[str, str], option: str | None = None) -> str:
     """`option`, else `OSMOSIS_PLATFORM_URL`, else the platform of this machine (its own note says where)."""
-    chosen = option or environ.get("OSMOSIS_PLATFORM_URL")
-    url = normalise(chosen) if chosen else local_url(environ)
+    url = normalise(option) if option else _from_variable(environ) or local_url(environ)
     if url.startswith("http://") and not is_loopback(url) and environ.get(ALLOW_INSECURE) != "1":
         raise ValidationError(
             f"{url} is plain http beyond this machine: a token would travel readable",
             hint=f"use https, or set {ALLOW_INSECURE}=1 when you trust that network",
         )
     return url
+
+
+def _from_variable(environ: Mapping[str, str]) -> str | None:
+    value = environ.get(PLATFORM_URL)
+    try:
+        return normalise(value) if value else None
+    except ValidationError as error:
+        raise ValidationError(f"{PLATFORM_URL}: {error.message}", hint=f"export {PLATFORM_URL}={_EXAMPLE}") from None
 
 
 def local_url(environ: Mapping[str, str]) -> str:
@@ -82,4 +93,4 @@ def is_loopback(url: str) -> bool:
 
 
 def _bad(value: str, why: str) -> ValidationError:
-    return ValidationError(f"not a platform URL: {value}: {why}", hint="for example --platform http://127.0.0.1:7575")
+    return ValidationError(f"not a platform URL: {value}: {why}", hint=f"for example --platform {_EXAMPLE}")

@@ -25,7 +25,7 @@ class Platform:
         """Folders, master key, database at this version."""
         for folder in (settings.data_dir, settings.objects_dir, settings.repositories_dir, settings.runs_dir):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        vault = Vault.open(settings.data_dir, settings.environ)
+        vault = Vault.open(settings.data_dir, settings.master_key.get_secret_value())
         db = Database(settings.database)
         db.migrate()
         return cls(settings, db, vault)

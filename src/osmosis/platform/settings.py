@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
 
+from pydantic import Field, SecretStr, field_validator
+
+from osmosis.base.net import is_http
 from osmosis.base.paths import data_dir as default_data_dir
+from osmosis.base.variables import Settings, Variable
 
 DEFAULT_PORT = 7575
 
@@ -21,45 +25,51 @@ def local_job_command() -> tuple[str, ...]:
     return (sys.executable, "-m", "osmosis.jobs")
 
 
-@dataclass(frozen=True, slots=True)
-class PlatformSettings:
+class PlatformSettings(Settings):
     """Everything a platform process needs to know. Times are in seconds."""
 
     data_dir: Path
     host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    public_url: str = ""
+    port: int = Field(default=DEFAULT_PORT, ge=0, le=65535)
+    public_url: Annotated[str, Variable("OSMOSIS_PUBLIC_URL")] = ""
     """How clients and browsers reach it; empty = `http://<host>:<port>`."""
     job_url: str = ""
     """How jobs of this machine reach it; empty = by host and port. A worker in a process of its own is told."""
-    database_url: str = ""
+    database_url: Annotated[str, Variable("OSMOSIS_DATABASE_URL")] = Field(default="", repr=False)
     """SQLAlchemy URL; empty = SQLite in `data_dir`."""
+    master_key: Annotated[SecretStr, Variable("OSMOSIS_MASTER_KEY")] = SecretStr("")
+    """Base64 of the 32 bytes that encrypt secrets; empty = a file in `data_dir`."""
     worker: bool = True
     """Run the worker inside this process."""
-    max_jobs: int = 1
+    max_jobs: int = Field(default=1, ge=1)
     """Jobs this worker runs at once."""
-    lease_s: float = 60.0
+    lease_s: float = Field(default=60.0, gt=0)
     """A run whose job says nothing for this long is taken over."""
-    poll_s: float = 0.5
+    poll_s: float = Field(default=0.5, gt=0)
     """How often the worker looks for work when it has none."""
-    stop_grace_s: float = 20.0
+    stop_grace_s: float = Field(default=20.0, ge=0)
     """How long a stopped job may take to finish what is in flight before its processes are killed."""
-    max_starts: int = 3
+    max_starts: int = Field(default=3, ge=1)
     """How often one run is started before it is declared failed."""
-    job_command: tuple[str, ...] = field(default_factory=local_job_command)
+    job_command: tuple[str, ...] = Field(default_factory=local_job_command)
     """The job process; the job folder is appended. Tests pass a fake."""
-    part_bytes: int = 32 * 1024 * 1024
+    part_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
     """Uploads above twice this size are sent in parts of it."""
-    inline_bytes: int = 64 * 1024 * 1024
+    inline_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
     """Datasets up to this size are checked within the request; larger ones afterwards, in the background."""
-    url_lifetime_s: int = 900
+    url_lifetime_s: int = Field(default=900, ge=1)
     """How long a signed object URL works."""
     owner_name: str = "local"
     """Handle of the first user, who starts the platform; also the owner part of internal repositories."""
     private_servers: bool = False
     """Rollout servers on loopback and private networks may register although this platform is reached by others."""
-    environ: Mapping[str, str] = field(default_factory=dict)
-    """Environment of the process, from which a job's is picked."""
+
+    @field_validator("public_url", "job_url")
+    @classmethod
+    def _http(cls, value: str) -> str:
+        if value and not is_http(value):
+            raise ValueError("must be an http:// or https:// URL, such as https://osmosis.example.com")
+        return value
 
     @property
     def url(self) -> str:
@@ -118,12 +128,7 @@ class PlatformSettings:
         return self.data_dir / "logs" / "platform.log"
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str], **given: object) -> PlatformSettings:
-        """Settings of a process: what was given on the command line over `OSMOSIS_*` variables."""
-        values: dict[str, object] = {"data_dir": default_data_dir(environ), "environ": dict(environ)}
-        if url := environ.get("OSMOSIS_DATABASE_URL"):
-            values["database_url"] = url
-        if url := environ.get("OSMOSIS_PUBLIC_URL"):
-            values["public_url"] = url
-        values.update({key: value for key, value in given.items() if value is not None})
-        return cls(**values)  # type: ignore[arg-type]
+    def from_environ(cls, environ: Mapping[str, str], **given: Any) -> PlatformSettings:
+        """Settings of a process: what was given on the command line (None: nothing) over `OSMOSIS_*` variables."""
+        flags = {key: value for key, value in given.items() if value is not None}
+        return cls(**{"data_dir": default_data_dir(environ), "environ": dict(environ), **flags})

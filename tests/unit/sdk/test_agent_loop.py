@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from pydantic import ValidationError
 
+from osmosis.base.variables import SettingsError
 from osmosis.classic.registry import AgentLoopRegistry
 from osmosis.records.wire02 import (
     DEFAULT_MAX_METADATA_SIZE_BYTES,
@@ -38,7 +39,6 @@ from osmosis.sdk.tools import tool
 from osmosis.serve.server.rollout_settings import (
     RolloutClientSettings,
     RolloutSettings,
-    SettingsError,
     get_settings,
     reset_settings,
 )

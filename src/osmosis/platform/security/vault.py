@@ -11,7 +11,6 @@ import binascii
 import hashlib
 import hmac
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,9 +49,9 @@ class Vault:
         self.key_id = hashlib.sha256(master_key).hexdigest()[:16]
 
     @classmethod
-    def open(cls, data_dir: Path, environ: Mapping[str, str]) -> Vault:
-        """The key of `OSMOSIS_MASTER_KEY`, else of `<data_dir>/master.key`, which is made once, mode 0600."""
-        if given := environ.get("OSMOSIS_MASTER_KEY"):
+    def open(cls, data_dir: Path, given: str = "") -> Vault:
+        """The given key (base64), else that of `<data_dir>/master.key`, which is made once, mode 0600."""
+        if given:
             return cls(_decode(given, "OSMOSIS_MASTER_KEY"))
         path = data_dir / "master.key"
         data_dir.mkdir(parents=True, exist_ok=True)

@@ -11,14 +11,12 @@ from pydantic import Field
 from pydantic import ValidationError as BadShape
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from osmosis.errors import ValidationError
+from osmosis.base.variables import refused
 from osmosis.records.wire02 import DEFAULT_MAX_METADATA_SIZE_BYTES
 
 
 def _config(prefix: str) -> SettingsConfigDict:
-    return SettingsConfigDict(
-        env_prefix=prefix, env_file=".env", env_file_encoding="utf-8", extra="ignore", use_attribute_docstrings=True
-    )
+    return SettingsConfigDict(env_prefix=prefix, env_file=".env", env_file_encoding="utf-8", extra="ignore")
 
 
 class RolloutClientSettings(BaseSettings):
@@ -69,10 +67,6 @@ class RolloutSettings(BaseSettings):
     """Limit on a request's metadata, as JSON; applied by whoever serves."""
 
 
-class SettingsError(ValidationError, ValueError):
-    """A variable has a value that is none."""
-
-
 _lock = threading.Lock()
 _settings: RolloutSettings | None = None
 
@@ -85,18 +79,10 @@ def get_settings() -> RolloutSettings:
             try:
                 _settings = RolloutSettings()
             except BadShape as exc:
-                raise _named(exc) from exc
+                kinds = (RolloutSettings, RolloutClientSettings, RolloutServerSettings)
+                hint = "change it where it is set: in the environment or in ./.env"
+                raise refused(exc, *kinds, hint=hint) from exc
         return _settings
-
-
-def _named(exc: BadShape) -> SettingsError:
-    kinds = (RolloutClientSettings, RolloutServerSettings, RolloutSettings)
-    prefix = next((str(kind.model_config["env_prefix"]) for kind in kinds if kind.__name__ == exc.title), "")
-    said = [
-        f"{prefix}{'_'.join(map(str, one['loc'])).upper()}={one['input']}: {one['msg'][:1].lower()}{one['msg'][1:]}"
-        for one in exc.errors()
-    ]
-    return SettingsError("; ".join(said), hint="change it where it is set: in the environment or in ./.env")
 
 
 def configure(settings: RolloutSettings) -> None:
