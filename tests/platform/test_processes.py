@@ -15,7 +15,6 @@ import pytest
 from osmosis.errors import Conflict, PlatformError, ValidationError
 from osmosis.platform.announce import listen
 from osmosis.platform.executors.local import LocalExecutor
-from osmosis.platform.executors.processes import is_same, start_token
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.config import EvalConfig, Experiment, Secrets
 from osmosis.records.run import JobSpec
@@ -51,16 +50,6 @@ def gone(executor: LocalExecutor, handle: dict) -> bool:
             return False
         time.sleep(0.01)
     return True
-
-
-def test_a_process_is_told_from_another_with_its_id() -> None:
-    own = start_token(os.getpid())
-    assert own
-    assert is_same(os.getpid(), own)
-    assert not is_same(os.getpid(), "1")
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait(20)
-    assert start_token(ended.pid) is None
 
 
 def test_killing_a_job_ends_everything_it_started(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ import os
 import signal
 import sys
 
-import psutil
-
 
 def start_token(pid: int) -> str | None:
     """A text that changes when the id is used by another process; None when there is no such process, or a dead one
     that nobody has waited for."""
+    import psutil  # a compiled library, which most commands never need
+
     try:
         process = psutil.Process(pid)
         started = process.create_time()
@@ -59,6 +59,8 @@ def kill_group(group: int) -> None:
 
 def kill_tree(pid: int) -> None:
     """Ends a process that leads no group, and what it started."""
+    import psutil
+
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         for each in (process, *process.children(recursive=True)):

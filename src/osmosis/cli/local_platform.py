@@ -23,6 +23,7 @@ from typing import Any
 
 from ..base import paths
 from ..base.locks import FileLock
+from ..base.processes import is_same
 from ..errors import Conflict, PlatformError, ValidationError
 
 DEFAULT_PORT = 7575
@@ -72,8 +73,6 @@ class StartPlan:
 
 def find(data_dir: Path) -> Running | None:
     """The platform that runs on this data folder, None when none does."""
-    from ..platform.executors.processes import is_same
-
     note = _note(data_dir)
     try:
         running = Running(
@@ -110,8 +109,6 @@ def start(
 
 def stop(data_dir: Path, *, force: bool = False, timeout_s: float = STOP_TIMEOUT_S) -> Running | None:
     """Stop the platform in order (SIGTERM), with `force` at once; what was stopped, None when none ran."""
-    from ..platform.executors.processes import is_same
-
     running = find(data_dir)
     if running is None:
         (data_dir / "platform.json").unlink(missing_ok=True)

@@ -6,12 +6,12 @@ A command that fails is a result, not an exception; cancelling the caller kills 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from osmosis.base.processes import kill_group
 
 TAIL = 200
 LINE_LIMIT = 1024 * 1024
@@ -84,11 +84,3 @@ async def run_command(
         kill_group(process.pid)
         await process.wait()
     return Finished(code=code, output="\n".join(tail), stdout="\n".join(stdout))
-
-
-def kill_group(pid: int) -> None:
-    """Kills the process group `pid` leads; a group that is gone is fine."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return

@@ -6,12 +6,10 @@ A process is named by its id and its start time together: an id that was given t
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 from osmosis.base.files import write_json
-
-from .command import kill_group
+from osmosis.base.processes import is_same, kill_group, start_token
 
 NAME = "processes.json"
 
@@ -25,8 +23,8 @@ class Leftovers:
 
     def add(self, pid: int | None) -> None:
         """Remembers the process group led by `pid`."""
-        if pid is not None and (started := start_time(pid)):
-            self._known = {p: s for p, s in self._known.items() if start_time(p) == s}
+        if pid is not None and (started := start_token(pid)):
+            self._known = {p: s for p, s in self._known.items() if is_same(p, s)}
             self._known[pid] = started
             self._write()
 
@@ -38,7 +36,7 @@ class Leftovers:
             return 0
         ended = 0
         for pid, started in listed.items():
-            if start_time(int(pid)) == started:
+            if is_same(int(pid), started):
                 kill_group(int(pid))
                 ended += 1
         self._known = {}
@@ -47,16 +45,3 @@ class Leftovers:
 
     def _write(self) -> None:
         write_json(self._path, self._known)
-
-
-def start_time(pid: int) -> str:
-    """When the process began, in the system's own words; empty when there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return ""
-        told = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-        return told.stdout.strip()
-    fields = stat.rpartition(")")[2].split()
-    return "" if fields[0] == "Z" else fields[19]

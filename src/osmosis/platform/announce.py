@@ -15,10 +15,10 @@ import uvicorn
 
 from osmosis._version import __version__
 from osmosis.base.files import write_json
+from osmosis.base.processes import start_token
 from osmosis.errors import Conflict, ValidationError
 from osmosis.records.base import utc_now
 
-from .executors.processes import start_token
 from .settings import PlatformSettings
 
 ANNOUNCEMENT = "platform.json"

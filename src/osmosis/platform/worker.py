@@ -19,6 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import undefer
 
+from osmosis.base.processes import is_same, start_token
 from osmosis.errors import LeaseLost, NotFound, OsmosisError
 from osmosis.records.base import utc_now
 from osmosis.records.config import EvalConfig, TrainingConfig
@@ -29,7 +30,6 @@ from . import tables
 from .context import Platform
 from .executors.base import Executor, JobState
 from .executors.local import LocalExecutor, machine_id
-from .executors.processes import is_same, start_token
 from .services import runs, secrets
 
 log = logging.getLogger("osmosis.platform.worker")

@@ -12,7 +12,6 @@ import asyncio
 import os
 import re
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,8 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities
+
+from osmosis.base.processes import kill_group
 
 MOVED = ("app", "logs", "tests", "solution", "osmosis", "installed-agent", "tmp", "root")
 SCRIPTS = {".sh", ".bash"}
@@ -101,10 +103,10 @@ class ProcessEnvironment(BaseEnvironment):
         try:
             out, err = await asyncio.wait_for(process.communicate(), timeout_sec)
         except asyncio.TimeoutError:
-            _kill_group(process.pid)
+            kill_group(process.pid)
             return ExecResult(stdout=None, stderr=f"timed out after {timeout_sec} s", return_code=TIMED_OUT)
         except BaseException:
-            _kill_group(process.pid)
+            kill_group(process.pid)
             raise
         code = process.returncode if process.returncode is not None else 1
         return ExecResult(stdout=out.decode(errors="replace"), stderr=err.decode(errors="replace"), return_code=code)
@@ -154,14 +156,13 @@ class ProcessEnvironment(BaseEnvironment):
 
     def _kill_all(self) -> None:
         for group in self._groups:
-            _kill_group(group)
+            kill_group(group)
         self._groups.clear()
-        # A daemon has left its group; where there is a /proc its environment still says where it comes from.
-        mark = f"{MARK}={self._root}".encode()
-        for entry in Path("/proc").glob("[0-9]*/environ"):
-            with suppress(OSError):
-                if mark in entry.read_bytes().split(b"\0"):
-                    os.kill(int(entry.parent.name), signal.SIGKILL)
+        # A daemon has left its group; its environment still says where it comes from.
+        for process in psutil.process_iter(["environ"]):
+            if (process.info["environ"] or {}).get(MARK) == str(self._root):
+                with suppress(psutil.Error):
+                    process.kill()
 
 
 def _copy_out(source: Path, target: Path) -> None:
@@ -174,8 +175,3 @@ def _copy_out(source: Path, target: Path) -> None:
             there.parent.mkdir(parents=True, exist_ok=True)
             there.unlink(missing_ok=True)
             shutil.copy2(path, there, follow_symlinks=False)
-
-
-def _kill_group(group: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from osmosis.jobs.leftovers import NAME, start_time
+from osmosis.base.processes import is_same
+from osmosis.jobs.leftovers import NAME
 from osmosis.records.run import JobResult, JobSpec
 from osmosis.testing.job_api import FakeJobApi, job_api
 
@@ -185,7 +186,7 @@ class Desk:
         if not listed.exists():
             return []
         known: dict[str, str] = json.loads(listed.read_text())
-        return [int(pid) for pid, started in known.items() if start_time(int(pid)) == started]
+        return [int(pid) for pid, started in known.items() if is_same(int(pid), started)]
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from osmosis.base.processes import start_token
 from osmosis.jobs.failures import JobFailed
-from osmosis.jobs.leftovers import Leftovers, start_time
+from osmosis.jobs.leftovers import Leftovers
 from osmosis.jobs.log import JobLog
 from osmosis.jobs.rollout_server import RolloutServer, ServerCommand
 from osmosis.records.rollout import Category
@@ -43,7 +44,7 @@ async def test_a_server_that_never_answers_is_ended_with_its_children(tmp_path: 
     assert failure.message.startswith("rollouts/m/main.py: the rollout server did not answer")
     assert "loading weights" in failure.message
     child = int(lines[0].message.split()[-1])
-    await until(lambda: start_time(child) == "", what="the end of the server's child")
+    await until(lambda: start_token(child) is None, what="the end of the server's child")
 
 
 async def test_a_crash_shows_its_last_line_and_the_traceback(tmp_path: Path) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-from osmosis.jobs.leftovers import NAME, Leftovers, start_time
+from osmosis.jobs.leftovers import NAME, Leftovers
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -30,10 +29,3 @@ def test_ends_what_was_left_and_only_that(tmp_path: Path) -> None:
         finally:
             left.kill()
             stranger.kill()
-
-
-def test_start_time_names_a_process() -> None:
-    assert start_time(os.getpid()) == start_time(os.getpid()) != ""
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
-        gone.wait(10)
-    assert start_time(gone.pid) == ""

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from osmosis.base.files import write_text
+from osmosis.base.processes import group_alive, is_same, kill_group, start_token
 from osmosis.errors import PlatformError
 from osmosis.records.run import JobSpec
 
 from .base import JobState
-from .processes import group_alive, is_same, signal_group, start_token
 
 ALLOWED = re.compile(
     r"^(PATH|HOME|USER|LOGNAME|LANG|LC_[A-Z]+|TZ|TMPDIR|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE"
@@ -93,7 +93,7 @@ class LocalExecutor:
         pid = int(handle["pid"])
         known = pid in self._children or start_token(pid) in (None, handle.get("start_token"))
         if known and group_alive(pid):
-            signal_group(pid, signal.SIGKILL)
+            kill_group(pid)
         child = self._children.pop(pid, None)
         if child is not None:
             child.wait(timeout=10)

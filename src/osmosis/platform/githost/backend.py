@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
+
+from osmosis.base.processes import signal_group
 
 log = logging.getLogger(__name__)
 
@@ -239,7 +240,6 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
     for sign in (signal.SIGTERM, signal.SIGKILL):
         if process.returncode is not None:
             break
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, sign)
+        signal_group(process.pid, sign)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(process.wait()), _KILL_GRACE_S)

@@ -6,7 +6,6 @@ restarts nothing and interprets no output.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 from collections import deque
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import aiohttp
 
+from osmosis.base.processes import signal_group
 from osmosis.errors import OsmosisError
 from osmosis.records.wire import PORT_VARIABLE
 
@@ -191,7 +191,4 @@ class RolloutServerProcess:
 
     def _signal(self, number: int) -> None:
         assert self._process is not None
-        try:
-            os.killpg(self._process.pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass
+        signal_group(self._process.pid, number)
