@@ -21,7 +21,7 @@ from osmosis.sdk.grader import Grader
 from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
 from osmosis.sdk.workflow import AgentWorkflow
 from osmosis.serve.drive.client import served
-from osmosis.serve.drive.endpoint import RolloutEndpoint
+from osmosis.serve.drive.model_endpoint import RolloutEndpoint
 from osmosis.serve.drive.traingate import TrainGate
 from osmosis.serve.server.app import create_rollout_server
 from osmosis.testing.endpoint import ModelEndpoint, Reply

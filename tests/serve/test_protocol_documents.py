@@ -1,7 +1,8 @@
-"""The published schemas are the code's: regenerated and compared, and the endpoint tables are the routes."""
+"""The published schemas are the code's: regenerated and compared, and what is served is what is declared."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import pytest
 
 from osmosis.records import wire, wire02
 from osmosis.serve import schemas
+from osmosis.serve.drive import traingate
+from osmosis.serve.endpoints import DeclaredEndpoint
+from osmosis.serve.server import v03
 from osmosis.serve.server.app import create_rollout_server
 from osmosis.serve.server.v02 import create_app
 
@@ -25,12 +29,13 @@ def test_the_committed_documents_are_what_the_code_says(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == made, "run: python -m osmosis.serve.schemas docs/protocol"
 
 
-async def test_the_table_of_endpoints_is_the_routes(tmp_path: Path) -> None:
-    table = {(endpoint.method, endpoint.path) for endpoint in schemas.SERVER}
-    assert _served(create_app(Adds(), environ={})) == table
-    assert _documented(create_app(Adds(), environ={})) == table
-    later = _served(create_rollout_server(backend(OneCall, root=tmp_path), configure_logging=False, environ={}))
-    assert later == {(m, p) for m, p in table if not p.startswith(("/v1", "/platform"))}
+async def test_servers_serve_and_document_what_is_declared(tmp_path: Path) -> None:
+    """A route that is not declared would be missing in the documents."""
+    declared = _named(schemas.SERVER)
+    with_loop = create_app(Adds(), environ={})
+    assert _served(with_loop) == _documented(with_loop) == declared
+    later = create_rollout_server(backend(OneCall, root=tmp_path), configure_logging=False, environ={})
+    assert _served(later) == _documented(later) == _named(v03.ENDPOINTS)
     async with open_gate(ScriptedModel()) as gate:
         assert gate._runner is not None
         resources = {
@@ -38,7 +43,31 @@ async def test_the_table_of_endpoints_is_the_routes(tmp_path: Path) -> None:
             for route in gate._runner.app.router.routes()
             if route.method != "HEAD" and route.resource is not None
         }
-    assert resources == {(endpoint.method, endpoint.path) for endpoint in schemas.GATE}
+    assert resources == _named(traingate.ENDPOINTS)
+
+
+def test_a_server_documents_each_endpoint_with_its_records_and_its_bearer(tmp_path: Path) -> None:
+    app = create_rollout_server(backend(OneCall, root=tmp_path), configure_logging=False, environ={})
+
+    @app.get("/of/the/author")
+    async def _own() -> str: ...
+
+    document = app.openapi()
+    start = document["paths"]["/rollout"]["post"]
+    assert _ref(start["requestBody"]) == "#/components/schemas/RolloutInit"
+    assert _ref(start["responses"]["202"]) == "#/components/schemas/RolloutAccepted"
+    assert _ref(start["responses"]["429"]) == "#/components/schemas/ErrorReply"
+    assert start["security"] == [{"serverKey": []}]
+    read = document["paths"]["/rollout/{rollout_id}/result"]["get"]
+    assert [(one["in"], one["name"]) for one in read["parameters"]] == [
+        ("path", "rollout_id"),
+        ("header", wire.LEASE_HEADER),
+    ]
+    assert "422" not in read["responses"]
+    assert "security" not in document["paths"]["/health"]["get"]
+    fields = document["components"]["schemas"]["RolloutInit"]["properties"]
+    assert fields["label"]["description"] == "The row's ground truth."
+    assert "/of/the/author" in document["paths"]
 
 
 def test_every_wire_message_is_published_and_explained() -> None:
@@ -58,6 +87,15 @@ def test_every_wire_message_is_published_and_explained() -> None:
         assert shape.__name__ in published
         for name in shape.model_fields:
             assert f"`{name}`" in text, f"docs/protocol.md does not mention {shape.__name__}.{name}"
+
+
+def _ref(part: dict[str, Any]) -> str:
+    found: str = part["content"]["application/json"]["schema"]["$ref"]
+    return found
+
+
+def _named(endpoints: Iterable[DeclaredEndpoint]) -> set[tuple[str, str]]:
+    return {(endpoint.method.lower(), endpoint.path) for endpoint in endpoints}
 
 
 def _documented(app: Any) -> set[tuple[str, str]]:

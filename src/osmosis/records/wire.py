@@ -185,3 +185,39 @@ class ServerHealth(Record):
     process_id: int | str | None = None
     """Ours says its process id; the hosted SDK's servers say a random text that changes with each start."""
     lifecycle: ServerLifecycle | None = None
+
+
+class CancelReply(Record):
+    """What each named rollout was."""
+
+    dispositions: dict[str, str]
+    """`cancelled_queued`, `cancelled_running` or `not_found` by rollout id."""
+
+
+class StatusReply(Record):
+    """`GET /rollout/{id}/status`."""
+
+    rollout_id: str
+    status: RolloutState
+
+
+class ErrorReply(Record):
+    """The body of every answer of a rollout server that is no success."""
+
+    detail: Any
+    """A sentence, or for 422 the list of what is wrong with the body."""
+
+
+class CallbackReply(Record):
+    """A callback was taken. `trajectory` tells the rollout what only the gate knows."""
+
+    status: str = "ok"
+    trajectory: dict[str, Any] | None = None
+    """`model_name` and `samples.<id>.llm_call_metrics`: tokens and cost of each model call."""
+
+
+class ModelErrorReply(Record):
+    """An error of a model endpoint, in the shape that OpenAI clients read."""
+
+    error: dict[str, Any]
+    """`message`, `type`, `code` (the category of the failure)."""

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, Validatio
 
 from .base import Record
 from .rollout import Failure
-from .wire import check_bearer, check_url
+from .wire import ServerHealth, check_bearer, check_url
 
 MessageDict = dict[str, Any]
 """One chat message in the OpenAI shape."""
@@ -277,6 +277,16 @@ class CompletionsRequest(Record):
         return _check_id(value)
 
 
+class ChatCompletionsRequest(CompletionsRequest):
+    """`POST .../chat/completions` of the train gate: any OpenAI parameter is forwarded; `n` must be 1."""
+
+    rollout_id: str = Field(default="", max_length=256)
+    """Only for generation 0.2, whose URL does not name the rollout."""
+    tools: list[dict[str, Any]] | None = None
+    stream: bool = False
+    """Server-sent events with text and tool-call deltas, then `[DONE]`."""
+
+
 class CompletionUsage(Record):
     """Tokens of one call."""
 
@@ -304,3 +314,31 @@ class CompletionsResponse(Record):
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     prompt_token_ids: list[int] | None = None
+
+
+class LoopHealth(ServerHealth):
+    """`GET /health` of a server with an agent loop: generation 0.2's keys beside the later ones."""
+
+    agent_loop: str
+    active_rollouts: int
+    """Queued and running."""
+    completed_rollouts: int
+
+
+class RegisterRequest(Record):
+    """`POST {platform}/api/cli/rollout-server/register`."""
+
+    host: str
+    port: int
+    agent_loop_name: str
+    api_key: str | None = None
+
+
+class RegisterReply(Record):
+    """What the platform says of the server."""
+
+    id: str
+    status: str
+    """`healthy`, or why not."""
+    health_check_result: dict[str, Any] | None = None
+    """`server_info` or `error`."""

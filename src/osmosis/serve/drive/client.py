@@ -34,7 +34,7 @@ from .drivers import (
     ServerResult,
     generation_of,
 )
-from .endpoint import RolloutEndpoint
+from .model_endpoint import RolloutEndpoint
 from .traingate import TrainGate
 
 if TYPE_CHECKING:

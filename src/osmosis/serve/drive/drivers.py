@@ -21,7 +21,7 @@ from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.wire import LEASE_HEADER, RolloutAccepted, RolloutInit, RolloutState04, ServerHealth, WireSample
 from osmosis.records.wire02 import LoopStatus, RolloutRequest
 
-from .endpoint import RolloutEndpoint
+from .model_endpoint import RolloutEndpoint
 
 Generation = Literal["0.2", "0.3", "0.4"]
 

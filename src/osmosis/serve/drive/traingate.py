@@ -23,11 +23,12 @@ from osmosis.llm.chat_format import completion_body, completion_events
 from osmosis.llm.model import ChatRequest, Model
 from osmosis.records.base import Record
 from osmosis.records.rollout import Category, ModelCall
-from osmosis.records.wire import CompletionCallback, GraderCallback, check_rollout_id
-from osmosis.records.wire02 import RolloutResponse
+from osmosis.records.wire import CallbackReply, CompletionCallback, GraderCallback, check_rollout_id
+from osmosis.records.wire02 import ChatCompletionsRequest, CompletionsResponse, RolloutResponse
 
+from ..endpoints import DeclaredEndpoint
 from ..server.auth import token_of
-from .endpoint import RolloutEndpoint
+from .model_endpoint import RolloutEndpoint
 
 log = logging.getLogger("osmosis.serve")
 
@@ -47,6 +48,54 @@ _REPEATED_ALREADY = 424
 """The model behind the gate failed after its own retries: a status that no client library tries again."""
 
 JsonObject = dict[str, Any]
+CHAT = DeclaredEndpoint(
+    "POST",
+    "/v1/rollouts/{rollout_id}/chat/completions",
+    "A model call of a rollout, plain or streamed",
+    ChatCompletionsRequest,
+    CompletionsResponse,
+    errors=(400, 401, 404, 424),
+    bearer="rolloutKey",
+)
+COMPLETION = DeclaredEndpoint(
+    "POST",
+    "/v1/rollouts/{rollout_id}/completion",
+    "0.3: the workflow ended",
+    CompletionCallback,
+    CallbackReply,
+    errors=(401, 404, 422),
+    bearer="callbackKey",
+)
+GRADER = DeclaredEndpoint(
+    "POST",
+    "/v1/rollouts/{rollout_id}/grader",
+    "0.3: the grader ended",
+    GraderCallback,
+    CallbackReply,
+    errors=(401, 404, 422),
+    bearer="callbackKey",
+)
+CHAT02 = DeclaredEndpoint(
+    "POST",
+    "/v1/chat/completions",
+    "0.2: a model call; the body names the rollout",
+    ChatCompletionsRequest,
+    CompletionsResponse,
+    errors=(400, 401, 404, 424),
+    bearer="rolloutKey",
+)
+COMPLETED02 = DeclaredEndpoint(
+    "POST",
+    "/v1/rollout/completed",
+    "0.2: the terminal result",
+    RolloutResponse,
+    CallbackReply,
+    errors=(401, 404, 422),
+    bearer="rolloutKey",
+)
+HEALTH = DeclaredEndpoint("GET", "/health", "Health", bearer=None)
+ENDPOINTS = (CHAT, COMPLETION, GRADER, CHAT02, COMPLETED02, HEALTH)
+
 Shape = TypeVar("Shape", bound=Record)
 
 
@@ -76,12 +125,16 @@ class TrainGate:
 
     async def start(self) -> str:
         app = web.Application(client_max_size=MAX_BODY, middlewares=[_answer_errors])
-        app.router.add_get("/health", self._health)
-        app.router.add_post("/v1/rollouts/{rollout_id}/chat/completions", self._chat)
-        app.router.add_post("/v1/rollouts/{rollout_id}/completion", self._completion)
-        app.router.add_post("/v1/rollouts/{rollout_id}/grader", self._grader)
-        app.router.add_post("/v1/chat/completions", self._chat02)
-        app.router.add_post("/v1/rollout/completed", self._completed02)
+        handlers = {
+            CHAT: self._chat,
+            COMPLETION: self._completion,
+            GRADER: self._grader,
+            CHAT02: self._chat02,
+            COMPLETED02: self._completed02,
+            HEALTH: self._health,
+        }
+        for declared, handler in handlers.items():
+            app.router.add_route(declared.method, declared.path, handler)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._host, self._port, backlog=1024)

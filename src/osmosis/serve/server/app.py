@@ -17,8 +17,9 @@ from typing import Any
 from fastapi import FastAPI
 
 from osmosis.base.paths import data_dir
-from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
+from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE, ErrorReply
 
+from ..endpoints import openapi
 from .auth import BearerGuard
 from .delivery import DeliveryPolicy
 from .http import HttpProblem, answer_problem
@@ -99,10 +100,12 @@ def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, a
         app.add_middleware(BearerGuard, api_key=api_key)
     app.state.runtime = runtime
 
-    def document() -> dict[str, Any]:
-        from ..schemas import document_of
+    app.state.endpoints = []
 
-        return document_of(title, (getattr(route, "path", "") for route in app.routes))
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = openapi(title, app.state.endpoints, ErrorReply, others=app.routes)
+        return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
     return app

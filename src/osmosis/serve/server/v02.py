@@ -17,13 +17,14 @@ from typing import Any, Protocol
 import orjson
 from fastapi import FastAPI, Request, Response
 from pydantic import ValidationError as BadShape
-from starlette.applications import Starlette
 
 from osmosis.base.paths import DEFAULT_PLATFORM_URL
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
 from osmosis.records.wire02 import (
     DEFAULT_MAX_METADATA_SIZE_BYTES,
+    InitResponse,
+    LoopHealth,
     LoopStatus,
     RolloutRequest,
     RolloutResponse,
@@ -33,16 +34,38 @@ from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResu
 from osmosis.sdk.classify import describe, failure_of
 from osmosis.sdk.types import finite_reward
 
+from ..endpoints import DeclaredEndpoint
 from .agent_loops import AskTools, LoopBackend, TrainerModel, checked_run, tool_dicts, trace_into
 from .app import Lifespan, assemble, default_spool, open_files, open_traces
 from .delivery import DeliveryPolicy, Post
-from .http import HttpProblem, parse, read_body, reply_json, wire_text
+from .http import HttpProblem, add_endpoints, parse, read_body, reply_json, wire_text
 from .lifetime import ServerRuntime
 from .queue import AcceptedRollout, Draining, QueueFull, RolloutOutcome, ServeLimits
 from .registration import Registrar, Registration
 from .rollout_settings import RolloutSettings, get_settings
 from .traces import TraceFolder
 from .v03 import RolloutService, add_rollout_routes
+
+INIT = DeclaredEndpoint(
+    "POST",
+    "/v1/rollout/init",
+    "0.2: start a rollout; repeated requests get the first answer",
+    RolloutRequest,
+    InitResponse,
+    202,
+    errors=(401, 409, 413, 422, 429, 500, 503),
+)
+PLATFORM_HEALTH = DeclaredEndpoint(
+    "GET",
+    "/platform/health",
+    "0.2: health for a registered platform; 404 without an API key",
+    response=LoopHealth,
+    errors=(401, 404),
+)
+HEALTH = DeclaredEndpoint(
+    "GET", "/health", "Health; which keys it has tells the generation", response=LoopHealth, bearer=None
+)
+ENDPOINTS = (INIT, PLATFORM_HEALTH, HEALTH)
 
 Hook = Callable[[], Awaitable[None]]
 
@@ -326,7 +349,7 @@ def _response(run: LoopRun, result: RolloutResult) -> RolloutResponse:
     )
 
 
-def add_init_routes(app: Starlette, service: LoopService, later: RolloutService, *, authenticated: bool) -> None:
+def add_init_routes(app: FastAPI, service: LoopService, later: RolloutService, *, authenticated: bool) -> None:
     """The endpoints of `service`; the health is also that of the `later` generations."""
     limit = service.runtime.limits.max_body_bytes
 
@@ -343,6 +366,4 @@ def add_init_routes(app: Starlette, service: LoopService, later: RolloutService,
     async def health(_: Request) -> Response:
         return reply_json({**later.health().to_dict(), **service.health()})
 
-    app.router.add_route("/health", health, methods=["GET"])
-    app.router.add_route("/v1/rollout/init", init, methods=["POST"])
-    app.router.add_route("/platform/health", platform_health, methods=["GET"])
+    add_endpoints(app, {INIT: init, PLATFORM_HEALTH: platform_health, HEALTH: health})

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastapi import Request, Response
-from starlette.applications import Starlette
+from fastapi import FastAPI, Request, Response
 
 from osmosis.records.base import Record, utc_now
 from osmosis.records.wire import (
     LEASE_HEADER,
+    CancelReply,
     CancelRequest,
     CompletionCallback,
     GraderCallback,
@@ -28,11 +28,13 @@ from osmosis.records.wire import (
     RolloutState04,
     ServerHealth,
     ServerLifecycle,
+    StatusReply,
     check_rollout_id,
 )
 
+from ..endpoints import DeclaredEndpoint
 from .delivery import Listener, Post
-from .http import HttpProblem, parse, read_body, reply, reply_json, wire_text
+from .http import HttpProblem, add_endpoints, parse, read_body, reply, reply_json, wire_text
 from .lifetime import ServerRuntime
 from .queue import AcceptedRollout, Draining, QueueFull, RolloutOutcome, from_execution
 from .traces import EndedRollout, TraceFolder, TrajectoryWriter
@@ -52,6 +54,38 @@ class Backend(Protocol):
     # A backend may also have `max_queue_depth` (rollouts that may wait; None: the server's own limit), `overhead_s`
     # (seconds a rollout may take beyond its own time limits) and `aclose()` (returns when it has cleaned up).
 
+
+START = DeclaredEndpoint(
+    "POST",
+    "/rollout",
+    "Start a rollout: 0.3 with callback URLs (202 `{}`), else 0.4 and then polled",
+    RolloutInit,
+    RolloutAccepted,
+    202,
+    errors=(401, 409, 413, 422, 429, 503),
+)
+RESULT = DeclaredEndpoint(
+    "GET",
+    "/rollout/{rollout_id}/result",
+    "0.4: wait for a change of state; renews the lease",
+    response=RolloutState04,
+    errors=(401, 403, 404),
+    headers=(LEASE_HEADER,),
+)
+STATUS = DeclaredEndpoint(
+    "GET",
+    "/rollout/{rollout_id}/status",
+    "State of a rollout; `unknown` when it is not here",
+    response=StatusReply,
+    errors=(401, 422),
+)
+CANCEL = DeclaredEndpoint(
+    "POST", "/rollout/cancel", "Cancel by ids, by prefix or all", CancelRequest, CancelReply, errors=(401, 422)
+)
+HEALTH = DeclaredEndpoint(
+    "GET", "/health", "Health; which keys it has tells the generation", response=ServerHealth, bearer=None
+)
+ENDPOINTS = (START, CANCEL, RESULT, STATUS, HEALTH)
 
 SWEEP_EVERY_S = 0.5
 RETURNS_WITHIN_S = 1.0
@@ -306,8 +340,8 @@ def _facts(outcome: RolloutOutcome) -> dict[str, Any]:
     return {"status": outcome.status, "sample": sample, "failure": failure}
 
 
-def add_rollout_routes(app: Starlette, service: RolloutService, *, health: bool = True) -> None:
-    """The endpoints of `service`; plain routes: bodies are validated here, so FastAPI's own machinery is not needed."""
+def add_rollout_routes(app: FastAPI, service: RolloutService, *, health: bool = True) -> None:
+    """The endpoints of `service`."""
     limit = service.limits.max_body_bytes
 
     async def start(request: Request) -> Response:
@@ -321,21 +355,18 @@ def add_rollout_routes(app: Starlette, service: RolloutService, *, health: bool 
 
     async def status(request: Request) -> Response:
         rollout_id = _checked(request.path_params["rollout_id"])
-        return reply_json({"rollout_id": rollout_id, "status": service.state(rollout_id).status})
+        return reply(StatusReply(rollout_id=rollout_id, status=service.state(rollout_id).status))
 
     async def cancel(request: Request) -> Response:
         asked = parse(CancelRequest, await read_body(request, limit))
-        return reply_json({"dispositions": service.cancel(asked)})
+        return reply(CancelReply(dispositions=service.cancel(asked)))
 
     async def tell_health(_: Request) -> Response:
         return reply(service.health())
 
-    app.router.add_route("/rollout", start, methods=["POST"])
-    app.router.add_route("/rollout/cancel", cancel, methods=["POST"])
-    app.router.add_route("/rollout/{rollout_id}/result", result, methods=["GET"])
-    app.router.add_route("/rollout/{rollout_id}/status", status, methods=["GET"])
+    add_endpoints(app, {START: start, CANCEL: cancel, RESULT: result, STATUS: status})
     if health:
-        app.router.add_route("/health", tell_health, methods=["GET"])
+        add_endpoints(app, {HEALTH: tell_health})
 
 
 async def _wake_when(gone: Callable[[], Awaitable[None]], entry: AcceptedRollout) -> None:
