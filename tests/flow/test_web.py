@@ -187,7 +187,7 @@ def test_a_run_page_shows_the_figures_of_its_report(script: httpx.Client, platfo
     said = text_of(page.text)
     for expected in (
         "finished",
-        "Reward 0.700",
+        "Mean (failures as 0) 0.700",
         "95 % confidence 0.550 to 0.830",
         "Pass rate 70.0 %",
         "15,550",
@@ -412,7 +412,8 @@ def test_the_platform_under_a_public_url_sets_secure_cookies(tmp_path: Path, pla
 
     from osmosis.platform.web.session import set_cookie
 
-    parts = replace(platform.parts, settings=replace(platform.parts.settings, public_url="https://osmosis.example"))
+    settings = platform.parts.settings.model_copy(update={"public_url": "https://osmosis.example"})
+    parts = replace(platform.parts, settings=settings)
     response = Response()
     set_cookie(response, parts, "name", "value", max_age=1)
     assert "Secure" in response.headers["set-cookie"]

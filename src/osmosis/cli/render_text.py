@@ -1,24 +1,9 @@
-"""Times, sizes and durations as people say them. Imports nothing, so command modules may use it freely."""
+"""Times and sizes as people say them. Imports nothing, so command modules may use it freely."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
-
-
-def duration(ms: float | None) -> str:
-    """Milliseconds as people say them: `850 ms`, `12.3 s`, `4 min 05 s`."""
-    if ms is None:
-        return "-"
-    if ms < 1000:
-        return f"{ms:.0f} ms"
-    seconds = ms / 1000
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def when(value: Any) -> str:

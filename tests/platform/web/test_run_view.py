@@ -7,8 +7,6 @@ import pytest
 from osmosis.platform import tables
 from osmosis.platform.web.run_pages import row_ranges
 from osmosis.platform.web.run_view import config_lines, curves, histogram, view
-from osmosis.records.report import FailureCount
-from osmosis.records.rollout import Category, Phase, Usage
 from osmosis.testing.platform_data import report
 
 
@@ -30,39 +28,16 @@ def test_before_the_first_report_the_total_comes_from_the_config() -> None:
     assert "training" not in dict(shown.steps)
 
 
-def test_cards_carry_confidence() -> None:
+def test_the_cards_are_the_headlines_and_the_tables_have_every_figure() -> None:
     shown = view(run(report=report().to_dict()), 30)
     cards = {card.name: card for card in shown.cards}
-    assert (cards["Reward"].value, cards["Reward"].detail) == ("0.700", "95 % confidence 0.550 to 0.830")
-    rate = " ".join(f"{cards['Pass rate'].value} {cards['Pass rate'].detail}".split())
-    assert rate == "70.0 % 95 % confidence 55.0 % to 83.0 %"
-    assert cards["Tokens"].value == "15,550"
+    assert (cards["mean"].text, cards["mean"].between) == ("0.700", "0.550 to 0.830")
+    assert "tokens" in cards
+    assert [group for group, _ in shown.groups] == ["reward", ""]
+    assert sum(len(members) for _, members in shown.groups) > len(cards)
 
 
-def test_the_cost_of_a_model_without_a_price_is_unknown() -> None:
-    shown = view(run(report=report(usage=Usage(prompt_tokens=1)).to_dict()), 30)
-    assert next(card.value for card in shown.cards if card.name == "Cost") == "unknown"
-
-
-def failures(category: Category, count: int) -> list[FailureCount]:
-    return [FailureCount(phase=Phase.AGENT, category=category, count=count, example="x")]
-
-
-@pytest.mark.parametrize(
-    ("category", "count", "alarm"),
-    [(Category.TIMEOUT, 15, "timed out"), (Category.RATE_LIMIT, 20, "rate limit"), (Category.TIMEOUT, 3, None)],
-)
-def test_half_of_the_rollouts_lost_to_one_cause(category: Category, count: int, alarm: str | None) -> None:
-    shown = view(run(report=report(failures=failures(category, count)).to_dict()), 30)
-    assert any(alarm in text for text in shown.alarms) if alarm else shown.alarms == []
-
-
-def test_only_zeros_are_an_alarm() -> None:
-    zeros = report().scores[0].model_copy(update={"max": 0.0, "min": 0.0})
-    assert any("Every score" in text for text in view(run(report=report(scores=[zeros]).to_dict()), 30).alarms)
-
-
-def test_a_stand_in_is_named() -> None:
+def test_alarms_are_shown_with_the_run() -> None:
     assert "stand-in" in view(run(model_path="offline/calculator"), 0).alarms[0]
 
 

@@ -10,14 +10,6 @@ from osmosis.records.rollout import Category
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "–"), (0, "0 ms"), (840, "840 ms"), (12_340, "12.3 s"), (250_000, "4 min 10 s"), (7_500_000, "2 h 5 min")],
-)
-def test_duration(value: float | None, text: str) -> None:
-    assert words.duration(value) == text
-
-
-@pytest.mark.parametrize(
     ("value", "text"), [(None, "–"), (999, "999 B"), (1_400_000, "1.4 MB"), (5 * 1024**3, "5.4 GB")]
 )
 def test_size(value: int | None, text: str) -> None:
@@ -29,16 +21,6 @@ def test_size(value: int | None, text: str) -> None:
 )
 def test_ago(seconds: float, text: str) -> None:
     assert words.ago(utc_now() - timedelta(seconds=seconds)) == text
-
-
-def test_an_unknown_price_is_not_free() -> None:
-    assert words.dollars(None) == "unknown"
-    assert words.dollars(0.0) == "$0.0000"
-    assert words.dollars(1234.5) == "$1,234.50"
-
-
-def test_a_missing_figure_is_no_zero() -> None:
-    assert {words.score(None), words.percent(None), words.number(None), words.interval(None)} == {"–"}
 
 
 def test_every_category_has_advice() -> None:

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from osmosis.engine import report_text
+from osmosis.engine import report_files
 from osmosis.engine.journal import Journal
 from osmosis.engine.limiter import Limiter
 from osmosis.engine.results import check_output, write_results
@@ -102,7 +102,7 @@ class Tags(HTMLParser):
 
 
 async def test_the_html_report_stands_alone_and_shows_text_as_text(ran):
-    text = report_text.html(*ran)
+    text = report_files.html(*ran)
     tags = Tags()
     tags.feed(text)
     assert "script" not in tags.seen
@@ -116,7 +116,7 @@ async def test_the_html_report_stands_alone_and_shows_text_as_text(ran):
 
 async def test_junit_counts_cases_failures_and_errors(ran):
     journal, plan, report = ran
-    root = ElementTree.fromstring(report_text.junit(journal, plan, report))
+    root = ElementTree.fromstring(report_files.junit(journal, plan, report))
     (suite,) = root
     assert int(suite.get("tests")) == 15
     assert int(suite.get("errors")) == 3
@@ -125,7 +125,7 @@ async def test_junit_counts_cases_failures_and_errors(ran):
 
 
 async def test_markdown_escapes_what_it_shows(ran):
-    text = report_text.markdown(*ran)
+    text = report_files.markdown(*ran)
     assert text.startswith("# \\<b\\>run\\</b\\>")
     assert "| pass@3 |" in text
     assert "agent\\_error" in text or "| agent | agent_error |" in text

@@ -76,27 +76,14 @@ def _draw(
 ) -> None:
     from rich.text import Text
 
-    from ...engine.report_text import message_text
-    from ..render import pairs
+    from ...engine.report_files import message_text
+    from ...metrics.figures import comparison_figures
+    from ..figures import figure_table
 
-    ci = f" [{found.interval.low:+.4f}, {found.interval.high:+.4f}]" if found.interval else ""
     console.print(Text(f"{a.folder.name} -> {b.folder.name}: {found.verdict}", style="bold"))
-    console.print(
-        pairs(
-            {
-                "score": found.score,
-                "pairs": f"{found.pairs} on {found.rows} rows (only A {found.only_a}, only B {found.only_b})",
-                "mean": f"{found.mean_a:.4f} -> {found.mean_b:.4f}",
-                "difference": f"{found.difference:+.4f}{ci}",
-                "pass rate": f"{found.pass_rate_a:.4f} -> {found.pass_rate_b:.4f}",
-                **_failed(found),
-                "flips": f"{found.gained} gained, {found.lost} lost (McNemar p = {found.p_value:.4g})",
-            }
-        )
-    )
+    console.print(figure_table(found.score, list(comparison_figures(found))))
     if found.rows_differ:
-        what = "1 row was" if found.rows_differ == 1 else f"{found.rows_differ} rows were"
-        console.print(Text(f"{what} edited between the runs: read the difference with care", style="yellow"))
+        console.print(Text("rows were edited between the runs: read the difference with care", style="yellow"))
     for talk in talks:
         change = f"{talk['kind']}, {talk['before']:g} -> {talk['after']:g}"
         head = f"row {talk['row_index']} attempt {talk['attempt']}: {change}"
@@ -108,13 +95,3 @@ def _draw(
     if worse:
         why = ": B fails where A has a score" if found.fails_more(margin) else ""
         console.print(Text(f"regression (margin {margin:g}){why}", style="bold red"))
-
-
-def _failed(found: Comparison) -> dict[str, str]:
-    """A line of its own when one run failed where the other has a score."""
-    if not (found.failed_a or found.failed_b):
-        return {}
-    ci = found.interval_failures_0
-    between = f" [{ci.low:+.4f}, {ci.high:+.4f}]" if ci else ""
-    counts = f"{found.failed_a} in A, {found.failed_b} in B"
-    return {"failed": f"{counts}; difference with failures as 0: {found.difference_failures_0:+.4f}{between}"}

@@ -60,9 +60,9 @@ def report(
         return DetailResult(
             data, human=lambda console: draw_report(console, plan, found), next_steps=next_steps(plan, found)
         )
-    from ...engine import report_text
+    from ...engine import report_files
 
-    writers = {"html": report_text.html, "md": report_text.markdown, "junit": report_text.junit}
+    writers = {"html": report_files.html, "md": report_files.markdown, "junit": report_files.junit}
     text = writers[kinds[0]](journal, plan, found)
     if output == "-":
         ctx.output.stdout.write(text)

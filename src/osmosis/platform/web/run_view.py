@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from osmosis.records.report import Report, ScoreReport
-from osmosis.records.rollout import Category, Failure
+from osmosis.metrics.alarms import alarms
+from osmosis.metrics.figures import Figure, figures, grouped, headlines
+from osmosis.records.report import Report
+from osmosis.records.rollout import Failure
 from osmosis.records.run import RunStatus
 
 from .. import tables
@@ -20,17 +22,6 @@ from . import words
 BINS = 20
 STEPS = ("checkout", "preflight", "environment", "start", "rollouts", "training", "report")
 """The stages of a job in their order (records.run.Stage)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """One figure with its name; `detail` says how sure it is or what it is made of."""
-
-    name: str
-    value: str
-    detail: str = ""
-    hint: str = ""
-    """Shown when asked: what the figure means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +60,8 @@ class RunView:
     completed: int
     total: int
     duration_ms: float | None
-    cards: list[Card] = field(default_factory=list)
+    cards: list[Figure] = field(default_factory=list)
+    groups: list[tuple[str, list[Figure]]] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
 
     @property
@@ -118,83 +110,10 @@ def view(run: tables.Run, stored: int) -> RunView:
         completed=stored,
         total=total,
         duration_ms=duration,
-        cards=_cards(report, duration) if report else [],
-        alarms=_alarms(run, report),
+        cards=headlines(report) if report else [],
+        groups=grouped(figures(report)) if report else [],
+        alarms=alarms(report, run.model_path, over=RunStatus(run.status).over),
     )
-
-
-def _cards(report: Report, duration: float | None) -> list[Card]:
-    cards: list[Card] = []
-    if (primary := report.primary) is not None:
-        cards += _score_cards(primary, report)
-    usage = report.usage
-    cards.append(
-        Card(
-            "Tokens",
-            words.count(usage.total_tokens),
-            f"{words.count(usage.prompt_tokens)} in, {words.count(usage.completion_tokens)} out",
-        )
-    )
-    judge = report.judge_usage
-    judged = f"plus {words.dollars(judge.cost_usd)} for judges" if judge.total_tokens else ""
-    cards.append(Card("Cost", words.dollars(usage.cost_usd), judged, "Unknown when the model has no known price."))
-    spread = report.latency_ms
-    per = f"; median {words.duration(spread.median)}, p90 {words.duration(spread.p90)} each" if spread else ""
-    cards.append(
-        Card(
-            "Duration",
-            words.duration(duration),
-            f"rollouts {words.duration(report.duration_ms)}{per}",
-            "From the first start to the end, set-up included.",
-        )
-    )
-    return cards
-
-
-def _score_cards(primary: ScoreReport, report: Report) -> list[Card]:
-    scored = ""
-    if primary.mean_scored is not None and primary.mean_scored != primary.mean:
-        scored = f"{words.score(primary.mean_scored)} over scored rollouts only"
-    confidence = f"95 % confidence {words.interval(primary.mean_interval)}" if primary.mean_interval else ""
-    cards = [
-        Card("Reward", words.score(primary.mean), confidence or scored, f"Failed rollouts count as 0. {scored}".strip())
-    ]
-    rate = primary.pass_rate_interval
-    cards.append(
-        Card(
-            "Pass rate",
-            words.percent(primary.pass_rate),
-            f"95 % confidence {words.interval_percent(rate)}" if rate else "",
-            f"{primary.passed} of {primary.scored + primary.failed} at or above {words.number(report.pass_threshold)}",
-        )
-    )
-    cards.append(
-        Card("Failed", words.count(primary.failed), f"{words.count(report.skipped)} skipped", "Without a score.")
-    )
-    return cards
-
-
-def _alarms(run: tables.Run, report: Report | None) -> list[str]:
-    """What a person should look at before trusting the figures."""
-    found = []
-    if run.model_path.startswith("offline/"):
-        found.append(f"{run.model_path} is a stand-in that follows rules, not a language model.")
-    if report is None or not report.completed:
-        return found
-    counts = {failure.category: failure.count for failure in report.failures}
-    for category, text in (
-        (Category.TIMEOUT, "timed out: the server may be overloaded, or a call blocks its event loop"),
-        (Category.SERVER_DIED, "ended with the rollout server: see the log"),
-        (Category.RATE_LIMIT, "hit a rate limit: lower batch_size"),
-    ):
-        if counts.get(category, 0) * 2 >= report.completed and report.completed >= 4:
-            found.append(f"{counts[category]} of {report.completed} rollouts {text}.")
-    primary = report.primary
-    if primary and report.completed >= 8 and primary.scored >= 8 and primary.max == primary.min == 0:
-        found.append("Every score so far is 0: open a rollout and check the grader and the answer's format.")
-    if RunStatus(run.status).over and report.coverage < 0.95:
-        found.append(f"Only {report.coverage * 100:.0f} % of the rollouts have a score.")
-    return found
 
 
 def histogram(values: Sequence[float], threshold: float, *, width: float = 600, height: float = 120) -> list[Bar]:

@@ -10,12 +10,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from osmosis.metrics.formats import NOTHING, count, dollars, duration, interval, number, percent, score
 from osmosis.records.base import utc_now
-from osmosis.records.report import Interval
 from osmosis.records.rollout import Category
-
-NOTHING = "–"
-NBSP = "\u00a0"
 
 ADVICE: dict[Category, str] = {
     Category.AGENT_ERROR: "The rollout's own code raised. Open one of the rows and read its traceback.",
@@ -37,60 +34,6 @@ ADVICE: dict[Category, str] = {
     Category.BUDGET: "The run's budget was used up. Raise it, or run fewer rows.",
     Category.UNKNOWN: "Open one of the rows and the run's log.",
 }
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """`0.712`; whole numbers stay whole."""
-    if value is None:
-        return NOTHING
-    if float(value).is_integer() and abs(value) < 1e15 and digits <= 3:
-        return f"{int(value):,}"
-    return f"{value:,.{digits}f}"
-
-
-def score(value: float | None) -> str:
-    """`0.712`, always with three digits, so that columns align."""
-    return NOTHING if value is None else f"{value:.3f}"
-
-
-def percent(value: float | None) -> str:
-    return NOTHING if value is None else f"{value * 100:.1f}{NBSP}%"
-
-
-def interval(value: Interval | None) -> str:
-    """`0.61 to 0.78`"""
-    return NOTHING if value is None else f"{value.low:.3f} to {value.high:.3f}"
-
-
-def interval_percent(value: Interval | None) -> str:
-    return NOTHING if value is None else f"{value.low * 100:.1f}{NBSP}% to {value.high * 100:.1f}{NBSP}%"
-
-
-def count(value: int | None) -> str:
-    return NOTHING if value is None else f"{value:,}"
-
-
-def dollars(value: float | None) -> str:
-    """An unknown price is not free."""
-    if value is None:
-        return "unknown"
-    return f"${value:,.4f}" if value < 1 else f"${value:,.2f}"
-
-
-def duration(milliseconds: float | None) -> str:
-    """`840 ms`, `12.3 s`, `4 min 10 s`, `2 h 5 min`."""
-    if milliseconds is None:
-        return NOTHING
-    seconds = milliseconds / 1000
-    if seconds < 1:
-        return f"{milliseconds:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min"
 
 
 def size(value: int | None) -> str:
@@ -146,12 +89,16 @@ def label(value: Any) -> str:
     return str(getattr(value, "value", value)).replace("_", " ").replace("-", " ")
 
 
+def heading(text: str) -> str:
+    """With a capital letter, the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "score": score,
     "percent": percent,
     "interval": interval,
-    "interval_percent": interval_percent,
     "count": count,
     "dollars": dollars,
     "duration": duration,
@@ -162,4 +109,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "pretty": pretty,
     "advice": advice,
     "label": label,
+    "heading": heading,
 }

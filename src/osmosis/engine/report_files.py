@@ -1,15 +1,17 @@
-"""A run's report as one file: Markdown, JUnit XML, or HTML with its plots inside. Reads the journal and the report;
-computes no figure of its own, and no text of a rollout is ever taken for markup.
+"""A run's report as one file: Markdown, JUnit XML, or HTML with its plots inside. Reads the journal and lists what
+`metrics.figures` lists; no text of a rollout is ever taken for markup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from html import escape
 from typing import Any
 
+from osmosis.metrics.alarms import alarms
+from osmosis.metrics.figures import Figure, figures, grouped
 from osmosis.records.plan import EvalPlan
-from osmosis.records.report import Interval, Report, ScoreReport
+from osmosis.records.report import Report
 
 from .journal import Journal
 from .plots import bars, curves, histogram
@@ -30,58 +32,30 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.3rem 0;padding:.4rem .6r
 """
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    return "-" if value is None else f"{value:.{digits}g}" if abs(value) < 1e6 else f"{value:,.0f}"
-
-
-def between(interval: Interval | None) -> str:
-    return f"[{interval.low:.3f}, {interval.high:.3f}]" if interval else ""
-
-
-def facts(plan: EvalPlan, report: Report) -> Iterator[tuple[str, str]]:
+def facts(plan: EvalPlan) -> Iterator[tuple[str, str]]:
     """What the run was, in pairs of name and text."""
     yield "model", plan.model.name + (f" at {plan.model.base_url}" if plan.model.base_url else "")
     yield "agent", plan.agent
     yield "dataset", plan.dataset + (f" (sha256 {plan.dataset_hash[:12]})" if plan.dataset_hash else "")
-    yield "rollouts", f"{report.completed} of {report.total} ({report.rows} rows x {report.attempts})"
-    yield "coverage", f"{report.coverage:.1%} with a score"
-    yield "failed", f"{report.failed}, skipped {report.skipped}"
-    yield "tokens", f"{report.usage.total_tokens:,} (judges {report.judge_usage.total_tokens:,})"
-    cost = report.usage.cost_usd
-    yield "cost", "unknown" if cost is None else f"{cost:.4f} USD"
-    yield "duration", f"{report.duration_ms / 1000:.1f} s"
-    if report.latency_ms:
-        yield "rollout latency", f"median {report.latency_ms.median:.0f} ms, p99 {report.latency_ms.p99:.0f} ms"
-    if report.stopped:
-        yield "stopped", report.stopped
     commit = (plan.provenance.get("git") or {}).get("commit")
     if commit:
         yield "commit", commit[:12] + (" with uncommitted changes" if plan.provenance["git"].get("dirty") else "")
 
 
-def score_rows(score: ScoreReport) -> Iterator[tuple[str, str, str]]:
-    """The figures of one score: name, value, interval."""
-    yield "mean (failures as 0)", number(score.mean), between(score.mean_interval)
-    yield "mean over scored", number(score.mean_scored), ""
-    yield "median", number(score.median), ""
-    yield "std", number(score.std), ""
-    yield "pass rate", number(score.pass_rate), between(score.pass_rate_interval)
-    for point in score.pass_at_k:
-        yield f"pass@{point.k}", number(point.value), between(point.interval)
-    for point in score.pass_hat_k:
-        yield f"pass^{point.k}", number(point.value), between(point.interval)
-    if score.flake_rate is not None:
-        yield "flaky rows", f"{score.flake_rate:.1%}", ""
-    yield "scored / failed", f"{score.scored} / {score.failed}", ""
-
-
 def markdown(journal: Journal, plan: EvalPlan, report: Report) -> str:
     """For a pull request or a notebook."""
     lines = [f"# {_md(plan.name)}", ""]
-    lines += [f"- **{name}**: {_md(text)}" for name, text in facts(plan, report)]
-    for score in report.scores:
-        lines += ["", f"## {_md(score.name)}", "", "| figure | value | 95 % interval |", "| --- | ---: | --- |"]
-        lines += [f"| {name} | {value} | {interval} |" for name, value, interval in score_rows(score)]
+    lines += [f"- **{name}**: {_md(text)}" for name, text in facts(plan)]
+    lines += [f"\n> {_md(alarm)}" for alarm in alarms(report, plan.model.name)]
+    for group, members in grouped(figures(report)):
+        lines += [
+            "",
+            f"## {_md(group or 'Run')}",
+            "",
+            "| figure | value | 95 % interval | |",
+            "| --- | ---: | --- | --- |",
+        ]
+        lines += [f"| {_md(f.label)} | {_md(f.text)} | {f.between} | {_md(f.detail)} |" for f in members]
     if report.failures:
         lines += [
             "",
@@ -124,26 +98,32 @@ def junit(journal: Journal, plan: EvalPlan, report: Report) -> str:
         f'<testsuite name={_attr(plan.name)} tests="{len(cases)}" failures="{failures}" errors="{errors}" '
         f'skipped="{skipped}" time="{report.duration_ms / 1000:.3f}">'
     )
-    return (
-        '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>' + head + "\n".join(cases) + "</testsuite></testsuites>\n"
+    properties = "".join(
+        f"<property name={_attr(f'{f.group}: {f.label}' if f.group else f.label)} value={_attr(_line(f))}/>"
+        for f in figures(report)
     )
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>{head}<properties>{properties}</properties>\n'
+        + "\n".join(cases)
+        + "</testsuite></testsuites>\n"
+    )
+
+
+def _line(figure: Figure) -> str:
+    """Value, interval and detail on one line."""
+    between = f"[{figure.between}]" if figure.interval else ""
+    return " ".join(part for part in (figure.text, between, figure.detail) if part)
 
 
 def html(journal: Journal, plan: EvalPlan, report: Report) -> str:
     """One file that needs nothing else: figures, plots, failures, conversations."""
-    parts = [
-        f"<h1>{escape(plan.name)}</h1>",
-        _table(facts(plan, report)),
-        '<div class="plots">',
-        *_plots(journal, report),
-    ]
-    parts.append("</div>")
-    for score in report.scores:
-        rows = "".join(
-            f'<tr><td>{escape(name)}</td><td class="n">{value}</td><td>{interval}</td></tr>'
-            for name, value, interval in score_rows(score)
-        )
-        parts.append(f"<h2>{escape(score.name)}</h2><table>{rows}</table>")
+    parts = [f"<h1>{escape(plan.name)}</h1>", _facts(plan)]
+    parts += [f'<p class="bad">{escape(alarm)}</p>' for alarm in alarms(report, plan.model.name)]
+    for group, members in grouped(figures(report)):
+        rows = "".join(_figure(figure) for figure in members)
+        head = "<tr><th></th><th class=n>value</th><th>95 % interval</th><th></th></tr>"
+        parts.append(f"<h2>{escape(group or 'Run')}</h2><table>{head}{rows}</table>")
+    parts += ['<div class="plots">', *_plots(journal, report), "</div>"]
     if report.failures:
         rows = "".join(
             f'<tr><td>{f.phase.value}</td><td>{f.category.value}</td><td class="n">{f.count}</td>'
@@ -247,9 +227,17 @@ def message_text(message: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _table(pairs: Iterable[tuple[str, str]]) -> str:
-    rows = "".join(f'<tr><td class="dim">{escape(name)}</td><td>{escape(text)}</td></tr>' for name, text in pairs)
+def _facts(plan: EvalPlan) -> str:
+    rows = "".join(f'<tr><td class="dim">{escape(name)}</td><td>{escape(text)}</td></tr>' for name, text in facts(plan))
     return f"<table>{rows}</table>"
+
+
+def _figure(figure: Figure) -> str:
+    help_text = f' title="{escape(figure.help)}"' if figure.help else ""
+    return (
+        f'<tr{help_text}><td>{escape(figure.label)}</td><td class="n">{escape(figure.text)}</td>'
+        f'<td>{escape(figure.between)}</td><td class="dim">{escape(figure.detail)}</td></tr>'
+    )
 
 
 def _attr(text: str) -> str:

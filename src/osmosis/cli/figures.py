@@ -1,0 +1,61 @@
+"""How figures look in a terminal: a table per score, then the run, then its failures. Of local and platform runs alike.
+
+Draws what `osmosis.metrics` lists; text of users and models is plain text here, never markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..metrics.figures import Figure, figures, grouped
+from ..records.report import FailureCount, Report
+from .output import clean
+
+MAX_EXAMPLE = 160
+MAX_ROWS = 5
+
+
+def draw_report(console: Console, report: Report, alarms: Sequence[str] = ()) -> None:
+    """Every figure of a report, and what failed."""
+    for i, (group, members) in enumerate(grouped(figures(report))):
+        if i:
+            console.print()
+        console.print(figure_table(group or "run", members))
+    if report.failures:
+        console.print()
+        console.print(_failures(report.failures))
+    for alarm in alarms:
+        console.print(Text(clean(alarm), style="yellow"))
+
+
+def figure_table(title: str, shown: Sequence[Figure]) -> Table:
+    """One group: label, value, interval (when one figure has it) and what the value is made of."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    table.add_column(Text(clean(title)), overflow="fold")
+    table.add_column("value", justify="right", overflow="fold")
+    sure = any(figure.interval for figure in shown)
+    if sure:
+        table.add_column("95 % interval", no_wrap=True)
+    table.add_column("", style="dim", overflow="fold")
+    for figure in shown:
+        cells = [figure.label, clean(figure.text), *([figure.between] if sure else []), clean(figure.detail)]
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _failures(failures: Iterable[FailureCount]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for title in ("failures", "where", "rows", "for example"):
+        table.add_column(title, justify="right" if title == "failures" else "left", overflow="fold")
+    for failure in failures:
+        example = " ".join(clean(failure.example).split())
+        short = example[:MAX_EXAMPLE] + ("..." if len(example) > MAX_EXAMPLE else "")
+        rows = ", ".join(map(str, failure.rows[:MAX_ROWS])) + (" ..." if failure.count > MAX_ROWS else "")
+        cells = (f"{failure.count:,}", f"{failure.phase.value}/{failure.category.value}", rows, short)
+        table.add_row(*(Text(cell) for cell in cells))
+    return table

@@ -1,0 +1,238 @@
+"""Every figure of a report or a comparison, in the order in which people read them: the one list that all show.
+
+The terminal, the pages and the written reports iterate over `figures` and name no figure themselves. To add one, add
+it to a function here, or register another with `@of_score` or `@of_run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal, TypeVar
+
+from osmosis.records.report import Distribution, Interval, PassAtK, Report, ScoreReport
+
+from . import formats
+from .compare import Comparison
+
+Format = Literal["score", "difference", "share", "count", "ms", "usd", "p", "text"]
+RUN = ""
+"""The group of what is said of the run as a whole."""
+
+_WRITE: dict[str, Callable[[float | None], str]] = {
+    "score": formats.score,
+    "difference": formats.signed,
+    "share": formats.percent,
+    "count": formats.count,
+    "ms": formats.duration,
+    "usd": formats.dollars,
+    "p": lambda value: formats.NOTHING if value is None else f"{value:.4g}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure, ready to be shown."""
+
+    name: str
+    """Stable, for machines: `pass_at_3`."""
+    label: str
+    value: float | str | None
+    format: Format = "score"
+    """What the value is: a score, a share between 0 and 1, milliseconds, US dollars, ..."""
+    interval: Interval | None = None
+    detail: str = ""
+    """What the figure is made of, beside the value."""
+    help: str = ""
+    """What it means, in a sentence."""
+    group: str = RUN
+    """The score it belongs to, or `RUN`."""
+    headline: bool = False
+    """Whether it is one of the few to be seen first."""
+
+    @property
+    def text(self) -> str:
+        return self.value if isinstance(self.value, str) else _WRITE[self.format](self.value)
+
+    @property
+    def between(self) -> str:
+        """The interval as text, empty when there is none."""
+        return formats.interval(self.interval, _WRITE[self.format]) if self.interval else ""
+
+
+ScoreFigures = Callable[[ScoreReport, Report], Iterable[Figure]]
+RunFigures = Callable[[Report], Iterable[Figure]]
+SCORE_FIGURES: list[ScoreFigures] = []
+RUN_FIGURES: list[RunFigures] = []
+
+_S = TypeVar("_S", bound=ScoreFigures)
+_R = TypeVar("_R", bound=RunFigures)
+
+
+def of_score(make: _S) -> _S:
+    """Registers figures that each score has; their group is the score's name."""
+    SCORE_FIGURES.append(make)
+    return make
+
+
+def of_run(make: _R) -> _R:
+    """Registers figures of the run as a whole."""
+    RUN_FIGURES.append(make)
+    return make
+
+
+def figures(report: Report) -> Iterator[Figure]:
+    """Score by score, then the run."""
+    for score in report.scores:
+        for score_figures in SCORE_FIGURES:
+            yield from score_figures(score, report)
+    for run_figures in RUN_FIGURES:
+        yield from run_figures(report)
+
+
+def grouped(found: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
+    """The figures by group, in order."""
+    return [(group, list(members)) for group, members in groupby(found, key=lambda figure: figure.group)]
+
+
+def headlines(report: Report) -> list[Figure]:
+    """The few to be seen first: of the first score, and of the run."""
+    shown = {RUN, report.primary.name if report.primary else RUN}
+    return [figure for figure in figures(report) if figure.headline and figure.group in shown]
+
+
+@of_score
+def _mean(score: ScoreReport, report: Report) -> Iterator[Figure]:
+    group = score.name
+    help_text = "Rollouts without a score count as 0; skipped ones count nowhere."
+    yield Figure(
+        "mean", "mean (failures as 0)", score.mean, "score", score.mean_interval, "", help_text, group, headline=True
+    )
+    if score.failed:
+        only = f"{score.scored:,} of {score.scored + score.failed:,} have a score"
+        help_text = "What the rollouts scored that have a score at all."
+        yield Figure("mean_scored", "mean over scored", score.mean_scored, "score", None, only, help_text, group)
+
+
+@of_score
+def _passes(score: ScoreReport, report: Report) -> Iterator[Figure]:
+    group = score.name
+    of = f"{score.passed:,} of {score.scored + score.failed:,} at or above {report.pass_threshold:g}"
+    help_text = "The share of rollouts that pass; one without a score does not."
+    rate, interval = score.pass_rate, score.pass_rate_interval
+    yield Figure("pass_rate", "pass rate", rate, "share", interval, of, help_text, group, headline=True)
+    for point in score.pass_at_k:
+        yield _at_k(point, "pass_at_", "pass@", "The chance that at least one of k attempts passes.", score, report)
+    for point in score.pass_hat_k:
+        if point.k == 1:
+            continue  # the same as pass@1
+        yield _at_k(point, "pass_hat_", "pass^", "The chance that all of k attempts pass.", score, report)
+    if score.flake_rate is not None:
+        help_text = "Rows where some attempts pass and others do not."
+        yield Figure("flake_rate", "flaky rows", score.flake_rate, "share", None, "", help_text, group)
+
+
+def _at_k(point: PassAtK, name: str, label: str, help_text: str, score: ScoreReport, report: Report) -> Figure:
+    rows = f"over {point.rows:,} rows" if point.rows != report.rows else ""
+    k = point.k
+    return Figure(f"{name}{k}", f"{label}{k}", point.value, "share", point.interval, rows, help_text, score.name)
+
+
+@of_score
+def _spread(score: ScoreReport, report: Report) -> Iterator[Figure]:
+    for name, value, help_text in (
+        ("std", score.std, "Standard deviation of the population, failures as 0."),
+        ("min", score.min, "Failures as 0."),
+        ("median", score.median, "Failures as 0."),
+        ("max", score.max, "Failures as 0."),
+    ):
+        if value is not None:
+            yield Figure(name, name, value, "score", None, "", help_text, score.name)
+
+
+@of_score
+def _unscored(score: ScoreReport, report: Report) -> Iterator[Figure]:
+    skipped = f"{report.skipped:,} skipped" if report.skipped else ""
+    help_text = "Rollouts that have no such score, whoever is to blame."
+    yield Figure(
+        "failed", "without a score", score.failed, "count", None, skipped, help_text, score.name, headline=True
+    )
+
+
+@of_run
+def _rollouts(report: Report) -> Iterator[Figure]:
+    dataset = f" of {report.dataset_rows:,}" if report.dataset_rows not in (None, report.rows) else ""
+    of = f"of {report.total:,}: {report.rows:,}{dataset} rows x {report.attempts}"
+    yield Figure("completed", "rollouts", report.completed, "count", None, of, "Whatever their outcome.")
+    help_text = "The share of all rollouts that have a score."
+    yield Figure("coverage", "coverage", report.coverage, "share", None, "with a score", help_text)
+    if report.failed:
+        yield Figure("failed_rollouts", "failed rollouts", report.failed, "count")
+    if report.skipped:
+        help_text = "Rollouts that asked to be left out."
+        yield Figure("skipped", "skipped rollouts", report.skipped, "count", None, "", help_text)
+
+
+@of_run
+def _spent(report: Report) -> Iterator[Figure]:
+    usage, judges = report.usage, report.judge_usage
+    split = f"{usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"
+    yield Figure("tokens", "tokens", usage.total_tokens, "count", None, split, headline=True)
+    price = "Unknown when the model has no known price."
+    extra = f"plus {formats.dollars(judges.cost_usd)} for judges" if judges.total_tokens else ""
+    yield Figure("cost_usd", "cost", usage.cost_usd, "usd", None, extra, price, headline=True)
+    if judges.total_tokens:
+        split = f"{judges.prompt_tokens:,} in, {judges.completion_tokens:,} out"
+        yield Figure("judge_tokens", "tokens of judges", judges.total_tokens, "count", None, split)
+        yield Figure("judge_cost_usd", "cost of judges", judges.cost_usd, "usd", None, "", price)
+
+
+@of_run
+def _took(report: Report) -> Iterator[Figure]:
+    help_text = "Wall time in which rollouts ran, all sessions added."
+    yield Figure("duration_ms", "duration", report.duration_ms, "ms", None, "", help_text, headline=True)
+    if report.latency_ms:
+        yield _per_rollout("latency_ms", "time per rollout", report.latency_ms, "ms")
+    if report.tokens:
+        yield _per_rollout("tokens_per_rollout", "tokens per rollout", report.tokens, "count")
+    if report.stopped:
+        yield Figure("stopped", "stopped", report.stopped, "text", None, "", "Why the run ended before all was done.")
+
+
+def _per_rollout(name: str, label: str, spread: Distribution, unit: Format) -> Figure:
+    write = _WRITE[unit]
+    return Figure(
+        name, label, spread.median, unit, None, f"p90 {write(spread.p90)}, p99 {write(spread.p99)}", "Median."
+    )
+
+
+def comparison_figures(found: Comparison) -> Iterator[Figure]:
+    """Of run B against run A, in one group: the score's name."""
+    group = found.score
+    only = f"only A {found.only_a:,}, only B {found.only_b:,}"
+    rows = f"on {found.rows:,} rows ({only})"
+    yield Figure("pairs", "pairs", found.pairs, "count", None, rows, "Rollouts that both runs have a score for.", group)
+    yield Figure("mean_a", "mean of A", found.mean_a, "score", None, "", "Over rows.", group)
+    yield Figure("mean_b", "mean of B", found.mean_b, "score", None, "", "Over rows.", group)
+    help_text = "B minus A."
+    yield Figure(
+        "difference", "difference", found.difference, "difference", found.interval, found.verdict, help_text, group
+    )
+    yield Figure("pass_rate_a", "pass rate of A", found.pass_rate_a, "share", None, "", "", group)
+    yield Figure("pass_rate_b", "pass rate of B", found.pass_rate_b, "share", None, "", "", group)
+    if found.failed_a or found.failed_b:
+        where = f"failed: {found.failed_a:,} in A, {found.failed_b:,} in B"
+        help_text = "B minus A over all pairs that both ran."
+        yield Figure(
+            "difference_failures_0", "difference with failures as 0", found.difference_failures_0, "difference",
+            found.interval_failures_0, where, help_text, group,
+        )  # fmt: skip
+    help_text = "Pairs that pass in B alone, and in A alone."
+    flips = f"{found.gained:,} gained, {found.lost:,} lost"
+    yield Figure("flips", "flips", found.gained + found.lost, "count", None, flips, help_text, group)
+    help_text = "McNemar's exact test, two-sided: how likely as uneven flips are by chance."
+    yield Figure("p_value", "McNemar p", found.p_value, "p", None, "", help_text, group)
+    if found.rows_differ:
+        help_text = "Rows that were edited between the runs: read the difference with care."
+        yield Figure("rows_differ", "rows edited", found.rows_differ, "count", None, "", help_text, group)

@@ -1,0 +1,67 @@
+"""How figures are written, everywhere alike: numbers, shares, money, durations.
+
+Pure functions; a missing value is an en dash, never a zero, and an unknown price is not free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from osmosis.records.report import Interval
+
+NOTHING = "–"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """`0.712`; whole numbers stay whole."""
+    if value is None:
+        return NOTHING
+    if float(value).is_integer() and abs(value) < 1e15 and digits <= 3:
+        return f"{int(value):,}"
+    return f"{value:,.{digits}f}"
+
+
+def score(value: float | None) -> str:
+    """`0.712`, always with three digits, so that columns align."""
+    return NOTHING if value is None else f"{value:,.3f}"
+
+
+def percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{value * 100:.1f} %"
+
+
+def interval(value: Interval | None, write: Callable[[float | None], str] = score) -> str:
+    """`0.61 to 0.78`"""
+    return NOTHING if value is None else f"{write(value.low)} to {write(value.high)}"
+
+
+def signed(value: float | None) -> str:
+    """Of a difference: `+0.031`."""
+    return NOTHING if value is None else f"{value:+,.3f}".replace("-0.000", "+0.000")
+
+
+def count(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def dollars(value: float | None) -> str:
+    """An unknown price is not free."""
+    if value is None:
+        return "unknown"
+    return f"${value:,.4f}" if value < 1 else f"${value:,.2f}"
+
+
+def duration(milliseconds: float | None) -> str:
+    """`840 ms`, `12.3 s`, `4 min 10 s`, `2 h 5 min`."""
+    if milliseconds is None:
+        return NOTHING
+    seconds = milliseconds / 1000
+    if seconds < 1:
+        return f"{milliseconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
