@@ -23,8 +23,8 @@ from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus
+from osmosis.sdk.classify import describe, self_cancelled, traceback_tail
 
-from .failures import tail
 from .guards import Breaker, Spending
 from .journal import Journal, KeySet
 from .limiter import Limiter
@@ -234,12 +234,14 @@ class _Run:
             except asyncio.CancelledError:
                 if self.cutting:
                     raise
-                rollout = _broken(task, _SELF_CANCELLED)
+                rollout = _broken(task, self_cancelled())
             except OsmosisError as error:
                 rollout = _broken(task, Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=error.message))
             except Exception as error:  # noqa: BLE001 - one rollout: it must not end the others
-                message = f"{type(error).__name__}: {error}"
-                failure = Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=message, traceback=tail(error))
+                message = describe(error)
+                failure = Failure(
+                    phase=Phase.SETUP, category=Category.UNKNOWN, message=message, traceback=traceback_tail(error)
+                )
                 rollout = _broken(task, failure)
             if rollout.status is RolloutStatus.SUCCESS and self.scorers:
                 await self._score(rollout, task)
@@ -297,11 +299,6 @@ class _Run:
     async def _wait_for(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self.stopped = self.stopped or "stopped on request"
-
-
-_SELF_CANCELLED = Failure(
-    phase=Phase.AGENT, category=Category.CANCELLED, message="the agent's code cancelled its own task"
-)
 
 
 def _broken(task: Task, failure: Failure) -> Rollout:

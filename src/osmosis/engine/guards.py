@@ -8,8 +8,6 @@ from __future__ import annotations
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Rollout, RolloutStatus
 
-from .failures import INFRASTRUCTURE
-
 _HOPELESS = {Category.AUTH.value, Category.MODEL_NOT_FOUND.value, Category.SERVER_DIED.value}
 _HOPELESS_AFTER = 3
 
@@ -28,9 +26,9 @@ class Breaker:
         if failure is None or rollout.status is not RolloutStatus.FAILED:
             self._last, self._count = None, 0
             return None
-        category = failure.category.value
-        if category not in INFRASTRUCTURE:
+        if not failure.category.is_infrastructure:
             return None
+        category = failure.category.value
         kind = (failure.phase.value, category)
         self._count = self._count + 1 if kind == self._last else 1
         self._last = kind

@@ -18,12 +18,12 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout
 from osmosis.records.wire02 import RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
+from osmosis.sdk.classify import failure_of, overrun, true_cause
 from osmosis.sdk.deadline import contained, tool_time_limit
 
 from .agent import as_agent
 from .clock import Deadline
 from .ended import REWARD, Ended, own_reward, rollout_of, tool_results
-from .failures import failure_of, overrun, tail
 from .rollout_model import RolloutLLM, plain_tools
 from .task import RolloutFn, Task
 
@@ -68,20 +68,25 @@ async def _run_loop(loop: RolloutAgentLoop, model: Model, plan: EvalPlan, task: 
     result: RolloutResult | None = None
     context: RolloutContext | None = None
     failure: Failure | None = None
+
+    async def drive() -> Any:
+        nonlocal context
+        request = _request(plan, model, task, opening)
+        tools = loop.get_tools(request)
+        llm._tools = plain_tools(tools)
+        context = RolloutContext(request=request, tools=tools, llm=llm, _start_time=started)
+        return await loop.run(context)
+
     try:
         with deadline:
-            request = _request(plan, model, task, opening)
-            tools = loop.get_tools(request)
-            llm._tools = plain_tools(tools)
-            context = RolloutContext(request=request, tools=tools, llm=llm, _start_time=started)
-            result = await contained(loop.run(context))
-        failure = _refusal(result, llm)
-    except asyncio.TimeoutError as error:
-        failure = _overrun(deadline, plan, task, error)
+            result = await contained(drive())
+        failure = _refusal(result)
     except asyncio.CancelledError:
         raise
     except Exception as error:  # noqa: BLE001 - one rollout: an agent may raise anything
-        failure = failure_of(error)
+        failure = overrun(deadline.seconds or 0.0) if deadline.fired else failure_of(error, Phase.AGENT)
+    if failure is not None and not deadline.fired:
+        failure = true_cause(failure, llm.error)
     ended = result if isinstance(result, RolloutResult) else None
     messages = list((ended.final_messages if ended else None) or llm.messages or opening)
     counted = context._num_tool_calls if context is not None else 0
@@ -132,7 +137,7 @@ def _request(plan: EvalPlan, model: Model, task: Task, opening: list[Message]) -
     return request
 
 
-def _refusal(result: Any, llm: RolloutLLM) -> Failure | None:
+def _refusal(result: Any) -> Failure | None:
     """Why a result that came back is none: the agent's own error, or something that is no result."""
     if not isinstance(result, RolloutResult):
         return Failure(
@@ -148,14 +153,5 @@ def _refusal(result: Any, llm: RolloutLLM) -> Failure | None:
         )
     if str(getattr(result.status, "value", result.status)).upper() == "COMPLETED":
         return None
-    if llm.error is not None:
-        return failure_of(llm.error)
     message = result.error_message or "the agent ended with status ERROR and gave no reason"
     return Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=message[:2000])
-
-
-def _overrun(deadline: Deadline, plan: EvalPlan, task: Task, error: BaseException) -> Failure:
-    if deadline.fired:
-        return overrun(plan)
-    message = f"{type(error).__name__} in the agent"
-    return Failure(phase=Phase.AGENT, category=Category.TIMEOUT, message=message, traceback=tail(error))

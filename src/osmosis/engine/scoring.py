@@ -20,12 +20,12 @@ from typing import Any, Protocol
 from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout, Score
+from osmosis.sdk.classify import failure_of, traceback_tail
 from osmosis.sdk.deadline import contained
 from osmosis.sdk.judge_result import collect_judge_usage
 from osmosis.sdk.signatures import is_async
 
 from .clock import Deadline
-from .failures import tail
 from .loader import load_object
 from .pool import DaemonPool
 
@@ -136,11 +136,10 @@ async def _run_score(name: str, call: Callable[[], Any], timeout_s: float | None
         limit = "its time limit" if timeout_s is None else f"{timeout_s:g} s"
         failure = _failure(Category.TIMEOUT, f"{name} did not finish within {limit}", error)
         return _score(name, started, failure=failure)
-    except OsmosisError as error:  # a judge or model that failed says why
-        category = error.details.get("category") or Category.SCORE_ERROR.value
-        return _score(name, started, failure=_failure(Category(category), error.message, error))
     except Exception as error:  # noqa: BLE001 - one rollout: a score function may raise anything
-        failure = _failure(Category.SCORE_ERROR, f"{name} raised {type(error).__name__}: {error}", error)
+        failure = failure_of(error, Phase.SCORE)
+        if failure.category is Category.SCORE_ERROR and not isinstance(error, OsmosisError):
+            failure.message = f"{name} raised {failure.message}"
         return _score(name, started, failure=failure)
     if isinstance(result, Score):
         return result
@@ -188,7 +187,7 @@ def _score(name: str, started: float, *, value: float | None = None, failure: Fa
 
 
 def _failure(category: Category, message: str, error: BaseException | None) -> Failure:
-    trace = tail(error) if error is not None and error.__traceback__ is not None else None
+    trace = traceback_tail(error) if error is not None and error.__traceback__ is not None else None
     return Failure(phase=Phase.SCORE, category=category, message=message[:2000], traceback=trace)
 
 

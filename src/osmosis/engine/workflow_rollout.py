@@ -18,11 +18,11 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Message, ModelCall, Phase, Rollout, RolloutStatus, Score, Usage
 from osmosis.records.wire import RolloutInit
 from osmosis.sdk.backend import ExecutionResult
+from osmosis.sdk.classify import overrun, true_cause
 
 from .agent import Agent
 from .clock import Deadline
 from .ended import REWARD, Ended, rollout_of, tool_results
-from .failures import failure_of, overrun
 from .rollout_model import RolloutLLM
 from .task import Task
 
@@ -98,7 +98,7 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
         with deadline:
             done = await agent.backend.execute(init, on_state=on_state, transport=transport)
     except asyncio.TimeoutError:
-        done = ExecutionResult("failure", err_phase=Phase.AGENT, failure=overrun(plan))
+        done = ExecutionResult("failure", err_phase=Phase.AGENT, failure=overrun(deadline.seconds or 0.0))
     finally:
         if gate is not None:
             # Closing forgets what was called and said.
@@ -107,8 +107,8 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
     calls = sorted([*llm.calls, *over_http], key=lambda call: call.started_ms)
     failure = done.failure if done.err_phase is not Phase.SCORE else None
     model_error = llm.error or (gate.model_error if gate is not None else None)
-    if failure is not None and model_error is not None and not deadline.fired:
-        failure = failure_of(model_error)
+    if failure is not None and not deadline.fired:
+        failure = true_cause(failure, model_error)
     sample = done.sample
     talked = llm.messages or said_over_http
     messages = list((sample.messages if sample else None) or talked or opening)

@@ -32,6 +32,26 @@ HINTS = {
     Category.BAD_REQUEST: "a sampling parameter or a message is refused by this endpoint",
 }
 
+_BY_CLASS = {
+    "APIConnectionError": Category.CONNECTION,
+    "APIResponseValidationError": Category.BAD_RESPONSE,
+    "APITimeoutError": Category.TIMEOUT,
+    "BudgetExceededError": Category.AUTH,
+    "ClientConnectionError": Category.CONNECTION,
+    "ConnectError": Category.CONNECTION,
+    "ConnectTimeout": Category.TIMEOUT,
+    "ContextWindowExceededError": Category.CONTEXT_LENGTH,
+    "JSONSchemaValidationError": Category.BAD_RESPONSE,
+    "RateLimitError": Category.RATE_LIMIT,
+    "ReadTimeout": Category.TIMEOUT,
+    "RemoteProtocolError": Category.CONNECTION,
+    "ServerTimeoutError": Category.TIMEOUT,
+    "TimeoutException": Category.TIMEOUT,
+}
+"""Errors of OpenAI, LiteLLM, Anthropic, httpx, aiohttp and requests whose names tell more than their statuses."""
+
+_NO_KEY = re.compile(r"missing credentials|api_key client option must be set|missing .{0,20}api key", re.I)
+"""A key that is nowhere is an internal server error in some versions of LiteLLM, and would be tried again."""
 _CONTEXT = re.compile(r"context.{0,20}(length|window)|maximum context|too many tokens|prompt is too long", re.I)
 _QUOTA = re.compile(r"insufficient_quota|billing|exceeded your current quota", re.I)
 _MESSAGE_LIMIT = 500
@@ -69,6 +89,43 @@ def category_of(status: int, text: str) -> Category:
     if status in (409, 425) or status >= 500:
         return Category.SERVER_ERROR
     return Category.BAD_REQUEST
+
+
+def category_of_error(error: BaseException) -> Category | None:
+    """The category of a vendor library's error, by its class and its HTTP status; None when it is no such error.
+
+    No vendor is imported: OpenAI, LiteLLM, Anthropic, httpx, aiohttp and requests name their errors alike, and carry
+    the status in one of three places.
+    """
+    names = [cls.__name__ for cls in type(error).__mro__]
+    found = next((_BY_CLASS[name] for name in names if name in _BY_CLASS), None)
+    status = status_of(error)
+    if found is None and status is None:
+        return None
+    text = _said(error)
+    if status is not None and found in (None, Category.RATE_LIMIT):
+        found = category_of(status, text)  # tells a used-up quota from a rate limit
+    return Category.AUTH if _NO_KEY.search(text) else found
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status of a refusal that an exception carries."""
+    response = getattr(error, "response", None)
+    for status in (
+        getattr(error, "status_code", None),
+        getattr(response, "status_code", None),
+        getattr(error, "status", None),
+    ):
+        if isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600:
+            return status
+    return None
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an exception's __str__ is anybody's code
+        return ""
 
 
 def http_error(status: int, body: bytes, *, model: str, retry_after: str | None = None) -> ModelError:

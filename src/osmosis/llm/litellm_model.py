@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from typing import Any
 
 import orjson
@@ -17,33 +16,11 @@ from osmosis.errors import ModelError
 from osmosis.records.plan import ModelSpec, Retry
 from osmosis.records.rollout import Category
 
-from .failures import HINTS, category_of, model_error, parse_retry_after
+from .failures import HINTS, category_of_error, model_error, parse_retry_after, status_of
 from .model import ChatRequest, Completion, Signals, sampling
 from .openai_compatible import read_completion
 from .pricing import price_of
 from .retry import RetryingModel
-
-_BY_CLASS = {
-    "AuthenticationError": Category.AUTH,
-    "PermissionDeniedError": Category.AUTH,
-    "BudgetExceededError": Category.AUTH,
-    "NotFoundError": Category.MODEL_NOT_FOUND,
-    "ContextWindowExceededError": Category.CONTEXT_LENGTH,
-    "Timeout": Category.TIMEOUT,
-    "APIConnectionError": Category.CONNECTION,
-    "RateLimitError": Category.RATE_LIMIT,
-    "ServiceUnavailableError": Category.SERVER_ERROR,
-    "InternalServerError": Category.SERVER_ERROR,
-    "BadGatewayError": Category.SERVER_ERROR,
-    "UnsupportedParamsError": Category.BAD_REQUEST,
-    "BadRequestError": Category.BAD_REQUEST,
-    "APIResponseValidationError": Category.BAD_RESPONSE,
-    "JSONSchemaValidationError": Category.BAD_RESPONSE,
-}
-
-
-_NO_KEY = re.compile(r"missing credentials|api_key client option must be set|missing .{0,20}api key", re.I)
-"""A key that is nowhere is an internal server error in some versions of LiteLLM, and would be tried again."""
 
 
 class LiteLLMModel(RetryingModel):
@@ -99,18 +76,12 @@ def _load() -> Any:
 
 
 def _translate(error: Exception, model: str) -> ModelError:
-    """By the class's name along its bases, then by its HTTP status."""
-    text = str(error).strip() or type(error).__name__
-    status = getattr(error, "status_code", None)
-    category = next((_BY_CLASS[c.__name__] for c in type(error).__mro__ if c.__name__ in _BY_CLASS), None)
-    if isinstance(status, int) and category in (None, Category.RATE_LIMIT, Category.BAD_REQUEST):
-        category = category_of(status, text)
-    category = Category.AUTH if _NO_KEY.search(text) else category or Category.UNKNOWN
+    category = category_of_error(error) or Category.UNKNOWN
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     return ModelError(
-        f"{model}: {text[:500]}",
+        f"{model}: {(str(error).strip() or type(error).__name__)[:500]}",
         category=category.value,
-        status=status if isinstance(status, int) else None,
+        status=status_of(error),
         retry_after=parse_retry_after(headers.get("retry-after")),
         hint=HINTS.get(category),
     )

@@ -30,7 +30,7 @@ class Phase(str, Enum):
 
 
 class Category(str, Enum):
-    """Why a rollout failed. Everything but `agent_error` and `score_error` is infrastructure."""
+    """Why a rollout failed."""
 
     AGENT_ERROR = "agent_error"
     SCORE_ERROR = "score_error"
@@ -48,6 +48,11 @@ class Category(str, Enum):
     CANCELLED = "cancelled"
     BUDGET = "budget"
     UNKNOWN = "unknown"
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether it says nothing about the agent's work."""
+        return self not in (Category.AGENT_ERROR, Category.SCORE_ERROR, Category.INVALID_SCORE)
 
 
 class Usage(Record):

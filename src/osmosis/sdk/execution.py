@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..records.rollout import Category, Failure, Phase
+from ..records.rollout import Failure, Phase
 from ..records.wire import RolloutState
-from .classify import failure_of, wire_category
+from .classify import failure_of, self_cancelled, wire_category
 from .types import AgentWorkflowConfig, GraderConfig, RolloutSample
 
 DEFAULT_MAX_CONCURRENT = 4
@@ -140,7 +140,7 @@ def folder_of(cls: type) -> Path:
 
 
 def cancelled_result(phase: Phase) -> ExecutionResult:
-    failure = Failure(phase=phase, category=Category.CANCELLED, message="the code cancelled itself")
+    failure = self_cancelled(phase)
     return ExecutionResult(
         "cancelled", err_phase=phase, err_message=failure.message, err_category="agent_error", failure=failure
     )

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import aiohttp
 
 from osmosis.engine.clock import Waits
-from osmosis.engine.failures import overrun
 from osmosis.engine.rollout import tool_results
 from osmosis.engine.rollout_model import waiting
 from osmosis.errors import AuthRequired, NetworkError
 from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan
-from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score
+from osmosis.records.rollout import Category, Phase, Rollout, RolloutStatus, Score
+from osmosis.sdk.classify import overrun, true_cause
 
 from ..server.delivery import open_session
 from .drivers import (
@@ -192,7 +192,7 @@ class ServedRollouts:
             if self._death is not None:
                 raise self._death
             if passed == "agent":
-                failure = overrun(self._plan)
+                failure = overrun(self._plan.timeouts.agent_s or 0.0)
                 raise RolloutLost(failure.category, failure.message, phase=failure.phase, fix=failure.fix)
             raise RolloutLost(
                 Category.TIMEOUT,
@@ -320,7 +320,7 @@ def _rollout(task: Task, endpoint: RolloutEndpoint, ended: ServerResult) -> Roll
         failure = None
     elif failure is not None:
         status = RolloutStatus.FAILED
-        failure = _true_cause(failure, endpoint)
+        failure = true_cause(failure, endpoint.model_error)
     elif sample is not None and sample.remove_sample:
         status = RolloutStatus.SKIPPED
     elif sample is not None and sample.reward is not None:
@@ -342,20 +342,6 @@ def _rollout(task: Task, endpoint: RolloutEndpoint, ended: ServerResult) -> Roll
         model=next((call.model for call in reversed(endpoint.calls) if call.model), None),
         metrics={key: float(value) for key, value in measured.items() if _is_number(value)},
         info=dict(sample.extra_fields) if sample is not None else {},
-    )
-
-
-def _true_cause(failure: Failure, endpoint: RolloutEndpoint) -> Failure:
-    """The endpoint saw the model fail: its category beats what the agent made of the error."""
-    error = endpoint.model_error
-    if error is None or failure.category in (Category.SERVER_DIED, Category.CANCELLED):
-        return failure
-    return Failure(
-        phase=Phase.MODEL,
-        category=Category(error.category),
-        message=error.message,
-        traceback=failure.traceback,
-        fix=error.hint or failure.fix,
     )
 
 

@@ -13,10 +13,10 @@ from osmosis.records.rollout import Category, Failure, Message, Phase
 from osmosis.records.wire import RolloutInit, RolloutState
 from osmosis.records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.backend import ExecutionResult
 from osmosis.sdk.chat import ChatClient
 from osmosis.sdk.classify import failure_of, wire_category
 from osmosis.sdk.deadline import SelfCancelled, contained, run_with_deadline
+from osmosis.sdk.execution import ExecutionResult, cancelled_result, with_failure
 from osmosis.sdk.types import RolloutSample
 
 from .queue import LoopPacer
@@ -114,11 +114,10 @@ class LoopBackend:
                     checked_run(self.loop, context), init.agent_timeout_sec, name=f"agent {init.rollout_id}"
                 )
         except SelfCancelled:
-            failure = Failure(phase=Phase.AGENT, category=Category.CANCELLED, message="the code cancelled itself")
-            return ExecutionResult("cancelled", err_phase=Phase.AGENT, err_message=failure.message, failure=failure)
+            return cancelled_result(Phase.AGENT)
         except Exception as exc:  # noqa: BLE001 - one rollout: user code may raise anything
             failure = failure_of(exc, Phase.AGENT)
-            return _failed(failure, wire_category(failure, exc))
+            return with_failure(ExecutionResult("failure"), failure, wire_category(failure, exc))
         metrics = result.metrics.model_dump() if result.metrics else {}
         sample = RolloutSample(messages=result.final_messages, label=init.label, metrics=metrics)
         if result.status == LoopStatus.ERROR.value:
@@ -127,16 +126,12 @@ class LoopBackend:
                 category=Category.AGENT_ERROR,
                 message=result.error_message or "the agent reported an error without saying which",
             )
-            failed = _failed(failure, "agent_error")
-            failed.sample = sample
-            return failed
+            return with_failure(ExecutionResult("failure", sample=sample), failure, "agent_error")
         try:
             sample.reward = result.reward
         except ValueError as exc:
             failure = failure_of(exc, Phase.SCORE)
-            failed = _failed(failure, wire_category(failure, exc))
-            failed.sample = sample
-            return failed
+            return with_failure(ExecutionResult("failure", sample=sample), failure, wire_category(failure, exc))
         return ExecutionResult("success", sample=sample, graded=result.reward is not None)
 
 
@@ -186,17 +181,6 @@ def trace_into(context: RolloutContext, traces: TraceFolder | None, secrets: tup
     if traces is not None:
         context._debug_dir = traces.folder
         context._trace = traces.open(context.request.rollout_id, secrets)  # type: ignore[assignment]
-
-
-def _failed(failure: Failure, category: str) -> ExecutionResult:
-    return ExecutionResult(
-        "failure",
-        err_phase=failure.phase,
-        err_message=failure.message,
-        err_category=category,
-        traceback=failure.traceback,
-        failure=failure,
-    )
 
 
 class TrainerModel(OsmosisLLMClient):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.wire import RolloutState, ServerConcurrency, WireSample
-from osmosis.sdk.classify import describe, traceback_tail
+from osmosis.sdk.classify import failure_of, wire_category
 from osmosis.sdk.deadline import contained
 from osmosis.sdk.types import json_safe
 
@@ -91,10 +91,11 @@ def cancelled(message: str) -> RolloutOutcome:
 
 
 def crashed(exc: BaseException) -> RolloutOutcome:
-    """What runs rollouts raised instead of answering: the message names the exception."""
-    tail = traceback_tail(exc)[-TRACEBACK_CHARS:]
-    failure = Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=describe(exc), traceback=tail)
-    return RolloutOutcome("failure", failure=failure, category="agent_error")
+    """What user code, or what runs it, raised instead of answering."""
+    failure = failure_of(exc, Phase.AGENT)
+    if failure.traceback is not None:
+        failure.traceback = failure.traceback[-TRACEBACK_CHARS:]
+    return RolloutOutcome("failure", failure=failure, category=wire_category(failure, exc))
 
 
 def from_execution(result: ExecutionResult) -> RolloutOutcome:
