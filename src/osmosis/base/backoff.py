@@ -10,11 +10,13 @@ import random
 from datetime import datetime, timezone
 
 
-def backoff_delay(failures: int, *, base_s: float, max_s: float) -> float:
+def backoff_delay(failures: int, *, base_s: float, max_s: float, asked_s: float | None = None) -> float:
     """Seconds after the `failures`-th failure in a row (1 is the first): a random time between half and the whole
-    of `base_s` doubled each time, at most `max_s` ("equal jitter": callers that failed together come back apart)."""
+    of `base_s` doubled each time, at most `max_s` ("equal jitter": callers that failed together come back apart).
+    `asked_s` is for how long the other side wants to be left alone: the delay is no shorter, up to `max_s`.
+    """
     ceiling = min(max_s, base_s * 2.0 ** min(failures - 1, 30))
-    return random.uniform(ceiling / 2, ceiling)
+    return max(random.uniform(ceiling / 2, ceiling), min(asked_s or 0.0, max_s))
 
 
 def parse_retry_after(value: str | None) -> float | None:

@@ -14,9 +14,9 @@ from typing import Any
 
 import typer
 
+from ..base.net import is_loopback
 from ..client import PlatformClient
 from ..client.credentials import CredentialStore, Login
-from ..client.settings import is_loopback
 from ..errors import (
     AuthRequired,
     Conflict,

@@ -19,7 +19,6 @@ from ..base import paths
 from ..errors import InternalError
 
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
-_URL_USER = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 
 
 def report_bug(bug: BaseException, words: Sequence[str], environ: Mapping[str, str]) -> InternalError:
@@ -50,10 +49,9 @@ def bug_text(bug: BaseException, words: Sequence[str], environ: Mapping[str, str
 
 def redacted(text: str, words: Sequence[str], environ: Mapping[str, str]) -> str:
     """The text without secret values, credentials in URLs and the home folder."""
-    from ..base.redact import Redactor
+    from ..base.redact import Redactor, without_credentials
 
-    text = Redactor([v for v in _secrets(words, environ) if len(v) >= 4]).text(text)
-    text = _URL_USER.sub("***", text)
+    text = without_credentials(Redactor(_secrets(words, environ)).text(text))
     home = environ.get("HOME")
     return text.replace(home, "~") if home and len(home) > 1 else text
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..base.net import is_loopback
 from ..errors import Conflict, NetworkError, ValidationError
 from .context import AppContext
 
@@ -66,7 +67,7 @@ _HOOKED = False
 def go_offline(ctx: AppContext) -> None:
     """From here on this process and its children reach only this machine, and the host of `--base-url`."""
     global _ALLOWED_HOSTS, _HOOKED
-    _ALLOWED_HOSTS = {"localhost", "::1", ""}
+    _ALLOWED_HOSTS = {""}
     ctx.environ = {**ctx.environ, **_CHILDREN_OFFLINE}
     os.environ.update(_CHILDREN_OFFLINE)
     if not _HOOKED:
@@ -99,7 +100,7 @@ def _guard(event: str, args: tuple[Any, ...]) -> None:
         address = args[1]
         host = address[0] if isinstance(address, tuple) else ""  # a unix socket stays on this machine
     name = host.decode("ascii", "replace") if isinstance(host, bytes) else str(host or "")
-    if name in _ALLOWED_HOSTS or name.startswith("127."):
+    if name in _ALLOWED_HOSTS or is_loopback(name):
         return
     if event == "socket.getaddrinfo":
         raise NetworkError(f"--offline: a connection to {name} was refused", hint="leave --offline out")

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..base.net import is_http
 from ..errors import AuthRequired, Forbidden, NetworkError, NotFound, ValidationError
 from ..workspace.layout import Workspace, check_rollout_name, find_workspace
 from .context import AppContext, current
@@ -50,7 +51,7 @@ def new(
     info = find_template(template)
     if api_key_env and not base_url:
         raise ValidationError("--api-key-env names the key of an endpoint", hint="give --base-url URL too")
-    if base_url and not base_url.startswith(("http://", "https://")):
+    if base_url and not is_http(base_url):
         raise ValidationError(f"--base-url {base_url} is no http URL", hint="for example http://127.0.0.1:8000/v1")
     answers = {"model": model or info.model, "base_url": base_url, "api_key_env": api_key_env}
     files = render_rollout(name, template, workspace.root, answers, force)

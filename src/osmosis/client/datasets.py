@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ..base.backoff import backoff_delay
 from ..errors import OsmosisError, RateLimited
 from .http import Http
 from .transfer import Progress, Transfer
@@ -72,7 +73,7 @@ class Datasets:
             except RateLimited:
                 if attempt == COMPLETE_TRIES - 1:
                     raise
-                time.sleep(2.0**attempt / 2)
+                time.sleep(backoff_delay(attempt + 1, base_s=0.5, max_s=8.0))
         raise AssertionError("unreachable")
 
     def _abort(self, identifier: str) -> None:

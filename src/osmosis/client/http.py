@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._version import __version__
+from ..base.net import is_loopback
 from ..errors import AuthRequired, NetworkError, PlatformError, from_wire
 from .lean_httpx import httpx
-from .settings import is_loopback
 
 Warn = Callable[[str, str], None]
 _VERSION_CODES = {"upgrade_available": "UPGRADE_AVAILABLE", "deprecated": "DEPRECATED"}

@@ -7,12 +7,12 @@ pydantic-settings, which reads those of servers, would make every command start 
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from ..base import paths
+from ..base.net import is_loopback
 from ..errors import ValidationError
 
 PLATFORM_URL = "OSMOSIS_PLATFORM_URL"
@@ -76,20 +76,6 @@ def normalise(value: str) -> str:
     if port is not None and port != _DEFAULT_PORTS[parts.scheme]:
         shown += f":{port}"
     return f"{parts.scheme}://{shown}{parts.path.rstrip('/')}"
-
-
-def is_loopback(url: str) -> bool:
-    """Does this URL stay on this machine."""
-    try:
-        host = urlsplit(url).hostname or ""
-    except ValueError:
-        return False
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _bad(value: str, why: str) -> ValidationError:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
+from ..base.backoff import backoff_delay
 from ..base.files import replacing
+from ..base.net import is_loopback
 from ..errors import NetworkError, NotFound, PlatformError, ValidationError
 from .lean_httpx import httpx
-from .settings import is_loopback
 
 Progress = Callable[[int], None]
 """Called with the number of bytes just moved (negative when a try starts over)."""
@@ -81,7 +82,7 @@ class Transfer:
                     moved.undo()
                     if attempt == TRIES - 1:
                         raise NetworkError(f"transfer failed after {TRIES} tries: {error}") from error
-                    time.sleep(min(2.0**attempt, 8.0))
+                    time.sleep(backoff_delay(attempt + 1, base_s=1.0, max_s=8.0))
         raise AssertionError("unreachable")
 
     def _check(self, url: str) -> None:

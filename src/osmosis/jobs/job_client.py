@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from osmosis.base.backoff import parse_retry_after
 from osmosis.errors import AuthRequired, Forbidden, LeaseLost, NetworkError, NotFound, OsmosisError, from_wire
 
 TIMEOUT_S = 60.0
@@ -65,7 +66,7 @@ class JobClient:
         if status < 400:
             return answer
         if status in TRY_AGAIN:
-            raise NetworkError(f"{self._base}/{path}: HTTP {status}", retry_after=_seconds(retry_after))
+            raise NetworkError(f"{self._base}/{path}: HTTP {status}", retry_after=parse_retry_after(retry_after))
         raise _final(status, answer)
 
 
@@ -85,10 +86,3 @@ def _object(text: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _seconds(value: str | None) -> float | None:
-    try:
-        return float(value) if value else None
-    except ValueError:
-        return None

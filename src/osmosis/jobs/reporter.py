@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
@@ -16,12 +17,12 @@ from typing import Any
 
 import orjson
 
+from osmosis.base.backoff import backoff_delay
 from osmosis.base.redact import Redactor
 from osmosis.errors import InternalError, LeaseLost, NetworkError, OsmosisError
 from osmosis.records.base import Record
 from osmosis.records.run import HeartbeatReply, JobResult, LogLine, MetricPoint, Progress
 
-from .backoff import Backoff
 from .job_client import JobClient
 
 BATCH_SIZE = 100
@@ -236,17 +237,19 @@ class Reporter:
 
     async def _patiently(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         """One request, repeated while the platform does not answer, for at most `patience_s`."""
-        backoff = Backoff(total_s=self._patience_s)
+        ends, failures = time.monotonic() + self._patience_s, 0
         while True:
             if self._mute:
                 raise self._future().result()
             try:
                 return await self._client.request(method, path, body)
             except NetworkError as problem:
-                delay = backoff.next(problem.details.get("retry_after"))
-                if delay is None:
+                left, failures = ends - time.monotonic(), failures + 1
+                if left <= 0:
                     raise NetworkError(
                         f"the platform did not answer for {self._patience_s:.0f} s: {problem.message}",
                         hint="start the platform again: it continues the run from its journal",
                     ) from problem
-                await asyncio.wait({self._future()}, timeout=delay)
+                asked_s = problem.details.get("retry_after")
+                delay = backoff_delay(failures, base_s=0.25, max_s=10.0, asked_s=asked_s)
+                await asyncio.wait({self._future()}, timeout=min(delay, left))

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from osmosis.base.backoff import parse_retry_after
 from osmosis.errors import ModelError
 from osmosis.records.rollout import Category
 
@@ -145,24 +146,6 @@ def http_error(status: int, body: bytes, *, model: str, retry_after: str | None 
 def _words(body: bytes) -> str:
     """The body as text, bounded, for looking for words in it."""
     return body[:4000].decode("utf-8", "replace")
-
-
-def parse_retry_after(value: str | None) -> float | None:
-    """Seconds from a `Retry-After` header: a number or an HTTP date."""
-    if not value:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    from email.utils import parsedate_to_datetime
-
-    from osmosis.records.base import utc_now
-
-    try:
-        return max(0.0, (parsedate_to_datetime(value) - utc_now()).total_seconds())
-    except (TypeError, ValueError):
-        return None
 
 
 def model_error(category: Category, message: str, **details: Any) -> ModelError:

@@ -12,11 +12,12 @@ from typing import Any
 
 import orjson
 
+from osmosis.base.backoff import parse_retry_after
 from osmosis.errors import ModelError
 from osmosis.records.plan import ModelSpec, Retry
 from osmosis.records.rollout import Category
 
-from .failures import HINTS, category_of_error, model_error, parse_retry_after, status_of
+from .failures import HINTS, category_of_error, model_error, status_of
 from .model import ChatRequest, Completion, Signals, sampling
 from .openai_compatible import read_completion
 from .pricing import price_of

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from osmosis.base.net import is_loopback
 from osmosis.errors import ModelError
 from osmosis.records.plan import ModelSpec, Retry
 from osmosis.records.rollout import Category, Usage
@@ -21,8 +22,6 @@ from .model import ChatRequest, Completion, Signals, sampling
 from .pricing import Price, price_of
 from .retry import RetryingModel
 from .wire import Wire, open_wire
-
-_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
 class OpenAICompatibleModel(RetryingModel):
@@ -40,7 +39,7 @@ class OpenAICompatibleModel(RetryingModel):
         super().__init__(spec, retry=retry, signals=signals)
         self._url = (spec.base_url or "").rstrip("/") + "/chat/completions"
         parts = urlsplit(self._url)
-        local = (parts.hostname or "") in _LOOPBACK
+        local = is_loopback(parts.hostname)
         headers = {"content-type": "application/json"}
         if api_key:
             headers["authorization"] = f"Bearer {api_key.strip()}"

@@ -12,6 +12,7 @@ import asyncio
 import random
 import time
 
+from osmosis.base.backoff import backoff_delay
 from osmosis.errors import ModelError
 from osmosis.records.plan import ModelSpec, Retry
 from osmosis.records.rollout import Category
@@ -73,8 +74,7 @@ class RetryingModel:
             return completion
 
     def _delay(self, failures: int) -> float:
-        ceiling = min(self.retry.max_delay_s, self.retry.base_delay_s * 2 ** (failures - 1))
-        return random.uniform(ceiling / 2, ceiling)
+        return backoff_delay(failures, base_s=self.retry.base_delay_s, max_s=self.retry.max_delay_s)
 
     def _close_gate(self, error: ModelError, repeats: int) -> None:
         # "Retry-After: 0" again and again would be answered with a storm: zero is no time, so ours grows.

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from ..base.redact import Redactor
 from ..records.base import utc_now
 from ..records.rollout import Message
 from ..records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
@@ -184,12 +185,10 @@ class _Trace:
 
     def __init__(self, path: Path, secrets: tuple[str, ...]) -> None:
         self._path = path
-        self._secrets = secrets
+        self._redactor = Redactor(secrets)
 
     def write(self, line: dict[str, Any]) -> None:
-        text = trace_line(line)
-        for secret in self._secrets:
-            text = text.replace(json.dumps(secret)[1:-1], "***")
+        text = self._redactor.text(trace_line(line))
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # Opened per line: thousands of rollouts in flight would otherwise hold thousands of descriptors.

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal, overload
 
+from ..base.redact import Redactor
 from ..errors import ModelError
 from ..llm import ChatRequest, Completion, Model, open_model
 from ..records.plan import Retry
@@ -127,7 +128,7 @@ class Judge:
     def _error(self, exc: ModelError) -> ProviderRequestError:
         cls = ModelNotFoundError if exc.category == Category.MODEL_NOT_FOUND.value else ProviderRequestError
         # Providers like to quote the key they refuse.
-        detail = exc.message.replace(self.resolved.api_key, "***") if self.resolved.api_key else exc.message
+        detail = Redactor(filter(None, [self.resolved.api_key])).text(exc.message)
         error = cls(self.resolved.provider, self.resolved.model, detail)
         error.hint = exc.hint
         error.details["category"] = exc.category

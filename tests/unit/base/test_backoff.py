@@ -15,6 +15,12 @@ def test_a_delay_doubles_up_to_its_limit_and_is_never_less_than_half(failures: i
     assert len(set(delays)) > 100
 
 
+def test_the_other_side_may_ask_for_more_up_to_the_limit() -> None:
+    assert 0.25 <= backoff_delay(1, base_s=0.5, max_s=8.0, asked_s=0.1) <= 0.5
+    assert backoff_delay(1, base_s=0.5, max_s=8.0, asked_s=3.0) == 3.0
+    assert backoff_delay(1, base_s=0.5, max_s=8.0, asked_s=600.0) == 8.0
+
+
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [("3", 3.0), ("0.5", 0.5), ("-1", 0.0), ("0", 0.0), (None, None), ("", None), ("soon", None)],

@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from osmosis.llm.failures import parse_retry_after
 from osmosis.llm.pricing import Price, price_of
 from osmosis.records.plan import ModelSpec
 
@@ -24,10 +23,3 @@ def test_an_unknown_model_has_no_price_and_a_local_one_neither():
 
 def test_cached_tokens_cost_their_own_price():
     assert Price(2.0, 3.0, 0.5).of(10, 4, cached_tokens=6) == pytest.approx(4 * 2 + 6 * 0.5 + 4 * 3)
-
-
-def test_retry_after_is_a_number_or_a_date():
-    assert parse_retry_after("1.5") == 1.5
-    assert parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
-    assert parse_retry_after("soon") is None
-    assert parse_retry_after(None) is None

@@ -20,7 +20,6 @@ from osmosis.sdk.harbor.conversation import read_messages
 from osmosis.sdk.harbor.inside import check, load_config
 from osmosis.sdk.harbor.instruction import from_row, under_task
 from osmosis.sdk.harbor.sandbox import PROTOCOL, patch_dockerfile, requirements
-from osmosis.sdk.harbor.scrub import scrub
 from osmosis.sdk.harbor.tasks import Tasks, copy_task, has_tests, put_row
 from osmosis.sdk.harbor.ticket import Endpoint, Ticket, close_ticket, find_ticket, open_ticket
 
@@ -167,15 +166,6 @@ def test_a_dockerfile_gets_the_sdk_in_its_last_stage(given: str, added: list[str
     patched = patch_dockerfile(given)
     assert patched.startswith(given)
     assert [line for line in patched[len(given) :].splitlines() if line and not line.startswith("#")] == added
-
-
-def test_secrets_are_taken_out_of_every_file(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/log.bin").write_bytes(b"\0\xff key-of-the-rollout/1 key-of-the-rollout%2F1 \0")
-    (tmp_path / "b.txt").write_text("a key-of-the-roll")
-    assert scrub(tmp_path, ["key-of-the-rollout/1", ""]) == 1
-    assert (tmp_path / "a/log.bin").read_bytes() == b"\0\xff [REDACTED] [REDACTED] \0"
-    assert (tmp_path / "b.txt").read_text() == "a key-of-the-roll"
 
 
 def test_a_native_agents_trajectory_becomes_messages(tmp_path: Path) -> None:

@@ -312,7 +312,7 @@ async def test_a_key_that_a_provider_quotes_is_taken_out() -> None:
         with pytest.raises(ProviderRequestError) as caught:
             await ask(url, api_key="very-secret-key")
     assert "very-secret-key" not in str(caught.value)
-    assert "bad key: ***" in str(caught.value)
+    assert "bad key: [redacted]" in str(caught.value)
 
 
 def test_blank_detail_gets_words() -> None:

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import ValidationError as PydanticError
 
+from ...base.net import is_http
 from ...errors import UsageError, ValidationError
 from ...records.base import utc_now
 from ...records.plan import Budget, EvalPlan, ModelSpec, Retry, Selection, Timeouts
@@ -161,15 +161,6 @@ def _agent(flags: LocalFlags) -> str:
     if not is_http(str(flags.server)):
         raise ValidationError(f"--server {flags.server} is no http URL", hint="--server http://127.0.0.1:9000")
     return f"server:{flags.server}"
-
-
-def is_http(url: str) -> bool:
-    """Whether this is a URL of a host, and a port that there can be."""
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 def agent_kind(agent: str) -> tuple[str, str]:

@@ -7,12 +7,12 @@ make a `LocalRun` and call `run_local`; a script may do the same.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...base.net import is_loopback
 from ...base.redact import Redactor
 from ...datasets.scan import DatasetFacts, read_rows, scan_dataset
 from ...engine.evaluate import Options, evaluate
@@ -218,7 +218,7 @@ class Session:
             return
         from ...llm.pricing import price_of
 
-        local = bool(re.match(r"https?://(localhost|127\.|\[::1\])", self.plan.model.base_url or ""))
+        local = is_loopback(self.plan.model.base_url)
         if price_of(self.plan.model, local=local) is None:
             raise ValidationError(
                 f"the price of {self.plan.model.name} is unknown, so --max-cost cannot be kept",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...base.net import is_http
 from ...errors import UsageError, ValidationError
 from .. import prompts
 from ..context import AppContext
@@ -49,7 +50,7 @@ def choose_model(
 ) -> ModelChoice:
     """From the flags, the variables that are set, or a question."""
     environ = ctx.environ
-    if base_url and not base_url.startswith(("http://", "https://")):
+    if base_url and not is_http(base_url):
         raise ValidationError(f"--base-url {base_url} is no http URL", hint="for example http://127.0.0.1:8000/v1")
     if api_key_env and not environ.get(api_key_env):
         raise ValidationError(f"the variable {api_key_env} is not set", hint=f"export {api_key_env}=...")

@@ -14,12 +14,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from osmosis.base import locks
+from osmosis.base.net import is_loopback
 from osmosis.errors import Conflict
 
 from .. import tables
 from ..settings import PlatformSettings
 from .gitcmd import GitFailed, personal, run_git, sealed
-from .repositories import SNAPSHOT_REFS, SYNCED_REFS, is_loopback, parse_remote, prepare_bare
+from .repositories import SNAPSHOT_REFS, SYNCED_REFS, parse_remote, prepare_bare
 
 FETCH_TIMEOUT_S = 600.0
 MAX_MESSAGE = 500
@@ -90,7 +91,7 @@ def _remote_environ(settings: PlatformSettings) -> dict[str, str]:
     return personal(
         settings.environ,
         settings={
-            "protocol.file.allow": "always" if is_loopback(settings) else "never",
+            "protocol.file.allow": "always" if is_loopback(settings.host) else "never",
             "http.lowSpeedLimit": "1000",
             "http.lowSpeedTime": "30",
         },

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from osmosis.base.net import is_loopback
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.run import RunStatus
 
@@ -185,7 +186,7 @@ def connect_external(
     Local paths are accepted only by a platform that listens on loopback.
     """
     remote = parse_remote(url)
-    if remote.local and not is_loopback(settings):
+    if remote.local and not is_loopback(settings.host):
         raise _bad_url("is a path on the platform's machine, and this platform serves a network")
     former = of_workspace(session, workspace.id)
     if former is not None:
@@ -223,10 +224,6 @@ def _refuse_while_running(session: Session, repository: tables.Repository) -> No
         raise Conflict(
             f"{open_runs} run(s) of {repository.full_name} are not over", hint="wait for them or stop them first"
         )
-
-
-def is_loopback(settings: PlatformSettings) -> bool:
-    return settings.host in ("localhost", "::1") or settings.host.startswith("127.")
 
 
 def prepare_bare(path: Path, default_branch: str, settings: PlatformSettings) -> Path:

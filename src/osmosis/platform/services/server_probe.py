@@ -15,8 +15,8 @@ import re
 import socket
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
+from osmosis.base.net import is_loopback
 from osmosis.errors import ValidationError
 
 from ..settings import PlatformSettings
@@ -70,8 +70,7 @@ def takes_private(settings: PlatformSettings) -> bool:
     """Whether servers on this machine and its private networks may be asked: the platform's own users are there."""
     if settings.private_servers:
         return True
-    public = urlsplit(settings.public_url).hostname if settings.public_url else None
-    return _is_loopback(settings.host) and (public is None or _is_loopback(public))
+    return is_loopback(settings.host) and (not settings.public_url or is_loopback(settings.public_url))
 
 
 async def check(target: Target, *, private: bool) -> Health:
@@ -190,10 +189,3 @@ def _no_host() -> str:
         hint="give a name, an IPv4 or an IPv6 address, without scheme, port or path",
         field="host",
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

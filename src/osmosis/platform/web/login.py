@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Request, Response
 
+from osmosis.base.net import is_loopback
 from osmosis.errors import AuthRequired, NotFound, OsmosisError
 
-from ..services import device, repositories, startup, users
+from ..services import device, startup, users
 from ..settings import PlatformSettings
 from .render import PageRoute, page, redirect
 from .session import (
@@ -62,7 +63,7 @@ def _form(request: Request, next_page: str, *, problem: OsmosisError | None = No
 
 def _bootstrap_file(settings: PlatformSettings) -> str:
     """Where the bootstrap token is; to a network the folder is not told."""
-    folder = str(settings.data_dir) if repositories.is_loopback(settings) else "DATA_FOLDER"
+    folder = str(settings.data_dir) if is_loopback(settings.host) else "DATA_FOLDER"
     return f"{folder}/{startup.BOOTSTRAP_FILE}"
 
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...base.redact import Redactor
 from ...records.rollout import Category, Failure, Phase
 from ...records.wire import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
 from ..classify import describe, traceback_tail
@@ -26,7 +27,6 @@ from ..workflow import AgentWorkflow
 from .code import code_of, describe_config
 from .outcome import Finished, execution_of
 from .preparing import AGENT_GRACE_S, Preparation, PreparedTrial
-from .scrub import clean_text, scrub
 from .settings import DEFAULT_SETUP_S, choose_agent, environment_of, require_harbor, two_generations
 from .tasks import Tasks
 from .ticket import close_ticket
@@ -230,7 +230,7 @@ class HarborBackend:
         shutil.rmtree(trial.scratch, ignore_errors=True)
         if not trial.folder.is_dir():
             return
-        scrub(trial.folder, filter(None, (trial.init.llm_api_key, trial.init.controller_api_key)))
+        _redactor(trial.init).files(trial.folder)
         _keep(trial.folder, self._artifacts(trial))
 
     def _artifacts(self, trial: PreparedTrial) -> Path:
@@ -255,14 +255,16 @@ def _links(folder: str, names: list[str]) -> set[str]:
     return {name for name in names if os.path.islink(os.path.join(folder, name))}
 
 
+def _redactor(init: RolloutInit) -> Redactor:
+    return Redactor(filter(None, (init.llm_api_key, init.controller_api_key)))
+
+
 def _redacted(result: ExecutionResult, init: RolloutInit) -> ExecutionResult:
     """A failed command of a sandbox is quoted with its variables in Harbor's error."""
     found = result.failure
     if found is None:
         return result
-    known = [secret for secret in (init.llm_api_key, init.controller_api_key) if secret]
-    trace = clean_text(found.traceback, known) if found.traceback else None
-    clean = found.model_copy(update={"message": clean_text(found.message, known), "traceback": trace})
+    clean = found.model_copy(update=_redactor(init).data({"message": found.message, "traceback": found.traceback}))
     result.failure, result.err_message, result.traceback = clean, clean.message, clean.traceback
     return result
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from ...base.net import is_loopback
 from ...records.rollout import Message
 
 URL_VARIABLE = "OSMOSIS_CHAT_COMPLETIONS_URL"
@@ -33,7 +34,7 @@ class Endpoint:
     def inside_url(self) -> str:
         """The URL as the sandbox reaches it."""
         parts = urlsplit(self.url)
-        if self.model_host is None or parts.hostname not in ("localhost", "127.0.0.1", "::1", "0.0.0.0"):
+        if self.model_host is None or not (is_loopback(parts.hostname) or parts.hostname == "0.0.0.0"):
             return self.url
         port = f":{parts.port}" if parts.port else ""
         return urlunsplit(parts._replace(netloc=f"{self.model_host}{port}"))

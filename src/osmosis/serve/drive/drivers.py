@@ -12,8 +12,8 @@ import aiohttp
 import orjson
 from pydantic import ValidationError as BadShape
 
+from osmosis.base.backoff import backoff_delay, parse_retry_after
 from osmosis.engine.rollout import DEFAULT_MAX_TOKENS_TOTAL
-from osmosis.llm.failures import parse_retry_after
 from osmosis.records.base import Record
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan
@@ -251,7 +251,7 @@ class Driver04:
                     raise lost from exc
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as exc:
                 lost = RolloutLost(*unreachable(self._client.url, exc))
-            delay = min(0.25 * 2 ** min(tries - 1, 5), 8.0)
+            delay = backoff_delay(tries, base_s=0.25, max_s=8.0)
             if loop.time() + delay > lease_ends:
                 raise lost
             await asyncio.sleep(delay)

@@ -13,7 +13,6 @@ import hashlib
 import json
 import logging
 import os
-import random
 import secrets
 import time
 from collections import deque
@@ -24,9 +23,9 @@ from urllib.parse import quote
 
 import aiohttp
 
+from osmosis.base.backoff import backoff_delay, parse_retry_after
 from osmosis.base.files import write_json
 from osmosis.base.locks import FileLock
-from osmosis.llm.failures import parse_retry_after
 
 from .queue import LoopPacer
 
@@ -305,10 +304,10 @@ class ResultDelivery:
     def _delay(self, tries: int, asked: float) -> float:
         policy = self.policy
         if tries >= policy.quick_tries:
-            base = policy.slow_delay_s
+            delay = backoff_delay(1, base_s=policy.slow_delay_s, max_s=policy.slow_delay_s)
         else:
-            base = min(policy.base_delay_s * 2 ** (tries - 1), policy.max_delay_s)
-        return max(min(asked, 120.0), base * random.uniform(0.5, 1.0))
+            delay = backoff_delay(tries, base_s=policy.base_delay_s, max_s=policy.max_delay_s)
+        return max(min(asked, 120.0), delay)
 
     def _keep(self, post: Post) -> None:
         if self._spool is None or post in self._files:

@@ -5,19 +5,18 @@ until that works, keeps the entry alive, and takes it out on shutdown. Whatever 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
 
-from osmosis.llm.failures import parse_retry_after
+from osmosis.base.backoff import backoff_delay, parse_retry_after
+from osmosis.base.net import is_loopback
 
 from .lifetime import ServerRuntime
 from .network import PublicIPDetectionError, detect_public_ip
@@ -180,8 +179,7 @@ class Registrar:
             if result.status == "refused":
                 log.error("the platform refused the registration: %s", result.error)
                 return False
-            delay = min(2.0 ** min(tries, 6), RETRY_MAX_S) * random.uniform(0.5, 1.0)
-            delay = max(delay, min(wait or 0.0, RETRY_MAX_S))
+            delay = backoff_delay(tries, base_s=2.0, max_s=RETRY_MAX_S, asked_s=wait)
             log.warning("not registered yet (%s); tried again in %.0f s", result.error, delay)
             await asyncio.sleep(delay)
 
@@ -200,15 +198,6 @@ class Registrar:
                     return
             elif status == 405:
                 return
-
-
-def is_loopback(url: str) -> bool:
-    """Whether a URL leads to this machine."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def read_registration(status: int, body: bytes) -> RegistrationResult:

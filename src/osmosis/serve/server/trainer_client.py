@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import time
 from typing import Any
 
@@ -16,7 +15,7 @@ import aiohttp
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from osmosis.llm.failures import parse_retry_after
+from osmosis.base.backoff import backoff_delay, parse_retry_after
 from osmosis.records.rollout import Message
 from osmosis.records.wire02 import CompletionsRequest, LoopStatus, RolloutMetrics, RolloutResponse
 from osmosis.sdk.agent_loop import CompletionsResult
@@ -187,8 +186,8 @@ class OsmosisLLMClient:
             return reply.status, await reply.text(), reply.headers.get("Retry-After")
 
     def _delay(self, attempt: int) -> float:
-        ceiling = min(self._settings.retry_base_delay * 2**attempt, self._settings.retry_max_delay)
-        return random.uniform(ceiling / 2, ceiling)
+        settings = self._settings
+        return backoff_delay(attempt + 1, base_s=settings.retry_base_delay, max_s=settings.retry_max_delay)
 
     def _session(self) -> aiohttp.ClientSession:
         if self._shared is not None:
