@@ -174,6 +174,16 @@ async def test_a_server_can_bound_what_its_backend_allows(
     assert concurrency == {"max_concurrent": bound, "queued": 6 - bound, "running": bound}
 
 
+async def test_the_same_init_again_without_a_grader_callback_starts_nothing(tmp_path: Path) -> None:
+    """Nothing is graded then, which the server notes in its own copy of the request."""
+    async with talking(tmp_path) as talk:
+        callback = {"completion_callback_url": "http://127.0.0.1:9/done"}
+        assert await talk.start(**callback) == (202, {})
+        assert await talk.start(**callback) == (202, {})
+        assert (await talk.start(**callback, label="other"))[0] == 409
+        assert talk.app.state.runtime.queue.active == 1
+
+
 async def test_callbacks_are_said_once_and_the_same_init_again_starts_nothing(tmp_path: Path) -> None:
     async with open_gate(ScriptedModel()) as gate, talking(tmp_path, OneCall) as talk:
         rollout = gate.open_rollout("r1")

@@ -15,6 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
 from osmosis.engine.loader import load_module
 from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.wire import PORT_VARIABLE
@@ -24,14 +27,15 @@ from osmosis.sdk.grader import Grader
 from osmosis.sdk.harbor.backend import HarborBackend
 from osmosis.sdk.types import AgentWorkflowConfig, GraderConfig
 from osmosis.sdk.workflow import AgentWorkflow
+from osmosis.serve.server.app import create_rollout_server
 
 WHAT_IS_SERVED = "an ASGI app, a LocalBackend or HarborBackend, an agent loop, or a workflow with its grader"
 
 
-def make_app(module: ModuleType) -> Any:
+def make_app(module: ModuleType) -> ASGIApp:
     """The ASGI app for what `module` exposes. Raises `LoadError` when there is nothing, or no telling which."""
     app = _one(module, _is_app, "app", prefer=("app",))
-    if app is not None:
+    if isinstance(app, Starlette):
         return app
     backend = _one(
         module, lambda value: isinstance(value, (LocalBackend, HarborBackend)), "backend", prefer=("backend",)
@@ -39,12 +43,11 @@ def make_app(module: ModuleType) -> Any:
     if backend is None:
         loop = _agent_loop(module)
         if loop is not None:
+            # pydantic-settings, which it needs, is a tenth of the start of a server that serves no agent loop.
             from osmosis.serve.server.v02 import create_app
 
             return create_app(loop)
         backend = _backend(module)
-    from osmosis.serve.server.app import create_rollout_server
-
     return create_rollout_server(backend)
 
 
@@ -94,9 +97,7 @@ def _is_class(base: type) -> Callable[[Any], bool]:
     )
 
 
-def _is_app(value: Any) -> bool:
-    from starlette.applications import Starlette
-
+def _is_app(value: object) -> bool:
     return isinstance(value, Starlette)
 
 

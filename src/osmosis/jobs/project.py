@@ -111,7 +111,7 @@ def _load(pyproject: Path, label: str) -> dict[str, Any]:
         ) from None
 
 
-def _parse(lines: Iterable[Any], label: str) -> list[Requirement]:
+def _parse(lines: Iterable[object], label: str) -> list[Requirement]:
     made = []
     for line in lines:
         try:
@@ -142,7 +142,7 @@ def _refers_to_files(requirements: Path) -> bool:
     return any(line.startswith(("-r", "-c", "-e", "--req", "--con", "--edit", ".", "/")) for line in lines)
 
 
-def _python(value: Any, label: str) -> SpecifierSet:
+def _python(value: object, label: str) -> SpecifierSet:
     try:
         return SpecifierSet(str(value or ""))
     except InvalidSpecifier:
@@ -157,7 +157,7 @@ def _table(parent: dict[str, Any], key: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _is_local(source: Any) -> bool:
+def _is_local(source: object) -> bool:
     choices = source if isinstance(source, list) else [source]
     return any(isinstance(choice, dict) and (choice.get("path") or choice.get("workspace")) for choice in choices)
 

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import aiohttp
 
@@ -59,7 +59,7 @@ async def served(
     *,
     api_key: str | None = None,
     generation: Generation | None = None,
-    died: Callable[[], Awaitable[Any]] | None = None,
+    died: Callable[[], Awaitable[object]] | None = None,
 ) -> AsyncIterator[RolloutFn]:
     """A `RolloutFn` over the rollout server at `server_url`; `gate` must be started.
 
@@ -231,7 +231,7 @@ class ServedRollouts:
         for task in [*self._cancels, *self._runs]:
             task.cancel()
 
-    async def watch_process(self, died: Callable[[], Awaitable[Any]]) -> None:
+    async def watch_process(self, died: Callable[[], Awaitable[object]]) -> None:
         code = await died()
         said = f" with exit code {code}" if isinstance(code, int) else ""
         self._die(f"the rollout server ended{said} while rollouts were running")
@@ -286,7 +286,9 @@ class RolloutTimeLimits:
         """The agent is done; what follows has limits of its own."""
         self._agent_ends = None
 
-    async def over(self, run: asyncio.Task[Any], agent_runs: Callable[[], Awaitable[bool | None]]) -> Passed | None:
+    async def over(
+        self, run: asyncio.Task[ServerResult], agent_runs: Callable[[], Awaitable[bool | None]]
+    ) -> Passed | None:
         """Waits for `run`; which limit passed before it was done, None when it was.
 
         `agent_runs` is asked when the agent's limit passes: False = it is done, None = it has not begun.

@@ -82,7 +82,7 @@ class ServerClient:
         self,
         method: str,
         path: str,
-        body: Record | dict[str, Any] | None = None,
+        body: Record | dict[str, object] | None = None,
         *,
         wait_s: float = 0.0,
         headers: dict[str, str] | None = None,

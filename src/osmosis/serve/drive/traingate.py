@@ -230,9 +230,7 @@ class TrainGate:
             raise EndpointError(401, "the bearer is missing or belongs to another rollout", "auth")
         return endpoint
 
-    async def _answer(
-        self, endpoint: RolloutEndpoint, request: web.Request, body: dict[str, Any]
-    ) -> web.StreamResponse:
+    async def _answer(self, endpoint: RolloutEndpoint, request: web.Request, body: JsonObject) -> web.StreamResponse:
         asked = self._asked(endpoint, body)
         started = time.perf_counter()
         try:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import aiohttp
+
 from osmosis.records.rollout import Category, Failure, Message, Phase
 from osmosis.records.wire import RolloutInit, RolloutState
 from osmosis.records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
@@ -20,6 +22,7 @@ from osmosis.sdk.execution import ExecutionResult, cancelled_result, with_failur
 from osmosis.sdk.types import RolloutSample
 
 from .queue import LoopPacer
+from .rollout_settings import RolloutSettings
 from .traces import TraceFolder
 from .trainer_client import OsmosisLLMClient
 
@@ -34,15 +37,15 @@ class AskTools:
         self._loop = loop
         self._in_thread = True
 
-    async def of(self, request: RolloutRequest) -> Any:
+    async def of(self, request: RolloutRequest) -> list[OpenAIFunctionToolSchema]:
         """What the loop returned, unchecked."""
 
-        def call() -> tuple[Any, float]:
+        def call() -> tuple[list[OpenAIFunctionToolSchema], float]:
             started = time.perf_counter()
             tools = self._loop.get_tools(request)
             return tools, time.perf_counter() - started
 
-        async def ask() -> tuple[Any, float]:
+        async def ask() -> tuple[list[OpenAIFunctionToolSchema], float]:
             return await asyncio.to_thread(call) if self._in_thread else call()
 
         tools, took = await contained(ask())
@@ -154,7 +157,7 @@ def request_of(init: RolloutInit) -> RolloutRequest:
     )
 
 
-def tool_dicts(tools: Any) -> list[dict[str, Any]]:
+def tool_dicts(tools: object) -> list[dict[str, Any]]:
     """What `get_tools` returned as plain JSON; `TypeError` when it is no list of tools."""
     if not isinstance(tools, list):
         raise TypeError(f"get_tools returned {type(tools).__name__}, not a list")
@@ -186,8 +189,10 @@ def trace_into(context: RolloutContext, traces: TraceFolder | None, secrets: tup
 class TrainerModel(OsmosisLLMClient):
     """`OsmosisLLMClient` that is paced before each call."""
 
-    def __init__(self, *args: Any, pacer: LoopPacer, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, request: RolloutRequest, settings: RolloutSettings, session: aiohttp.ClientSession, pacer: LoopPacer
+    ) -> None:
+        super().__init__(request.server_url, request.rollout_id, request.api_key, settings=settings, session=session)
         self._pacer = pacer
 
     async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:

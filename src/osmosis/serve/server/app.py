@@ -22,9 +22,9 @@ from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE, ErrorRepl
 from ..endpoints import openapi
 from .auth import BearerGuard
 from .delivery import DeliveryPolicy
-from .http import HttpProblem, answer_problem
+from .http import HttpProblem, answer_not_accepted, answer_problem
 from .lifetime import ServerRuntime
-from .queue import ServeLimits
+from .queue import NotAccepted, ServeLimits
 from .traces import TraceFolder, TrajectoryWriter, secret_values
 from .v03 import Backend, RolloutService, add_rollout_routes
 
@@ -96,6 +96,7 @@ def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, a
 
     app = FastAPI(title=title, version="1", lifespan=life)
     app.add_exception_handler(HttpProblem, answer_problem)
+    app.add_exception_handler(NotAccepted, answer_not_accepted)
     if api_key:
         app.add_middleware(BearerGuard, api_key=api_key)
     app.state.runtime = runtime

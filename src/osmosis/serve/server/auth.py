@@ -8,7 +8,8 @@ import hmac
 import json
 import re
 import secrets
-from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 API_KEY_PREFIX = "osm_rollout_"
 _BEARER = re.compile(rb"^\s*bearer\s+(\S+)\s*$", re.IGNORECASE)
@@ -37,12 +38,12 @@ def validate_api_key(provided: str | None, expected: str) -> bool:
 class BearerGuard:
     """ASGI middleware: 401 for every path but the open ones unless the key is given."""
 
-    def __init__(self, app: Any, *, api_key: str, open_paths: frozenset[str] = frozenset({"/health"})) -> None:
+    def __init__(self, app: ASGIApp, *, api_key: str, open_paths: frozenset[str] = frozenset({"/health"})) -> None:
         self.app = app
         self._key = api_key.encode()
         self._open = open_paths
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in self._open:
             await self.app(scope, receive, send)
             return

@@ -16,10 +16,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+
+from starlette.types import ASGIApp
 
 from osmosis.base.paths import DEFAULT_PLATFORM_URL
+from osmosis.engine.agent import load_agent
+from osmosis.engine.loader import load_object
 from osmosis.errors import OsmosisError
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.backend import LocalBackend
@@ -31,6 +35,8 @@ from .console import Console
 from .queue import ServeLimits
 from .registration import Registration
 from .rollout_settings import RolloutSettings, get_settings
+from .v02 import LoginCredentials, create_app
+from .v03 import Backend
 from .validator import ValidationResult, validate_agent_loop
 
 DEFAULT_HOST = "0.0.0.0"
@@ -86,7 +92,7 @@ def serve_agent_loop(
     api_key: str | None = None,
     local_debug: bool = False,
     debug_dir: str | os.PathLike[str] | None = None,
-    credentials: Any = None,
+    credentials: LoginCredentials | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> None:
     """Serves an agent loop until it is told to stop.
@@ -136,7 +142,7 @@ def choose_key(given: str | None, *, local: bool) -> tuple[str | None, str]:
     return key, key
 
 
-def validate_and_report(loop: Any, *, verbose: bool = False) -> ValidationResult:
+def validate_and_report(loop: object, *, verbose: bool = False) -> ValidationResult:
     """Checks an agent loop and prints the findings: to stdout when it may be served, else to stderr."""
     result = validate_agent_loop(loop)
     console = Console(file=None if result.valid else sys.stderr)
@@ -155,7 +161,7 @@ def validate_and_report(loop: Any, *, verbose: bool = False) -> ValidationResult
 
 
 def serve(
-    target: Any,
+    target: object,
     options: ServeOptions,
     *,
     reload: bool = False,
@@ -169,15 +175,16 @@ def serve(
     _check_port(options.host, options.port)
     _check_folder(options.log_dir)
     (announce or print_panel)(options, name_of(target))
-    common: dict[str, Any] = {
-        "host": options.host,
-        "port": options.port,
-        "log_level": options.log_level,
-        "timeout_graceful_shutdown": GRACEFUL_S,
-    }
+    run = partial(
+        uvicorn.run,
+        host=options.host,
+        port=options.port,
+        log_level=options.log_level,
+        timeout_graceful_shutdown=GRACEFUL_S,
+    )
     if not reload:
         with _leaving_on_sigterm():
-            uvicorn.run(app_of(target, options, settings=settings, environ=environ), **common)
+            run(app_of(target, options, settings=settings, environ=environ))
         return
     if not options.target:
         raise ServeError(
@@ -188,7 +195,7 @@ def serve(
     os.environ[RELOAD_VARIABLE] = json.dumps(asdict(options))
     try:
         factory = f"{__name__}:reloaded_app"
-        uvicorn.run(factory, factory=True, reload=True, reload_dirs=[options.base_dir], **common)
+        run(factory, factory=True, reload=True, reload_dirs=[options.base_dir])
     finally:
         os.environ.pop(RELOAD_VARIABLE, None)
 
@@ -210,25 +217,23 @@ def _leaving_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def reloaded_app() -> Any:
+def reloaded_app() -> ASGIApp:
     """The app of one reload, made in the process that serves it."""
     options = ServeOptions(**json.loads(os.environ[RELOAD_VARIABLE]))
     return app_of(_load(options), options)
 
 
 def app_of(
-    target: Any,
+    target: object,
     options: ServeOptions,
     *,
     settings: RolloutSettings | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Any:
+) -> ASGIApp:
     """The ASGI app that serves `target` with these options."""
     configure_logs(logging.getLevelName(options.log_level.upper()))
     calm_collector()
     if isinstance(target, RolloutAgentLoop):
-        from .v02 import create_app
-
         known = settings or get_settings()
         limits = replace(
             _limits(options),
@@ -256,7 +261,7 @@ def app_of(
             registration=registration,
             environ=environ,
         )
-    if callable(getattr(target, "execute", None)):
+    if isinstance(target, Backend):
         return create_rollout_server(
             target,
             api_key=options.api_key,
@@ -288,7 +293,7 @@ def calm_collector() -> None:
     gc.set_threshold(5_000, 10, 100)
 
 
-def name_of(target: Any) -> str:
+def name_of(target: object) -> str:
     if isinstance(target, LocalBackend):
         return target.workflow.__name__
     return str(getattr(target, "name", None) or getattr(target, "title", None) or type(target).__name__)
@@ -304,10 +309,7 @@ def print_panel(options: ServeOptions, name: str) -> None:
     Console().panel("osmosis serve", "\n".join(lines))
 
 
-def _load(options: ServeOptions) -> Any:
-    from osmosis.engine.agent import load_agent
-    from osmosis.engine.loader import load_object
-
+def _load(options: ServeOptions) -> object:
     if ":" in options.target:
         found = load_object(options.target, Path(options.base_dir))
         if isinstance(found, HarborBackend):

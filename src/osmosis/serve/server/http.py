@@ -17,6 +17,7 @@ from osmosis.records.base import Record
 from osmosis.sdk.types import json_safe
 
 from ..endpoints import DeclaredEndpoint
+from .queue import NotAccepted, QueueFull
 
 Shape = TypeVar("Shape", bound=Record)
 
@@ -90,6 +91,14 @@ def reply(record: Record, status: int = 200) -> Response:
 
 def reply_json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(orjson.dumps(body), status_code=status, media_type="application/json", headers=headers)
+
+
+async def answer_not_accepted(_: Request, exc: Exception) -> Response:
+    """FastAPI exception handler for `NotAccepted`."""
+    assert isinstance(exc, NotAccepted)
+    full = isinstance(exc, QueueFull)
+    said = "the queue is full" if full else "the server is shutting down"
+    return reply_json({"detail": said}, 429 if full else 503, {"Retry-After": str(exc.retry_after_s)})
 
 
 async def answer_problem(_: Request, exc: Exception) -> Response:

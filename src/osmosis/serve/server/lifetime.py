@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import aiohttp
 
@@ -46,11 +45,11 @@ class ServerRuntime:
             policy=delivery_policy,
             pacer=self.pacer,
         )
-        self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self.background: list[Callable[[], Coroutine[object, object, None]]] = []
         """Started with the server, cancelled with it."""
         self.around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         """Entered before the server takes rollouts, left before it drains."""
-        self.backends: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self.backends: list[Callable[[], Coroutine[object, object, None]]] = []
         """Awaited when nothing runs any more: what cancelled rollouts still clean up must not die with the process."""
         self.after_close: list[Callable[[], None]] = []
         """Called last, in a thread: they may wait for disks."""
@@ -119,7 +118,7 @@ class SignalDrain:
     def __init__(self, drain: Callable[[], Awaitable[None]], hurry: Callable[[], None]) -> None:
         self._drain = drain
         self._hurry = hurry
-        self._previous: dict[int, Any] = {}
+        self._previous: dict[int, Callable[[int, FrameType | None], object]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._asked = False

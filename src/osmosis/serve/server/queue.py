@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.wire import RolloutState, ServerConcurrency, WireSample
@@ -54,6 +54,17 @@ EndStatus = Literal["success", "failure", "cancelled"]
 TRACEBACK_CHARS = 4000
 
 
+class ErrorKeys(TypedDict):
+    """The keys of every message that reports a failure."""
+
+    err_message: str | None
+    err_category: str | None
+    failure: Failure | None
+
+
+NO_ERRORS = ErrorKeys(err_message=None, err_category=None, failure=None)
+
+
 @dataclass(frozen=True, slots=True)
 class RolloutOutcome:
     """One terminal result."""
@@ -74,7 +85,7 @@ class RolloutOutcome:
         return self.failure.message if self.failure else None
 
     @property
-    def errors(self) -> dict[str, Any]:
+    def errors(self) -> ErrorKeys:
         """The keys of every message that reports a failure."""
         return {"err_message": self.message, "err_category": self.category, "failure": self.failure}
 
@@ -170,12 +181,20 @@ class AcceptedRollout:
                 self.waiters.remove(waiter)
 
 
-class QueueFull(Exception):
+class NotAccepted(Exception):
+    """The rollout may be started later, or elsewhere."""
+
+    retry_after_s = 5
+
+
+class QueueFull(NotAccepted):
     """As many rollouts wait as may."""
 
 
-class Draining(Exception):
+class Draining(NotAccepted):
     """The server is shutting down and takes nothing in."""
+
+    retry_after_s = 30
 
 
 class RolloutQueue:

@@ -10,13 +10,13 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import aiohttp
 import orjson
 
 from osmosis.base.backoff import backoff_delay, parse_retry_after
 from osmosis.base.net import is_loopback
+from osmosis.records.wire02 import RegisterRequest
 
 from .lifetime import ServerRuntime
 from .network import PublicIPDetectionError, detect_public_ip
@@ -39,7 +39,7 @@ class RegistrationResult:
     server_id: str | None = None
     status: str = "unknown"
     error: str | None = None
-    server_info: dict[str, Any] | None = None
+    server_info: dict[str, object] | None = None
 
     @property
     def is_healthy(self) -> bool:
@@ -156,16 +156,16 @@ class Registrar:
 
     async def _register(self, session: aiohttp.ClientSession, host: str) -> bool:
         asked = self.registration
-        body: dict[str, Any] = {"host": host, "port": asked.port, "agent_loop_name": asked.agent_name}
-        if asked.api_key:
-            body["api_key"] = asked.api_key
+        body = RegisterRequest(
+            host=host, port=asked.port, agent_loop_name=asked.agent_name, api_key=asked.api_key or None
+        )
         tries = 0
         while True:
             tries += 1
             wait: float | None = None
             try:
                 async with session.post(
-                    self._base + REGISTER_PATH, data=orjson.dumps(body), headers=self._headers
+                    self._base + REGISTER_PATH, data=body.to_line(), headers=self._headers
                 ) as reply:
                     wait = parse_retry_after(reply.headers.get("Retry-After"))
                     result = read_registration(reply.status, await reply.read())

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError as BadShape
 
@@ -189,10 +189,10 @@ class TrajectoryWriter:
         write_json(folder / "trajectory.json", built.to_dict())
 
 
-def _facts(ended: EndedRollout) -> dict[str, Any]:
+def _facts(ended: EndedRollout) -> dict[str, object]:
     """`extra.osmosis` of a trajectory."""
     sample = ended.outcome.sample
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "status": ended.outcome.status,
         "label": ended.init.label,
         "reward": sample.reward if sample else None,
@@ -208,7 +208,7 @@ def _facts(ended: EndedRollout) -> dict[str, Any]:
     return facts
 
 
-def _diagnostics(ended: EndedRollout) -> dict[str, Any]:
+def _diagnostics(ended: EndedRollout) -> dict[str, object]:
     outcome = ended.outcome
     return {
         "rollout_id": ended.rollout_id,

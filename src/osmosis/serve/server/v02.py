@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -26,6 +26,7 @@ from osmosis.records.wire02 import (
     InitResponse,
     LoopHealth,
     LoopStatus,
+    OpenAIFunctionToolSchema,
     RolloutRequest,
     RolloutResponse,
     set_max_metadata_size_bytes,
@@ -40,7 +41,7 @@ from .app import Lifespan, assemble, default_spool, open_files, open_traces
 from .delivery import DeliveryPolicy, Post
 from .http import HttpProblem, add_endpoints, parse, read_body, reply_json, wire_text
 from .lifetime import ServerRuntime
-from .queue import AcceptedRollout, Draining, QueueFull, RolloutOutcome, ServeLimits
+from .queue import AcceptedRollout, NotAccepted, RolloutOutcome, ServeLimits
 from .registration import Registrar, Registration
 from .rollout_settings import RolloutSettings, get_settings
 from .traces import TraceFolder
@@ -216,7 +217,7 @@ class LoopService:
         runtime.background.append(self.clean)
 
     async def init(self, request: RolloutRequest) -> bytes:
-        """The body of the 202; starts the rollout unless it is known."""
+        """The body of the 202; starts the rollout unless it is known. Raises `NotAccepted`."""
         key = request.idempotency_key or request.rollout_id
         known = self._started.get(key)
         if known is not None:
@@ -225,7 +226,7 @@ class LoopService:
             return known.answer if isinstance(known.answer, bytes) else await asyncio.shield(known.answer)
         if self.runtime.queue.live(request.rollout_id) is not None:
             raise HttpProblem(409, f"rollout {request.rollout_id!r} is running under another idempotency key")
-        self._admit()
+        self.runtime.queue.check()
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         started = Started(request.rollout_id, answered)
         self._started[key] = started
@@ -237,7 +238,8 @@ class LoopService:
                 self._start(request, tools, started)
         except BaseException as exc:
             del self._started[key]
-            problem = exc if isinstance(exc, HttpProblem) else HttpProblem(500, f"get_tools raised {describe(exc)}")
+            known_problem = isinstance(exc, (HttpProblem, NotAccepted))
+            problem = exc if known_problem else HttpProblem(500, f"get_tools raised {describe(exc)}")
             answered.set_exception(problem)
             answered.exception()  # retrieved: duplicates may not be waiting
             if isinstance(exc, Exception):
@@ -247,7 +249,7 @@ class LoopService:
         started.answer = answer
         return answer
 
-    def health(self) -> dict[str, Any]:
+    def health(self) -> dict[str, object]:
         return {
             "status": "healthy",
             "agent_loop": self.loop.name,
@@ -266,26 +268,11 @@ class LoopService:
                 if started.finished_at is not None and started.finished_at < over:
                     del self._started[key]
 
-    def _admit(self) -> None:
-        try:
-            self.runtime.queue.check()
-        except QueueFull:
-            raise HttpProblem(429, "the queue is full", headers={"Retry-After": "5"}) from None
-        except Draining:
-            raise HttpProblem(503, "the server is shutting down", headers={"Retry-After": "30"}) from None
-
-    def _start(self, request: RolloutRequest, tools: Any, started: Started) -> None:
+    def _start(self, request: RolloutRequest, tools: list[OpenAIFunctionToolSchema], started: Started) -> None:
         run = LoopRun(request)
 
         async def execute(_: AcceptedRollout) -> RolloutOutcome:
-            llm = TrainerModel(
-                request.server_url,
-                request.rollout_id,
-                request.api_key,
-                settings=self.settings,
-                session=self.runtime.session(),
-                pacer=self.runtime.pacer,
-            )
+            llm = TrainerModel(request, self.settings, self.runtime.session(), self.runtime.pacer)
             run.context = RolloutContext(request, tools, llm, time.monotonic())
             trace_into(run.context, self._traces, (request.api_key,))
             run.result = await checked_run(self.loop, run.context)
@@ -299,11 +286,7 @@ class LoopService:
             self.runtime.delivery.send(Post(request.rollout_id, url, body, request.api_key))
 
         limit = self.settings.server.request_timeout_seconds
-        try:
-            self.runtime.queue.accept(AcceptedRollout(request.rollout_id, execute, limit, on_end=ended))
-        except (QueueFull, Draining):
-            self._admit()
-            raise
+        self.runtime.queue.accept(AcceptedRollout(request.rollout_id, execute, limit, on_end=ended))
 
 
 def response_of(run: LoopRun, outcome: RolloutOutcome) -> RolloutResponse:

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fastapi import FastAPI, Request, Response
 
@@ -36,20 +36,23 @@ from ..endpoints import DeclaredEndpoint
 from .delivery import Listener, Post
 from .http import HttpProblem, add_endpoints, parse, read_body, reply, reply_json, wire_text
 from .lifetime import ServerRuntime
-from .queue import AcceptedRollout, Draining, QueueFull, RolloutOutcome, from_execution
+from .queue import NO_ERRORS, AcceptedRollout, RolloutOutcome, from_execution
 from .traces import EndedRollout, TraceFolder, TrajectoryWriter
 
 if TYPE_CHECKING:
     from osmosis.sdk.backend import ExecutionResult
 
 
+@runtime_checkable
 class Backend(Protocol):
     """What the server runs rollouts on; `osmosis.sdk.LocalBackend` is one."""
 
     @property
     def max_concurrent(self) -> int | None: ...
 
-    async def execute(self, init: RolloutInit, *, on_state: Callable[[RolloutState], None] | None = None) -> Any: ...
+    async def execute(
+        self, init: RolloutInit, *, on_state: Callable[[RolloutState], None] | None = None
+    ) -> ExecutionResult: ...
 
     # A backend may also have `max_queue_depth` (rollouts that may wait; None: the server's own limit), `overhead_s`
     # (seconds a rollout may take beyond its own time limits) and `aclose()` (returns when it has cleaned up).
@@ -136,12 +139,14 @@ class RolloutService:
         runtime.background.append(self.sweep)
 
     def accept(self, init: RolloutInit) -> RolloutAccepted | None:
-        """Takes a rollout in; the answer of a polled one, None for one that is called back."""
+        """Takes a rollout in; the answer of a polled one, None for one that is called back. Raises `NotAccepted`."""
         polled = init.completion_callback_url is None and init.grader_callback_url is None
         if init.rollout_id is None:
             if polled:
                 raise HttpProblem(422, "rollout_id is required when no callback URLs are given")
             init = init.model_copy(update={"rollout_id": secrets.token_hex(16)})
+        if not polled and init.grader_callback_url is None:
+            init = init.model_copy(update={"grade": False})
         rollout_id = str(init.rollout_id)
         known = self._kept.get(rollout_id)
         if known is not None:
@@ -150,18 +155,11 @@ class RolloutService:
             raise HttpProblem(409, f"rollout {rollout_id} exists already")
         if self.runtime.queue.live(rollout_id) is not None:
             raise HttpProblem(409, f"rollout {rollout_id} was started by another generation's init")
-        if not polled and init.grader_callback_url is None:
-            init = init.model_copy(update={"grade": False})
         kept = Kept(entry=self._entry(rollout_id, init), init=init, lease=secrets.token_urlsafe(24) if polled else None)
         kept.entry.on_end = lambda _: self._ended(kept)
         if not polled:
             kept.entry.on_grading = lambda _: self._call_completion(kept, init, None)
-        try:
-            self.runtime.queue.accept(kept.entry)
-        except QueueFull:
-            raise HttpProblem(429, "the queue is full", headers={"Retry-After": "5"}) from None
-        except Draining:
-            raise HttpProblem(503, "the server is shutting down", headers={"Retry-After": "30"}) from None
+        self.runtime.queue.accept(kept.entry)
         self._kept[rollout_id] = kept
         self._trace(init, "rollout_accepted", messages=init.initial_messages, metadata=init.metadata)
         kept.lease_until = asyncio.get_running_loop().time() + self.limits.lease_s
@@ -305,7 +303,7 @@ class RolloutService:
             return
         kept.completion_told = True
         finished = outcome is None or outcome.agent_finished
-        errors = {} if outcome is None or finished else outcome.errors
+        errors = NO_ERRORS if outcome is None or finished else outcome.errors
         status = "success" if outcome is None or finished else outcome.status
         self._post(
             init,
@@ -322,7 +320,7 @@ class RolloutService:
             listener,
         )
 
-    def _trace(self, init: RolloutInit, event: str, **facts: Any) -> None:
+    def _trace(self, init: RolloutInit, event: str, **facts: object) -> None:
         if self._traces is None:
             return
         trace = self._traces.open(str(init.rollout_id), (init.llm_api_key, init.controller_api_key))
@@ -334,7 +332,7 @@ class RolloutService:
         return sum(1 for kept in self._kept.values() if not kept.read and (kept.readers or kept.last_read > since))
 
 
-def _facts(outcome: RolloutOutcome) -> dict[str, Any]:
+def _facts(outcome: RolloutOutcome) -> dict[str, object]:
     sample = outcome.sample.to_dict() if outcome.sample else None
     failure = outcome.failure.to_dict() if outcome.failure else None
     return {"status": outcome.status, "sample": sample, "failure": failure}
