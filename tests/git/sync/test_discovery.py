@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from osmosis.base.git import Git, GitError, sealed_environ
 from osmosis.platform.services.discovery import Found, Tree, discover
-from osmosis.platform.services.gitcmd import GitFailed, sealed
 
 BOMB = "raise SystemExit('this file must never be imported')\n"
 
@@ -28,7 +28,7 @@ def commit(root: Path, files: dict[str, str | bytes]) -> Tree:
     git("init", "-q", "-b", "main")
     git("add", "-A")
     git("-c", "user.name=Ann", "-c", "user.email=ann@localhost", "commit", "-q", "--allow-empty", "-m", "x")
-    return Tree(root / ".git", git("rev-parse", "HEAD"), sealed(os.environ))
+    return Tree(Git.bare(root / ".git", sealed_environ(os.environ)), git("rev-parse", "HEAD"))
 
 
 def names(found: list[Found], kind: str) -> list[str]:
@@ -115,5 +115,5 @@ def test_has_file(tmp_path: Path) -> None:
 
 def test_a_commit_that_does_not_exist(tmp_path: Path) -> None:
     tree = commit(tmp_path, {"a": ""})
-    with pytest.raises(GitFailed, match="ls-tree"):
-        discover(Tree(tree.git_dir, "0" * 40, tree.environ))
+    with pytest.raises(GitError, match="ls-tree"):
+        discover(Tree(tree.git, "0" * 40))

@@ -16,12 +16,12 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
+from osmosis.base.git import sealed_environ
 from osmosis.errors import AuthRequired, NotFound, OsmosisError
 from osmosis.records.base import utc_now
 
 from ..context import Platform
 from ..services import repositories, sync, users, workspaces
-from ..services.gitcmd import sealed
 from .address import RECEIVE, UPLOAD, GitAddress, Service, parse_address, parse_credential, parse_service
 from .backend import BackendResponse, Limits
 
@@ -109,7 +109,7 @@ def _refusal(error: OsmosisError) -> Response:
 def _environ(platform: Platform, request: Request, visit: _Visit, tail: str) -> dict[str, str]:
     """The CGI environment. The path is made of the repository's own folder, never of the request's path."""
     headers = request.headers
-    environ = sealed(platform.settings.environ)
+    environ = sealed_environ(platform.settings.environ)
     environ.update(
         {
             "GATEWAY_INTERFACE": "CGI/1.1",

@@ -12,14 +12,13 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-from .gitcmd import run_git
+from osmosis.base.git import Git
 
 MAX_FILE_BYTES = 256 * 1024
 MAX_DESCRIPTION = 300
@@ -67,12 +66,11 @@ class _Entry:
 
 
 class Tree:
-    """Read access to the files of one commit in a bare repository. Errors are `gitcmd.GitFailed`."""
+    """Read access to the files of one commit in a bare repository. Errors are `GitError`."""
 
-    def __init__(self, git_dir: Path, commit: str, environ: Mapping[str, str]) -> None:
-        self.git_dir = git_dir
+    def __init__(self, git: Git, commit: str) -> None:
+        self.git = git
         self.commit = commit
-        self.environ = environ
 
     def list(self, paths: Iterable[str], *, recursive: bool = False) -> list[_Entry]:
         """Entries below the given paths; a path with a trailing slash lists that folder's direct children."""
@@ -80,7 +78,7 @@ class Tree:
         wanted = list(paths)
         for start in range(0, len(wanted), _PATHS_PER_CALL):
             args = ["ls-tree", "-z", "-l", "--full-tree", *(["-r"] if recursive else []), self.commit, "--"]
-            out = run_git([*args, *wanted[start : start + _PATHS_PER_CALL]], environ=self.environ, git_dir=self.git_dir)
+            out = self.git.run(*args, *wanted[start : start + _PATHS_PER_CALL])
             entries.extend(_entry(line) for line in out.split(b"\0") if line)
         return entries
 
@@ -90,7 +88,7 @@ class Tree:
         if not wanted:
             return {}
         stdin = b"".join(e.sha.encode() + b"\n" for e in wanted)
-        out = run_git(["cat-file", "--batch"], environ=self.environ, git_dir=self.git_dir, stdin=stdin)
+        out = self.git.run("cat-file", "--batch", stdin=stdin)
         texts: dict[str, str] = {}
         position = 0
         for entry in wanted:

@@ -14,12 +14,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from osmosis.base import locks
+from osmosis.base.git import Git, GitError, fetching_environ, sealed_environ
 from osmosis.base.net import is_loopback
 from osmosis.errors import Conflict
 
 from .. import tables
 from ..settings import PlatformSettings
-from .gitcmd import GitFailed, personal, run_git, sealed
 from .repositories import SNAPSHOT_REFS, SYNCED_REFS, parse_remote, prepare_bare
 
 FETCH_TIMEOUT_S = 600.0
@@ -58,6 +58,10 @@ class Place:
         path = settings.located(repository.path)
         return cls(repository.id, repository.kind, repository.url, path, repository.default_branch)
 
+    def git(self, environ: Mapping[str, str], **settings: str) -> Git:
+        """Git on the folder, which sees nothing of the person's configuration."""
+        return Git.bare(self.path, sealed_environ(environ, settings=settings))
+
 
 @contextmanager
 def locked(place: Place) -> Iterator[None]:
@@ -69,26 +73,22 @@ def locked(place: Place) -> Iterator[None]:
 def fetch(place: Place, settings: PlatformSettings) -> str | None:
     """Bring a mirror up to date and return the remote's default branch; a hosted repository needs no fetch.
 
-    GitFailed when the remote cannot be read: unknown host, refused, no credential, too slow.
+    GitError when the remote cannot be read: unknown host, refused, no credential, too slow.
     """
     prepare_bare(place.path, place.default_branch, settings)
     if place.kind == "internal":
         return None
     environ = _remote_environ(settings)
-    symref = run_git(["ls-remote", "--symref", "--", place.url, "HEAD"], environ=environ, timeout_s=60.0)
+    symref = Git.bare(None, environ).run("ls-remote", "--symref", "--", place.url, "HEAD")
     refspecs = [f"+{name}/*:{name}/*" for name in ("refs/heads", "refs/tags", SNAPSHOT_REFS)]
-    run_git(
-        ["fetch", "--quiet", "--prune", "--no-tags", "--no-write-fetch-head", "--", place.url, *refspecs],
-        environ=environ,
-        git_dir=place.path,
-        timeout_s=FETCH_TIMEOUT_S,
-    )
+    git = Git.bare(place.path, environ, timeout_s=FETCH_TIMEOUT_S)
+    git.run("fetch", "--quiet", "--prune", "--no-tags", "--no-write-fetch-head", "--", place.url, *refspecs)
     match = re.match(rb"ref: refs/heads/(\S+)\tHEAD", symref)
     return match[1].decode() if match else None
 
 
 def _remote_environ(settings: PlatformSettings) -> dict[str, str]:
-    return personal(
+    return fetching_environ(
         settings.environ,
         settings={
             "protocol.file.allow": "always" if is_loopback(settings.host) else "never",
@@ -101,7 +101,7 @@ def _remote_environ(settings: PlatformSettings) -> dict[str, str]:
 def heads(place: Place, environ: Mapping[str, str]) -> list[Head]:
     """All branches, the most recently committed first."""
     args = ["for-each-ref", "--sort=-committerdate", f"--format={_HEAD_FORMAT}", "refs/heads"]
-    out = run_git(args, environ=sealed(environ), git_dir=place.path).decode(errors="replace")
+    out = place.git(environ).run(*args).decode(errors="replace")
     found = []
     for line in out.split("\0\n"):
         if line:
@@ -122,7 +122,7 @@ def settle_default_branch(place: Place, named: str | None, found: Iterable[Head]
     if wanted not in branches and branches:
         wanted = next((name for name in ("main", "master") if name in branches), branches[0])
     if wanted != place.default_branch or named:
-        run_git(["symbolic-ref", "HEAD", f"refs/heads/{wanted}"], environ=sealed(environ), git_dir=place.path)
+        place.git(environ).run("symbolic-ref", "HEAD", f"refs/heads/{wanted}")
     return wanted
 
 
@@ -130,14 +130,13 @@ def keep(place: Place, commits: Iterable[str], environ: Mapping[str, str]) -> No
     """Hold commits by refs that no push can move."""
     lines = "".join(f"update {SYNCED_REFS}/{commit} {commit}\n" for commit in commits)
     if lines:
-        run_git(["update-ref", "--stdin"], environ=sealed(environ), git_dir=place.path, stdin=lines.encode())
+        place.git(environ).run("update-ref", "--stdin", stdin=lines.encode())
 
 
 def tidy(place: Place, environ: Mapping[str, str]) -> None:
     """Let git pack a folder in which much has piled up; a no-op else. What any ref holds stays."""
-    args = ["gc", "--auto", "--quiet"]
     settings = {"gc.auto": str(LOOSE_OBJECTS), "gc.autoDetach": "false", "gc.autoPackLimit": "60"}
-    run_git(args, environ=sealed(environ, settings=settings), git_dir=place.path, timeout_s=FETCH_TIMEOUT_S)
+    place.git(environ, **settings).run("gc", "--auto", "--quiet", timeout_s=FETCH_TIMEOUT_S)
 
 
 def find_commit(place: Place, text: str, settings: PlatformSettings) -> str | None:
@@ -151,13 +150,9 @@ def find_commit(place: Place, text: str, settings: PlatformSettings) -> str | No
     if place.kind == "external" and FULL_SHA.fullmatch(short):
         pin = f"+{short}:{_PINNED_REFS}/{short}"
         try:
-            run_git(
-                ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", place.url, pin],
-                environ=_remote_environ(settings),
-                git_dir=place.path,
-                timeout_s=FETCH_TIMEOUT_S,
-            )
-        except GitFailed:
+            git = Git.bare(place.path, _remote_environ(settings), timeout_s=FETCH_TIMEOUT_S)
+            git.run("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", place.url, pin)
+        except GitError:
             return None
         return _in_folder(place, short, settings.environ)
     return None
@@ -168,8 +163,8 @@ def _in_folder(place: Place, short: str, environ: Mapping[str, str]) -> str | No
         return None
     args = ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{short}^{{commit}}"]
     try:
-        return run_git(args, environ=sealed(environ), git_dir=place.path).decode().strip()
-    except GitFailed as error:
+        return place.git(environ).text(*args)
+    except GitError as error:
         if "ambiguous" in error.message:
             raise Conflict(f"commit {short} fits several commits", hint="give more digits") from error
         return None
@@ -184,16 +179,15 @@ def _ref(place: Place, name: str, environ: Mapping[str, str]) -> str | None:
     if not (place.path / "HEAD").is_file():
         return None
     try:
-        out = run_git(["show-ref", "--verify", "--hash", name], environ=sealed(environ), git_dir=place.path)
-    except GitFailed:
+        return place.git(environ).text("show-ref", "--verify", "--hash", name)
+    except GitError:
         return None
-    return out.decode().strip()
 
 
 def check_url(url: str, settings: PlatformSettings) -> None:
     """Ask a remote for its HEAD, so that a wrong URL or a missing credential is known before it is stored.
 
-    GitFailed with git's own words otherwise.
+    GitError with git's own words otherwise.
     """
     remote = parse_remote(url)
-    run_git(["ls-remote", "--", remote.url, "HEAD"], environ=_remote_environ(settings), timeout_s=30.0)
+    Git.bare(None, _remote_environ(settings), timeout_s=30.0).run("ls-remote", "--", remote.url, "HEAD")

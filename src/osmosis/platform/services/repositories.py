@@ -18,13 +18,13 @@ from urllib.parse import unquote, urlsplit
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from osmosis.base.git import Git, sealed_environ
 from osmosis.base.net import is_loopback
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.run import RunStatus
 
 from .. import tables
 from ..settings import PlatformSettings
-from .gitcmd import run_git, sealed
 
 DEFAULT_BRANCH = "main"
 HIDDEN_REFS = "refs/osmosis"
@@ -229,20 +229,19 @@ def _refuse_while_running(session: Session, repository: tables.Repository) -> No
 def prepare_bare(path: Path, default_branch: str, settings: PlatformSettings) -> Path:
     """Make the bare folder of a repository if it is not there; safe to call at any time, by several at once.
 
-    Starts git: never call it inside a session. GitFailed when git cannot.
+    Starts git: never call it inside a session. GitError when git cannot.
     """
     if (path / "HEAD").is_file():
         return path
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     made = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
-        run_git(
-            ["init", "--quiet", "--bare", "--template=", f"--initial-branch={default_branch}", str(made)],
-            environ=sealed(settings.environ),
+        environ = sealed_environ(settings.environ)
+        Git.bare(None, environ).run(
+            "init", "--quiet", "--bare", "--template=", f"--initial-branch={default_branch}", str(made)
         )
-        environ = sealed(settings.environ)
         for key, value in _BARE_SETTINGS.items():
-            run_git(["config", key, value], environ=environ, git_dir=made)
+            Git.bare(made, environ).run("config", key, value)
         with contextlib.suppress(OSError):
             os.rename(made, path)  # fails when another process was first: its folder is as good
     finally:

@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from osmosis.base.redact import without_credentials
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.records.base import utc_now
 from osmosis.records.run import SyncStatus
@@ -23,7 +24,6 @@ from ..db import Database
 from ..settings import PlatformSettings
 from . import mirror
 from .discovery import Found, Tree, discover
-from .gitcmd import sealed, strip_credentials
 from .mirror import Head, Place
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ def _contents(db: Database, settings: PlatformSettings, place: Place, commit: st
     with db.read() as session:
         if session.scalar(_of_commit(place.id, commit).limit(1)) is not None:
             return None
-    return discover(Tree(place.path, commit, sealed(settings.environ)))
+    return discover(Tree(place.git(settings.environ), commit))
 
 
 def _store(
@@ -186,7 +186,7 @@ def _fail(db: Database, event_id: str, text: str) -> None:
     with db.write() as session:
         event = session.get(tables.SyncEvent, event_id)
         if event is not None:
-            event.status, event.error = SyncStatus.FAILED.value, strip_credentials(text)
+            event.status, event.error = SyncStatus.FAILED.value, without_credentials(text)
             event.finished_at = utc_now()
 
 

@@ -27,7 +27,6 @@ from ..db import Database
 from ..settings import PlatformSettings
 from . import mirror, repositories
 from .discovery import Tree
-from .gitcmd import sealed
 from .mirror import Place
 from .sync import CodeRef, known_branches
 
@@ -74,7 +73,7 @@ def _resolve(
 
 def check_entrypoint(place: Place, settings: PlatformSettings, commit: str, *, rollout: str, entrypoint: str) -> None:
     """ValidationError unless `rollouts/<rollout>/<entrypoint>` is a file in this commit. Starts git."""
-    tree = Tree(place.path, commit, sealed(settings.environ))
+    tree = Tree(place.git(settings.environ), commit)
     folder = f"rollouts/{rollout}"
     path = posixpath.normpath(f"{folder}/{entrypoint}")
     if path.startswith(f"{folder}/") and tree.has_file(path):
