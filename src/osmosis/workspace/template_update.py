@@ -1,32 +1,39 @@
 """Bringing a workspace or rollout to the newest version of its template, without losing what a person wrote.
 
-A three-way merge per file: the old version rendered with the recorded answers is the base, the new version theirs.
-What only one side changed is taken; what both changed is merged by git, with conflict markers where needed. Files
-a person deleted stay deleted. Nothing starts on uncommitted changes, so git can always undo it.
+copier's own update does the three-way merge, from the versions in the bundle. It works in a copy of the files that
+the template makes, so it never meets what else is in the repository, and an update that fails has changed nothing.
+Files a person deleted stay deleted. Nothing starts on uncommitted changes, so git can always undo it.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import Conflict, NotFound, ValidationError
-from .bundle import checkout, version_key
-from .git import git_at, read_source
+from ..errors import Conflict, NotFound, OsmosisError, ValidationError
+from .bundle import BUNDLE, scratch_git, version_key, versions
+from .git import read_source
 from .layout import Workspace
 from .templates import (
     RECORD_NAME,
     WORKSPACE,
     TemplateRecord,
+    copier_data,
     current_version,
     find_template,
     read_record,
     record_text,
     render_raw,
-    schema_files,
     templates_dir,
 )
+
+_ANSWERS = ".copier-answers.yml"
+Files = dict[str, bytes]
+"""Content by path, with `/`."""
 
 
 @dataclass(slots=True)
@@ -90,19 +97,86 @@ def update_all(workspace: Workspace, labels: list[str], folder: Path | None = No
 
 
 def _update_one(workspace: Workspace, instance: Instance, source: Path) -> Merged:
-    record = instance.record
-    merged = Merged(instance.label, record.version, instance.latest)
+    old = instance.record
+    merged = Merged(instance.label, old.version, instance.latest)
     if not instance.outdated:
         return merged
-    with tempfile.TemporaryDirectory(prefix="osmosis-update-") as scratch:
+    if old.version not in (known := versions(source)):
+        raise OsmosisError(
+            f"this installation does not know version {old.version} of the templates (it has {', '.join(known)})",
+            hint="pip install --upgrade osmosis-ai",
+        )
+    new = TemplateRecord(old.template, instance.latest, old.answers)
+    with tempfile.TemporaryDirectory(prefix="osmosis-update-") as scratch, _sealed_git():
         room = Path(scratch)
-        checkout(record.version, room / "templates", source)
-        _render(record, room / "base", room / "templates")
-        newer = TemplateRecord(record.template, instance.latest, record.answers)
-        _render(newer, room / "theirs", source)
-        _merge_all(workspace, room, merged)
-    (instance.folder / RECORD_NAME).write_text(record_text(newer), "utf-8")
+        base = _rendered(old, room / "base", source / BUNDLE)
+        theirs = _rendered(new, room / "theirs", source / BUNDLE)
+        ours = {n: (workspace.root / n).read_bytes() for n in base | theirs if (workspace.root / n).is_file()}
+        merged.kept = [n for n in sorted(base) if base[n] != theirs.get(n) and _stays(n, base, ours, theirs)]
+        given = {name: content for name, content in ours.items() if name not in merged.kept}
+        after, merged.conflicts = _by_copier(room / "project", given, old, new, source / BUNDLE)
+    _write(workspace.root, given, after, merged)
+    (instance.folder / RECORD_NAME).write_text(record_text(new), "utf-8")
     return merged
+
+
+@contextmanager
+def _sealed_git() -> Iterator[None]:
+    """No variable of the person, such as `GIT_DIR` inside a hook, and none of their hooks reach the git of copier."""
+    from plumbum import local  # what copier starts git with
+
+    with local.env():
+        local.env.clear()
+        local.env.update(scratch_git(Path()).environ)
+        yield
+
+
+def _rendered(record: TemplateRecord, dest: Path, bundle: Path) -> Files:
+    names = render_raw(record, dest, bundle)
+    return {name: (dest / name).read_bytes() for name in names if not name.endswith(RECORD_NAME)}
+
+
+def _stays(name: str, base: Files, ours: Files, theirs: Files) -> bool:
+    """Is this left alone: a file that was deleted here, or that the template gave up and a person changed."""
+    return name in theirs if name not in ours else name not in theirs and ours[name] != base[name]
+
+
+def _by_copier(
+    project: Path, files: Files, old: TemplateRecord, new: TemplateRecord, bundle: Path
+) -> tuple[Files, list[str]]:
+    """The files after copier's update in a repository of their own, and which of them have conflict markers."""
+    import copier
+
+    answers = {"_src_path": str(bundle), "_commit": f"v{old.version}", **copier_data(old)}
+    for name, content in {**files, _ANSWERS: json.dumps(answers).encode()}.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_bytes(content)
+    git = scratch_git(project)
+    git.run("init", "--quiet")
+    git.run("add", "--all", "--force", ".")
+    git.run("commit", "--quiet", "-m", "before the update")
+    data = copier_data(new)
+    copier.run_update(
+        project, data, vcs_ref=f"v{new.version}", defaults=True, overwrite=True, quiet=True, conflict="inline"
+    )
+    found = (p for p in project.rglob("*") if p.is_file() and ".git" not in p.relative_to(project).parts)
+    after = {p.relative_to(project).as_posix(): p.read_bytes() for p in found if p.name != _ANSWERS}
+    conflicts = git.text("diff", "--name-only", "-z", "--diff-filter=U").split("\0")
+    return after, sorted(name for name in conflicts if name)
+
+
+def _write(root: Path, before: Files, after: Files, merged: Merged) -> None:
+    for name in sorted(before | after):
+        if before.get(name) == after.get(name):
+            continue
+        if name not in after:
+            (root / name).unlink()
+            merged.removed.append(name)
+            continue
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(after[name])
+        if name not in merged.conflicts:
+            (merged.updated if name in before else merged.added).append(name)
 
 
 def _require_clean(workspace: Workspace) -> None:
@@ -116,57 +190,3 @@ def _require_clean(workspace: Workspace) -> None:
     if changed:
         shown = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
         raise Conflict(f"uncommitted changes: {shown}", hint="git commit -am 'before the update', then repeat")
-
-
-def _render(record: TemplateRecord, dest: Path, folder: Path) -> None:
-    dest.mkdir()
-    render_raw(record, dest, folder)
-    if record.template == WORKSPACE:
-        # Generated from the installed records, not from a template version: refreshed, never merged.
-        for relative in schema_files():
-            (dest / relative).unlink(missing_ok=True)
-
-
-def _merge_all(workspace: Workspace, room: Path, merged: Merged) -> None:
-    base, theirs = room / "base", room / "theirs"
-    names = {p.relative_to(side).as_posix() for side in (base, theirs) for p in side.rglob("*") if p.is_file()}
-    for name in sorted(n for n in names if not n.endswith(RECORD_NAME)):
-        _merge_one(workspace.root / name, base / name, theirs / name, name, merged)
-
-
-def _merge_one(ours: Path, base: Path, theirs: Path, name: str, merged: Merged) -> None:
-    old = base.read_bytes() if base.exists() else None
-    new = theirs.read_bytes() if theirs.exists() else None
-    mine = ours.read_bytes() if ours.is_file() else None
-    if new in (old, mine):
-        return
-    if new is None:
-        if mine == old:
-            ours.unlink()
-            merged.removed.append(name)
-        elif mine is not None:
-            merged.kept.append(name)
-    elif mine is None:
-        if old is not None:
-            merged.kept.append(name)
-            return
-        ours.parent.mkdir(parents=True, exist_ok=True)
-        ours.write_bytes(new)
-        merged.added.append(name)
-    elif mine == old:
-        ours.write_bytes(new)
-        merged.updated.append(name)
-    else:
-        clean = _merge_text(ours, base, theirs, merged)
-        (merged.updated if clean else merged.conflicts).append(name)
-
-
-def _merge_text(ours: Path, base: Path, theirs: Path, merged: Merged) -> bool:
-    """git's own merge of one file, written in place; False when conflict markers remain."""
-    if not base.exists():
-        base.parent.mkdir(parents=True, exist_ok=True)
-        base.touch()
-    labels = ["-L", "yours", "-L", f"template {merged.old}", "-L", f"template {merged.new}"]
-    command = ["git", "merge-file", *labels, str(ours), str(base), str(theirs)]
-    status, _, _ = git_at(ours.parent).execute(command, with_extended_output=True, with_exceptions=False)
-    return bool(status == 0)

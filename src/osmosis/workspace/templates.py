@@ -139,16 +139,23 @@ def rollout_record(template: str, name: str, answers: Mapping[str, Any]) -> Temp
     return TemplateRecord(template, current_version(), full)
 
 
-def render_raw(record: TemplateRecord, dest: Path, folder: Path | None = None) -> list[str]:
-    """Render a template, with its record, into an empty folder; relative paths with `/`, sorted."""
+def render_raw(record: TemplateRecord, dest: Path, source: Path | None = None) -> list[str]:
+    """Render a template, with its record, into an empty folder; relative paths with `/`, sorted.
+
+    `source`: a bundle, which has the record's version; default: the installed templates, which are of one version.
+    """
     import copier
 
-    source = (folder or templates_dir()) / (WORKSPACE if record.template == WORKSPACE else "rollout")
-    data = {**record.answers, "template": record.template, "secret": _secret(record.answers)}
-    copier.run_copy(str(source), dest, data=data, defaults=True, overwrite=True, quiet=True)
-    where = dest if record.template == WORKSPACE else dest / "rollouts" / str(record.answers["name"])
-    (where / RECORD_NAME).write_text(record_text(record), "utf-8")
+    where, ref = (str(source), f"v{record.version}") if source else (str(templates_dir()), None)
+    copier.run_copy(where, dest, data=copier_data(record), vcs_ref=ref, defaults=True, overwrite=True, quiet=True)
+    top = dest if record.template == WORKSPACE else dest / "rollouts" / str(record.answers["name"])
+    (top / RECORD_NAME).write_text(record_text(record), "utf-8")
     return sorted(p.relative_to(dest).as_posix() for p in dest.rglob("*") if p.is_file())
+
+
+def copier_data(record: TemplateRecord) -> dict[str, Any]:
+    """What copier's questions are answered with."""
+    return {**record.answers, "template": record.template, "secret": _secret(record.answers)}
 
 
 def _secret(answers: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     main.write_text(text, "utf-8")
     (main.parent / "notes.md").write_text("new in 9\n", "utf-8")
     (folder / "rollout/empty/data/{{ name }}.jsonl").unlink()
-    readme = folder / "workspace/files/README.md.jinja"
+    readme = folder / "workspace/README.md.jinja"
     readme.write_text(readme.read_text("utf-8") + "\nAdded in version 9.\n", "utf-8")
     (folder / "VERSION").write_text("9.0.0\n", "utf-8")
     assert bundle.write_bundle(folder)
@@ -112,8 +112,8 @@ def test_both_sides_at_one_line_is_a_marked_conflict(made: GitWorkspace, newer: 
     merged = update_all(Workspace(made.root), ["mine"], newer)[0]
     assert merged.conflicts == ["rollouts/mine/main.py"]
     text = main.read_text("utf-8")
-    assert "<<<<<<< yours" in text
-    assert ">>>>>>> template 9.0.0" in text
+    assert "<<<<<<< before updating" in text
+    assert ">>>>>>> after updating" in text
     assert 'log_level="debug")' in text
 
 
@@ -142,3 +142,50 @@ def test_a_version_from_the_future_says_what_to_install(made: GitWorkspace, newe
     made.commit()
     with pytest.raises(OsmosisError, match="does not know version"):
         update_all(Workspace(made.root), ["mine"], newer)
+
+
+def test_other_files_of_the_repository_are_not_looked_at(made: GitWorkspace, newer: Path) -> None:
+    odd = made.root / "rollouts/mine/odd.txt"
+    odd.write_bytes(b"caf\xe9\n")
+    made.write("large.bin", "\x00" * 100_000)
+    made.commit()
+    merged = update_all(Workspace(made.root), ["mine"], newer)[0]
+    assert (merged.updated, merged.conflicts) == (["rollouts/mine/main.py"], [])
+    assert odd.read_bytes() == b"caf\xe9\n"
+    changed = {line[3:] for line in made.git("status", "--porcelain").splitlines()}
+    assert changed == {
+        "data/mine.jsonl",
+        "rollouts/mine/.template.toml",
+        "rollouts/mine/main.py",
+        "rollouts/mine/notes.md",
+    }
+
+
+def test_a_file_that_both_sides_added_is_a_marked_conflict(made: GitWorkspace, newer: Path) -> None:
+    made.write("rollouts/mine/notes.md", "of a person\n")
+    made.commit()
+    merged = update_all(Workspace(made.root), ["mine"], newer)[0]
+    assert merged.conflicts == ["rollouts/mine/notes.md"]
+    text = (made.root / "rollouts/mine/notes.md").read_text()
+    assert "of a person" in text
+    assert "new in 9" in text
+
+
+def test_git_variables_of_a_hook_and_hooks_of_a_person_do_not_matter(
+    made: GitWorkspace, newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = tmp_path / "hooks" / "post-commit"
+    hook.parent.mkdir()
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    config = tmp_path / "gitconfig"
+    config.write_text(f"[core]\n\thooksPath = {hook.parent}\n\tautocrlf = true\n[commit]\n\tgpgsign = true\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    monkeypatch.setenv("GIT_DIR", str(made.root / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(made.root))
+    head = made.git("rev-parse", "HEAD")
+    merged = update_all(Workspace(made.root), ["mine"], newer)[0]
+    assert merged.added == ["rollouts/mine/notes.md"]
+    assert made.git("rev-parse", "HEAD") == head
+    assert b"\r" not in (made.root / "rollouts/mine/main.py").read_bytes()
+    assert not (tmp_path / "ran").exists()
