@@ -14,7 +14,7 @@ import pytest
 
 from osmosis.base.wheel import build_wheel
 from osmosis.jobs.environment import Builder
-from osmosis.jobs.log import JobLog
+from osmosis.jobs.job import JobLog
 from osmosis.jobs.project import read_project
 from osmosis.records.report import Report
 from osmosis.testing.rollout_run import run_rollout

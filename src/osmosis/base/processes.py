@@ -9,6 +9,11 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 def start_token(pid: int) -> str | None:
@@ -66,3 +71,15 @@ def kill_tree(pid: int) -> None:
         for each in (process, *process.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
                 each.kill()
+
+
+async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """What a process prints, line by line, without the newline; of a line beyond the stream's limit only the rest."""
+    while True:
+        try:
+            line = await stream.readline()
+        except ValueError:  # beyond the limit: what is buffered of it is dropped
+            continue
+        if not line:
+            return
+        yield line.decode("utf-8", "replace").rstrip("\r\n")

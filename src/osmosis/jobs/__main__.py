@@ -17,7 +17,7 @@ from pydantic import ValidationError as BadSpec
 
 from osmosis.records.run import JobSpec, LogLine
 
-from .runner import Exit, Job
+from .runner import Exit, JobRunner
 
 TOKEN_VARIABLE = "_OSMOSIS_JOB_TOKEN"
 BAD_CALL = 2
@@ -42,7 +42,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 
 
 async def _run(spec: JobSpec, token: str, environ: Mapping[str, str]) -> Exit:
-    job = Job(spec, token, environ, echo=_echo)
+    job = JobRunner(spec, token, environ, echo=_echo)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, job.stop)

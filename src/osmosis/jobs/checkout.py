@@ -16,10 +16,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from osmosis.records.rollout import Category
 
-from .command import Finished, run_command
+from .commands import CommandResult, run_command
 from .environ import git_environ
-from .failures import JobFailed, setup_failed
-from .log import JobLog
+from .job import JobFailed, JobLog, setup_failed
 
 STEP = "checkout"
 FETCH_TIMEOUT_S = 600.0
@@ -42,7 +41,7 @@ class _Git:
     environ: Mapping[str, str]
     log: JobLog
 
-    async def __call__(self, *args: str) -> Finished:
+    async def __call__(self, *args: str) -> CommandResult:
         try:
             return await run_command(
                 ("git", *SAFE, *args),
@@ -181,7 +180,7 @@ def _is_scp_like(repository: str) -> bool:
     return bool(colon) and "/" not in host
 
 
-def _unreadable(repository: str, done: Finished) -> JobFailed:
+def _unreadable(repository: str, done: CommandResult) -> JobFailed:
     why = "took too long" if done.code is None else "cannot be read"
     return setup_failed(
         f"the repository {display(repository)} {why}",
@@ -191,7 +190,7 @@ def _unreadable(repository: str, done: Finished) -> JobFailed:
     )
 
 
-def _shown(done: Finished, repository: str) -> str:
+def _shown(done: CommandResult, repository: str) -> str:
     return done.output.replace(repository, display(repository))
 
 

@@ -13,7 +13,7 @@ from osmosis.base.wheel import Wheel
 from osmosis.records.wire import PORT_VARIABLE
 
 from .environment import Environment
-from .failures import setup_failed
+from .job import setup_failed
 
 Kind = Literal["script", "module"]
 

@@ -3,7 +3,7 @@
 osmosis itself is never resolved from an index here: the wheel of the running installation is offered to uv and
 pinned, unless the rollout asks for another generation. An environment is built in a temporary folder under a lock
 and renamed when it is complete; secrets and `[env]` are not in uv's environment. It runs nothing of the rollout
-except a build backend, when the rollout is an installable project.
+except a build backend, when the rollout is an installable project. Environments that were not used for two weeks go.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from osmosis.base.locks import locked_async
+from osmosis.base.locks import lock_if_free, locked_async
 from osmosis.base.wheel import DISTRIBUTION, Wheel
 
-from .command import Finished, run_command
+from .commands import CommandResult, run_command
 from .environ import uv_environ
-from .interpreter import Interpreter, choose_interpreter
-from .log import JobLog
+from .job import JobLog
 from .project import Generation, RolloutProject
-from .pruning import prune
-from .uv_errors import explain, no_network
+from .uv import Interpreter, choose_interpreter, explain, no_network
 
 STEP = "uv"
 INSTALL_TIMEOUT_S = 1200.0
@@ -161,10 +160,10 @@ class Builder:
 
     async def _uv(
         self, project: RolloutProject, environ: Mapping[str, str], *arguments: str, quiet: bool = False
-    ) -> Finished:
+    ) -> CommandResult:
         """Runs uv in the rollout's folder, whose `[tool.uv]` it then honours; once more offline without a network."""
 
-        async def run(*extra: str) -> Finished:
+        async def run(*extra: str) -> CommandResult:
             return await run_command(
                 (self.uv, *arguments, *extra),
                 cwd=project.folder,
@@ -229,3 +228,38 @@ def _remove(*folders: Path) -> None:
     """As far as it goes: what somebody still writes to is taken by the next to come."""
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+UNUSED_S = 14 * 24 * 3600.0
+
+
+def prune(cache_dir: Path, marker: str, *, unused_s: float = UNUSED_S) -> list[str]:
+    """The names of what was removed. `marker` is the file in an environment whose time says when it was last used."""
+    oldest = time.time() - unused_s
+    removed = []
+    environments = cache_dir / "environments"
+    for folder in _folders(environments):
+        with lock_if_free(environments / ".locks" / folder.name) as ours:
+            if ours and _last_used(folder / marker) < oldest:
+                # Without its marker it is no environment any more, however far the removal gets.
+                (folder / marker).unlink(missing_ok=True)
+                shutil.rmtree(folder, ignore_errors=True)
+                removed.append(folder.name)
+    for folder in _folders(cache_dir / "wheels"):
+        if _last_used(folder) < oldest:
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder.name)
+    return removed
+
+
+def _folders(parent: Path) -> list[Path]:
+    if not parent.is_dir():
+        return []
+    return [path for path in parent.iterdir() if path.is_dir() and not path.name.startswith(".")]
+
+
+def _last_used(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

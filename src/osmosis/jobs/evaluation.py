@@ -29,14 +29,13 @@ from osmosis.records.wire import ARTIFACT_VARIABLE
 from osmosis.serve.drive.traingate import TrainGate
 
 from .checkout import Checkout, check_out, locate
-from .context import JobContext
 from .entrypoint import Entrypoint, command_for, look_at
 from .environ import rollout_environ
 from .environment import Builder, Environment
-from .failures import JobFailed
-from .model import check_model, open_and_probe
+from .job import JobContext, JobFailed
+from .model_probe import check_model, open_and_probe
 from .project import read_project
-from .rollout_server import EndedWithoutServing, RolloutServer, ServerCommand
+from .supervisor import EndedWithoutServing, ServerCommand, ServerSupervisor
 
 JOURNAL_TRIES = 60
 JOURNAL_EVERY_S = 0.5
@@ -119,7 +118,7 @@ class EvalRun:
             project, commit_sha=found.commit_sha, install_to=self.context.work_dir / "installed"
         )
 
-    async def _start(self, found: Checkout, environment: Environment, wheel: Wheel) -> RolloutServer:
+    async def _start(self, found: Checkout, environment: Environment, wheel: Wheel) -> ServerSupervisor:
         label = f"rollouts/{self.config.experiment.rollout}/{self.config.experiment.entrypoint}"
         self.context.enter(Stage.START, f"starting the rollout server: {label}")
         seen = look_at(found.entrypoint.read_text(encoding="utf-8", errors="replace"))
@@ -134,10 +133,10 @@ class EvalRun:
         environ[ARTIFACT_VARIABLE] = str(self.context.work_dir / "artifacts")
         self.plan.provenance.update(python=environment.python_version, osmosis_of_rollout=environment.osmosis_version)
 
-        async def started(entrypoint: Entrypoint) -> RolloutServer:
+        async def started(entrypoint: Entrypoint) -> ServerSupervisor:
             argv = command_for(entrypoint, found.entrypoint, found.rollout_dir, environment, wheel)
             command = ServerCommand(argv, found.rollout_dir, environ, label)
-            server = RolloutServer(command, self.context.log, self.context.leftovers)
+            server = ServerSupervisor(command, self.context.log, self.context.leftovers)
             await server.start()
             return server
 
@@ -152,7 +151,7 @@ class EvalRun:
             except JobFailed:
                 raise problem from None
 
-    async def _rollouts(self, model: Model, server: RolloutServer) -> Report:
+    async def _rollouts(self, model: Model, server: ServerSupervisor) -> Report:
         spec = self.context.spec
         self.context.enter(Stage.ROLLOUTS, f"running {len(spec.rows)} rows x {self.plan.attempts} attempts")
         await self._open_journal()

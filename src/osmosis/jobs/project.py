@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from osmosis.base.wheel import DISTRIBUTION
 
-from .failures import setup_failed
+from .job import setup_failed
 
 if sys.version_info >= (3, 11):
     import tomllib

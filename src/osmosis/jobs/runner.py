@@ -21,11 +21,9 @@ from osmosis.records.report import Report
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.run import JobResult, JobSpec, LogLine, RunStatus, Stage
 
-from .context import JobContext, secret_values
+from .commands import Leftovers
 from .evaluation import EvalRun
-from .failures import TAIL_LINES, JobFailed, setup_failed
-from .leftovers import Leftovers
-from .log import JobLog
+from .job import TAIL_LINES, JobContext, JobFailed, JobLog, secret_values, setup_failed
 from .reporter import Reporter
 
 HEARTBEAT_S = 5.0
@@ -45,7 +43,7 @@ class Exit(enum.IntEnum):
     """Another job has the run."""
 
 
-class Job:
+class JobRunner:
     """One job. `stop()` asks it to end soon; a second kind of asking shortens the wait."""
 
     def __init__(

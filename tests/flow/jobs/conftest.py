@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from osmosis.base.processes import is_same
-from osmosis.jobs.leftovers import NAME
+from osmosis.jobs.commands import PROCESSES_FILE
 from osmosis.records.run import JobResult, JobSpec
 from osmosis.testing.job_api import FakeJobApi, job_api
 
@@ -182,7 +182,7 @@ class Desk:
 
     def servers(self) -> list[int]:
         """Process groups of the run that are still alive."""
-        listed = self.folder / "work" / NAME
+        listed = self.folder / "work" / PROCESSES_FILE
         if not listed.exists():
             return []
         known: dict[str, str] = json.loads(listed.read_text())

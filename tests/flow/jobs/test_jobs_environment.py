@@ -15,8 +15,7 @@ import uv
 
 from osmosis.base.wheel import Wheel, build_wheel
 from osmosis.jobs.environment import MARKER, Builder, Environment
-from osmosis.jobs.failures import JobFailed
-from osmosis.jobs.log import JobLog
+from osmosis.jobs.job import JobFailed, JobLog
 from osmosis.jobs.project import read_project
 from osmosis.records.rollout import Category, Phase
 from osmosis.records.run import LogLine
@@ -148,7 +147,7 @@ async def test_a_job_killed_while_building_stands_in_nobodys_way(builder: Builde
 import asyncio, os, uv
 from pathlib import Path
 from osmosis.jobs.environment import Builder
-from osmosis.jobs.log import JobLog
+from osmosis.jobs.job import JobLog
 from osmosis.jobs.project import read_project
 from osmosis.base.wheel import build_wheel
 cache = Path({str(cache)!r})

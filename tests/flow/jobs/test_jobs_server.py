@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from osmosis.base.processes import start_token
-from osmosis.jobs.failures import JobFailed
-from osmosis.jobs.leftovers import Leftovers
-from osmosis.jobs.log import JobLog
-from osmosis.jobs.rollout_server import RolloutServer, ServerCommand
+from osmosis.jobs.commands import Leftovers
+from osmosis.jobs.job import JobFailed, JobLog
+from osmosis.jobs.supervisor import ServerCommand, ServerSupervisor
 from osmosis.records.rollout import Category
 from osmosis.records.run import LogLine
 from osmosis.testing.waiting import until
@@ -27,12 +26,12 @@ time.sleep(600)
 """
 
 
-def server(folder: Path, text: str, lines: list[LogLine], *, health_timeout_s: float = 60.0) -> RolloutServer:
+def server(folder: Path, text: str, lines: list[LogLine], *, health_timeout_s: float = 60.0) -> ServerSupervisor:
     (folder / "main.py").write_text(text)
     command = ServerCommand(
         [sys.executable, "main.py"], folder, dict(os.environ), "rollouts/m/main.py", health_timeout_s
     )
-    return RolloutServer(command, JobLog(None, lines.append), Leftovers(folder))
+    return ServerSupervisor(command, JobLog(None, lines.append), Leftovers(folder))
 
 
 async def test_a_server_that_never_answers_is_ended_with_its_children(tmp_path: Path) -> None:
@@ -59,7 +58,7 @@ async def test_a_crash_shows_its_last_line_and_the_traceback(tmp_path: Path) -> 
 async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     command = ServerCommand(["/nonexistent/python", "main.py"], tmp_path, {}, "rollouts/m/main.py")
     with pytest.raises(JobFailed, match="/nonexistent/python cannot be started: No such file"):
-        await RolloutServer(command, JobLog(), Leftovers(tmp_path)).start()
+        await ServerSupervisor(command, JobLog(), Leftovers(tmp_path)).start()
 
 
 async def test_signals_and_exit_codes_pass_through(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.jobs.log import JobLog
+from osmosis.jobs.job import JobLog
 from osmosis.records.run import LogLine
 
 GIT_ENV = {

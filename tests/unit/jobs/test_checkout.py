@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.jobs.checkout import check_out, display, locate
-from osmosis.jobs.failures import JobFailed
-from osmosis.jobs.log import JobLog
+from osmosis.jobs.job import JobFailed, JobLog
 from osmosis.records.rollout import Category, Phase
 from osmosis.records.run import LogLine
 

@@ -11,8 +11,8 @@ from osmosis.engine.loader import load_module
 from osmosis.errors import LoadError
 from osmosis.jobs.entrypoint import command_for, look_at
 from osmosis.jobs.environment import Environment
-from osmosis.jobs.failures import JobFailed
 from osmosis.jobs.host import make_app
+from osmosis.jobs.job import JobFailed
 
 WORKFLOW = """
 from osmosis.sdk.workflow import AgentWorkflow

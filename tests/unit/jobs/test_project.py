@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.jobs.failures import JobFailed
+from osmosis.jobs.job import JobFailed
 from osmosis.jobs.project import read_project
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import aiohttp
 
-from osmosis.base.processes import signal_group
+from osmosis.base.processes import lines_of, signal_group
 from osmosis.errors import OsmosisError
 from osmosis.records.wire import PORT_VARIABLE
 
@@ -168,14 +168,7 @@ class RolloutServerProcess:
     async def _read(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
-        while True:
-            try:
-                line = await self._process.stdout.readline()
-            except ValueError:  # a line beyond the limit: drop what is buffered of it and go on
-                continue
-            if not line:
-                break
-            text = line.decode("utf-8", "replace").rstrip("\r\n")
+        async for text in lines_of(self._process.stdout):
             self.tail.append(text)
             self._log(text)
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from osmosis.jobs.leftovers import NAME, Leftovers
+from osmosis.jobs.commands import PROCESSES_FILE, Leftovers
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -19,9 +19,9 @@ def test_ends_what_was_left_and_only_that(tmp_path: Path) -> None:
     ):
         try:
             Leftovers(tmp_path).add(left.pid)
-            listed = json.loads((tmp_path / NAME).read_text())
+            listed = json.loads((tmp_path / PROCESSES_FILE).read_text())
             listed[str(stranger.pid)] = "another start time"
-            (tmp_path / NAME).write_text(json.dumps(listed))
+            (tmp_path / PROCESSES_FILE).write_text(json.dumps(listed))
             assert Leftovers(tmp_path).end_all() == 1
             assert left.wait(10) == -9
             assert stranger.poll() is None

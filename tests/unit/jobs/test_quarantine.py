@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from osmosis.jobs.turns import Turns
+from osmosis.jobs.quarantine import Quarantine
 
 
 class Server:
     """Dies when `poison` is on it; everybody on it then learns of it."""
 
-    def __init__(self, turns: Turns, poison: set[int]) -> None:
-        self.turns = turns
+    def __init__(self, quarantine: Quarantine, poison: set[int]) -> None:
+        self.quarantine = quarantine
         self.poison = poison
         self.deaths = 0
         self.most = 0
@@ -25,11 +25,11 @@ class Server:
         self.most = max(self.most, len(self._on))
         if who in self.poison:
             self.deaths += 1
-            await self.turns.set_open(False)
+            await self.quarantine.set_open(False)
             for other in self._on.values():
                 if not other.done():
                     other.set_result(False)
-            asyncio.get_running_loop().call_later(0.005, lambda: asyncio.ensure_future(self.turns.set_open(True)))
+            asyncio.get_running_loop().call_later(0.005, lambda: asyncio.ensure_future(self.quarantine.set_open(True)))
         else:
             asyncio.get_running_loop().call_later(0.003, lambda: done.done() or done.set_result(True))
         try:
@@ -41,18 +41,18 @@ class Server:
 async def survive(server: Server, who: int) -> bool:
     suspicion = 0
     while True:
-        async with server.turns.turn(suspicion):
+        async with server.quarantine.admitted(suspicion):
             alive = await server.visit(who)
-        if alive or server.turns.alone(suspicion):
+        if alive or server.quarantine.alone(suspicion):
             return alive
         suspicion += 1
 
 
 @pytest.mark.parametrize(("concurrency", "poison"), [(1, {2}), (4, {3, 4}), (16, {0, 7}), (64, {40})])
 async def test_only_the_culprits_fail(concurrency: int, poison: set[int]) -> None:
-    turns = Turns(concurrency)
-    server = Server(turns, poison)
-    await turns.set_open(True)
+    quarantine = Quarantine(concurrency)
+    server = Server(quarantine, poison)
+    await quarantine.set_open(True)
     slots = asyncio.Semaphore(concurrency)
 
     async def attempt(who: int) -> bool:
@@ -66,26 +66,26 @@ async def test_only_the_culprits_fail(concurrency: int, poison: set[int]) -> Non
 
 
 async def test_nobody_is_on_a_server_that_is_not_there() -> None:
-    turns = Turns(4)
+    quarantine = Quarantine(4)
     entered = asyncio.Event()
 
     async def go() -> None:
-        async with turns.turn(0):
+        async with quarantine.admitted(0):
             entered.set()
 
     waiting = asyncio.create_task(go())
     await asyncio.sleep(0)
     assert not entered.is_set()
-    await turns.set_open(True)
+    await quarantine.set_open(True)
     await asyncio.wait_for(waiting, 5)
 
 
 async def test_one_who_gives_up_waiting_blocks_nobody() -> None:
-    turns = Turns(4)
-    waiting = asyncio.create_task(turns.turn(2).__aenter__())
+    quarantine = Quarantine(4)
+    waiting = asyncio.create_task(quarantine.admitted(2).__aenter__())
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    await turns.set_open(True)
-    async with turns.turn(0):
+    await quarantine.set_open(True)
+    async with quarantine.admitted(0):
         pass

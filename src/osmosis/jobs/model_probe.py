@@ -15,7 +15,7 @@ from osmosis.records.config import EvalConfig
 from osmosis.records.plan import EvalPlan, ModelSpec
 from osmosis.records.rollout import Category, Failure, Phase
 
-from .failures import JobFailed, setup_failed
+from .job import JobFailed, setup_failed
 
 PROBE_TIMEOUT_S = 180.0
 PLATFORM_PREFIX = "osmosis/"

@@ -1,6 +1,6 @@
 """The rollout server of a run, kept alive: started, watched, and started again when it dies in the middle.
 
-Rollouts that were in flight when the server died are tried again in smaller company (`turns`), so that the one that
+Rollouts that were in flight when the server died are tried again in smaller groups (`quarantine`), so that the one that
 kills the server is told from those beside it; that one has failed. A server that keeps dying ends the run. Nothing is
 scored or stored here.
 """
@@ -26,10 +26,9 @@ from osmosis.serve.drive.client import served
 from osmosis.serve.drive.process import RolloutServerProcess, ServerStartError
 from osmosis.serve.drive.traingate import TrainGate
 
-from .failures import JobFailed, setup_failed
-from .leftovers import Leftovers
-from .log import JobLog
-from .turns import Turns
+from .commands import Leftovers
+from .job import JobFailed, JobLog, setup_failed
+from .quarantine import Quarantine
 
 STEP = "rollout-server"
 DEATHS_IN_A_ROW = 6
@@ -68,7 +67,7 @@ class _Life:
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class RolloutServer:
+class ServerSupervisor:
     """Use `running()`; `failed` then holds the `JobFailed` once the server cannot be kept alive."""
 
     def __init__(self, command: ServerCommand, log: JobLog, leftovers: Leftovers) -> None:
@@ -77,7 +76,7 @@ class RolloutServer:
         self._log = log
         self._leftovers = leftovers
         self._life: _Life | None = None
-        self._turns = Turns(1)
+        self._quarantine = Quarantine(1)
         self._deaths = 0
         self._deaths_in_a_row = 0
         self._ever_finished = False
@@ -116,7 +115,7 @@ class RolloutServer:
     @asynccontextmanager
     async def running(self, gate: TrainGate, plan: EvalPlan) -> AsyncIterator[RolloutFn]:
         """A `RolloutFn` over the started server that outlives its deaths; the server is ended at the close."""
-        self._turns = Turns(plan.concurrency)
+        self._quarantine = Quarantine(plan.concurrency)
         keeper = asyncio.create_task(self._keep(gate, plan))
         grace_s = CUT_OFF_GRACE_S
         try:
@@ -146,9 +145,9 @@ class RolloutServer:
         try:
             async with served(process.url, gate, plan, died=process.wait_died) as rollout:
                 self._life = life = _Life(rollout)
-                await self._turns.set_open(True)
+                await self._quarantine.set_open(True)
                 code = await process.wait_died()
-                await self._turns.set_open(False)
+                await self._quarantine.set_open(False)
                 lost = life.in_flight
                 if lost:
                     life.quiet.clear()
@@ -184,13 +183,13 @@ class RolloutServer:
         """One attempt at one row, over as many lives of the server as it takes to know whose fault its deaths are."""
         suspicion = 0
         while True:
-            async with self._turns.turn(suspicion):
+            async with self._quarantine.admitted(suspicion):
                 rollout = await self._on_this_life(task)
             if not _died(rollout):
                 self._deaths_in_a_row = 0
                 self._ever_finished = True
                 return rollout
-            if self._turns.alone(suspicion):
+            if self._quarantine.alone(suspicion):
                 # A culprit found is progress, unless everyone is one: then it is the server.
                 if self._ever_finished:
                     self._deaths_in_a_row = 0

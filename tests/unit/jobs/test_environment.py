@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from osmosis.base.locks import lock_if_free
-from osmosis.jobs.pruning import prune
+from osmosis.jobs.environment import prune
 
 MARKER = ".mark"
 DAY_S = 24 * 3600.0

@@ -1,24 +1,26 @@
-"""Runs one command of a stage (git, uv) in its own process group: streamed, bounded in time, killed as a whole.
-
-A command that fails is a result, not an exception; cancelling the caller kills the command and what it started.
+"""The commands of a stage (git, uv): each runs in its own process group, streamed, bounded in time, killed as a whole.
+What a job starts is also written down, so that the next attempt can end what a killed job left running. A command that
+fails is a result, not an exception.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from osmosis.base.processes import kill_group
+from osmosis.base.files import write_json
+from osmosis.base.processes import is_same, kill_group, lines_of, start_token
 
 TAIL = 200
 LINE_LIMIT = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class CommandResult:
     """How a command ended. `code` is None when its time was up; `output` is the tail of both streams."""
 
     code: int | None
@@ -38,7 +40,7 @@ async def run_command(
     timeout_s: float,
     log: Callable[[str], None] | None = None,
     started: Callable[[int], None] | None = None,
-) -> Finished:
+) -> CommandResult:
     """Runs `argv`; each line of its output goes to `log`. `started` is told the process group.
 
     Raises `OSError` when the program cannot be started at all.
@@ -59,14 +61,8 @@ async def run_command(
     stdout: list[str] = []
 
     async def read(stream: asyncio.StreamReader | None, keep: list[str] | None) -> None:
-        while stream is not None:
-            try:
-                line = await stream.readline()
-            except ValueError:  # one line longer than the limit: what is buffered is dropped
-                continue
-            if not line:
-                return
-            text = line.decode("utf-8", "replace").rstrip("\r\n")
+        assert stream is not None
+        async for text in lines_of(stream):
             if keep is not None:
                 keep.append(text)
             tail.append(text)
@@ -83,4 +79,40 @@ async def run_command(
         # Also after a normal end: a build backend may have left a child behind.
         kill_group(process.pid)
         await process.wait()
-    return Finished(code=code, output="\n".join(tail), stdout="\n".join(stdout))
+    return CommandResult(code=code, output="\n".join(tail), stdout="\n".join(stdout))
+
+
+PROCESSES_FILE = "processes.json"
+
+
+class Leftovers:
+    """The list in `<work folder>/processes.json`."""
+
+    def __init__(self, work_dir: Path) -> None:
+        self._path = work_dir / PROCESSES_FILE
+        self._known: dict[int, str] = {}
+
+    def add(self, pid: int | None) -> None:
+        """Remembers the process group led by `pid`."""
+        if pid is not None and (started := start_token(pid)):
+            self._known = {p: s for p, s in self._known.items() if is_same(p, s)}
+            self._known[pid] = started
+            self._write()
+
+    def end_all(self) -> int:
+        """Kills what an earlier attempt left, by process group. Returns how many there were."""
+        try:
+            listed = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return 0
+        ended = 0
+        for pid, started in listed.items():
+            if is_same(int(pid), started):
+                kill_group(int(pid))
+                ended += 1
+        self._known = {}
+        self._write()
+        return ended
+
+    def _write(self) -> None:
+        write_json(self._path, self._known)

@@ -1,20 +1,81 @@
-"""From what uv printed to one sentence: which dependency of which file could not be installed, and what to do.
-
-It only reads text that uv wrote; anything it does not recognise is shown as it is.
+"""How a job deals with uv: which Python it is given, and what its errors mean. The Python that runs the job is taken
+unless the rollout forbids it; another one is only looked for on this machine, none is ever downloaded. Errors are read
+from what uv prints: which dependency of which file could not be installed, and what to do. What is not recognised is
+shown as it is.
 """
 
 from __future__ import annotations
 
+import platform
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from osmosis.records.rollout import Category
 
-from .command import Finished
-from .failures import TAIL_LINES, JobFailed, setup_failed
+from .commands import CommandResult, run_command
+from .job import TAIL_LINES, JobFailed, setup_failed
 from .project import RolloutProject
+
+FIND_TIMEOUT_S = 60.0
+VERSION_OF = "import platform; print(platform.python_version())"
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python on this machine."""
+
+    path: Path
+    version: str
+
+
+async def choose_interpreter(
+    requires: SpecifierSet, *, where: str, uv: str, environ: Mapping[str, str], cwd: Path
+) -> Interpreter:
+    """The running Python if `requires` allows it, else one found on PATH. `environ` is uv's.
+
+    Raises `JobFailed` when this machine has none; `where` names the file that asks for it.
+    """
+    running = platform.python_version()
+    if requires.contains(running, prereleases=True):
+        return Interpreter(Path(sys.executable), running)
+    named = await run_command(
+        (uv, "python", "find", "--no-project", "--system", str(requires)),
+        cwd=cwd,
+        environ=environ,
+        timeout_s=FIND_TIMEOUT_S,
+    )
+    on_path = [Path(line) for line in named.stdout.splitlines()[-1:]] if named.ok else []
+    for path in (*on_path, *_beside_ours()):
+        version = await run_command(
+            (str(path), "-I", "-c", VERSION_OF), cwd=cwd, environ=environ, timeout_s=FIND_TIMEOUT_S
+        )
+        if version.ok and requires.contains(version.stdout.strip(), prereleases=True):
+            return Interpreter(path, version.stdout.strip())
+    raise setup_failed(
+        f"{where}: [project].requires-python is {str(requires)!r}: this machine has Python {running}, none that fits",
+        fix="install such a Python where the platform runs, or widen requires-python",
+        category=Category.UNKNOWN,
+        tail=named.output,
+    )
+
+
+def _beside_ours() -> list[Path]:
+    """Pythons in sibling folders of the running one, as version managers lay them out; oldest first, because the
+    lower bound of a range is what its author is likeliest to have tried."""
+    found = []
+    for folder in Path(sys.base_prefix).parent.iterdir():
+        numbers = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", folder.name)
+        python = folder / "bin" / "python3"
+        if numbers and python.exists():
+            found.append((tuple(int(n or 0) for n in numbers.groups()), python))
+    return [python for _, python in sorted(found)]
+
 
 _NETWORK = re.compile(
     r"error sending request|dns error|failed to lookup address|connection refused|tcp connect error|"
@@ -30,7 +91,7 @@ def no_network(output: str) -> bool:
     return bool(_NETWORK.search(output))
 
 
-def explain(done: Finished, project: RolloutProject, arguments: Sequence[str], *, timeout_s: float) -> JobFailed:
+def explain(done: CommandResult, project: RolloutProject, arguments: Sequence[str], *, timeout_s: float) -> JobFailed:
     """The failure behind a uv command that did not succeed."""
     tail = "\n".join(done.output.splitlines()[-TAIL_LINES:])
     if done.code is None:

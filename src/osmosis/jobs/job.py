@@ -1,0 +1,126 @@
+"""A job as all its stages see it: the spec, how far it is, whether it should stop, where to write, and how to say that
+it cannot go on. Every stage raises `JobFailed`, and only `runner` makes a result of it; a failed rollout is
+none of these: that is data, and the run goes on. Each line of the log is redacted here, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+
+from osmosis.base.redact import Redactor
+from osmosis.errors import OsmosisError
+from osmosis.records.report import Report
+from osmosis.records.rollout import Category, Failure, Phase
+from osmosis.records.run import JobSpec, LogLine, Progress, Stage
+
+from .commands import Leftovers
+
+if TYPE_CHECKING:
+    from .reporter import Reporter
+
+TAIL_LINES = 30
+
+
+class JobFailed(OsmosisError):
+    """A stage of a job failed for good; `failure` says where, why and what to do next."""
+
+    code = "JOB_FAILED"
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message, hint=failure.fix)
+        self.failure = failure
+
+
+def setup_failed(
+    message: str,
+    *,
+    fix: str | None = None,
+    category: Category = Category.AGENT_ERROR,
+    tail: str | None = None,
+) -> JobFailed:
+    """A failure before the first rollout. `tail` is the last output of whatever failed (uv, git, the server)."""
+    return JobFailed(Failure(phase=Phase.SETUP, category=category, message=message, traceback=tail or None, fix=fix))
+
+
+Level = Literal["debug", "info", "warning", "error"]
+MAX_LINE = 8000
+
+
+class JobLog:
+    """Where stages write. `redact` removes secret values from a text; `sinks` receive each finished line."""
+
+    def __init__(self, redact: Callable[[str], str] | None = None, *sinks: Callable[[LogLine], None]) -> None:
+        self._redact = redact or (lambda text: text)
+        self._sinks = list(sinks)
+
+    def add_sink(self, sink: Callable[[LogLine], None]) -> None:
+        self._sinks.append(sink)
+
+    def write(self, step: str, message: str, level: Level = "info") -> None:
+        """One line. Very long lines are cut, after redaction, so a cut never uncovers half a secret."""
+        text = self._redact(message.rstrip("\n"))
+        if len(text) > MAX_LINE:
+            text = f"{text[:MAX_LINE]} ... ({len(text) - MAX_LINE} more characters)"
+        line = LogLine(level=level, step=step, message=text)
+        for sink in self._sinks:
+            sink(line)
+
+    def stream(self, step: str, level: Level = "info") -> Callable[[str], None]:
+        """A callback that writes each line it is given under `step`."""
+        return lambda line: self.write(step, line, level)
+
+
+@dataclass(slots=True)
+class JobContext:
+    """One job. `environ` is the job's own environment: `[env]` and secrets included."""
+
+    spec: JobSpec
+    environ: Mapping[str, str]
+    log: JobLog
+    reporter: Reporter
+    redactor: Redactor
+    leftovers: Leftovers
+    progress: Progress = field(default_factory=lambda: Progress(stage=Stage.CHECKOUT))
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the progress says something new."""
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the person, or the platform, wants the job to end: what is in flight finishes."""
+
+    @property
+    def work_dir(self) -> Path:
+        return Path(self.spec.work_dir)
+
+    @property
+    def cache_dir(self) -> Path:
+        return Path(self.spec.cache_dir)
+
+    def enter(self, stage: Stage, message: str) -> None:
+        """Says which stage begins."""
+        self.progress.stage = stage
+        self.changed.set()
+        self.log.write(stage.value, message)
+
+    def advance(self, completed: int, total: int, report: Report | None = None) -> None:
+        """Says how far the rollouts are."""
+        self.progress.completed = completed
+        self.progress.total = total
+        if report is not None:
+            self.progress.report = report
+        self.changed.set()
+
+
+def secret_values(spec: JobSpec, environ: Mapping[str, str], token: str) -> Iterable[str]:
+    """Every value that must not be written anywhere."""
+    yield token
+    for name in spec.secret_names:
+        if name in environ:
+            yield environ[name]
+    if spec.config.advanced.api_key_env:
+        yield environ.get(spec.config.advanced.api_key_env, "")
+    if password := urlsplit(spec.repository).password:
+        yield password
