@@ -7,7 +7,7 @@ from typing import Any
 
 from ..engine.rubrics.conversations import RubricRecord
 from ..engine.rubrics.rubric_files import RubricConfig
-from ..engine.rubrics.rubric_run import RubricJob, judge_once
+from ..engine.rubrics.rubric_run import ask_function
 from ..sdk.judge import evaluate_rubric
 from ..sdk.judge_result import background
 
@@ -24,6 +24,5 @@ class RubricEvaluator:
 
     def run(self, config: RubricConfig, record: RubricRecord) -> dict[str, Any]:
         """`score`, `explanation` and `raw`; raises what the function raises."""
-        job = RubricJob(config, [record], function=self._function)
-        score, explanation, raw, _ = background.run(judge_once(job, record))
+        score, explanation, raw = background.run(ask_function(config, record, self._function))
         return {"score": score, "explanation": explanation, "raw": raw}

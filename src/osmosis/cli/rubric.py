@@ -15,16 +15,28 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from ..base.paths import cache_dir
+from ..engine.loader import load_object
+from ..engine.rubrics.conversations import load_rubric_records, read_json_lines
+from ..engine.rubrics.rubric_files import RubricConfig, load_rubric_configs, load_rubric_suite
+from ..engine.rubrics.rubric_report import Baseline, build_report, write_json
+from ..engine.rubrics.rubric_run import (
+    RubricJob,
+    RubricRun,
+    check_resumable,
+    judged_already,
+    run_rubric,
+    runs_folder,
+)
 from ..errors import UsageError, ValidationError
+from ..sdk.judge_model import info_of, resolve_judge
 from .context import AppContext, current
 from .output import Column, DetailResult, ListResult, NextStep, Result, clean
-
-if TYPE_CHECKING:
-    from ..engine.rubrics.rubric_run import RubricJob, RubricRun
+from .rubric_show import draw_records, draw_report, draw_rubrics
 
 CONFIG_NAME = "rubric_configs.yaml"
 _PREVIEWED = (".yaml", ".yml", ".jsonl")
@@ -63,12 +75,6 @@ def eval_rubric(
         osmosis eval-rubric -r tone -d data.jsonl -n 3 -o out/tone.json --baseline old.json
         osmosis eval-rubric -r tone -d data.jsonl --rubric-fn my_rubrics:judge_tone
     """
-    from ..engine.rubrics.conversations import load_rubric_records
-    from ..engine.rubrics.rubric_files import load_rubric_suite
-    from ..engine.rubrics.rubric_report import Baseline
-    from ..engine.rubrics.rubric_run import RubricJob
-    from ..sdk.judge_model import resolve_judge
-
     ctx = current()
     if not rubric.strip():
         raise UsageError("--rubric is empty", hint="give the id of a rubric in the config file")
@@ -86,8 +92,6 @@ def eval_rubric(
     target = _target(ctx, output, chosen.id)
     job = RubricJob(chosen, records, number, concurrency, function, timeout, ctx.environ)
     runs = _judge(ctx, job, target, resume=resume and _resumable(output, target))
-    from ..engine.rubrics.rubric_report import build_report, write_json
-
     report = build_report(job, runs, config_path=config_path, data_path=data_path, baseline=compared)
     if output is None or not Path(output).suffix:
         report["output_identifier"] = target.stem.rpartition("_")[2]
@@ -118,12 +122,6 @@ def rubric(
         osmosis eval rubric -d conversations.jsonl -r "Names the capital." --model openai/gpt-5-mini
         osmosis eval rubric -d rollouts.jsonl -r @rubric.txt --model judge --base-url http://127.0.0.1:8000/v1
     """
-    from ..engine.rubrics.conversations import load_rubric_records
-    from ..engine.rubrics.rubric_files import RubricConfig
-    from ..engine.rubrics.rubric_report import build_report, write_json
-    from ..engine.rubrics.rubric_run import RubricJob
-    from ..sdk.judge_model import resolve_judge
-
     ctx = current()
     data_path = _existing(ctx, data, "--data")
     text, source = _rubric_text(ctx, rubric)
@@ -189,7 +187,6 @@ def _find_config(ctx: AppContext, given: str | None, data: Path) -> Path:
 
 
 def _load_function(ctx: AppContext, path: str) -> Callable[..., Any]:
-    from ..engine.loader import load_object
 
     # A person's function reads its keys from the process: what the env file says has to be there.
     for name, value in ctx.environ.items():
@@ -221,7 +218,6 @@ def _check_bounds(low: float, high: float) -> None:
 
 
 def _judge_info(model: str, base_url: str | None, api_key: str | None, api_key_env: str | None) -> dict[str, Any]:
-    from ..sdk.judge_model import info_of
 
     if not model.strip():
         raise UsageError("--model is empty", hint="write provider/model, such as openai/gpt-5-mini")
@@ -233,8 +229,6 @@ def _judge_info(model: str, base_url: str | None, api_key: str | None, api_key_e
 def _target(ctx: AppContext, output: str | None, rubric_id: str) -> Path:
     """The report's file; a folder or nothing gets `rubric_eval_result_<unix seconds>.json`."""
     if output is None:
-        from ..base.paths import cache_dir
-
         slug = re.sub(r"[^A-Za-z0-9_-]+", "_", rubric_id).strip("_").lower() or "rubric"
         folder = cache_dir(ctx.environ) / "eval_result" / slug
     else:
@@ -253,35 +247,25 @@ def _target(ctx: AppContext, output: str | None, rubric_id: str) -> Path:
 def _resumable(output: str | None, target: Path) -> bool:
     if output is None or not Path(output).suffix:
         raise UsageError("--resume needs the report file of the run to go on with", hint="-o path/to/report.json")
-    if not _runs_path(target).is_file():
-        raise ValidationError(f"nothing to resume: there is no {_runs_path(target)}", hint="leave --resume out")
+    check_resumable(target)
     return True
-
-
-def _runs_path(target: Path) -> Path:
-    return target.with_name(f"{target.stem}.runs.jsonl")
 
 
 # -- the run -----------------------------------------------------------------------------------------------------
 
 
 def _judge(ctx: AppContext, job: RubricJob, target: Path, *, resume: bool) -> list[RubricRun]:
-    from ..engine.rubrics.rubric_run import RunFile, run_rubric
-
-    results = RunFile(_runs_path(target), resume=resume)
-    missing = len(job.missing(results.runs))
-    total = len(job.records) * job.number
-    if missing < total:
-        ctx.output.say(f"{total - missing} of {total} judgements are there already")
+    folder = runs_folder(target)
+    done = judged_already(job, folder) if resume else 0
+    if done:
+        ctx.output.say(f"{done} of {job.total} judgements are there already")
     try:
-        with _progress(ctx, total, total - missing) as advance:
-            return asyncio.run(run_rubric(job, results, on_run=advance))
+        with _progress(ctx, job.total, done) as advance:
+            return asyncio.run(run_rubric(job, folder, resume=resume, on_run=advance))
     except KeyboardInterrupt:
-        done = total - len(job.missing(results.runs))
-        ctx.output.say(f"{done} of {total} judgements are kept; go on with: --resume -o {target}", style="yellow")
+        done = judged_already(job, folder)
+        ctx.output.say(f"{done} of {job.total} judgements are kept; go on with: --resume -o {target}", style="yellow")
         raise
-    finally:
-        results.close()
 
 
 @contextmanager
@@ -300,7 +284,6 @@ def _progress(ctx: AppContext, total: int, done: int) -> Iterator[Callable[[Rubr
 def _result(
     report: dict[str, Any], job: RubricJob, target: Path, again: list[str], *, fail_on_any: bool = False
 ) -> DetailResult:
-    from .rubric_show import draw_report
 
     overall = report["overall_statistics"]
     failed, total = overall["failure_count"], overall["total_runs"]
@@ -320,8 +303,6 @@ def _result(
 
 
 def _preview_records(file: Path, limit: int | None) -> ListResult:
-    from ..engine.rubrics.conversations import read_json_lines
-    from .rubric_show import draw_records
 
     rows = [
         {"index": number, "line": line, "record": record}
@@ -340,8 +321,6 @@ def _preview_records(file: Path, limit: int | None) -> ListResult:
 
 
 def _preview_rubrics(ctx: AppContext, file: Path, limit: int | None) -> ListResult:
-    from ..engine.rubrics.rubric_files import load_rubric_configs
-    from .rubric_show import draw_rubrics
 
     parsed = load_rubric_configs(file)
     if not parsed:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from rich.console import Console
 from rich.text import Text
 
+from ..engine.rubrics.rubric_run import RubricJob
 from .output import clean
-
-if TYPE_CHECKING:
-    from ..engine.rubrics.rubric_run import RubricJob
 
 _STATISTICS = ("average", "variance", "stdev", "min", "max")
 

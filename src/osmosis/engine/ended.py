@@ -12,7 +12,7 @@ from pydantic import ValidationError as PydanticError
 from osmosis.records.rollout import Category, Failure, Message, ModelCall, Phase, Rollout, RolloutStatus, Score
 
 from .rollout_model import sum_usage
-from .scoring import as_number
+from .score_result import as_number
 from .task import Task
 
 REWARD = "reward"

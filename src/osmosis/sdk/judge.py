@@ -55,7 +55,10 @@ _READS = 2
 
 
 class Judge:
-    """A judge that is asked many times: one connection, one key. `async with Judge(model_info) as judge:`."""
+    """A judge that is asked many times: one connection, made at the first question, and one key.
+
+    `async with Judge(model_info) as judge:`, or `close()` at the end.
+    """
 
     def __init__(
         self,
@@ -72,14 +75,24 @@ class Judge:
         self._schema_refused = False
 
     async def __aenter__(self) -> Judge:
-        judge = self.resolved
-        try:
-            self._model = open_model(judge.spec, api_key=judge.api_key, retry=self._retry, timeout_s=judge.timeout_s)
-        except ModelError as exc:
-            raise self._error(exc) from exc
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _opened(self) -> Model:
+        if self._model is None:
+            judge = self.resolved
+            try:
+                self._model = open_model(
+                    judge.spec, api_key=judge.api_key, retry=self._retry, timeout_s=judge.timeout_s
+                )
+            except ModelError as exc:
+                raise self._error(exc) from exc
+        return self._model
+
+    async def close(self) -> None:
+        """Lets go of the connection; the next question makes a new one."""
         if self._model is not None:
             await self._model.close()
             self._model = None
@@ -104,18 +117,17 @@ class Judge:
         raise AssertionError("unreachable: the last read returns or raises")
 
     async def _complete(self, question: Question) -> Completion:
-        if self._model is None:
-            raise RuntimeError("the judge is not open: use `async with Judge(model_info) as judge:`")
+        model = self._opened()
         messages = question.messages()
         if not self._schema_refused:
             try:
-                return await self._model.complete(ChatRequest(messages, params={"response_format": self._format()}))
+                return await model.complete(ChatRequest(messages, params={"response_format": self._format()}))
             except ModelError as exc:
                 if exc.category != Category.BAD_REQUEST.value or "format" not in str(exc).lower():
                     raise self._error(exc) from exc
                 self._schema_refused = True
         try:
-            return await self._model.complete(ChatRequest(messages))
+            return await model.complete(ChatRequest(messages))
         except ModelError as exc:
             raise self._error(exc) from exc
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from osmosis.cli.main import main
+from osmosis.engine.journal import Journal
 from osmosis.engine.rubrics.conversations import load_rubric_records
 from osmosis.engine.rubrics.rubric_files import load_rubric_configs, load_rubric_suite
 from osmosis.engine.rubrics.rubric_report import Baseline, build_report, summarise
-from osmosis.engine.rubrics.rubric_run import RubricJob, RunFile, run_rubric
+from osmosis.engine.rubrics.rubric_run import RubricJob, judged_already, run_rubric, stored_runs
 from osmosis.errors import ValidationError
 
 RUBRICS = """\
@@ -151,7 +153,7 @@ class TestRun:
         first = report["records"][0]
         assert (first["id"], first["record_index"], first["runs"][1]["run_index"]) == ("c1", 1, 2)
         assert "output_identifier" not in report
-        assert len((folder / "out" / "r.runs.jsonl").read_text().splitlines()) == 4
+        assert len((folder / "out" / "r.run" / "rollouts.jsonl").read_text().splitlines()) == 4
         assert data(capsys)["output_path"] == str(folder / "out" / "r.json")
 
     def test_where_reports_go(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,6 +180,7 @@ class TestRun:
             "import pathlib\n"
             "def fails(solution_str, ground_truth, extra_info):\n    raise RuntimeError('no judge today')\n"
             "def flaky(solution_str, ground_truth, extra_info):\n"
+            f"    with open({str(folder / 'asked')!r}, 'a') as asked: asked.write(solution_str + chr(10))\n"
             "    if 'rude' in solution_str and not pathlib.Path('ready').exists(): raise RuntimeError('not yet')\n"
             "    return 0.5\n"
         )
@@ -193,12 +196,13 @@ class TestRun:
         assert "no judge today" in shown["records"][0]["runs"][0]["error"]
         assert run(folder, *base, "mine:flaky") == 0
         capsys.readouterr()
-        lines = (folder / "r.runs.jsonl").read_text().splitlines()
-        assert [json.loads(line)["status"] for line in lines].count("error") == 1
+        report = json.loads((folder / "r.json").read_text())
+        assert [run["status"] for record in report["records"] for run in record["runs"]] == ["success", "error"]
+        asked = (folder / "asked").read_text()
         assert run(folder, *base, "mine:flaky", "--resume") == 0
         assert data(capsys)["overall_statistics"]["failure_count"] == 1
-        # One more line, for the failed one alone: the scored one was kept.
-        assert len((folder / "r.runs.jsonl").read_text().splitlines()) == 3
+        # Asked once more, for the failed one alone: the scored one was kept.
+        assert (folder / "asked").read_text() == asked + "rude\n"
 
     @pytest.mark.parametrize(
         "words",
@@ -214,7 +218,7 @@ class TestRun:
     )
     def test_refused_before_anything_is_spent(self, folder: Path, words: list[str]) -> None:
         assert run(folder, "eval-rubric", "-d", "data.jsonl", *words) in (1, 2)
-        assert not list(folder.rglob("*.runs.jsonl"))
+        assert not list(folder.rglob("rollouts.jsonl"))
 
     def test_rubric_on_the_command_line(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (folder / "chat.jsonl").write_text(
@@ -281,35 +285,55 @@ async def test_runs_are_kept_when_a_session_is_cut_off(folder: Path) -> None:
 
     config = load_rubric_suite(folder / "rubric_configs.yaml").get("tone")
     job = RubricJob(config, load_rubric_records(folder / "data.jsonl", "tone"), concurrency=1, function=function)
-    path = folder / "r.runs.jsonl"
-    results = RunFile(path, resume=False)
-    task = asyncio.create_task(run_rubric(job, results))
+    run_folder = folder / "r.run"
+    task = asyncio.create_task(run_rubric(job, run_folder))
     await started.wait()
+    while not judged_already(job, run_folder):  # noqa: ASYNC110 - the disk tells, not the event loop
+        await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    results.close()
-    with path.open("ab") as torn:
-        torn.write(b'{"record_index": 3, "run_')
+    with (run_folder / "rollouts.jsonl").open("ab") as torn:
+        torn.write(b'{"row_index": 2, "att')
     hold.set()
-    again = RunFile(path, resume=True)
-    assert list(again.runs) == [(1, 1)]
+    kept = stored_runs(job, Journal(run_folder))
+    assert [(run.record_index, run.run_index) for run in kept] == [(1, 1)]
     seen: list[int] = []
-    runs = await run_rubric(job, again, on_run=lambda one: seen.append(one.record_index))
-    again.close()
+    runs = await run_rubric(job, run_folder, resume=True, on_run=lambda one: seen.append(one.record_index))
     assert seen == [3]
     assert summarise(runs)["success_count"] == 2
     report = build_report(job, runs, config_path=Path("c"), data_path=Path("d"))
     assert [len(record["runs"]) for record in report["records"]] == [1, 1]
 
 
-def test_results_of_changed_inputs_are_not_reused(folder: Path) -> None:
+async def test_results_of_changed_inputs_are_not_reused(folder: Path) -> None:
     suite = load_rubric_suite(folder / "rubric_configs.yaml")
     records = load_rubric_records(folder / "data.jsonl", "tone")
     job = RubricJob(suite.get("tone"), records)
-    results = RunFile(folder / "x.runs.jsonl", resume=False)
-    asyncio.run(run_rubric(job, results))
-    assert job.missing(results.runs) == []
-    assert len(RubricJob(suite.get("facts"), records).missing(results.runs)) == 2
-    assert len(RubricJob(suite.get("tone"), records, number=2).missing(results.runs)) == 2
-    results.close()
+    assert len(await run_rubric(job, folder / "x.run")) == 2
+    assert judged_already(job, folder / "x.run") == 2
+    assert judged_already(RubricJob(suite.get("facts"), records), folder / "x.run") == 0
+    assert judged_already(RubricJob(suite.get("tone"), records, number=2), folder / "x.run") == 2
+    changed = [replace(records[0], payload={**records[0].payload, "ground_truth": "else"}), records[1]]
+    assert judged_already(RubricJob(suite.get("tone"), changed), folder / "x.run") == 1
+
+
+def test_a_run_of_an_earlier_version_is_refused_in_words(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "r.runs.jsonl").write_text('{"record_index": 1, "run_index": 1}\n')
+    assert run(folder, "eval-rubric", "-r", "tone", "-d", "data.jsonl", "-o", "r.json", "--resume") == 1
+    assert "was written by an earlier version" in capsys.readouterr().err
+    assert not (folder / "r.json").exists()
+
+
+def test_a_report_keeps_what_the_judge_said_and_used(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "eval-rubric", "-r", "tone", "-d", "data.jsonl", "-o", "r.json") == 0
+    report = json.loads((folder / "r.json").read_text())
+    judged = report["records"][0]["runs"][0]
+    assert judged["raw"]["choices"][0]["message"]["content"]
+    assert judged["explanation"]
+    spent = [one["usage"]["prompt_tokens"] for record in report["records"] for one in record["runs"]]
+    assert report["usage"]["prompt_tokens"] == sum(spent) > 0
+    assert list(judged) == [
+        *("run_index", "status", "started_at", "completed_at", "duration_seconds", "score", "explanation"),
+        *("preview", "error", "raw", "usage"),
+    ]

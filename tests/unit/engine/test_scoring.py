@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from osmosis.engine.pool import DaemonPool
-from osmosis.engine.scoring import FunctionScorer, as_number, load_scorers, run_score, solution_of
+from osmosis.engine.score_result import as_number, run_score, solution_of
+from osmosis.engine.scoring import FunctionScorer, load_scorers
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Rollout, RolloutStatus, Usage
 from osmosis.sdk.judge_result import count_usage

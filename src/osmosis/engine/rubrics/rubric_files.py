@@ -10,14 +10,15 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from osmosis.errors import ValidationError
 from osmosis.sdk.judge_model import ModelInfo
 
 from .conversations import digest_of, is_number, read_text
+
+if TYPE_CHECKING:
+    import yaml
 
 SUPPORTED_VERSION = 1
 _ENTRY_KEYS = frozenset(
@@ -147,6 +148,8 @@ class _Reading:
         self.warnings: list[str] = []
         self._seen: dict[str, int] = {}
         self._versions: set[int | None] = set()
+        import yaml
+
         try:
             self._nodes = list(yaml.compose_all(read_text(path), Loader=yaml.SafeLoader))
         except yaml.YAMLError as exc:
@@ -171,7 +174,7 @@ class _Reading:
         for position, node in enumerate(self._nodes):
             if node is None:
                 continue
-            defaults = self._defaults(node) if isinstance(node, yaml.MappingNode) else {}
+            defaults = self._defaults(node) if _is_mapping(node) else {}
             for entry in self._walk(node, ""):
                 label = entry.label or f"document[{position}]"
                 yield _Entry(label, entry.value, entry.line, entry.lines), defaults
@@ -199,7 +202,7 @@ class _Reading:
 
     def _walk(self, node: yaml.Node, label: str) -> Iterator[_Entry]:
         line = node.start_mark.line + 1
-        if isinstance(node, yaml.MappingNode):
+        if _is_mapping(node):
             value = _plain(node)
             if isinstance(value.get("rubric"), str):
                 yield _Entry(label, value, line, _lines(node))
@@ -208,7 +211,7 @@ class _Reading:
                 key = str(key_node.value)
                 if not key.startswith("default_"):
                     yield from self._walk(child, f"{label}.{key}" if label else key)
-        elif isinstance(node, yaml.SequenceNode):
+        elif isinstance(node.value, list):
             for position, child in enumerate(node.value):
                 yield from self._walk(child, f"{label}[{position}]")
 
@@ -298,7 +301,15 @@ class _Problems:
         self._reading.issue(self.line(key), f"{self._entry.label}.{key}", message, fatal=fatal)
 
 
+def _is_mapping(node: yaml.Node) -> TypeGuard[yaml.MappingNode]:
+    import yaml
+
+    return isinstance(node, yaml.MappingNode)
+
+
 def _plain(node: yaml.Node) -> Any:
+    import yaml
+
     return yaml.SafeLoader("").construct_object(node, deep=True)
 
 

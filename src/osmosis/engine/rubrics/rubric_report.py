@@ -26,7 +26,7 @@ STATISTICS = ("average", "variance", "stdev", "min", "max")
 def summarise(runs: Iterable[RubricRun]) -> dict[str, Any]:
     """Population statistics over the scored runs; all 0.0 when there is none."""
     runs = list(runs)
-    scores = [run.score for run in runs if run.score is not None and run.status == "success"]
+    scores = [run.score for run in runs if run.score is not None]
     figures = dict.fromkeys(STATISTICS, 0.0)
     if scores:
         figures = {
@@ -80,7 +80,7 @@ def build_report(
 
 
 def _record_block(record: RubricRecord, runs: list[RubricRun]) -> dict[str, Any]:
-    hidden = ("record_index", "digest")
+    hidden = ("record_index",)
     return {
         "id": record.id,
         "record_index": record.index,

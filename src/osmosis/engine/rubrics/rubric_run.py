@@ -1,43 +1,51 @@
-"""Judges records with a rubric: several at once, every result on disk before it counts, resumable.
+"""A rubric run: every record of a file is a recorded rollout, judged by one rubric, through the engine's one loop.
 
-A run that failed says why and is no score. The report is made from the results file alone, so an interrupted
-session loses nothing that was paid for.
+What was judged is in the run's journal before it counts, so an interrupted or partly failed run is taken up again and
+only what is missing, failed or changed is asked for. A judgement that failed says why and is no score.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import json
 import math
-import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from osmosis.errors import OsmosisError, ValidationError
-from osmosis.records.base import utc_now
-from osmosis.records.rollout import Usage
-from osmosis.sdk.classify import describe
-from osmosis.sdk.deadline import contained
-from osmosis.sdk.judge import Judge, collect_judge_usage, make_question
+from osmosis.base.redact import Redactor
+from osmosis.datasets.scan import row_hash
+from osmosis.errors import ValidationError
+from osmosis.records.dataset import Row
+from osmosis.records.plan import EvalPlan, ModelSpec, Timeouts
+from osmosis.records.report import Report
+from osmosis.records.rollout import Rollout, Score, Usage
+from osmosis.sdk.judge import Judge, make_question
 from osmosis.sdk.judge_model import key_variable
+from osmosis.sdk.judge_prompt import Question
 from osmosis.sdk.signatures import is_async
 from osmosis.sdk.threads import in_thread
 from osmosis.sdk.types import json_safe
 
+from ..evaluate import Options, evaluate
+from ..journal import Journal, KeySet
+from ..observer import Silent
+from ..recorded import answered
+from ..resume import ResumePlan, plan_resume
+from ..score_result import run_score
 from .conversations import RubricRecord, digest_of
 from .rubric_files import RubricConfig
 
-OnRun = Callable[["RubricRun"], None]
+SCORE = "rubric"
+_RAW = "raw"
+_EARLIER = ".runs.jsonl"
 
 
 @dataclass(frozen=True)
 class RubricRun:
-    """One judgement of one record."""
+    """One judgement of one record, as reports show it."""
 
     record_index: int
     run_index: int
@@ -53,52 +61,13 @@ class RubricRun:
     error: str | None = None
     raw: Any = None
     usage: dict[str, Any] = field(default_factory=dict)
-    digest: str = ""
-    """Of the rubric and the record it belongs to."""
 
     @property
     def scored(self) -> bool:
-        return self.status == "success" and self.score is not None
+        return self.score is not None
 
 
-class RunFile:
-    """The results file: one JSON line per run, on disk before `append` returns."""
-
-    def __init__(self, path: Path, *, resume: bool) -> None:
-        self.path = path
-        self.runs: dict[tuple[int, int], RubricRun] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if resume and path.is_file():
-            self._read()
-        self._handle = path.open("ab" if resume else "wb")
-
-    def _read(self) -> None:
-        whole = self.path.read_bytes()
-        good = whole.rfind(b"\n") + 1
-        if good < len(whole):
-            # A crash in the middle of a line: what follows must not be glued to it.
-            os.truncate(self.path, good)
-        for line in whole[:good].splitlines():
-            try:
-                run = RubricRun(**json.loads(line))
-            except (ValueError, TypeError) as exc:
-                raise ValidationError(f"{self.path} is no results file of a rubric run: {exc}") from exc
-            self.runs[(run.record_index, run.run_index)] = run
-
-    def append(self, run: RubricRun) -> None:
-        """Keeps a run, durably."""
-        line = json.dumps(run.__dict__, ensure_ascii=False, default=str, allow_nan=False)
-        self._handle.write(line.encode() + b"\n")
-        self._handle.flush()
-        os.fsync(self._handle.fileno())
-        self.runs[(run.record_index, run.run_index)] = run
-
-    def close(self) -> None:
-        self._handle.close()
-
-
-Scorer = Callable[[RubricRecord], Awaitable[tuple[float, "str | None", Any, Usage]]]
-"""One judgement: score, explanation, raw, usage; raises when there is none."""
+OnRun = Callable[[RubricRun], None]
 
 
 @dataclass
@@ -117,20 +86,198 @@ class RubricJob:
     environ: Mapping[str, str] | None = None
     """Where the judge's key is looked up; the process's environment by default."""
 
-    def missing(self, done: dict[tuple[int, int], RubricRun]) -> list[tuple[RubricRecord, int]]:
-        """What has no scored run yet that still belongs to this rubric and record."""
-        wanted = [(record, run) for record in self.records for run in range(1, self.number + 1)]
-        return [
-            (record, run)
-            for record, run in wanted
-            if not ((found := done.get((record.index, run))) and found.scored and found.digest == self.digest(record))
-        ]
+    @property
+    def total(self) -> int:
+        return len(self.records) * self.number
 
-    def digest(self, record: RubricRecord) -> str:
-        parts = [self.config.digest(), record.digest()]
+    def plan(self) -> EvalPlan:
+        """The run as the engine's loop knows it."""
+        info = self.config.model_info
+        return EvalPlan(
+            name=self.config.id,
+            agent="recorded",
+            model=ModelSpec.parse(f"{info.get('provider')}/{info.get('model')}"),
+            dataset="records",
+            attempts=self.number,
+            concurrency=self.concurrency,
+            score_fns=[SCORE],
+            timeouts=Timeouts(agent_s=None, score_s=None),
+        )
+
+    def rows(self) -> list[Row]:
+        return [Row(index=record.index - 1, data=record.payload, line=record.line) for record in self.records]
+
+    def hashes(self) -> dict[str, str]:
+        """What a judgement depends on, beside its record: whoever judges, which is what runs here."""
+        parts = [self.config.digest()]
         if self.function is not None:
             parts.append(_code_digest(self.function))
-        return "-".join(parts)
+        return {"agent": "-".join(parts)}
+
+
+def runs_folder(report: Path) -> Path:
+    """Where the run behind a report file keeps its journal."""
+    return report.with_name(f"{report.stem}.run")
+
+
+def check_resumable(report: Path) -> None:
+    """`ValidationError` when there is no run behind this report file, or only one of an earlier version."""
+    if Journal(runs_folder(report)).exists:
+        return
+    earlier = report.with_name(f"{report.stem}{_EARLIER}")
+    if earlier.is_file():
+        raise ValidationError(
+            f"{earlier} was written by an earlier version, whose runs cannot be resumed",
+            hint="leave --resume out: everything is judged again, and that file stays as it is",
+        )
+    raise ValidationError(f"nothing to resume: there is no {runs_folder(report)}", hint="leave --resume out")
+
+
+def judged_already(job: RubricJob, folder: Path) -> int:
+    """How many scored judgements of this rubric and these records the run holds."""
+    return _compared(job, Journal(folder)).reuse
+
+
+async def run_rubric(
+    job: RubricJob, folder: Path, *, resume: bool = False, on_run: OnRun | None = None
+) -> list[RubricRun]:
+    """Judges every record `number` times; all judgements in order of record and run.
+
+    `resume` keeps what is judged already and still fits; without it, what the folder holds is judged again. Cancelling
+    keeps what is finished.
+    """
+    key = str(job.config.model_info.get("api_key") or "")
+    journal = Journal(folder, redactor=Redactor([key]))
+    journal.lock()
+    try:
+        if resume:
+            found = _compared(job, journal)
+            journal.drop(KeySet([*found.rerun, *found.retry]))
+        else:
+            for left in (journal.run_path, journal.rollouts_path, journal.report_path):
+                left.unlink(missing_ok=True)
+        scorer = RecordScorer(job)
+        texts = {record.index - 1: record.solution for record in job.records}
+        try:
+            await evaluate(
+                job.plan(),
+                job.rows(),
+                answered(texts),
+                scorers=[scorer],
+                journal=journal,
+                observer=_Told(job, on_run),
+                options=Options(hashes=job.hashes()),
+            )
+        finally:
+            await scorer.close()
+        return stored_runs(job, journal)
+    finally:
+        journal.close()
+
+
+def stored_runs(job: RubricJob, journal: Journal) -> list[RubricRun]:
+    """The judgements in this journal that belong to the job, in order of record and run."""
+    records = {record.index: record for record in job.records}
+    found = [
+        _run_of(rollout, records[rollout.row_index + 1])
+        for rollout in journal.rollouts()
+        if rollout.row_index + 1 in records and rollout.attempt < job.number
+    ]
+    return sorted(found, key=lambda run: (run.record_index, run.run_index))
+
+
+class RecordScorer:
+    """Judges the record behind a row, by the job's judge or function."""
+
+    name = SCORE
+
+    def __init__(self, job: RubricJob) -> None:
+        self._job = job
+        self._records = {record.index - 1: record for record in job.records}
+        self._judge: Judge | None = None
+
+    async def score(self, rollout: Rollout, row: Row) -> Score:
+        """The judgement as a score; the judge's whole reply is kept in the rollout's `info`."""
+
+        async def ask() -> Score:
+            record = self._records[row.index]
+            if self._job.function is not None:
+                value, explanation, raw = await ask_function(self._job.config, record, self._job.function)
+                usage = None
+            else:
+                verdict = await self._asked().ask(_question(self._job.config, record))
+                value, explanation, raw, usage = verdict.score, verdict.explanation, verdict.raw, verdict.usage
+            rollout.info[_RAW] = json_safe(raw, _RAW)
+            return Score(name=self.name, value=value, reason=explanation, usage=usage)
+
+        started = time.monotonic()
+        score = await run_score(self.name, ask, None)
+        score.duration_ms = (time.monotonic() - started) * 1000
+        return score
+
+    async def close(self) -> None:
+        if self._judge is not None:
+            await self._judge.close()
+
+    def _asked(self) -> Judge:
+        if self._judge is None:
+            job = self._job
+            self._judge = Judge(job.config.judge_info(), timeout=job.timeout, environ=job.environ)
+        return self._judge
+
+
+async def ask_function(
+    config: RubricConfig, record: RubricRecord, function: Callable[..., Any]
+) -> tuple[float, str | None, Any]:
+    """Score, explanation and raw answer of a rubric function; raises what it raises.
+
+    One with a `rubric` or `model_info` parameter, or `**kwargs` without `extra_info`, is called like `evaluate_rubric`,
+    any other as `(solution_str, ground_truth, extra_info)`.
+    """
+    parameters = inspect.signature(function).parameters
+    judge_like = "rubric" in parameters or "model_info" in parameters
+    if "extra_info" not in parameters and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        judge_like = True
+    arguments = _as_judge(config, record) if judge_like else _as_function(config, record)
+    if is_async(function):
+        return _read(await function(**arguments))
+    return _read(await in_thread(function, **arguments))
+
+
+class _Told(Silent):
+    """Tells of each judgement once it is on disk."""
+
+    def __init__(self, job: RubricJob, on_run: OnRun | None) -> None:
+        self._records = {record.index: record for record in job.records}
+        self._on_run = on_run
+
+    def rollout(self, rollout: Rollout, running: Report | None) -> None:
+        if self._on_run is not None:
+            self._on_run(_run_of(rollout, self._records[rollout.row_index + 1]))
+
+
+def _compared(job: RubricJob, journal: Journal) -> ResumePlan:
+    hashes = {row.index: row_hash(row.data) for row in job.rows()}
+    return plan_resume(journal, hashes, job.plan(), job.hashes(), retry_failed=())
+
+
+def _run_of(rollout: Rollout, record: RubricRecord) -> RubricRun:
+    score = rollout.scores.get(SCORE) or Score(name=SCORE, failure=rollout.failure)
+    failure = score.failure
+    return RubricRun(
+        record_index=record.index,
+        run_index=rollout.attempt + 1,
+        status="error" if failure else "success",
+        started_at=rollout.started_at.isoformat(),
+        completed_at=(rollout.started_at + timedelta(milliseconds=score.duration_ms)).isoformat(),
+        duration_seconds=score.duration_ms / 1000,
+        score=score.value,
+        explanation=score.reason,
+        preview=_preview(record.solution),
+        error=failure.message.removeprefix(f"{SCORE} raised ") if failure else None,
+        raw=rollout.info.get(_RAW),
+        usage=(score.usage or Usage()).model_dump(),
+    )
 
 
 def _code_digest(function: Callable[..., Any]) -> str:
@@ -140,89 +287,16 @@ def _code_digest(function: Callable[..., Any]) -> str:
         return digest_of(getattr(function, "__qualname__", type(function).__qualname__))
 
 
-async def run_rubric(job: RubricJob, results: RunFile, *, on_run: OnRun | None = None) -> list[RubricRun]:
-    """Judges what is missing; all runs in order of record and run. Cancelling keeps what is finished."""
-    waiting = job.missing(results.runs)
-    if job.function is not None:
-        await _run_all(job, waiting, _custom(job), results, on_run)
-    elif waiting:
-        info = job.config.judge_info()
-        async with Judge(info, timeout=job.timeout, environ=job.environ) as judge:
-            await _run_all(job, waiting, _judged(job, judge), results, on_run)
-    indices = [(record.index, run) for record in job.records for run in range(1, job.number + 1)]
-    return [results.runs[key] for key in indices if key in results.runs]
-
-
-async def _run_all(
-    job: RubricJob,
-    waiting: list[tuple[RubricRecord, int]],
-    score: Scorer,
-    results: RunFile,
-    on_run: OnRun | None,
-) -> None:
-    queue = iter(waiting)
-
-    async def worker() -> None:
-        for record, number in queue:
-            run = await _one(record, number, score, job.digest(record))
-            results.append(run)
-            if on_run is not None:
-                on_run(run)
-
-    workers = [asyncio.ensure_future(worker()) for _ in range(max(1, min(job.concurrency, len(waiting))))]
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for one in workers:
-            one.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-
-
-async def _one(record: RubricRecord, number: int, score: Scorer, digest: str) -> RubricRun:
-    started, clock = utc_now(), time.monotonic()
-    common: dict[str, Any] = {"record_index": record.index, "run_index": number, "digest": digest}
-    common["preview"] = _preview(record.solution)
-    try:
-        value, explanation, raw, usage = await contained(score(record))
-    except Exception as exc:  # noqa: BLE001 - one run: the judge or a person's function failed, the others go on
-        error = exc.message if isinstance(exc, OsmosisError) else describe(exc)
-        return RubricRun(status="error", error=error, **common, **_times(started, clock))
-    return RubricRun(
-        status="success",
-        score=value,
-        explanation=explanation,
-        raw=json_safe(raw, "raw"),
-        usage=usage.model_dump(),
-        **common,
-        **_times(started, clock),
+def _question(config: RubricConfig, record: RubricRecord) -> Question:
+    return make_question(
+        config.rubric,
+        record.solution,
+        config.judge_info(),
+        ground_truth=record.ground_truth or config.ground_truth,
+        original_input=record.original_input or config.original_input,
+        metadata=record.judge_metadata(),
+        bounds=bounds_of(config, record),
     )
-
-
-def _times(started: datetime, clock: float) -> dict[str, Any]:
-    return {
-        "started_at": started.isoformat(),
-        "completed_at": utc_now().isoformat(),
-        "duration_seconds": time.monotonic() - clock,
-    }
-
-
-def _judged(job: RubricJob, judge: Judge) -> Scorer:
-    config = job.config
-
-    async def score(record: RubricRecord) -> tuple[float, str | None, Any, Usage]:
-        question = make_question(
-            config.rubric,
-            record.solution,
-            judge.info,
-            ground_truth=record.ground_truth or config.ground_truth,
-            original_input=record.original_input or config.original_input,
-            metadata=record.judge_metadata(),
-            bounds=bounds_of(config, record),
-        )
-        verdict = await judge.ask(question)
-        return verdict.score, verdict.explanation, verdict.raw, verdict.usage
-
-    return score
 
 
 def bounds_of(config: RubricConfig, record: RubricRecord) -> tuple[float | None, float | None]:
@@ -230,32 +304,6 @@ def bounds_of(config: RubricConfig, record: RubricRecord) -> tuple[float | None,
     low = record.score_min if record.score_min is not None else config.score_min
     high = record.score_max if record.score_max is not None else config.score_max
     return low, high
-
-
-async def judge_once(job: RubricJob, record: RubricRecord) -> tuple[float, str | None, Any, Usage]:
-    """One judgement by the job's function; raises what the function raises."""
-    return await _custom(job)(record)
-
-
-def _custom(job: RubricJob) -> Scorer:
-    function = job.function
-    assert function is not None
-    parameters = inspect.signature(function).parameters
-    judge_like = "rubric" in parameters or "model_info" in parameters
-    if "extra_info" not in parameters and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        judge_like = True
-
-    async def score(record: RubricRecord) -> tuple[float, str | None, Any, Usage]:
-        arguments = _as_judge(job.config, record) if judge_like else _as_function(job.config, record)
-        with collect_judge_usage() as spent:
-            if is_async(function):
-                result = await function(**arguments)
-            else:
-                result = await in_thread(function, **arguments)
-        value, explanation, raw = _read(result)
-        return value, explanation, raw, spent.usage
-
-    return score
 
 
 def _as_function(config: RubricConfig, record: RubricRecord) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from osmosis.records.rollout import Rollout, Score
 from osmosis.sdk.judge import Judge, make_question
 
 from ..clock import Deadline
-from ..scoring import run_score, solution_of
+from ..score_result import run_score, solution_of
 from .rubric_files import RubricConfig, load_rubric_suite
 
 PREFIX = "rubric:"
@@ -28,7 +28,6 @@ class RubricScorer:
         self.config = config
         self.timeout_s = timeout_s
         self._judge = judge
-        self._open = False
 
     @classmethod
     def load(
@@ -55,9 +54,6 @@ class RubricScorer:
 
     async def score(self, rollout: Rollout, row: Row) -> Score:
         async def ask() -> Score:
-            if not self._open:
-                self._open = True
-                await self._judge.__aenter__()
             config = self.config
             question = make_question(
                 config.rubric,
@@ -80,6 +76,4 @@ class RubricScorer:
         return await run_score(self.name, ask, self.timeout_s)
 
     async def close(self) -> None:
-        if self._open:
-            self._open = False
-            await self._judge.__aexit__(None, None, None)
+        await self._judge.close()
