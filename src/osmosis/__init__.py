@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING
 from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from osmosis.engine.evaluate import evaluate as evaluate
     from osmosis.errors import OsmosisError as OsmosisError
     from osmosis.llm import open_model as open_model
+    from osmosis.local.evaluate import evaluate as evaluate
+    from osmosis.local.evaluate import evaluate_async as evaluate_async
+    from osmosis.local.run import Run as Run
+    from osmosis.records.plan import Budget as Budget
     from osmosis.records.plan import EvalPlan as EvalPlan
     from osmosis.records.plan import ModelSpec as ModelSpec
+    from osmosis.records.plan import Retry as Retry
+    from osmosis.records.plan import Selection as Selection
+    from osmosis.records.plan import Timeouts as Timeouts
     from osmosis.records.report import Report as Report
     from osmosis.records.rollout import Failure as Failure
     from osmosis.records.rollout import Message as Message
@@ -53,10 +59,11 @@ if TYPE_CHECKING:
 else:
     # What a type checker reads above, for the interpreter; a test holds the two together.
     _PUBLIC = {
-        "osmosis.engine.evaluate": "evaluate",
         "osmosis.errors": "OsmosisError",
         "osmosis.llm": "open_model",
-        "osmosis.records.plan": "EvalPlan ModelSpec",
+        "osmosis.local.evaluate": "evaluate evaluate_async",
+        "osmosis.local.run": "Run",
+        "osmosis.records.plan": "Budget EvalPlan ModelSpec Retry Selection Timeouts",
         "osmosis.records.report": "Report",
         "osmosis.records.rollout": "Failure Message Rollout Score",
         "osmosis.sdk.agent_loop": "RolloutAgentLoop RolloutContext RolloutResult",

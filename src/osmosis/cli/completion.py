@@ -257,9 +257,9 @@ def _rollouts(ctx: AppContext) -> list[Answer]:
 
 
 def _local_runs(ctx: AppContext) -> list[Answer]:
-    from .local_eval.session import runs_dir
+    from ..local.request import runs_folder
 
-    folders = sorted(file.parent for file in runs_dir(ctx).glob("*/run.json"))
+    folders = sorted(file.parent for file in runs_folder(ctx.cwd).glob("*/run.json"))
     return [*((folder.name, "local run") for folder in folders), (FILES, "")]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from osmosis.errors import LoadError
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 
-from .loader import load_module, load_object, source_files, source_hash
+from .loader import load_module, load_object, source_files, source_hash, source_of
 
 if TYPE_CHECKING:
     from osmosis.sdk.backend import LocalBackend
@@ -49,7 +49,7 @@ class Agent:
         return "workflow and grader" if self.graded else "workflow"
 
 
-def load_agent(path: str, base_dir: Path, *, grader: str | None = None) -> Agent:
+def load_agent(path: str, base_dir: Path, *, grader: str | type[Grader[Any]] | None = None) -> Agent:
     """The agent at `module:attribute`; a bare module or file is searched for the one agent it defines."""
     if ":" in path:
         found = load_object(path, base_dir)
@@ -57,9 +57,16 @@ def load_agent(path: str, base_dir: Path, *, grader: str | None = None) -> Agent
     else:
         module = load_module(path, base_dir)
         found = _discover(path, module)
-    grader_class = _grader(load_object(grader, base_dir), grader) if grader else None
-    agent = _agent(path, found, module, grader_class)
+    agent = _agent(path, found, module, _grader_class(grader, base_dir))
     agent.files = source_files(module, base_dir)
+    return agent
+
+
+def agent_of(found: object, name: str, base_dir: Path, *, grader: str | type[Grader[Any]] | None = None) -> Agent:
+    """The agent that an object is, as `load_agent` would have found it; `name` is what errors call it."""
+    owner = found if inspect.isclass(found) else type(found)
+    agent = _agent(name, found, sys.modules.get(owner.__module__), _grader_class(grader, base_dir))
+    agent.files = source_of(found, base_dir)[0]
     return agent
 
 
@@ -116,6 +123,14 @@ def _instance(path: str, cls: type[RolloutAgentLoop]) -> RolloutAgentLoop:
             f"{path}: {cls.__name__}() cannot be made without arguments: {type(error).__name__}: {error}",
             hint=f"make the instance in the module and name it: agent_loop = {cls.__name__}(...)",
         ) from error
+
+
+def _grader_class(grader: str | type[Grader[Any]] | None, base_dir: Path) -> type[Grader[Any]] | None:
+    if not grader:
+        return None
+    if isinstance(grader, str):
+        return _grader(load_object(grader, base_dir), grader)
+    return _grader(grader, grader.__qualname__)
 
 
 def _grader(found: Any, path: str | None) -> type[Grader[Any]]:

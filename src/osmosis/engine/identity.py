@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import orjson
 from osmosis._version import __version__
 from osmosis.records.plan import EvalPlan, ModelSpec
 
-from .loader import load_module, source_files, source_hash
+from .loader import load_module, source_files, source_hash, source_of
 
 _DIFF_LIMIT = 200_000
 
@@ -29,12 +29,20 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()[:16]
 
 
-def plan_hashes(plan: EvalPlan, *, agent_files: Sequence[Path], base_dir: Path) -> dict[str, str]:
-    """`agent`, `sampling` and `score` of a plan; a row's own hash is `datasets.scan.row_hash`."""
+def plan_hashes(
+    plan: EvalPlan, *, agent_files: Sequence[Path], base_dir: Path, objects: Mapping[str, object] | None = None
+) -> dict[str, str]:
+    """`agent`, `sampling` and `score` of a plan; a row's own hash is `datasets.scan.row_hash`.
+
+    `objects` are agents and score functions that the plan only names, because no import finds them.
+    """
+    agent = [plan.agent, plan.max_turns, plan.max_tokens_total, source_hash(list(agent_files))]
+    if objects and plan.agent in objects:
+        agent.append(source_of(objects[plan.agent], base_dir)[1])
     return {
-        "agent": digest(plan.agent, plan.max_turns, plan.max_tokens_total, source_hash(list(agent_files))),
+        "agent": digest(*agent),
         "sampling": sampling_hash(plan.model),
-        "score": score_hash(plan.score_fns, base_dir),
+        "score": score_hash(plan.score_fns, base_dir, objects=objects),
     }
 
 
@@ -43,16 +51,21 @@ def sampling_hash(model: ModelSpec) -> str:
     return digest(model.name, model.kind, model.base_url, model.params, model.seed)
 
 
-def score_hash(paths: Sequence[str], base_dir: Path) -> str:
+def score_hash(paths: Sequence[str], base_dir: Path, *, objects: Mapping[str, object] | None = None) -> str:
     """Of the score functions' names and the source they stand in; of a rubric's file."""
     files: list[Path] = []
+    texts: list[str] = []
     for path in paths:
         module, _, attribute = path.partition(":")
-        if module == "rubric":
+        if objects and path in objects:
+            own, text = source_of(objects[path], base_dir)
+            files.extend(own)
+            texts.extend([text] if text else [])
+        elif module == "rubric":
             files.append(base_dir / attribute.partition("#")[0])
         else:
             files.extend(source_files(load_module(module, base_dir), base_dir))
-    return digest(sorted(paths), source_hash(sorted(set(files))))
+    return digest(sorted(paths), source_hash(sorted(set(files))), *texts)
 
 
 def folder_files(folder: Path) -> list[Path]:

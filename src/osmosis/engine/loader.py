@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
@@ -77,6 +78,45 @@ def _forget_stranger(name: str, base: Path) -> None:
             del sys.modules[key]
         sys.path.remove(str(base))
         sys.path.insert(0, str(base))
+
+
+def name_of(found: object) -> tuple[str, bool]:
+    """The `module:attribute` of an object, and whether it is found again by that name in another process.
+
+    What stands in `__main__`, in a function or nowhere is known by its bare name alone.
+    """
+    owner = found if hasattr(found, "__qualname__") else type(found)
+    name, module_name = owner.__qualname__, getattr(found, "__module__", None) or owner.__module__
+    module = sys.modules.get(module_name)
+    if owner is not found:
+        name = next((key for key, value in vars(module).items() if value is found), name) if module else name
+    if module is None or module_name == "__main__" or _attribute(module, name) is not found:
+        return name.rpartition(".")[2], False
+    return f"{module_name}:{name}", True
+
+
+def _attribute(module: ModuleType, path: str) -> object:
+    found: object = module
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def source_of(found: object, base_dir: Path) -> tuple[list[Path], str]:
+    """The files that an object's module is made of, and of the script that made it when no name finds it again.
+
+    Where there are none, as in a notebook, the source of the object itself.
+    """
+    owner = found if hasattr(found, "__qualname__") else type(found)
+    names = [getattr(owner, "__module__", None) or "", *([] if name_of(found)[1] else ["__main__"])]
+    modules = [sys.modules[name] for name in names if name in sys.modules]
+    files = list(dict.fromkeys(file for module in modules for file in source_files(module, base_dir)))
+    if files:
+        return files, ""
+    try:
+        return [], inspect.getsource(owner)  # type: ignore[arg-type]
+    except (OSError, TypeError):
+        return [], ""
 
 
 def source_hash(files: list[Path]) -> str:

@@ -80,8 +80,9 @@ def load_scorers(
     timeout_s: float | None = None,
     pool: DaemonPool | None = None,
     environ: Mapping[str, str] | None = None,
+    functions: Mapping[str, Callable[..., Any]] | None = None,
 ) -> list[Scorer]:
-    """The score functions as given, `module:function` or `rubric:file.yaml#id`.
+    """The score functions as given, `module:function` or `rubric:file.yaml#id`; `functions` are there already.
 
     Raises `LoadError` for one that is missing, named twice or has another shape. `environ` holds judges' keys.
     """
@@ -98,7 +99,7 @@ def load_scorers(
 
             scorers.append(RubricScorer.load(path, base_dir, timeout_s=timeout_s, environ=environ))
             continue
-        found = load_object(path, base_dir)
+        found = functions[path] if functions and path in functions else load_object(path, base_dir)
         if isinstance(found, type):
             found = found()
         if not callable(found):

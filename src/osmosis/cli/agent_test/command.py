@@ -1,90 +1,94 @@
-"""`osmosis test`: run an agent on rows, one attempt each, no score. The engine's loop with an observer that prints.
+"""`osmosis test`: run an agent on rows, one attempt each, no score: the local run with nothing kept, shown whole.
 
 Exit 0 when every row ended well, 1 when one failed. `--interactive` walks one row turn by turn instead.
 """
-
-# ruff: noqa: PT028 - the command is called `test`; these are its options, not fixtures
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ...base.files import write_text
 from ...errors import UsageError, ValidationError
-from ..agent_ref import AgentRef, find_agent, opened
+from ...local.prepare import Prepared, prepare
+from ...local.request import Request
+from ...records.rollout import Rollout
+from ...sdk.agent_loop import trace_folder
+from ..agent_ref import AgentRef, find_agent
 from ..context import AppContext, current
-from ..output import DetailResult, Result
-
-if TYPE_CHECKING:
-    from ...engine.agent import Agent
-    from ...engine.task import RolloutFn
-    from ...llm import Model
-    from ...records.plan import EvalPlan
-    from ...records.rollout import Rollout
+from ..flags import takes
+from ..local_eval.plan import (
+    ApiKey,
+    ApiKeyEnv,
+    BaseUrl,
+    Dataset,
+    EvalFlags,
+    Limit,
+    MaxTokens,
+    MaxTurns,
+    Mcp,
+    Module,
+    Offset,
+    Param,
+    SkipBadRows,
+    Temperature,
+    TopP,
+    build_plan,
+)
+from ..local_eval.terminal import let_through
+from ..output import DetailResult, Mode, Result
+from .show import RowLines, draw_summary
+from .steps import step_through
 
 DEFAULT_MODEL = "gpt-5-mini"
 DEBUG_FOLDER = "test_debug"
 
 
-@dataclass
+@dataclass(frozen=True)
 class TestFlags:
-    """What the command line says."""
+    """What `osmosis test` is told. A field named as one of `EvalFlags` means the same."""
 
     __test__ = False  # not a test case, whatever pytest makes of its name
 
-    ref: AgentRef
-    dataset: Path
-    plan: EvalPlan
-    api_key: str | None = None
-    debug: bool = False
-    output: Path | None = None
-    quiet: bool = False
-    row: int | None = None
-    results: list[Rollout] = field(default_factory=list)
-
-
-def test(
-    name: Annotated[str | None, typer.Argument(help="A rollout of the workspace, or module:attribute.")] = None,
-    module: Annotated[
-        str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")
-    ] = None,
-    mcp: Annotated[str | None, typer.Option("--mcp", help="MCP tools instead of an agent: a folder or a URL.")] = None,
-    dataset: Annotated[
-        str | None, typer.Option("--dataset", "-d", help="Rows: .jsonl, .json, .csv or .parquet.")
-    ] = None,
+    rollout: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A rollout of the workspace, or module:attribute.")
+    ] = None
+    module: Module = None
+    mcp: Mcp = None
+    dataset: Dataset = None
     model: Annotated[
         str | None, typer.Option("--model", help=f"Model [{DEFAULT_MODEL}, or the rollout's]; offline/calculator.")
-    ] = None,
-    base_url: Annotated[str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint, up to /v1.")] = None,
-    api_key: Annotated[str | None, typer.Option("--api-key", help="The key itself (prefer --api-key-env).")] = None,
-    api_key_env: Annotated[str | None, typer.Option("--api-key-env", help="Variable that holds the key.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", help="First N rows.")] = None,
-    offset: Annotated[int, typer.Option("--offset", help="Rows to leave out first.")] = 0,
-    skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows", help="Leave bad rows out.")] = False,
-    concurrency: Annotated[
+    ] = None
+    base_url: BaseUrl = None
+    api_key: ApiKey = None
+    api_key_env: ApiKeyEnv = None
+    limit: Limit = None
+    offset: Offset = 0
+    skip_bad_rows: SkipBadRows = False
+    batch_size: Annotated[
         str, typer.Option("--concurrency", "--batch-size", help="Rows at once, or auto.", metavar="N|auto")
-    ] = "1",
-    max_turns: Annotated[int, typer.Option("--max-turns", help="Turns an agent may take.")] = 10,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Tokens per answer.")] = None,
-    temperature: Annotated[float | None, typer.Option("--temperature", help="Sampling temperature.")] = None,
-    top_p: Annotated[float | None, typer.Option("--top-p", help="Nucleus sampling.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the model.")] = None,
-    param: Annotated[list[str] | None, typer.Option("--param", help="Any other parameter: key=value. Repeat.")] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds per row [450].")] = None,
-    debug: Annotated[bool, typer.Option("--debug", help=f"Keep traces and conversations in ./{DEBUG_FOLDER}.")] = False,
-    output: Annotated[str | None, typer.Option("--output", "-o", help="Write the results as JSON.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No lines per row, no summary.")] = False,
-    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Step through a row.")] = False,
-    row: Annotated[int | None, typer.Option("--row", help="With --interactive: start with this row.")] = None,
-) -> Result | int:
+    ] = "1"
+    max_turns: MaxTurns = 10
+    max_tokens: MaxTokens = None
+    temperature: Temperature = None
+    top_p: TopP = None
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the model.")] = None
+    param: Param = field(default_factory=list)
+    agent_timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds per row [450].")] = None
+    debug: Annotated[bool, typer.Option("--debug", help=f"Keep traces and conversations in ./{DEBUG_FOLDER}.")] = False
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the results as JSON.")] = None
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No lines per row, no summary.")] = False
+    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Step through a row.")] = False
+    row: Annotated[int | None, typer.Option("--row", help="With --interactive: start with this row.")] = None
+
+
+@takes(TestFlags)
+def test(flags: TestFlags) -> Result | int:
     """Run an agent on rows, one attempt each, no score.
 
     Example:
@@ -93,153 +97,67 @@ def test(
         osmosis test -m server:agent_loop -d test_data.jsonl --model openai/gpt-5-mini
         osmosis test -m server:agent_loop -d test_data.jsonl --model offline/calculator -i --row 2
     """
-    from ..local_eval.plan import LocalFlags, build_plan
-
     ctx = current()
-    ref = find_agent(ctx, name, module, mcp)
-    if row is not None and not interactive:
+    ref = find_agent(ctx, flags.rollout, flags.module, flags.mcp)
+    if flags.row is not None and not flags.interactive:
         raise UsageError("--row is for --interactive", hint="use --offset and --limit, or add --interactive")
-    data = ctx.path(dataset) if dataset else ref.dataset
+    target = ctx.path(flags.output) if flags.output else None
+    if target is not None and target.is_dir():
+        raise ValidationError(f"--output: {target} is a folder", hint="name a file in it")
+    request = _request(ctx, flags, ref)
+    if flags.interactive:
+        # A person's thinking is not the agent's time.
+        request.plan.timeouts = request.plan.timeouts.model_copy(update={"agent_s": None, "score_s": None})
+    prepared = prepare(request)
+    let_through(ctx, prepared)
+    if flags.interactive:
+        return step_through(ctx, prepared, ref.label, flags.row)
+    return _batch(ctx, prepared, ref.label, flags, target)
+
+
+def _request(ctx: AppContext, flags: TestFlags, ref: AgentRef) -> Request:
+    """The local run that a test is: no scores, nothing kept."""
+    data = ctx.path(flags.dataset) if flags.dataset else ref.dataset
     if data is None:
         raise UsageError("missing option -d/--dataset", hint="-d data.jsonl")
     if not data.is_file():
         raise ValidationError(f"there is no dataset {data}", hint="-d data.jsonl")
-    flags = LocalFlags(
-        module=ref.module or ref.label,
-        dataset=str(data),
-        model=model or ref.model or DEFAULT_MODEL,
-        base_url=base_url,
-        api_key_env=api_key_env,
-        limit=limit,
-        offset=offset,
-        skip_bad_rows=skip_bad_rows,
-        batch_size=concurrency,
-        max_turns=max_turns,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        seed=seed,
-        param=param or [],
-        agent_timeout=timeout,
-    )
-    plan = build_plan(flags, runs_dir=ctx.cwd)
-    target = ctx.path(output) if output else None
-    if target is not None and target.is_dir():
-        raise ValidationError(f"--output: {target} is a folder", hint="name a file in it")
-    run = TestFlags(ref, data, plan, api_key, debug, target, quiet, row)
-    agent = _load(run)
-    if interactive:
-        from .steps import step_through
-
-        return step_through(ctx, run, agent)
-    return _batch(ctx, run, agent)
+    known = {one.name for one in fields(EvalFlags)}
+    shared = {one.name: getattr(flags, one.name) for one in fields(flags) if one.name in known}
+    meant = {"module": ref.module, "mcp": ref.mcp, "dataset": data, "model": flags.model or ref.model or DEFAULT_MODEL}
+    plan = build_plan(EvalFlags(**{**shared, **meant}), runs_dir=ctx.cwd)
+    return Request(plan, ref.base_dir, None, ctx.environ, api_key=flags.api_key, needs_scores=False)
 
 
-def _load(run: TestFlags) -> Agent | None:
-    if run.ref.module is None:
-        return None
-    from ...engine.agent import load_agent
-
-    return load_agent(run.ref.module, run.ref.base_dir)
-
-
-@asynccontextmanager
-async def rollouts(ctx: AppContext, run: TestFlags, agent: Agent | None, model: Model) -> AsyncIterator[RolloutFn]:
-    """The `RolloutFn` of this agent against `model`."""
-    from ...engine.rollout import in_process
-
-    async with opened(run.ref, agent, ctx.environ) as ready:
-        if agent is None or agent.backend is None:
-            async with in_process(ready, model, run.plan) as rollout_fn:
-                yield rollout_fn
-            return
-        # Workflows may bring a vendor's client, which wants a URL.
-        from ...serve.drive.traingate import TrainGate
-
-        gate = TrainGate(model)
-        await gate.start()
-        try:
-            async with in_process(ready, model, run.plan, endpoints=gate) as rollout_fn:
-                yield rollout_fn
-        finally:
-            await gate.stop()
-
-
-def open_test_model(ctx: AppContext, run: TestFlags) -> Model:
-    """The model of the flags; its key from where the eval looks for it."""
-    from ...llm import open_model
-    from ...sdk.judge_model import DEFAULT_API_KEY_ENV
-    from ..local_eval.plan import key_for
-
-    spec = run.plan.model
-    if ctx.options.offline and spec.base_url:
-        from ..environment import allow_host
-
-        allow_host(spec.base_url)
-    key = key_for(spec, ctx.environ, run.api_key)
-    provider = spec.name.partition("/")[0]
-    if key is None and spec.kind == "litellm" and provider in DEFAULT_API_KEY_ENV:
-        # Said here, at once: the vendor library would try and fail for half a minute first.
-        variable = DEFAULT_API_KEY_ENV[provider]
-        raise ValidationError(
-            f"{variable} is not set, and model {spec.name} needs it",
-            hint=f"export {variable}=..., or try the stand-in: --model offline/calculator",
-        )
-    return open_model(spec, api_key=key, retry=run.plan.retry, timeout_s=run.plan.timeouts.model_s)
-
-
-def _batch(ctx: AppContext, run: TestFlags, agent: Agent | None) -> Result | int:
-    from ...datasets.scan import scan_dataset
-    from .show import RowLines, draw_summary
-
-    facts = scan_dataset(run.dataset, run.plan.selection)
-    if not run.plan.skip_bad_rows:
-        facts.refuse_bad(run.dataset)
-    elif facts.bad:
-        ctx.output.warn("BAD_ROWS", f"{facts.bad_count} bad rows are left out: {'; '.join(map(str, facts.bad[:3]))}")
-    if not facts.selected:
-        raise ValidationError(f"{run.dataset} has no row to run", hint="check --offset and --limit")
-    lines = RowLines(ctx.output, facts.selected, run.results, quiet=run.quiet)
-    if not run.quiet:
-        ctx.output.say(f"{run.ref.label}: {facts.selected} row(s) of {run.dataset.name}, model {run.plan.model.name}")
-    folder = ctx.path(DEBUG_FOLDER) if run.debug else None
+def _batch(ctx: AppContext, prepared: Prepared, label: str, flags: TestFlags, target: Path | None) -> Result | int:
+    facts, plan = prepared.facts, prepared.plan
+    if facts.bad:
+        bad = "; ".join(map(str, facts.bad[:3]))
+        ctx.output.warn("BAD_ROWS", f"{facts.bad_count} bad rows are left out: {bad}")
+    results: list[Rollout] = []
+    lines = RowLines(ctx.output, facts.selected, results, quiet=flags.quiet)
+    if not flags.quiet:
+        data = Path(plan.dataset).name
+        ctx.output.say(f"{label}: {facts.selected} row(s) of {data}, model {plan.model.name}")
+    folder = lines.folder = ctx.path(DEBUG_FOLDER) if flags.debug else None
+    trace_folder.set(folder)
     try:
-        asyncio.run(_go(ctx, run, agent, lines, facts.selected, folder))
+        asyncio.run(prepared.report(lines))
     finally:
         # Interrupted or not: what was run is written.
-        if run.results and run.output is not None:
-            write_results(run.output, run.results)
-    data = results_of(run.results)
-    failed = data["summary"]["failed"] + facts.selected - len(run.results)
+        if results and target is not None:
+            write_results(target, results)
+    data_of = results_of(results)
+    failed = data_of["summary"]["failed"] + facts.selected - len(results)
     code = 1 if failed else 0
-    if run.quiet and ctx.mode.value != "json":
+    if flags.quiet and ctx.mode is not Mode.JSON:
         return code
-    where = [f"results: {run.output}"] if run.output else []
+    where = [f"results: {target}"] if target else []
     where += [f"traces: {folder}"] if folder else []
-    shown = {**data, "agent": run.ref.label, "model": run.plan.model.name}
+    shown = {**data_of, "agent": label, "model": plan.model.name}
     return DetailResult(
-        shown, exit_code=code, human=lambda console: draw_summary(console, data["summary"], where, lines.stopped)
+        shown, exit_code=code, human=lambda console: draw_summary(console, data_of["summary"], where, lines.stopped)
     )
-
-
-async def _go(
-    ctx: AppContext, run: TestFlags, agent: Agent | None, lines: Any, selected: int, folder: Path | None
-) -> None:
-    from ...datasets.scan import read_rows
-    from ...engine.evaluate import Options, evaluate
-    from ...llm import probe
-    from ...sdk.agent_loop import trace_folder
-
-    model = open_test_model(ctx, run)
-    trace_folder.set(folder)
-    lines.folder = folder
-    try:
-        await probe(model)
-        async with rollouts(ctx, run, agent, model) as rollout_fn:
-            rows = read_rows(run.dataset, run.plan.selection, skip_bad=run.plan.skip_bad_rows)
-            await evaluate(run.plan, rows, rollout_fn, observer=lines, options=Options(rows=selected))
-    finally:
-        await model.close()
 
 
 def results_of(rollouts: list[Rollout]) -> dict[str, Any]:

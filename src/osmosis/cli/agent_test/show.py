@@ -66,6 +66,10 @@ class RowLines:
         else:
             self._output.say(line, style="green" if good else "red")
 
+    def say(self, text: str, *, keep: bool = False) -> None:
+        if not self._quiet:
+            self._output.say(text)
+
     def stage(self, text: str) -> None:
         if not self._quiet:
             self._output.say(text, style="yellow")

@@ -10,24 +10,22 @@ import asyncio
 import json
 import signal
 import threading
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, Group
 from rich.panel import Panel
 from rich.text import Text
 
-from ...errors import InteractiveRequired, ModelError, ValidationError
+from ...engine.task import RolloutFn, Task
+from ...errors import InteractiveRequired, ModelError
 from ...llm.model import ChatRequest, Completion, Model
+from ...local.prepare import Prepared
 from ...records.dataset import Row
 from ...records.rollout import Category, Message, Rollout
 from ...sdk.chat import text_of
 from ..context import AppContext
 from ..output import Mode, clean
 from .show import format_duration, format_tokens
-
-if TYPE_CHECKING:
-    from ...engine.agent import Agent
-    from .command import TestFlags
 
 STEP_HELP = "n next (Enter)   c continue to the end   m messages   t tools   q quit this row"
 ROW_HELP = "a row number, r N, or q to leave"
@@ -154,34 +152,25 @@ def _left() -> ModelError:
     return ModelError("the row was left by the person stepping through it", category=Category.CANCELLED.value)
 
 
-def step_through(ctx: AppContext, run: TestFlags, agent: Agent | None) -> int:
-    """The session: rows one after another until the person leaves. Exit 0."""
-    # A person's thinking is not the agent's time.
-    run.plan.timeouts = run.plan.timeouts.model_copy(update={"agent_s": None, "score_s": None})
+def step_through(ctx: AppContext, prepared: Prepared, label: str, row: int | None) -> int:
+    """The session: rows one after another, `row` first, until the person leaves. Exit 0."""
     if ctx.mode is not Mode.RICH:
         raise InteractiveRequired("--interactive talks to a person", hint="leave out --json and --plain")
     try:
-        asyncio.run(_session(ctx, run, agent))
+        asyncio.run(_session(ctx, prepared, label, row))
     except KeyboardInterrupt:
         ctx.output.say("left", style="dim")
     return 0
 
 
-async def _session(ctx: AppContext, run: TestFlags, agent: Agent | None) -> None:
-    from ...datasets.scan import read_rows
-    from .command import open_test_model, rollouts
-
-    chosen = read_rows(run.dataset, run.plan.selection, skip_bad=run.plan.skip_bad_rows)
-    rows = {row.index: row for row in chosen}
-    if not rows:
-        raise ValidationError(f"{run.dataset} has no row to run", hint="check --offset and --limit")
+async def _session(ctx: AppContext, prepared: Prepared, label: str, wanted: int | None) -> None:
+    rows = {row.index: row for row in prepared.rows()}
     prompt = Prompt(ctx)
-    model = SteppedModel(open_test_model(ctx, run), prompt)
-    prompt.say(f"{run.ref.label}, model {run.plan.model.name}; rows {min(rows)} to {max(rows)}", "bold")
+    model = SteppedModel(prepared.open_model(), prompt)
+    prompt.say(f"{label}, model {prepared.plan.model.name}; rows {min(rows)} to {max(rows)}", "bold")
     prompt.say(STEP_HELP, "dim")
     try:
-        async with rollouts(ctx, run, agent, model) as rollout_fn:
-            wanted: int | None = run.row
+        async with prepared.rollouts(model) as rollout_fn:
             while True:
                 if wanted is None:
                     wanted = await _choose(prompt, rows)
@@ -210,9 +199,7 @@ async def _choose(prompt: Prompt, rows: dict[int, Row]) -> int | None:
         prompt.say(ROW_HELP, "dim")
 
 
-async def _one(prompt: Prompt, model: SteppedModel, rollout_fn: Any, row: Row) -> None:
-    from ...engine.task import Task
-
+async def _one(prompt: Prompt, model: SteppedModel, rollout_fn: RolloutFn, row: Row) -> None:
     model.restart()
     prompt.say(f"row {row.index}", "bold")
     rollout: Rollout = await rollout_fn(Task(row=row, attempt=0, rollout_id=f"test-{row.index}"))

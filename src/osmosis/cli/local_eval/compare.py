@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...engine.journal import Journal
+from ...engine.recorded import conversations
+from ...errors import UsageError
+from ...local.request import run_folder
+from ...metrics.compare import Comparison
+from ...metrics.compare import compare as compare_runs
 from ..context import current
 from ..output import DetailResult, clean
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from ...engine.journal import Journal
-    from ...metrics.compare import Comparison
 
 
 def compare(
@@ -35,17 +38,12 @@ def compare(
 
         osmosis eval compare nightly-1 nightly-2 --fail-on-regression --margin 0.02
     """
-    from ...engine.recorded import conversations
-    from ...errors import UsageError
-    from ...metrics.compare import compare as compare_runs
-    from .session import open_run
-
     ctx = current()
     if not 0 <= margin < math.inf:
         raise UsageError(f"--margin must be a number from 0 up, got {margin}")
     if flips < 0:
         raise UsageError(f"--flips must not be negative, got {flips}")
-    first, second = open_run(ctx, a), open_run(ctx, b)
+    first, second = Journal(run_folder(a, ctx.cwd)), Journal(run_folder(b, ctx.cwd))
     threshold = first.plan().pass_threshold
     found = compare_runs(first.outcomes(), second.outcomes(), threshold=threshold, score=score)
     worse = found.regressed(margin)

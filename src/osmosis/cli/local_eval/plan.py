@@ -1,6 +1,7 @@
-"""From flags to an `EvalPlan`: parses what people type, checks every number, spends nothing and opens nothing.
+"""The flags of a local eval, each declared once, and the `EvalPlan` that they mean.
 
-A new flag of the local eval is an option in `command`, a field of `LocalFlags` and one line in `build_plan`.
+Parses what people type, checks every number, spends nothing and opens nothing. A new flag is a field of `EvalFlags` and
+one line in `build_plan`; what `osmosis test`, `eval run` and `eval resume` share with it is declared here as well.
 """
 
 from __future__ import annotations
@@ -8,20 +9,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from pydantic import ValidationError as PydanticError
 
 from ...base.net import is_http
 from ...errors import UsageError, ValidationError
-from ...records.base import utc_now
+from ...local.request import check_name, generated_name, parse_model
 from ...records.plan import Budget, EvalPlan, ModelSpec, Retry, Selection, Timeouts
-from .checks import check_limits, check_together
 
-RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
 AUTO_CEILING = 256
 _FLAGS = {
     "agent_s": "--agent-timeout",
@@ -39,63 +38,112 @@ _NO_PARAMS = {
     "stream": "answers are read whole",
 }
 
-
-@dataclass
-class LocalFlags:
-    """What the command line says, before it is a plan. Names follow the flags."""
-
-    module: str | None = None
-    mcp: str | None = None
-    server: str | None = None
-    server_key_env: str | None = None
-    grader: str | None = None
-    dataset: str = ""
-    eval_fn: list[str] = field(default_factory=list)
-    rubric: list[str] = field(default_factory=list)
-    model: str | None = None
-    base_url: str | None = None
-    api_key_env: str | None = None
-    price: str | None = None
-    n: int = 1
-    batch_size: str = "1"
-    pass_threshold: float = 1.0
-    k: list[int] = field(default_factory=list)
-    max_turns: int = 10
-    limit: int | None = None
-    offset: int = 0
-    rows: str | None = None
-    sample: str | None = None
-    seed: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    max_tokens: int | None = None
-    param: list[str] = field(default_factory=list)
-    agent_timeout: float | None = None
-    score_timeout: float | None = None
-    model_timeout: float | None = None
-    tool_timeout: float | None = None
-    run_timeout: float | None = None
-    max_retries: int | None = None
-    breaker_after: int | None = None
-    max_cost: float | None = None
-    max_tokens_total: int | None = None
-    cache: bool = False
-    replay: str | None = None
-    skip_bad_rows: bool = False
-    require_ground_truth: bool = False
-    name: str | None = None
+Module = Annotated[str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")]
+Mcp = Annotated[str | None, typer.Option("--mcp", help="MCP tools instead of an agent: a folder or a URL.")]
+Dataset = Annotated[Path | None, typer.Option("--dataset", "-d", help="Rows: .jsonl, .json, .csv or .parquet.")]
+BaseUrl = Annotated[str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint, up to /v1.")]
+ApiKey = Annotated[str | None, typer.Option("--api-key", help="The key itself (visible to ps: prefer --api-key-env).")]
+ApiKeyEnv = Annotated[str | None, typer.Option("--api-key-env", help="Variable that holds the key.")]
+Limit = Annotated[int | None, typer.Option("--limit", help="First N rows.")]
+Offset = Annotated[int, typer.Option("--offset", help="Rows to skip first.")]
+SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Leave bad rows out.")]
+BatchSize = Annotated[
+    str, typer.Option("--batch-size", "--concurrency", help="Rollouts at once, or auto.", metavar="N|auto")
+]
+MaxTurns = Annotated[int, typer.Option("--max-turns", help="Turns an agent may take.")]
+Temperature = Annotated[float | None, typer.Option("--temperature", help="Sampling temperature.")]
+TopP = Annotated[float | None, typer.Option("--top-p", help="Nucleus sampling.")]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="Tokens per answer.")]
+Param = Annotated[list[str], typer.Option("--param", help="Any other parameter: key=value (JSON). Repeatable.")]
+Classes = Annotated[list[str], typer.Argument(metavar="[CLASS]...", help="With --retry-failed: categories or phases.")]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run failed rollouts again [CLASS...].")]
+SecretsFile = Annotated[
+    Path | None, typer.Option("--secrets-file", help="NAME=value lines, for a config's run; - is stdin.")
+]
+OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write the results document.")]
+FailUnder = Annotated[float | None, typer.Option("--fail-under", help="Exit 1 when the first score's mean is below.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Agree beforehand.")]
+NoReport = Annotated[bool, typer.Option("--quiet", "-q", help="No report on stdout.")]
 
 
-def build_plan(flags: LocalFlags, *, runs_dir: Path) -> EvalPlan:
+@dataclass(frozen=True)
+class EvalFlags:
+    """What `osmosis eval` is told, before it is a plan."""
+
+    classes: Annotated[
+        list[str], typer.Argument(metavar="[CLASS]...", help="Failure classes for --retry-failed.", hidden=True)
+    ] = field(default_factory=list)
+    module: Module = None
+    mcp: Mcp = None
+    server: Annotated[str | None, typer.Option(help="A rollout server instead of an agent: its URL.")] = None
+    server_key_env: Annotated[str | None, typer.Option(help="Variable that holds the rollout server's key.")] = None
+    grader: Annotated[str | None, typer.Option(help="Grader of a workflow: module:Class.")] = None
+    dataset: Dataset = None
+    eval_fn: Annotated[list[str], typer.Option(help="Score function: module:function. Repeatable.")] = field(
+        default_factory=list
+    )
+    rubric: Annotated[list[str], typer.Option(help="Rubric as a score: file.yaml#id. Repeatable.")] = field(
+        default_factory=list
+    )
+    model: Annotated[str | None, typer.Option(help="Model: its name at --base-url, provider/name, offline/...")] = None
+    base_url: BaseUrl = None
+    api_key: ApiKey = None
+    api_key_env: ApiKeyEnv = None
+    baseline: Annotated[
+        list[str], typer.Option(help="Another model to compare with: NAME or NAME@URL. Repeatable.")
+    ] = field(default_factory=list)
+    n: Annotated[int, typer.Option("--n", help="Attempts per row, for pass@k.")] = 1
+    k: Annotated[list[int], typer.Option("--k", help="Further k for pass@k. Repeatable.")] = field(default_factory=list)
+    pass_threshold: Annotated[float, typer.Option(help="Score at or above which a rollout passes.")] = 1.0
+    batch_size: BatchSize = "1"
+    limit: Limit = None
+    offset: Offset = 0
+    rows: Annotated[str | None, typer.Option(help="Rows by index: 3,7,10-20.")] = None
+    sample: Annotated[str | None, typer.Option(help="A random share: 10%.")] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of --sample and of the model (moved on per attempt).")] = None
+    skip_bad_rows: SkipBadRows = False
+    require_ground_truth: Annotated[bool, typer.Option("--require-ground-truth", help="Refuse rows without one.")] = (
+        False
+    )
+    temperature: Temperature = None
+    top_p: TopP = None
+    max_tokens: MaxTokens = None
+    param: Param = field(default_factory=list)
+    max_turns: MaxTurns = 10
+    agent_timeout: Annotated[float | None, typer.Option(help="Seconds per rollout [450].")] = None
+    score_timeout: Annotated[float | None, typer.Option(help="Seconds per score [150].")] = None
+    model_timeout: Annotated[float | None, typer.Option(help="Seconds per model call [300].")] = None
+    tool_timeout: Annotated[float | None, typer.Option(help="Seconds per tool call.")] = None
+    run_timeout: Annotated[float | None, typer.Option(help="Seconds for the whole run.")] = None
+    max_retries: Annotated[int | None, typer.Option(help="Retries of a failing call [5].")] = None
+    breaker_after: Annotated[int | None, typer.Option(help="Equal failures in a row that end the run [20].")] = None
+    max_cost: Annotated[float | None, typer.Option(help="USD after which the run pauses.")] = None
+    max_tokens_total: Annotated[int | None, typer.Option(help="Tokens after which the run pauses.")] = None
+    price: Annotated[str | None, typer.Option(help="USD per million prompt,completion tokens.")] = None
+    pilot: Annotated[int | None, typer.Option(help="Run N rollouts, forecast the rest, ask.")] = None
+    cache: Annotated[bool, typer.Option("--cache", help="Keep answers, by request and attempt.")] = False
+    replay: Annotated[str | None, typer.Option(help="Answer from a run's journal: its name.")] = None
+    name: Annotated[str | None, typer.Option(help="Name of the run; an existing one goes on.")] = None
+    retry_failed: RetryFailed = False
+    output: OutputFile = None
+    fail_under: FailUnder = None
+    secret: Annotated[list[str], typer.Option(help="Variable whose value is never written. Repeatable.")] = field(
+        default_factory=list
+    )
+    yes: Yes = False
+    quiet: NoReport = False
+
+
+def build_plan(flags: EvalFlags, *, runs_dir: Path) -> EvalPlan:
     """The plan of these flags; `UsageError` or `ValidationError` names the flag that is wrong."""
     agent = _agent(flags)
-    if not flags.dataset:
+    if flags.dataset is None:
         raise UsageError("missing option -d/--dataset", hint="-d data.jsonl")
     check_together(flags)
     check_limits(max_cost=flags.max_cost, max_tokens_total=flags.max_tokens_total)
     concurrency, adaptive = parse_concurrency(flags.batch_size)
-    name = generated_name(agent, flags.dataset) if flags.name is None else flags.name
-    check_name(name)
+    dataset = str(flags.dataset)
+    name = check_name(generated_name(agent, dataset) if flags.name is None else flags.name, "--name")
     for flag, value, least in (
         ("--n", flags.n, 1),
         ("--max-turns", flags.max_turns, 1),
@@ -115,7 +163,7 @@ def build_plan(flags: LocalFlags, *, runs_dir: Path) -> EvalPlan:
             name=name,
             agent=agent,
             model=model_spec(flags, runs_dir),
-            dataset=flags.dataset,
+            dataset=dataset,
             selection=Selection(
                 limit=flags.limit,
                 offset=flags.offset,
@@ -146,7 +194,46 @@ def build_plan(flags: LocalFlags, *, runs_dir: Path) -> EvalPlan:
         ) from error
 
 
-def _agent(flags: LocalFlags) -> str:
+def check_together(flags: EvalFlags) -> None:
+    """Flags that would have no effect beside each other are refused: nothing is dropped silently."""
+    beside = [f"--{name}" for name in ("limit", "sample") if getattr(flags, name) is not None]
+    beside += ["--offset"] if flags.offset else []
+    if flags.rows is not None and beside:
+        raise UsageError(f"--rows and {beside[0]} exclude each other", hint="--rows 3,7,10-20 names every row")
+    if flags.replay is not None:
+        for name in ("model", "base_url", "api_key_env", "cache"):
+            if getattr(flags, name):
+                raise UsageError(f"--replay answers from a journal: --{name.replace('_', '-')} would not be used")
+    if flags.server_key_env is not None and not flags.server:
+        raise UsageError("--server-key-env goes with --server")
+    if flags.grader is not None and not flags.module:
+        raise UsageError("--grader goes with -m: MCP tools and rollout servers have no grader here", hint="--eval-fn")
+    if flags.price is not None and flags.replay is not None:
+        raise UsageError("--replay costs nothing: --price would not be used")
+
+
+def check_limits(
+    *,
+    max_cost: float | None = None,
+    max_tokens_total: int | None = None,
+    run_timeout: float | None = None,
+    fail_under: float | None = None,
+    pass_threshold: float | None = None,
+) -> None:
+    """Refuses limits that say nothing or end a run before it begins."""
+    if run_timeout is not None and not 0 < run_timeout < math.inf:
+        raise ValidationError(f"--run-timeout must be above 0, got {run_timeout:g}")
+    if pass_threshold is not None and not math.isfinite(pass_threshold):
+        raise ValidationError(f"--pass-threshold must be a finite number, got {pass_threshold}")
+    if max_cost is not None and not 0 < max_cost < math.inf:
+        raise ValidationError(f"--max-cost must be above 0, got {max_cost:g}")
+    if max_tokens_total is not None and max_tokens_total < 1:
+        raise ValidationError(f"--max-tokens-total must be at least 1, got {max_tokens_total}")
+    if fail_under is not None and not math.isfinite(fail_under):
+        raise ValidationError(f"--fail-under must be a finite number, got {fail_under}")
+
+
+def _agent(flags: EvalFlags) -> str:
     given = [name for name in ("module", "mcp", "server") if getattr(flags, name)]
     if len(given) != 1:
         what = " and ".join(f"--{name}" for name in given) + " exclude each other" if given else "no agent is named"
@@ -163,20 +250,7 @@ def _agent(flags: LocalFlags) -> str:
     return f"server:{flags.server}"
 
 
-def agent_kind(agent: str) -> tuple[str, str]:
-    """What a plan's agent is (`server`, `mcp` or `module`) and where.
-
-    A module may be called `server` or `mcp`: only what follows, a URL or a path, makes it something else.
-    """
-    kind, _, target = agent.partition(":")
-    if kind == "server" and target.startswith(("http://", "https://")):
-        return kind, target
-    if kind == "mcp" and "/" in target:
-        return kind, target
-    return "module", agent
-
-
-def model_spec(flags: LocalFlags, runs_dir: Path) -> ModelSpec:
+def model_spec(flags: EvalFlags, runs_dir: Path) -> ModelSpec:
     """The model as the flags describe it, with every sampling parameter."""
     params = sampling(flags)
     if flags.replay is not None:
@@ -185,30 +259,15 @@ def model_spec(flags: LocalFlags, runs_dir: Path) -> ModelSpec:
         return ModelSpec(name=str(path), kind="replay", params=params)
     if not flags.model:
         raise UsageError("missing option --model", hint="--model offline/calculator needs no account")
-    spec = parse_model(flags.model, base_url=flags.base_url, api_key_env=flags.api_key_env, params=params)
+    spec = parse_model(
+        flags.model, base_url=flags.base_url, api_key_env=flags.api_key_env, params=params, option="--base-url"
+    )
     spec.seed = flags.seed or 0
     spec.price = None if flags.price is None else _price(flags.price)
     return spec
 
 
-def parse_model(
-    text: str, *, base_url: str | None = None, api_key_env: str | None = None, params: Mapping[str, Any] | None = None
-) -> ModelSpec:
-    """A model as typed; `name@http://host/v1` brings its own endpoint."""
-    if not text.strip():
-        raise UsageError("the model has no name", hint="--model offline/calculator needs no account")
-    name, at, url = text.rpartition("@")
-    if at and url.startswith(("http://", "https://")):
-        text, base_url = name, url
-    if base_url is not None:
-        if not is_http(base_url):
-            raise ValidationError(f"--base-url {base_url} is no http URL", hint="http://localhost:8000/v1")
-        if text.startswith("offline/"):
-            raise UsageError(f"{text} is in this process: --base-url would not be used", hint="leave one of them out")
-    return ModelSpec.parse(text, base_url=base_url, api_key_env=api_key_env, params=dict(params or {}))
-
-
-def sampling(flags: LocalFlags) -> dict[str, Any]:
+def sampling(flags: EvalFlags) -> dict[str, Any]:
     """Every sampling parameter that was given, under its name in a request."""
     named = {"temperature": flags.temperature, "top_p": flags.top_p, "max_tokens": flags.max_tokens, "seed": flags.seed}
     params = {key: value for key, value in named.items() if value is not None}
@@ -269,62 +328,7 @@ def parse_share(text: str) -> float:
     return value
 
 
-def generated_name(agent: str, dataset: str) -> str:
-    """`<agent>-<dataset>-<time>`: tells runs apart in a listing."""
-    tail = agent.rpartition(":")[2] if "://" not in agent else agent.partition("://")[2]
-    stem = re.sub(r"[^A-Za-z0-9]+", "-", f"{Path(tail).stem}-{Path(dataset).stem}").strip("-") or "run"
-    return f"{stem[:60]}-{utc_now():%Y%m%d-%H%M%S}-{utc_now().microsecond // 1000:03d}"
-
-
-def check_name(name: str) -> None:
-    if not RUN_NAME.match(name):
-        raise ValidationError(
-            f"--name {name!r} cannot name a run",
-            hint="1 to 96 letters, digits, . _ and -, starting with a letter or digit",
-        )
-
-
-def key_for(spec: ModelSpec, environ: Mapping[str, str], given: str | None) -> str | None:
-    """The key of this model: the one given, its variable's, or its provider's usual variable's."""
-    if given:
-        return given
-    if spec.kind in ("offline", "replay"):
-        return None
-    if spec.api_key_env:
-        key = environ.get(spec.api_key_env)
-        if not key:
-            raise ValidationError(f"{spec.api_key_env} is not set", hint=f"export {spec.api_key_env}=...")
-        return key
-    if spec.kind == "openai":
-        return environ.get("OPENAI_API_KEY")
-    from ...sdk.judge_model import key_variable
-
-    return environ.get(key_variable(spec.name.partition("/")[0]))
-
-
-def server_key(name: str | None, environ: Mapping[str, str]) -> str | None:
-    """The rollout server's key, from the variable that `--server-key-env` names."""
-    if name is None:
-        return None
-    key = environ.get(name)
-    if not key:
-        raise ValidationError(f"--server-key-env {name}: not set", hint=f"export {name}=...")
-    if not key.isprintable():
-        raise ValidationError(f"--server-key-env {name}: the key has a line break in it", hint=f"export {name}=...")
-    return key
-
-
-def declared_secrets(names: Sequence[str], environ: Mapping[str, str], *known: str | None) -> list[str]:
-    """The values to be taken out of everything written: of the named variables, and keys in use."""
-    if not all(names):
-        raise UsageError("--secret needs the name of a variable", hint="--secret SERVICE_TOKEN")
-    missing = [name for name in names if not environ.get(name)]
-    if missing:
-        raise ValidationError(f"secrets are not set here: {', '.join(missing)}", hint=f"export {missing[0]}=...")
-    return [environ[name] for name in names] + [value for value in known if value]
-
-
-def _timeouts(flags: LocalFlags) -> Timeouts:
+def _timeouts(flags: EvalFlags) -> Timeouts:
     given = {
         "agent_s": flags.agent_timeout,
         "score_s": flags.score_timeout,
@@ -335,7 +339,7 @@ def _timeouts(flags: LocalFlags) -> Timeouts:
     return Timeouts(**{key: value for key, value in given.items() if value is not None})
 
 
-def _retry(flags: LocalFlags) -> Retry:
+def _retry(flags: EvalFlags) -> Retry:
     given: dict[str, Any] = {}
     if flags.max_retries is not None:
         given["max_attempts"] = flags.max_retries + 1

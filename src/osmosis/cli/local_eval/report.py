@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from ...engine.journal import Journal
+from ...local.request import run_folder, runs_folder
+from ...local.run import stored_report, summary_of
 from ..context import current
 from ..output import Column, DetailResult, ListResult, OperationResult
-
-CUT_OFF = "cut off"
-"""How a session ends, in the journal's words, when somebody did not wait for what was in flight."""
-
-if TYPE_CHECKING:
-    from ...engine.journal import Journal
-    from ...records.plan import EvalPlan
-    from ...records.report import Report
 
 
 def report(
@@ -39,7 +33,6 @@ def report(
     """
     from ...engine.results import check_output, config_part, summary_part
     from ...errors import UsageError
-    from .session import open_run
     from .show import draw_report, next_steps
 
     ctx = current()
@@ -52,9 +45,9 @@ def report(
         if kinds:
             raise UsageError(f"--{kinds[0]} needs the name of a run", hint=f"osmosis eval report NAME --{kinds[0]}")
         return _list(ctx)
-    journal = open_run(ctx, name)
+    journal = Journal(run_folder(name, ctx.cwd))
     plan = journal.plan()
-    found = stored_report(journal) or _summary(journal, plan)
+    found = stored_report(journal) or summary_of(journal, plan)
     if not kinds:
         data = {"name": plan.name, "config": config_part(journal, plan), "summary": summary_part(found)}
         return DetailResult(
@@ -74,33 +67,6 @@ def report(
     return OperationResult("eval.report", f"wrote {path}", {"path": str(path), "format": kinds[0], "name": plan.name})
 
 
-def stored_report(journal: Journal) -> Report | None:
-    """The report of a run that came to its end; None while one goes on, or after one that was killed."""
-    sessions = journal.run().get("sessions") or []
-    if sessions and ("ended_at" not in sessions[-1] or sessions[-1].get("stopped") == CUT_OFF):
-        return None  # the report on disk, if any, is of an earlier session
-    return journal.report()
-
-
-def _summary(journal: Journal, plan: EvalPlan) -> Report:
-    """The figures of a run that did not end."""
-    from ...metrics.summary import Summary
-
-    summary = Summary(plan, score_names=plan.score_fns)
-    for outcome in journal.outcomes():
-        summary.add(outcome)
-    run = journal.run()
-    spent = sum(_took(session, journal.rollouts_path) for session in run.get("sessions") or [])
-    return summary.report(rows=run.get("rows"), duration_ms=spent, stopped="it goes on, or was cut off")
-
-
-def _took(session: dict[str, Any], rollouts: Path) -> float:
-    """Milliseconds of a session; one that was killed lasted at least until its last rollout."""
-    if "ended_at" in session or not rollouts.exists():
-        return float(session.get("duration_ms") or 0.0)
-    return max(0.0, rollouts.stat().st_mtime - datetime.fromisoformat(session["started_at"]).timestamp()) * 1000
-
-
 def _lines(path: Path) -> int:
     """How many rollouts are on disk."""
     if not path.exists():
@@ -110,11 +76,8 @@ def _lines(path: Path) -> int:
 
 
 def _list(ctx: Any) -> ListResult:
-    from ...engine.journal import Journal
-    from .session import runs_dir
-
     rows = []
-    for path in sorted(runs_dir(ctx).glob("*/run.json"), key=lambda p: p.stat().st_mtime, reverse=True):
+    for path in sorted(runs_folder(ctx.cwd).glob("*/run.json"), key=lambda p: p.stat().st_mtime, reverse=True):
         journal = Journal(path.parent)
         run = journal.run()
         found = stored_report(journal)

@@ -7,39 +7,59 @@ here runs in its own environment: that is made once, and this command continues 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated
 
 import typer
 
+from ...engine.journal import Journal
 from ...errors import NotFound, UsageError, ValidationError
+from ...local.request import Request, check_name, generated_name, parse_model, runs_folder
+from ...records.config import EvalConfig
+from ...records.plan import EvalPlan, ModelSpec, Selection
+from ...workspace.config import load_eval_config
+from ...workspace.layout import Workspace, find_workspace, pick_config
 from ..context import AppContext, current
+from ..flags import takes
 from ..output import DetailResult
 from ..own_environment import continue_inside
+from ..submit import read_secrets_file
+from .plan import BaseUrl, FailUnder, OutputFile, Yes, check_limits, parse_rows
+from .terminal import Ending, run_local
+from .upload import upload_after
 
-if TYPE_CHECKING:
-    from ...records.config import EvalConfig
-    from ...records.plan import EvalPlan
-    from ...workspace.layout import Workspace
+
+@dataclass(frozen=True)
+class RunFlags:
+    """What `osmosis eval run` is told; what is not given is the config's."""
+
+    config: Annotated[
+        str | None, typer.Argument(help="A config under configs/eval/, by path or name; none: the only one")
+    ] = None
+    name: Annotated[str | None, typer.Option(help="Name of the run; one that exists goes on")] = None
+    dataset_file: Annotated[Path | None, typer.Option(help="Rows from this file [default: data/<dataset>.*]")] = None
+    rows: Annotated[str | None, typer.Option(help="Only these rows: 3,7,10-20")] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="First N rows [default: the config's limit, else all]")] = (
+        None
+    )
+    n: Annotated[int | None, typer.Option("--n", min=1, help="Attempts per row [default: the config's]")] = None
+    model: Annotated[str | None, typer.Option(help="Another model than the config's")] = None
+    base_url: BaseUrl = None
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", "--max-in-flight", min=1, help="Rollouts at once")
+    ] = None
+    secrets_file: Annotated[Path | None, typer.Option(help="NAME=value lines; - is stdin")] = None
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed and skipped rollouts again")] = False
+    output: OutputFile = None
+    fail_under: FailUnder = None
+    upload: Annotated[bool, typer.Option("--upload", help="Upload the run to the platform when it is over")] = False
+    yes: Yes = False
 
 
-def run(
-    config: str = typer.Argument(None, help="A config under configs/eval/, by path or name; none: the only one"),
-    name: str = typer.Option(None, "--name", help="Name of the run; one that exists goes on"),
-    dataset_file: str = typer.Option(None, "--dataset-file", help="Rows from this file [default: data/<dataset>.*]"),
-    rows: str = typer.Option(None, "--rows", help="Only these rows: 3,7,10-20"),
-    limit: int = typer.Option(None, "--limit", min=1, help="First N rows [default: the config's limit, else all]"),
-    n: int = typer.Option(None, "--n", min=1, help="Attempts per row [default: the config's]"),
-    model: str = typer.Option(None, "--model", help="Another model than the config's"),
-    base_url: str = typer.Option(None, "--base-url", help="OpenAI-compatible endpoint, up to /v1"),
-    batch_size: int = typer.Option(None, "--batch-size", "--max-in-flight", min=1, help="Rollouts at once"),
-    secrets_file: str = typer.Option(None, "--secrets-file", help="NAME=value lines; - is stdin"),
-    retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed and skipped rollouts again"),
-    output: str = typer.Option(None, "-o", "--output", help="Write the results document"),
-    fail_under: float = typer.Option(None, "--fail-under", help="Exit 1 when the first score's mean is below"),
-    upload: bool = typer.Option(False, "--upload", help="Upload the run to the platform when it is over"),
-    yes: bool = typer.Option(False, "--yes", "-y", help="Agree beforehand"),
-) -> DetailResult | int:
+@takes(RunFlags)
+def run(flags: RunFlags) -> DetailResult | int:
     """Run a config of this workspace here: no platform, no push. With --upload, the platform shows the run afterwards.
 
     Example:
@@ -47,47 +67,52 @@ def run(
         osmosis eval run configs/eval/multiply.toml --model openai/gpt-5-mini --n 3
         osmosis eval run multiply --upload
     """
-    given = {"name": name, "rows": rows, "limit": limit, "n": n, "model": model, "base_url": base_url}
-    given |= {"batch_size": batch_size}
     ctx = current()
-    if rows is not None and limit is not None:
+    if flags.rows is not None and flags.limit is not None:
         raise UsageError("--rows and --limit exclude each other", hint="--rows 3,7,10-20 names every row")
-    from ...workspace.config import load_eval_config
-    from ...workspace.layout import find_workspace, pick_config
-    from .checks import check_limits
-    from .session import LocalRun, run_local, runs_dir
-
-    check_limits(fail_under=fail_under)
+    check_limits(fail_under=flags.fail_under)
     workspace = find_workspace(ctx.cwd)
-    typed = ctx.path(config) if config else None
-    path = typed if typed and typed.is_file() else ctx.path(pick_config(workspace, "eval", config))
-    loaded, _ = load_eval_config(path, workspace.root)
-    continue_inside(ctx, workspace.root, loaded.experiment.rollout)
-    surround(ctx, loaded.env, loaded.secret_names(), secrets_file)
-    local = LocalRun(
-        _plan(workspace, loaded, given, _dataset(ctx, workspace, loaded, dataset_file)),
+    typed = ctx.path(flags.config) if flags.config else None
+    path = typed if typed and typed.is_file() else ctx.path(pick_config(workspace, "eval", flags.config))
+    config, _ = load_eval_config(path, workspace.root)
+    continue_inside(ctx, workspace.root, config.experiment.rollout)
+    surround(ctx, config.env, config.secret_names(), flags.secrets_file)
+    request = Request(
+        _plan(config, flags, _dataset(ctx, workspace, config, flags.dataset_file)),
         workspace.root,
-        runs_dir(ctx),
-        secrets=loaded.secret_names(),
-        rollout=loaded.experiment.rollout,
-        env=loaded.env,
-        output=ctx.path(output) if output else None,
-        fail_under=fail_under,
-        yes=yes,
-        retry_failed=[] if retry_failed else None,
+        runs_folder(ctx.cwd),
+        ctx.environ,
+        secrets=config.secret_names(),
+        retry_failed=[] if flags.retry_failed else None,
+        rollout=config.experiment.rollout,
+        env=config.env,
     )
-    if not upload:
-        return run_local(ctx, local)
-    from ...engine.journal import Journal
-    from .upload import upload_after
-
+    ending = Ending(ctx.path(flags.output) if flags.output else None, flags.fail_under, flags.yes)
+    if not flags.upload:
+        return run_local(ctx, request, ending)
     with ctx.client():  # a missing login is told before anything is spent
         pass
-    return upload_after(ctx, Journal(local.folder), run_local(ctx, local))
+    assert request.folder is not None
+    return upload_after(ctx, Journal(request.folder), run_local(ctx, request, ending))
 
 
-def _dataset(ctx: AppContext, workspace: Workspace, config: EvalConfig, given: str | None) -> Path:
-    if given:
+def surround(ctx: AppContext, env: Mapping[str, str], secrets: Sequence[str], secrets_file: Path | None) -> None:
+    """A config's variables and secrets, for this process: secrets from the file, else from the environment."""
+    values = {**env, **(read_secrets_file(ctx, str(secrets_file)) if secrets_file else {})}
+    ctx.environ = {**ctx.environ, **values}
+    missing = [name for name in secrets if not ctx.environ.get(name)]
+    if missing:
+        raise ValidationError(
+            f"secrets are not set here: {', '.join(missing)}",
+            hint=f"export {missing[0]}=..., or --secrets-file FILE",
+            missing=missing,
+        )
+    # The rollout's code runs in this process and reads its variables where it always does.
+    os.environ.update({name: ctx.environ[name] for name in (*env, *secrets)})
+
+
+def _dataset(ctx: AppContext, workspace: Workspace, config: EvalConfig, given: Path | None) -> Path:
+    if given is not None:
         return ctx.path(given)
     found = workspace.local_dataset(config.experiment.dataset)
     if found is None:
@@ -99,52 +124,30 @@ def _dataset(ctx: AppContext, workspace: Workspace, config: EvalConfig, given: s
     return found
 
 
-def _plan(workspace: Workspace, config: EvalConfig, given: dict[str, Any], dataset: Path) -> EvalPlan:
+def _plan(config: EvalConfig, flags: RunFlags, dataset: Path) -> EvalPlan:
     """The config as a plan; flags win."""
-    from ...records.plan import EvalPlan, ModelSpec, Selection, Timeouts
-    from .plan import check_name, generated_name, parse_model, parse_rows
-
-    experiment, wanted, advanced = config.experiment, config.evaluation, config.advanced
-    if given["model"] is None:
-        parse = parse_model if given["base_url"] else ModelSpec.parse
-        spec = parse(
-            experiment.model_path,
-            base_url=given["base_url"] or advanced.base_url,
-            api_key_env=advanced.api_key_env,
-            params=dict(advanced.params),
-        )
-    else:
-        spec = parse_model(given["model"], base_url=given["base_url"], params=dict(advanced.params))
-    agent = f"rollouts/{experiment.rollout}/{experiment.entrypoint}"
-    name = generated_name(experiment.rollout, str(dataset)) if given["name"] is None else given["name"]
-    check_name(name)
-    return EvalPlan(
-        name=name,
-        agent=agent,
-        model=spec,
+    name = generated_name(config.experiment.rollout, str(dataset)) if flags.name is None else flags.name
+    rows = None if flags.rows is None else parse_rows(flags.rows)
+    return EvalPlan.from_config(
+        config,
+        name=check_name(name, "--name"),
         dataset=str(dataset),
-        selection=Selection(
-            limit=given["limit"] or wanted.limit, rows=None if given["rows"] is None else parse_rows(given["rows"])
-        ),
-        attempts=given["n"] or wanted.n,
-        concurrency=given["batch_size"] or wanted.batch_size,
-        pass_threshold=wanted.pass_threshold,
-        timeouts=Timeouts(agent_s=wanted.agent_workflow_timeout_s, score_s=wanted.grader_timeout_s),
+        model=_model(config, flags),
+        selection=Selection(limit=flags.limit or config.evaluation.limit, rows=rows),
+        attempts=flags.n,
+        concurrency=flags.batch_size,
     )
 
 
-def surround(ctx: AppContext, env: dict[str, str], secrets: list[str], secrets_file: str | None) -> None:
-    """A config's variables and secrets, for this process: secrets from the file, else from the environment."""
-    from ..submit import read_secrets_file
-
-    values = {**env, **(read_secrets_file(ctx, secrets_file) if secrets_file else {})}
-    ctx.environ = {**ctx.environ, **values}
-    missing = [name for name in secrets if not ctx.environ.get(name)]
-    if missing:
-        raise ValidationError(
-            f"secrets are not set here: {', '.join(missing)}",
-            hint=f"export {missing[0]}=..., or --secrets-file FILE",
-            missing=missing,
-        )
-    # The rollout's code runs in this process and reads its variables where it always does.
-    os.environ.update({name: ctx.environ[name] for name in (*env, *secrets)})
+def _model(config: EvalConfig, flags: RunFlags) -> ModelSpec:
+    """The config's model, at another endpoint where one is given; else the one given, with the config's parameters."""
+    advanced = config.advanced
+    if flags.model is None and flags.base_url is None:
+        return ModelSpec.from_config(config)
+    return parse_model(
+        config.experiment.model_path if flags.model is None else flags.model,
+        base_url=flags.base_url,
+        api_key_env=advanced.api_key_env if flags.model is None else None,
+        params=advanced.params,
+        option="--base-url",
+    )

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from ...engine.export import complete_report, export
+from ...engine.journal import Journal
 from ...errors import Conflict, OsmosisError
+from ...local.request import run_folder
 from ..context import AppContext, current
+from ..download import byte_progress
 from ..output import DetailResult, NextStep, OperationResult
-
-if TYPE_CHECKING:
-    from ...engine.journal import Journal
 
 
 def upload(
@@ -32,10 +33,8 @@ def upload(
         osmosis eval upload nightly
         osmosis eval upload .osmosis/runs/nightly --replace
     """
-    from .session import open_run
-
     ctx = current()
-    journal = open_run(ctx, name)
+    journal = Journal(run_folder(name, ctx.cwd))
     done = upload_run(ctx, journal, replace=replace)
     shown = done["name"]
     message = f"run {shown} was uploaded before, as it is" if done["already"] else f"run {shown} is on the platform"
@@ -46,9 +45,6 @@ def upload(
 
 def upload_run(ctx: AppContext, journal: Journal, *, replace: bool = False) -> dict[str, Any]:
     """Hand the run over; `{id, name, url, files, sent, already}`. Conflict while it is not over."""
-    from ...engine.export import complete_report, export
-    from ..download import byte_progress
-
     complete_report(journal)
     with ctx.client() as client, TemporaryDirectory(prefix="osmosis-upload-") as folder:
         root = ctx.path(folder)

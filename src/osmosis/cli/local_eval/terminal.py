@@ -1,0 +1,289 @@
+"""A local run started from a terminal: progress, questions, Ctrl-C, and the result that is shown.
+
+Everything about the run itself is `osmosis.local`. In a pipe, in CI and under `--json` nothing is drawn and nothing is
+asked; remarks go through `Output.say`, which knows when to be quiet. What user code prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...engine.journal import Journal
+from ...engine.results import check_output, config_part, summary_part, write_results
+from ...errors import OsmosisError, ValidationError
+from ...local.prepare import Confirm, Declined, Prepared, prepare
+from ...local.request import Request
+from ...local.run import Run
+from ...records.report import Report
+from ...records.rollout import Rollout
+from ..context import AppContext
+from ..environment import allow_host
+from ..output import DetailResult, Mode, Output
+from ..prompts import confirm
+from .show import draw_report, exit_code, next_steps
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What is done with the figures when a run is over."""
+
+    output: Path | None = None
+    fail_under: float | None = None
+    yes: bool = False
+    quiet: bool = False
+
+
+def run_local(ctx: AppContext, request: Request, ending: Ending) -> DetailResult | int:
+    """Runs the request here and returns what there is to show."""
+    if ending.output is not None:
+        check_output(ending.output)
+        if ending.output.resolve() == request.dataset.resolve():
+            raise ValidationError(f"-o {ending.output} is the dataset itself", hint="choose another file")
+    terminal = Terminal(ctx.output, quiet=ending.quiet)
+    answers = answers_of(ctx, yes=ending.yes)
+    with print_aside():
+        prepared = prepare(request)
+        try:
+            _announce(ctx, prepared, terminal, quiet=ending.quiet)
+            prepared.agree(answers)
+            run, interrupted = run_stoppable(
+                lambda stop: prepared.run(terminal, confirm=answers, stop=stop), terminal.say
+            )
+        except Declined as declined:
+            terminal.say(declined.message)
+            return 0
+        finally:
+            terminal.close()
+            prepared.close()
+        more: dict[str, Any] = {"baselines": _baselines(run, terminal.kept)} if run.baselines else {}
+        if ending.output is not None:
+            write_results(ending.output, _journal(prepared, run), run.plan, run.report, **more)
+    return _result(ctx, prepared, run, ending, terminal.kept, more, interrupted=interrupted)
+
+
+def answers_of(ctx: AppContext, *, yes: bool) -> Confirm | None:
+    """Who answers a run's questions: the flag, the person at the terminal, or nobody."""
+    if yes:
+        return lambda _: True
+    return (lambda question: confirm(ctx, question, yes=False)) if ctx.interactive else None
+
+
+def let_through(ctx: AppContext, prepared: Prepared) -> None:
+    """Under `--offline`, the endpoints that the command line itself named."""
+    for one in (prepared, *prepared.baselines):
+        if ctx.options.offline and one.plan.model.base_url:
+            allow_host(one.plan.model.base_url)
+
+
+def _announce(ctx: AppContext, prepared: Prepared, terminal: Terminal, *, quiet: bool) -> None:
+    let_through(ctx, prepared)
+    for line in prepared.remarks:
+        terminal.say(line)
+    for warning in prepared.facts.warnings() if not quiet else ():
+        ctx.output.warn("DATASET", prepared.redactor.text(warning["message"]))
+
+
+def _journal(prepared: Prepared, run: Run) -> Journal:
+    return Journal(run.folder, redactor=prepared.redactor)
+
+
+def _baselines(run: Run, notes: list[str]) -> dict[str, Any]:
+    """Each baseline's part of the results document, by its model; a line about each is added to `notes`."""
+    found: dict[str, Any] = {}
+    for key, other in run.baselines.items():
+        if isinstance(other, OsmosisError):
+            notes.append(f"baseline {key}: {other.message}")
+            found[key] = {"error": other.message}
+            continue
+        found[key] = {"name": other.name, "summary": summary_part(other.report)}
+        try:
+            beside = run.compare(other)
+        except ValidationError as error:
+            notes.append(f"against {other.name}: {error.message}")
+            continue
+        interval = f" [{beside.interval.low:+.3f}, {beside.interval.high:+.3f}]" if beside.interval else ""
+        notes.append(
+            f"against {other.name}: {beside.mean_b:.3f} vs {beside.mean_a:.3f}, "
+            f"difference {beside.difference:+.3f}{interval}, {beside.verdict}"
+        )
+        found[key]["comparison"] = beside.to_dict()
+    return found
+
+
+def _result(
+    ctx: AppContext,
+    prepared: Prepared,
+    run: Run,
+    ending: Ending,
+    notes: list[str],
+    more: dict[str, Any],
+    *,
+    interrupted: bool,
+) -> DetailResult | int:
+    plan, report, redactor = run.plan, run.report, prepared.redactor
+    code = 130 if interrupted else exit_code(report, ending.fail_under)
+    primary = report.primary
+    if ending.fail_under is not None and code == 1 and primary is not None and primary.mean is not None:
+        notes.append(f"mean {primary.mean:.4f} against --fail-under {ending.fail_under:g}")
+    if ending.output is not None:
+        notes.append(f"results: {ending.output}")
+    if ending.quiet and ctx.mode is not Mode.JSON:
+        return code
+    data = {
+        "name": plan.name,
+        "journal": str(run.folder),
+        "output": str(ending.output) if ending.output else None,
+        "warnings": prepared.facts.warnings(),
+        "config": config_part(_journal(prepared, run), plan),
+        "summary": summary_part(report),
+        **more,
+    }
+    shown = [redactor.text(note) for note in notes]
+    return DetailResult(
+        redactor.data(data),
+        exit_code=code,
+        next_steps=next_steps(plan, report),
+        human=lambda console: draw_report(console, plan, report, notes=shown),
+    )
+
+
+class Terminal:
+    """A `local.prepare.Watcher` for people. `close` before anything else is printed there."""
+
+    def __init__(self, output: Output, *, quiet: bool = False, title: str = "rollouts") -> None:
+        self._output = output
+        self._quiet = quiet
+        self._title = title
+        self._progress: Progress | None = None
+        self._task: Any = None
+        self.kept: list[str] = []
+        """What is worth repeating beside the report."""
+
+    def started(self, total: int, done: int) -> None:
+        if not self._output.live or self._quiet:
+            return
+        from rich.progress import (  # a heavy library, and most runs in CI draw nothing
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}", markup=False),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._output.console(stderr=True),
+            transient=True,
+            refresh_per_second=5,
+        )
+        self._progress.start()
+        self._task = self._progress.add_task(self._title, total=total or None, completed=done, figures="")
+
+    def rollout(self, rollout: Rollout, running: Report | None) -> None:
+        if self._progress is None:
+            return
+        self._progress.advance(self._task)
+        if running is not None:
+            self._progress.update(self._task, figures=figures(running))
+
+    def say(self, text: str, *, keep: bool = False) -> None:
+        if keep:
+            self.kept.append(text)
+        if not self._quiet:
+            self._output.say(text)
+
+    def stage(self, text: str) -> None:
+        if not self._quiet:
+            self._output.say(text, style="yellow")
+
+    def finished(self, report: Report) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def figures(report: Report) -> str:
+    """The running score and rate in a few words."""
+    parts = []
+    if report.duration_ms:
+        parts.append(f"{report.completed / report.duration_ms * 1000:.1f}/s")
+    if report.primary is not None and report.primary.mean is not None:
+        parts.append(f"mean {report.primary.mean:.3f}")
+    if report.failed:
+        parts.append(f"{report.failed} failed")
+    if report.usage.cost_usd:
+        parts.append(f"${report.usage.cost_usd:.3f}")
+    return "  ".join(parts)
+
+
+def print_aside() -> contextlib.redirect_stdout[Any]:
+    """What agents and score functions print goes to stderr: stdout is the result's, which a program may read."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
+def run_stoppable(go: Callable[[asyncio.Event], Awaitable[T]], say: Callable[[str], None]) -> tuple[T, bool]:
+    """Runs `go(stop)` to its end; the result, and whether somebody interrupted. Cut off, it is `KeyboardInterrupt`."""
+    interrupted = False
+
+    async def main() -> T:
+        nonlocal interrupted
+        stop = asyncio.Event()
+        work = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+
+        def on_signal() -> None:
+            nonlocal interrupted
+            if interrupted and work is not None:
+                work.cancel()
+                return
+            interrupted = True
+            stop.set()
+            say("stopping: rollouts in flight may finish; once more cuts them off")
+
+        with _handled(loop, on_signal):
+            return await go(stop)
+
+    gc.freeze()  # what is loaded by now stays: the collector need not look at it with every rollout
+    try:
+        return asyncio.run(main()), interrupted
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+@contextmanager
+def _handled(loop: asyncio.AbstractEventLoop, on_signal: Any) -> Iterator[None]:
+    handled = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            loop.add_signal_handler(number, on_signal)
+            handled.append(number)
+        except (NotImplementedError, RuntimeError, ValueError):
+            pass  # not the main thread: whoever runs us there handles signals
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)

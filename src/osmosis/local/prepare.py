@@ -1,0 +1,405 @@
+"""From a request to a report, in two stages: `prepare` finds everything that can be wrong before the first paid call,
+`Prepared.run` spends.
+
+A regrade is prepared like a run and asks no model. Questions (inputs have changed, the forecast of a pilot) are asked
+through `confirm`, which the caller brings; None: nobody can be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from osmosis.base.net import is_loopback
+from osmosis.base.paths import cache_dir
+from osmosis.base.redact import Redactor
+from osmosis.datasets.scan import DatasetFacts, read_rows, scan_dataset
+from osmosis.engine.evaluate import Options, evaluate
+from osmosis.engine.identity import digest, plan_hashes, provenance, score_hash
+from osmosis.engine.journal import Journal, KeySet
+from osmosis.engine.limiter import Limiter
+from osmosis.engine.observer import Observer, Silent
+from osmosis.engine.resume import RegradePlan, ResumePlan, apply, plan_regrade, plan_resume
+from osmosis.engine.scoring import Scorer, close_scorers, load_scorers
+from osmosis.engine.task import RolloutFn
+from osmosis.errors import Conflict, InteractiveRequired, NotFound, OsmosisError, UsageError, ValidationError
+from osmosis.llm import Completion, Model, open_model, probe
+from osmosis.metrics.forecast import forecast
+from osmosis.records.dataset import Row
+from osmosis.records.plan import EvalPlan
+from osmosis.records.report import Report
+
+from .request import Request, declared_secrets, key_for
+from .run import Run
+from .source import Source, load_source
+
+Confirm = Callable[[str], bool]
+"""Asks a person and waits for the answer; called in a thread of its own while a run goes on."""
+
+
+class Watcher(Observer, Protocol):
+    """Who started a run: hears of rollouts, as the engine's observer does, and of the run as a whole."""
+
+    def say(self, text: str, *, keep: bool = False) -> None:
+        """A line about the run. `keep`: worth repeating beside the report."""
+        ...
+
+
+class Quiet(Silent):
+    """Hears everything, does nothing."""
+
+    def say(self, text: str, *, keep: bool = False) -> None: ...
+
+
+class Declined(OsmosisError):
+    """The person does not want the plan that was shown. Nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that can start: every part is there, checked, and nothing has been spent."""
+
+    request: Request
+    plan: EvalPlan
+    """The request's, with the dataset's hash and where the run comes from."""
+    source: Source | None
+    """None: nothing is run (a regrade)."""
+    scorers: tuple[Scorer, ...]
+    facts: DatasetFacts
+    hashes: Mapping[str, str]
+    resume: ResumePlan
+    journal: Journal | None
+    """None: nothing is kept."""
+    redactor: Redactor
+    key: str | None = field(default=None, repr=False)
+    baselines: tuple[Prepared, ...] = ()
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether anything is left that a model has to answer."""
+        owed = self.resume.owed or len(self.resume.rerun) or len(self.resume.retry)
+        return self.source is not None and bool(owed)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a person should know before the run starts, baselines included."""
+        found = []
+        if self.facts.bad and self.source is not None:
+            shown = "; ".join(map(str, self.facts.bad[:3]))
+            found.append(f"{self.facts.bad_count} bad rows are left out: {shown}")
+        resume = self.resume
+        if self.source is not None and (resume.reuse or resume.drifted or len(resume.retry)):
+            found.append(f"run {self.plan.name}: {resume.line()}")
+        for other in self.baselines:
+            found += [self.redactor.text(line) for line in other.remarks]
+        return [self.redactor.text(line) for line in found]
+
+    def agree(self, confirm: Confirm | None) -> None:
+        """Asks when stored results would be thrown away. Raises `Declined`, or `Conflict` when nobody can be asked."""
+        for one in (self, *self.baselines):
+            if one.source is None or not one.resume.drifted:
+                continue
+            if confirm is None:
+                raise Conflict(
+                    f"the inputs of run {one.plan.name} have changed: {one.resume.line()}",
+                    hint="--yes (accept_changes in Python) does that; another name starts anew and keeps this run",
+                    resume=one.resume.to_dict(),
+                )
+            if not confirm("Go on with this plan?"):
+                raise Declined("cancelled: nothing was changed")
+
+    def rows(self) -> Iterator[Row]:
+        """The selected rows, read anew."""
+        return _rows(self.request.dataset, self.plan)
+
+    def open_model(self, limiter: Limiter | None = None) -> Model:
+        """The plan's model; an adaptive `limiter` hears how calls go."""
+        return open_model(
+            self.plan.model,
+            api_key=self.key,
+            retry=self.plan.retry,
+            timeout_s=self.plan.timeouts.model_s,
+            cache_dir=cache_dir(self.request.environ) / "answers" if self.plan.cache else None,
+            signals=limiter if limiter is not None and limiter.adaptive else None,
+        )
+
+    @asynccontextmanager
+    async def rollouts(self, model: Model) -> AsyncIterator[RolloutFn]:
+        """How attempts become rollouts, while the block lasts. Only for what is run."""
+        assert self.source is not None
+        async with self.source.rollouts(self.plan, model) as rollout_fn:
+            yield rollout_fn
+
+    async def run(
+        self, watcher: Watcher | None = None, *, confirm: Confirm | None = None, stop: asyncio.Event | None = None
+    ) -> Run:
+        """The run, then those of its baselines; a baseline that breaks keeps nothing of the others back.
+
+        Call `agree` first. `stop` lets what is in flight finish. Raises only for what concerns the whole run.
+        """
+        if self.journal is None:
+            raise UsageError("a run without a journal has only a report")
+        watcher, stop = watcher or Quiet(), stop or asyncio.Event()
+        report = await self.report(watcher, confirm=confirm, stop=stop)
+        others: dict[str, Run | OsmosisError] = {}
+        for one in self.baselines if not report.stopped else ():
+            if stop.is_set():
+                break
+            model = one.plan.model
+            key = model.name if model.name not in others else f"{model.name}@{model.base_url or one.plan.name}"
+            watcher.say(self.redactor.text(f"baseline {key}: run {one.plan.name}"))
+            try:
+                others[key] = await one.run(watcher, stop=stop)
+            except OsmosisError as error:
+                others[key] = error
+        # Failures quote what agents and score functions said.
+        safe = Report.model_validate(self.redactor.data(report.to_dict())) if self.redactor else report
+        return Run(self.journal.folder, self.plan, safe, others)
+
+    async def report(
+        self, watcher: Watcher, *, confirm: Confirm | None = None, stop: asyncio.Event | None = None
+    ) -> Report:
+        """The figures of this run alone, as they are. Secrets are taken out of what it raises."""
+        limiter = Limiter(self.plan.concurrency, adaptive=self.plan.adaptive)
+        model = self.open_model(limiter) if self.source is not None else None
+        try:
+            async with self.rollouts(model) if model is not None else nullcontext() as rollout_fn:
+                for one in (self, *self.baselines):
+                    await one._probe(model if one is self else None)
+                return await self._evaluate(rollout_fn, watcher, confirm, stop or asyncio.Event(), limiter)
+        except OsmosisError as error:
+            # An endpoint or a rollout server may say our key back to us.
+            for redactor in (self.redactor, *(other.redactor for other in self.baselines)):
+                error.message = redactor.text(error.message)
+                error.details = redactor.data(error.details)
+            raise
+        finally:
+            if self.journal is not None:
+                self.journal.close()
+            if model is not None:
+                await model.close()
+            await close_scorers(self.scorers)
+
+    def close(self) -> None:
+        """Lets go of the journals, for somebody else to write."""
+        for one in (self, *self.baselines):
+            if one.journal is not None:
+                one.journal.close()
+
+    async def _evaluate(
+        self,
+        rollout_fn: RolloutFn | None,
+        watcher: Watcher,
+        confirm: Confirm | None,
+        stop: asyncio.Event,
+        limiter: Limiter,
+    ) -> Report:
+        resume, plan, journal, request = self.resume, self.plan, self.journal, self.request
+        if journal is not None:
+            if resume.drifted or len(resume.retry):
+                await apply(resume, journal, plan, self.rows(), self.scorers, self.hashes)
+            journal.open(plan, facts={"local": request.facts(), "rows": self.facts.selected})
+        options = Options(rows=self.facts.selected, dataset_rows=self.facts.rows, hashes=self.hashes, limiter=limiter)
+        if request.pilot is None or not resume.owed:
+            options.taken = resume.taken
+        elif resume.owed > request.pilot and not resume.reuse:
+            await self._pilot(request.pilot, rollout_fn, options, watcher, confirm, stop)
+        return await evaluate(
+            plan,
+            self.rows(),
+            rollout_fn,
+            scorers=self.scorers,
+            journal=journal,
+            observer=watcher,
+            stop=stop,
+            options=options,
+        )
+
+    async def _pilot(
+        self,
+        size: int,
+        rollout_fn: RolloutFn | None,
+        options: Options,
+        watcher: Watcher,
+        confirm: Confirm | None,
+        stop: asyncio.Event,
+    ) -> None:
+        """A few rollouts, spread over the rows, then what the rest will cost, and the question whether to go on."""
+        plan, journal = self.plan, self.journal
+        if journal is None:
+            raise UsageError("a pilot needs a journal: its rollouts are part of the run")
+        indices = [row.index for row in self.rows()]
+        chosen = random.Random(plan.selection.seed).sample(indices, min(size, len(indices)))
+        pilot = replace(options, dataset_rows=None, only=KeySet((index, 0) for index in chosen))
+        await evaluate(plan, self.rows(), rollout_fn, scorers=self.scorers, journal=journal, stop=stop, options=pilot)
+        measured = list(journal.rollouts())
+        found = forecast(measured, self.facts.selected * plan.attempts - len(measured), plan.concurrency)
+        journal.note(forecast=found.to_dict())
+        watcher.say(self.redactor.text(f"pilot: {found.line()}"), keep=True)
+        if stop.is_set():
+            return
+        question = "Go on with the rest?"
+        if confirm is None:
+            raise InteractiveRequired(f"nobody can be asked here: {question}", hint="give --yes", prompt=question)
+        # In a thread: a prompt runs an event loop of its own.
+        if not await asyncio.to_thread(confirm, question):
+            stop.set()
+
+    def _check_usage(self, answer: Completion | None) -> None:
+        """A budget cannot be kept against an endpoint that does not say what a call used."""
+        budget = self.plan.budget
+        if answer is None or (budget.max_cost_usd is None and budget.max_total_tokens is None):
+            return
+        if not answer.usage.total_tokens and not answer.usage.cost_usd:
+            flag = "--max-cost" if budget.max_cost_usd is not None else "--max-tokens-total"
+            raise ValidationError(
+                f"{self.plan.model.name} does not say what a call uses, so {flag} cannot be kept",
+                hint="limit the rows or the time: --limit, --run-timeout",
+            )
+
+    async def _probe(self, model: Model | None) -> None:
+        """One tiny call, when there is something left to ask; of a model of its own when none is open."""
+        if not self.asks_model:
+            return
+        asked = model or self.open_model()
+        try:
+            answer = await probe(asked)
+        finally:
+            if model is None:
+                await asked.close()
+        self._check_usage(answer)
+
+
+def prepare(request: Request) -> Prepared:
+    """Loads and checks everything that costs nothing. Close what comes back when it is not run."""
+    if request.regrade is not None:
+        return _prepare_regrade(request)
+    main = _prepare(request)
+    others: list[Prepared] = []
+    try:
+        for one in _baseline_requests(request):
+            others.append(_prepare(one))
+    except BaseException:
+        for prepared in (main, *others):
+            prepared.close()
+        raise
+    return replace(main, baselines=tuple(others))
+
+
+def _prepare(request: Request) -> Prepared:
+    plan, environ, dataset = request.plan, request.environ, request.dataset
+    source = load_source(request)
+    scorers = _scorers(request)
+    if request.needs_scores and not scorers and not source.brings_reward:
+        raise UsageError(
+            "nothing scores these rollouts", hint="give --eval-fn module:function, --rubric FILE or a grader"
+        )
+    journal = Journal(request.folder) if request.folder is not None else None
+    stored = journal is not None and journal.exists
+    row_hashes: dict[int, str] = {}
+    facts = scan_dataset(
+        dataset,
+        plan.selection,
+        require_ground_truth=plan.require_ground_truth,
+        row_hashes=row_hashes if stored else None,
+    )
+    if not plan.skip_bad_rows:
+        facts.refuse_bad(dataset)
+    if not facts.selected:
+        raise ValidationError(f"{dataset} has no row to run", hint="check --rows, --offset and --limit")
+    key = key_for(plan.model, environ, request.api_key)
+    redactor = Redactor(declared_secrets(request.secrets, environ, key, source.server_key))
+    _check_price(plan)
+    known = provenance(request.base_dir)
+    plan = plan.model_copy(update={"dataset_hash": facts.sha256, "provenance": {**known, "rows_hash": facts.rows_hash}})
+    hashes = plan_hashes(plan, agent_files=source.files, base_dir=request.base_dir, objects=_objects(request))
+    if request.grader:
+        named = request.grader if isinstance(request.grader, str) else request.grader.__qualname__
+        hashes["agent"] = digest(hashes["agent"], named)
+    resume = ResumePlan(owed=facts.selected * plan.attempts)
+    if journal is not None:
+        journal.redactor = redactor
+        if stored:
+            journal.lock()  # from here on nobody else adds to it
+            resume = plan_resume(journal, row_hashes, plan, hashes, retry_failed=request.retry_failed)
+        elif request.must_exist:
+            journal.run()
+    return Prepared(request, plan, source, scorers, facts, hashes, resume, journal, redactor, key)
+
+
+def _prepare_regrade(request: Request) -> Prepared:
+    plan = request.plan
+    if request.folder is None or not (journal := Journal(request.folder)).exists:
+        raise NotFound(f"there is no run {plan.name}", hint="give the name of a local run")
+    if not plan.score_fns:
+        raise UsageError("this run has only its grader's rewards", hint="give --eval-fn module:function")
+    scorers = _scorers(request)
+    row_hashes: dict[int, str] = {}
+    facts = scan_dataset(request.dataset, plan.selection, row_hashes=row_hashes)
+    if not plan.skip_bad_rows:
+        facts.refuse_bad(request.dataset)
+    redactor = Redactor(declared_secrets(request.secrets, request.environ))
+    journal.redactor = redactor
+    resume = plan_regrade(journal, _rows(request.dataset, plan), row_hashes, failed_only=request.regrade == "failed")
+    hashes = {**resume.hashes, "score": score_hash(plan.score_fns, request.base_dir, objects=_objects(request))}
+    return Prepared(request, plan, None, scorers, facts, hashes, resume, journal, redactor)
+
+
+def regraded(prepared: Prepared) -> tuple[int, int]:
+    """How many rollouts a regrade scores again, and how many of them on rows that were edited since."""
+    found = prepared.resume
+    return len(found.regrade), found.edited if isinstance(found, RegradePlan) else 0
+
+
+def _scorers(request: Request) -> tuple[Scorer, ...]:
+    plan = request.plan
+    return tuple(
+        load_scorers(
+            plan.score_fns,
+            request.base_dir,
+            timeout_s=plan.timeouts.score_s,
+            environ=request.environ,
+            functions=request.functions,
+        )
+    )
+
+
+def _objects(request: Request) -> dict[str, object]:
+    return {**request.functions, **({request.plan.agent: request.agent} if request.agent is not None else {})}
+
+
+def _rows(dataset: Path, plan: EvalPlan) -> Iterator[Row]:
+    return read_rows(
+        dataset, plan.selection, skip_bad=plan.skip_bad_rows, require_ground_truth=plan.require_ground_truth
+    )
+
+
+def _check_price(plan: EvalPlan) -> None:
+    """A limit in money needs a price."""
+    if plan.budget.max_cost_usd is None or plan.model.kind in ("offline", "replay"):
+        return
+    from osmosis.llm.pricing import price_of  # brings a vendor's price table
+
+    if price_of(plan.model, local=is_loopback(plan.model.base_url)) is None:
+        raise ValidationError(
+            f"the price of {plan.model.name} is unknown, so --max-cost cannot be kept",
+            hint="give --price IN,OUT (USD per million tokens), or limit --max-tokens-total",
+        )
+
+
+def _baseline_requests(request: Request) -> Iterator[Request]:
+    """The same rows, agent and scores with another model, each in a run of its own."""
+    names = {request.plan.name}
+    for spec in request.baselines:
+        stem = f"{request.plan.name}--{re.sub(r'[^A-Za-z0-9._-]+', '-', spec.name)}"[:92]
+        name = next(n for i in itertools.count(1) if (n := stem if i == 1 else f"{stem}-{i}") not in names)
+        names.add(name)
+        plan = request.plan.model_copy(update={"name": name, "model": spec}, deep=True)
+        yield replace(request, plan=plan, api_key=None, baselines=(), pilot=None)
