@@ -36,6 +36,19 @@ def test_rewards_run(examples: Path) -> None:
     assert [line.split()[-1] for line in out.splitlines()] == ["1.0", "1.0", "1.0"]
 
 
+def test_evaluating_in_python(examples: Path) -> None:
+    folder = examples / "python_api"
+    out = run([sys.executable, "evaluate.py"], folder).splitlines()
+    assert out[0].startswith("<Run careful: 36 of 36 rollouts, exact ")
+    assert out[1].endswith(", better")
+    assert sorted(path.parent.name for path in folder.glob(".osmosis/runs/*/report.json")) == [
+        "careful",
+        "hasty",
+        "turns-2",
+        "turns-4",
+    ]
+
+
 def test_rubric_file_is_judged(examples: Path) -> None:
     words = ["--json", "eval-rubric", "-r", "support_followup", "-d", "conversations.jsonl", "-o", "report.json"]
     shown = json.loads(run([*OSMOSIS, *words], examples / "rubrics"))["data"]

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from osmosis.cli.agent_ref import AgentRef
-from osmosis.cli.agent_test.command import TestFlags
 from osmosis.cli.agent_test.steps import step_through
 from osmosis.cli.context import AppContext, GlobalOptions
 from osmosis.cli.main import main
 from osmosis.cli.output import Mode, Output
-from osmosis.engine.agent import as_agent
+from osmosis.local.prepare import prepare
+from osmosis.local.request import Request
 from osmosis.records.plan import EvalPlan, ModelSpec
 from osmosis.sdk.tool_loop import ToolLoop
 from osmosis.sdk.tools import tool
@@ -224,8 +223,8 @@ def step(tmp_path: Path, typed: str, row: int | None = None, stdin: io.StringIO 
     output = Output(Mode.RICH, environ={}, stdout=out, stderr=out)
     ctx = AppContext({}, tmp_path, GlobalOptions(), output, stdin=stdin or io.StringIO(typed))
     plan = EvalPlan(name="t", agent="x", model=ModelSpec.parse("offline/calculator"), dataset=str(path), max_turns=5)
-    flags = TestFlags(AgentRef("calc", tmp_path, module="x:y"), path, plan, row=row)
-    assert step_through(ctx, flags, as_agent(ToolLoop([multiply]))) == 0
+    request = Request(plan, tmp_path, None, {}, agent=ToolLoop([multiply]), needs_scores=False)
+    assert step_through(ctx, prepare(request), "calc", row) == 0
     return out.getvalue()
 
 
