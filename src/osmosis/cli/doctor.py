@@ -173,25 +173,21 @@ def _logged_in(
 ) -> Iterable[Problem]:
     if workspace is None or source is None or source.identity is None:
         return
-    from .sync import ask_sync, differences
+    from ..workspace import findings
+    from .sync import ask_sync
 
     state = ask_sync(client, rollouts=True)
     if not state.connected:
-        what = f"the platform does not know the repository {source.identity}"
-        fix = "osmosis init --here --platform"
-        yield Problem(code="unknown-remote", what=what, where="origin", fix=fix, severity="warning")
+        yield findings.softer(findings.unknown_remote(source))
         return
     yield from _helper(client, workspace, source)
     verified = client.accounts.verify()
     facts["workspace"] = verified.get("workspace")
     facts["sync"] = {"status": state.status, "commit_sha": state.commit_sha, "branches": state.branches}
     if state.status == "Failed":
-        what = f"the last sync failed: {state.error or 'no reason given'}"
-        yield Problem(code="sync-failed", what=what, where="sync", fix="osmosis sync status")
-    for text in differences(state, source):
-        if text.startswith("the platform"):
-            fix = "git push" if source.ahead else "osmosis sync --wait"
-            yield Problem(code="not-synced", what=text, where="sync", fix=fix, severity="warning")
+        yield findings.failed_sync(state)
+    elif source.commit and not source.ahead:
+        yield from (findings.softer(p) for p in findings.differences(source, state) if p.code == "not-synced")
     yield from _names(client, workspace)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import OsmosisError
 from ..records.source import Source, SyncState
+from ..workspace import findings
 from .context import AppContext, current
 from .output import DetailResult, NextStep
 
@@ -92,23 +93,11 @@ def next_steps(
         return [NextStep("correct a config", command=f"osmosis config check {broken[0]}")]
     if source is None:
         return [NextStep("put it under git", command="osmosis init --here")]
-    if source.operation or source.conflicts:
-        from ..workspace.preflight import finish
-
-        return [NextStep(f"finish it: {finish(source)}")]
-    if source.dirty or source.untracked:
-        push = " && git push" if source.remote_url else ""
-        return [NextStep("commit what changed", command=f"git add -A && git commit -m 'what changed'{push}")]
+    if step := findings.next_step(source, state):
+        return [NextStep(step[0], command=step[1])]
     if state is None:
         hint = platform.get("hint") or "osmosis platform start"
         return [NextStep("reach the platform", command=hint)]
-    if not state.connected:
-        return [NextStep("connect it to the platform", command="osmosis init --here --platform")]
-    if source.ahead or (source.upstream is None and not source.detached):
-        command = "git push" if source.upstream else f"git push -u origin {source.branch}"
-        return [NextStep("push", command=command)]
-    if source.commit and state.synced(source.branch) != source.commit:
-        return [NextStep("have the platform look", command="osmosis sync --wait")]
     evals = [c["path"] for c in configs if c["kind"] == "eval"]
     steps = []
     if evals:

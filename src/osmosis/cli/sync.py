@@ -9,6 +9,7 @@ import typer
 
 from ..errors import Conflict, NotFound, OsmosisError, PlatformError
 from ..records.source import Source, SyncState
+from ..workspace import findings
 from .context import AppContext, current
 from .output import DetailResult, NextStep, OperationResult
 
@@ -103,7 +104,7 @@ def sync(
     commit = state.synced(source.branch if source else None)
     have = f"the platform has {commit[:10]}" if commit else "the platform has no commit yet"
     message = f"{have} of {(source.branch if source else None) or state.default_branch}"
-    steps = [NextStep(action, command=command or None) for action, command in _steps(state, source)]
+    steps = _steps(state, source)
     return OperationResult("sync.start", message, body, next_steps=steps)
 
 
@@ -120,7 +121,7 @@ def status() -> DetailResult:
     with ctx.client() as client:
         state = ask_sync(client, rollouts=True)
     body = _body(state, source)
-    steps = [NextStep(action, command=command or None) for action, command in _steps(state, source)]
+    steps = _steps(state, source)
     return DetailResult(body, title="Git Sync", human=lambda console: _draw(console, body), next_steps=steps)
 
 
@@ -165,18 +166,14 @@ def _source(ctx: AppContext) -> Source | None:
 
 def _require_connected(state: SyncState, source: Source | None) -> None:
     if not state.connected:
-        which = source.identity if source and source.identity else "this repository"
-        raise NotFound(f"the platform does not know {which}", hint="osmosis init --here --platform")
+        found = findings.unknown_remote(source)
+        raise NotFound(found.what, hint=found.fix)
 
 
 def _require_pushed(source: Source) -> None:
-    if source.detached:
-        raise Conflict("HEAD is detached: there is no branch to wait for", hint="git switch main")
-    if source.upstream is None:
-        raise Conflict(f"branch {source.branch} was never pushed", hint=f"git push -u origin {source.branch}")
-    if source.ahead:
-        count = "1 commit is" if source.ahead == 1 else f"{source.ahead} commits are"
-        raise Conflict(f"{count} not pushed to {source.upstream}", hint="git push")
+    found = findings.detached(source, source.default_branch) if source.detached else findings.unpushed(source)
+    if found:
+        raise Conflict(found.what, hint=found.fix)
 
 
 def _wait_until_done(client: PlatformClient, timeout_s: float) -> SyncState:
@@ -194,7 +191,7 @@ def _wait_until_done(client: PlatformClient, timeout_s: float) -> SyncState:
 
 def _body(state: SyncState, source: Source | None) -> dict[str, Any]:
     here = source.to_dict() if source else None
-    differing = differences(state, source)
+    differing = [p.what for p in findings.differences(source, state)] if source else []
     return {
         "platform": {
             "connected": state.connected,
@@ -213,57 +210,6 @@ def _body(state: SyncState, source: Source | None) -> dict[str, Any]:
     }
 
 
-def differences(state: SyncState, source: Source | None) -> list[str]:
-    """What the platform does not have of what is here, in words."""
-    if source is None:
-        return []
-    found = []
-    if source.dirty:
-        found.append(
-            f"{_count(len(source.dirty), 'changed file is', 'changed files are')} not committed: {_few(source.dirty)}"
-        )
-    if source.untracked:
-        found.append(f"{_count(len(source.untracked), 'file is', 'files are')} not in git: {_few(source.untracked)}")
-    if source.ahead:
-        found.append(f"{_count(source.ahead, 'commit is', 'commits are')} not pushed to {source.upstream}")
-    if source.behind:
-        found.append(f"{_count(source.behind, 'commit', 'commits')} of {source.upstream} not pulled")
-    if not state.connected:
-        found.append("the platform does not know this repository")
-    elif (
-        source.commit and source.commit not in state.branches.values() and state.synced(source.branch) != source.commit
-    ):
-        have = state.synced(source.branch)
-        what = f"has {have[:10]}" if have else "has nothing"
-        branch = source.branch or state.default_branch or "the default branch"
-        found.append(f"the platform {what} of {branch}, HEAD is {source.commit[:10]}")
-    return found
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"1 {one}" if number == 1 else f"{number} {many}"
-
-
-def _few(paths: list[str]) -> str:
-    return ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
-
-
-def _steps(state: SyncState, source: Source | None) -> list[tuple[str, str]]:
-    from ..workspace.preflight import finish
-
-    if source is None:
-        return []
-    if not state.connected:
-        return [("connect it", "osmosis init --here --platform")]
-    if source.operation or source.conflicts:
-        return [(f"finish it: {finish(source)}", "")]
-    if source.detached:
-        known = source.commit and state.knows(source.commit)
-        return [] if known else [("get onto a branch", f"git switch {state.default_branch or 'main'}")]
-    if source.dirty or source.untracked:
-        return [("commit and push", "git add -A && git commit -m 'what changed' && git push")]
-    if source.ahead or source.upstream is None:
-        return [("push", "git push" if source.upstream else f"git push -u origin {source.branch}")]
-    if source.commit and state.synced(source.branch) != source.commit:
-        return [("have the platform look", "osmosis sync --wait")]
-    return []
+def _steps(state: SyncState, source: Source | None) -> list[NextStep]:
+    step = findings.next_step(source, state) if source else None
+    return [NextStep(step[0], command=step[1])] if step else []

@@ -13,10 +13,10 @@ from pathlib import Path
 from ..base import paths
 from ..records.problem import Problem
 from ..records.source import Source
+from . import findings
 from .config import ConfigFile, check_file
 from .git import GitError, git_at, read_source, run_git
 from .layout import FILES, FOLDERS, Workspace, check
-from .preflight import finish
 from .template_update import instances
 from .templates import WORKSPACE, TemplateRecord, current_version, render_raw, schema_files
 
@@ -30,7 +30,7 @@ def diagnose(workspace: Workspace, source: Source | None) -> list[Problem]:
     return [
         *check(workspace),
         *_configs(workspace),
-        *_repository(workspace, source),
+        *_repository(source),
         *_ignored(workspace, source),
         *_generated(workspace),
         *_templates(workspace),
@@ -85,42 +85,15 @@ def _configs(workspace: Workspace) -> list[Problem]:
     return found
 
 
-def _repository(workspace: Workspace, source: Source | None) -> list[Problem]:
+def _repository(source: Source | None) -> list[Problem]:
+    found = [p if p.code != "no-remote" else findings.softer(p) for p in findings.of_repository(source)]
     if source is None:
-        fix = "osmosis init --here"
-        return [Problem(code="no-repository", what="this workspace is not in a git repository", fix=fix)]
-    found = []
-    if source.commit is None:
-        fix = "git add -A && git commit -m 'first commit'"
-        found.append(Problem(code="no-commit", what="the repository has no commit yet", fix=fix))
-    if source.prefix:
-        what = f"the workspace is the folder {source.prefix.rstrip('/')} of a bigger repository"
-        found.append(Problem(code="nested-workspace", what=what, fix="make the workspace a repository of its own"))
-    if source.remote_url is None:
-        fix = "osmosis init --here --platform, or: git remote add origin <url>"
-        found.append(Problem(code="no-remote", what="there is no remote named origin", fix=fix, severity="warning"))
-    elif source.identity is None:
-        what = f"the remote {source.remote_url} does not end in owner/repository"
-        found.append(Problem(code="bad-remote", what=what, fix="git remote set-url origin <url>"))
-    if source.conflicts:
-        what = f"{', '.join(source.conflicts[:3])} left with conflicts by a {source.operation or 'merge'}"
-        found.append(Problem(code="conflict", what=what, where="git", fix=finish(source)))
-    elif source.operation:
-        what = f"git is in the middle of a {source.operation}"
-        found.append(Problem(code="unfinished", what=what, where="git", fix=finish(source), severity="warning"))
-    changed = len(source.dirty) + len(source.untracked)
-    if changed and not source.conflicts:
-        noun = "1 file is" if changed == 1 else f"{changed} files are"
-        what = f"{noun} not committed: {', '.join([*source.dirty, *source.untracked][:3])}"
-        fix = "git add -A && git commit -m 'what changed'"
-        found.append(Problem(code="uncommitted", what=what, where="git", fix=fix, severity="warning"))
-    if source.ahead:
-        noun = "1 commit is" if source.ahead == 1 else f"{source.ahead} commits are"
-        what = f"{noun} not pushed to {source.upstream}"
-        found.append(Problem(code="unpushed", what=what, where="git", fix="git push", severity="warning"))
-    elif source.remote_url and source.commit and source.upstream is None and not source.detached:
-        what, fix = f"branch {source.branch} was never pushed", f"git push -u origin {source.branch}"
-        found.append(Problem(code="no-upstream", what=what, where="git", fix=fix, severity="warning"))
+        return found
+    if source.operation and not source.conflicts:
+        found.append(findings.softer(findings.unfinished(source)))
+    found += [p if p.code == "conflict" else findings.softer(p) for p in findings.uncommitted(source)]
+    if source.remote_url and (unpushed := findings.unpushed(source)):
+        found.append(findings.softer(unpushed))
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from ..records.config import Experiment
 from ..records.problem import Problem
 from ..records.source import PinnedCommit, RolloutFiles, Source, SyncState
+from . import findings
 
 # Which findings a person may overrule with --allow-dirty: the platform then runs what is synced.
 OVERRULED = (
@@ -107,8 +108,7 @@ def check_submit(
     into warnings; with `snapshot` the working tree itself is sent, so those do not apply.
     """
     if facts.source is None:
-        fix = "osmosis init --here, or: git init && git add -A && git commit -m 'first commit'"
-        return [Problem(code="no-repository", what="this workspace is not in a git repository", fix=fix)]
+        return [*findings.of_repository(None)]
     case = _Case(experiment, facts.source, facts, sync, f"rollouts/{experiment.rollout}")
     problems = [*_repository(case), *_contents(case)]
     if not any(p.severity == "error" for p in problems):
@@ -134,26 +134,9 @@ def _overruled(problem: Problem, case: _Case) -> Problem:
 
 
 def _repository(case: _Case) -> Iterator[Problem]:
-    source = case.source
-    if source.commit is None:
-        fix = "git add -A && git commit -m 'first commit' && git push -u origin HEAD"
-        yield Problem(code="no-commit", what="the repository has no commit yet", fix=fix)
-    if source.prefix:
-        yield Problem(
-            code="nested-workspace",
-            what=f"the workspace is the folder {source.prefix.rstrip('/')} of a bigger repository",
-            where=source.prefix,
-            fix="make the workspace a repository of its own: rollouts/ and configs/ must be at its top",
-        )
-    if source.remote_url is None:
-        fix = "osmosis init --here --platform, or: git remote add origin <url>"
-        yield Problem(code="no-remote", what="the repository has no remote named origin", fix=fix)
-    elif source.identity is None:
-        what = f"the remote {source.remote_url} does not end in owner/repository"
-        yield Problem(code="bad-remote", what=what, where="origin", fix="git remote set-url origin <url>")
-    elif case.sync is not None and not case.sync.connected:
-        what = f"the platform does not know the repository {source.identity}"
-        yield Problem(code="unknown-remote", what=what, where="origin", fix="osmosis init --here --platform")
+    yield from findings.of_repository(case.source)
+    if case.source.identity and case.sync is not None and not case.sync.connected:
+        yield findings.unknown_remote(case.source)
 
 
 def _contents(case: _Case) -> Iterator[Problem]:
@@ -175,7 +158,7 @@ def _contents(case: _Case) -> Iterator[Problem]:
     if files.lfs:
         yield Problem(
             code="lfs",
-            what=f"{_some(files.lfs)} stored with Git LFS: the run gets the pointer, not the content",
+            what=f"{findings.some(files.lfs)} stored with Git LFS: the run gets the pointer, not the content",
             where=case.folder,
             fix="upload data as a dataset, or: git lfs untrack, then commit the file itself",
             severity="warning",
@@ -236,12 +219,9 @@ def _branch(case: _Case) -> Iterator[Problem]:
 def _working_tree(case: _Case) -> Iterator[Problem]:
     source, default = case.source, _default_branch(case)
     if source.operation and source.detached:
-        what = f"git is in the middle of a {source.operation}"
-        yield Problem(code="detached", what=what, where="HEAD", fix=finish(source))
+        yield findings.unfinished(source).model_copy(update={"code": "detached"})
     elif source.detached and not _is_synced(case):
-        fix = f'git switch {default or "main"}, or pin it: commit_sha = "{str(source.commit)[:12]}"'
-        what = "HEAD is detached: no branch is checked out"
-        yield Problem(code="detached", what=what, where="HEAD", fix=fix)
+        yield findings.detached(source, default)
     yield from _uncommitted(case)
     if source.detached:
         return
@@ -253,35 +233,25 @@ def _working_tree(case: _Case) -> Iterator[Problem]:
             fix=f'set branch = "{source.branch}" in [experiment] and push it, or: git switch {default}',
         )
         return
-    if source.ahead:
-        count = "1 commit is" if source.ahead == 1 else f"{source.ahead} commits are"
-        what = f"{count} not pushed to {source.upstream}"
-        yield Problem(code="unpushed", what=what, where=str(source.branch), fix="git push")
-    elif source.upstream is None and not _is_synced(case):
-        what = f"branch {source.branch} was never pushed"
-        fix = f"git push -u origin {source.branch}"
-        yield Problem(code="no-upstream", what=what, where=str(source.branch), fix=fix)
-    if source.behind:
-        count = "1 commit" if source.behind == 1 else f"{source.behind} commits"
-        what = f"{source.upstream} has {count} that this folder does not have; the platform runs them"
-        yield Problem(code="behind", what=what, where=str(source.branch), fix="git pull", severity="warning")
+    found = findings.unpushed(source)
+    if found and (source.ahead or not _is_synced(case)):
+        yield found
+    if found := findings.behind(source):
+        yield findings.softer(found).model_copy(update={"what": f"{found.what}; the platform runs them"})
 
 
 def _uncommitted(case: _Case) -> Iterator[Problem]:
-    dirty = [p for p in case.source.dirty if p.startswith(f"{case.folder}/") and p not in case.source.conflicts]
-    new = [p for p in case.source.untracked if p.startswith(f"{case.folder}/")]
     name = case.experiment.rollout
-    if conflicts := [p for p in case.source.conflicts if p.startswith(f"{case.folder}/")]:
-        what = f"{_some(conflicts)} left with conflicts by a {case.source.operation or 'merge'}"
-        yield Problem(code="conflict", what=what, where=case.folder, fix=finish(case.source))
-    if dirty:
-        what = f"{_some(dirty)} changed and not committed"
-        fix = f"git commit -am 'change {name}' && git push, or submit with --snapshot"
-        yield Problem(code="dirty-rollout", what=what, where=case.folder, fix=fix)
-    if new:
-        what = f"{_some(new)} not in git"
-        fix = f"git add {case.folder} && git commit -m 'add to {name}' && git push, or list them in .gitignore"
-        yield Problem(code="untracked-rollout", what=what, where=case.folder, fix=fix)
+    of_rollout = {
+        "uncommitted": ("dirty-rollout", f"git commit -am 'change {name}' && git push, or submit with --snapshot"),
+        "untracked": (
+            "untracked-rollout",
+            f"git add {case.folder} && git commit -m 'add to {name}' && git push, or list them in .gitignore",
+        ),
+    }
+    for found in findings.uncommitted(case.source, case.folder):
+        code, fix = of_rollout.get(found.code, (found.code, found.fix))
+        yield found.model_copy(update={"code": code, "fix": fix})
 
 
 def _against_platform(case: _Case) -> Iterator[Problem]:
@@ -298,26 +268,9 @@ def _against_platform(case: _Case) -> Iterator[Problem]:
         return
     if source.upstream is None:
         return  # said by _working_tree: never pushed
-    have = f"it has {synced[:10]}" if synced else "it has none yet"
-    if sync.status in ("Pending", "Syncing"):
-        what, fix = f"the platform is still syncing ({have})", "osmosis sync --wait, or submit with --wait-sync"
-    elif sync.status == "Failed":
-        what = f"the last sync failed: {sync.error or 'no reason given'} ({have})"
-        fix = "osmosis sync status, then osmosis sync --wait"
-    else:
-        what = f"the platform has not synced {str(source.commit)[:10]} ({have})"
-        fix = "osmosis sync --wait, or submit with --wait-sync"
-    yield Problem(code="not-synced", what=what, where=str(source.branch), fix=fix)
-
-
-def finish(source: Source) -> str:
-    """How to end what git is in the middle of."""
-    if source.operation == "bisect":
-        return "git bisect reset"
-    end = "git commit"
-    if source.operation:
-        end = f"git {source.operation} --continue, or give it up: git {source.operation} --abort"
-    return f"resolve the conflicts, git add them, then: {end}" if source.conflicts else end
+    stale = findings.not_synced(source, sync)
+    also = "" if sync.status == "Failed" else ", or submit with --wait-sync"
+    yield stale.model_copy(update={"fix": stale.fix + also})
 
 
 def _default_branch(case: _Case) -> str | None:
@@ -327,10 +280,3 @@ def _default_branch(case: _Case) -> str | None:
 def _is_synced(case: _Case) -> bool:
     """HEAD is exactly what the platform would run."""
     return bool(case.sync and case.source.commit and case.sync.synced(None) == case.source.commit)
-
-
-def _some(paths: list[str]) -> str:
-    names = ", ".join(p.rsplit("/", 1)[-1] for p in paths[:3])
-    if len(paths) == 1:
-        return f"{names} is"
-    return f"{names} and {len(paths) - 3} more are" if len(paths) > 3 else f"{names} are"

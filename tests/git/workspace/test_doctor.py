@@ -31,7 +31,7 @@ def test_findings_of_a_damaged_workspace(repo: GitWorkspace) -> None:
     found = codes(repo.root)
     for code in ("missing-folder", "no-entrypoint", "toml-syntax", "not-ignored", "secrets-in-git"):
         assert found[code] == "error", code
-    for code in ("missing-file", "uncommitted", "unpushed"):
+    for code in ("missing-file", "untracked", "unpushed"):
         assert found[code] == "warning", code
     assert found["schema"] == "info"
 
