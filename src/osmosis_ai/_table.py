@@ -76,7 +76,7 @@ HOMES: dict[str, str] = {
     "osmosis.serve.server.console": "Console RICH_AVAILABLE console",
     "osmosis.serve.server.foreground": "DEFAULT_HOST DEFAULT_PORT ServeError serve_agent_loop validate_and_report",
     "osmosis.serve.server.lifetime": "AppState=ServerRuntime",
-    "osmosis.serve.server.network": """
+    "osmosis.serve.server.public_address": """
         PublicIPDetectionError detect_public_ip is_private_ip is_valid_hostname_or_ip validate_ipv4""",
     "osmosis.serve.server.registration": "RegistrationResult",
     "osmosis.serve.server.rollout_settings": """
@@ -122,7 +122,7 @@ MODULES: dict[str, str] = {
         osmosis.classic.registry osmosis.records.wire02 osmosis.sdk.agent_loop osmosis.sdk.backend
         osmosis.sdk.context osmosis.sdk.exceptions osmosis.sdk.grader osmosis.sdk.harbor.backend
         osmosis.sdk.messages osmosis.sdk.tools osmosis.sdk.types osmosis.sdk.workflow osmosis.serve.server.app
-        osmosis.serve.server.foreground osmosis.serve.server.network osmosis.serve.server.rollout_settings
+        osmosis.serve.server.foreground osmosis.serve.server.public_address osmosis.serve.server.rollout_settings
         osmosis.serve.server.trainer_client osmosis.serve.server.v02 osmosis.serve.server.validator""",
     "osmosis_ai.rollout._compat": "osmosis.serve.server.console",
     "osmosis_ai.rollout.agent_workflow": "osmosis.sdk.workflow",
@@ -163,7 +163,7 @@ MODULES: dict[str, str] = {
     "osmosis_ai.rollout.integrations.agents": "",
     "osmosis_ai.rollout.integrations.agents.openai_agents": "osmosis.sdk.integrations.openai_agents",
     "osmosis_ai.rollout.integrations.agents.strands": "osmosis.sdk.integrations.strands",
-    "osmosis_ai.rollout.network": "osmosis.serve.server.network",
+    "osmosis_ai.rollout.network": "osmosis.serve.server.public_address",
     "osmosis_ai.rollout.registry": "osmosis.classic.registry",
     "osmosis_ai.rollout.server": """
         osmosis.serve.server.app osmosis.serve.server.auth osmosis.serve.server.foreground

@@ -15,7 +15,7 @@ from osmosis.testing.mock_trainer import (
     patch_httpx_for_mock_trainer,
 )
 
-from .test_server02 import Adds, request
+from .test_v02 import Adds, request
 
 
 def test_init_to_completion_without_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

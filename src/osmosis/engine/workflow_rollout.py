@@ -29,7 +29,7 @@ from .task import Task
 LOCAL_URL = "http://local-rollout.local"
 
 
-class RolloutEndpoint(Protocol):
+class ModelEndpoint(Protocol):
     """One rollout's model endpoint over HTTP."""
 
     @property

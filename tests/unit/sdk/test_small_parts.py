@@ -18,7 +18,7 @@ from fastapi.testclient import TestClient
 from osmosis.sdk.deadline import DeadlineExceeded, SelfCancelled, run_with_deadline
 from osmosis.sdk.threads import in_thread
 from osmosis.serve.server.console import Console
-from osmosis.serve.server.network import first_address, is_private_ip, is_valid_hostname_or_ip, validate_ipv4
+from osmosis.serve.server.public_address import first_address, is_private_ip, is_valid_hostname_or_ip, validate_ipv4
 from osmosis.serve.server.trainer_client import OsmosisLLMClient
 from osmosis.testing.mock_trainer import (
     RolloutCompletionTracker,

@@ -19,7 +19,7 @@ from osmosis.base.net import is_loopback
 from osmosis.records.wire02 import RegisterRequest
 
 from .lifetime import ServerRuntime
-from .network import PublicIPDetectionError, detect_public_ip
+from .public_address import PublicIPDetectionError, detect_public_ip
 from .rollout_settings import RolloutServerSettings
 
 log = logging.getLogger("osmosis.serve")

@@ -19,7 +19,7 @@ from osmosis.serve.server.v02 import create_app
 from osmosis.testing.server import running_app
 
 from .support import Crashes, NotANumber, OneCall, ScriptedModel, backend, open_gate, plan, say, server, task
-from .test_server02 import Adds
+from .test_v02 import Adds
 
 KEY = "the-key-of-this-server"
 BOTH = pytest.mark.parametrize("generation", ["0.3", "0.4"])

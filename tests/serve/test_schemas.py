@@ -17,7 +17,7 @@ from osmosis.serve.server.app import create_rollout_server
 from osmosis.serve.server.v02 import create_app
 
 from .support import OneCall, ScriptedModel, backend, open_gate
-from .test_server02 import Adds
+from .test_v02 import Adds
 
 FOLDER = Path(__file__).parents[2] / "docs" / "protocol"
 PROTOCOL = FOLDER.parent / "protocol.md"
