@@ -1,6 +1,6 @@
 """The pages of the platform: what a person sees of runs, rollouts, datasets, secrets and Git Sync in a browser.
 
-Rendered on the server, from the same services and records as the API; a page computes no figure of its own. Works
+Rendered on the server, from the same services and records as the API; those of a run are the viewer's. Works
 without JavaScript; with it, a run's figures follow by server-sent events. Nothing is loaded from elsewhere and no
 script is inline.
 """
@@ -12,11 +12,11 @@ from fastapi import FastAPI
 
 def mount(app: FastAPI) -> None:
     """Add the pages and their static files to the platform."""
-    from . import login, rollout_pages, run_pages, workspace_pages
+    from . import login, run_pages, workspace_pages
     from .live import LivePages
     from .render import mount_static
 
     app.state.live = LivePages()
     mount_static(app)
-    for module in (login, run_pages, rollout_pages, workspace_pages):
+    for module in (login, run_pages, workspace_pages):
         app.router.routes.extend(module.router.routes)  # as in ..app

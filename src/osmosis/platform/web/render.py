@@ -6,7 +6,6 @@ own files and nothing else. Known errors become pages here, with what to do next
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -17,21 +16,19 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from osmosis._version import __version__
 from osmosis.errors import AuthRequired, InternalError, OsmosisError, ValidationError
+from osmosis.viewer.pages import View
+from osmosis.viewer.render import STATIC, environment
 
 from ..services import workspaces
-from . import words
 from .session import LoginNeeded, Viewer, login_url, platform_of, viewer
 
 log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
-STATIC = HERE / "static"
 MAX_FORM_BYTES = 64 * 1024
 SECURITY = {
     "Content-Security-Policy": (
@@ -44,51 +41,33 @@ SECURITY = {
 }
 
 
-def _asset_stamp() -> str:
-    """Changes when any static file does, so that browsers may keep them for ever."""
-    digest = hashlib.sha256()
-    for path in sorted(STATIC.rglob("*")):
-        if path.is_file():
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+ENVIRONMENT = environment(HERE / "templates")
 
 
-def _environment() -> Environment:
-    env = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    env.filters.update(words.FILTERS)
-    env.globals.update(stamp=_asset_stamp(), version=__version__)
-    return env
+def html(view: View) -> str:
+    """One view as text."""
+    return ENVIRONMENT.get_template(view.template).render(**view.values)
 
 
-ENVIRONMENT = _environment()
-
-
-def html(name: str, **values: Any) -> str:
-    """One template as text."""
-    return ENVIRONMENT.get_template(name).render(**values)
-
-
-def page(request: Request, name: str, who: Viewer | None, *, status: int = 200, **values: Any) -> HTMLResponse:
+def page(request: Request, name: str, who: Viewer | None, *, status: int = 200, **values: object) -> HTMLResponse:
     """A whole page. `workspace` among the values is the name of the workspace it belongs to."""
+    return framed(request, View(name, values), who, status=status)
+
+
+def framed(request: Request, view: View, who: Viewer | None, *, status: int = 200, **more: object) -> HTMLResponse:
+    """A view as a whole page, in the frame of this platform; `more` are values of the frame, as of `page`."""
     mine: list[str] = []
     if who is not None:
         with platform_of(request).db.read() as session:
             mine = [row.name for row, _, _ in workspaces.of_user(session, who.user)]
-    values.setdefault("workspace", None)
-    values.setdefault("here", "")
-    text = html(name, who=who, csrf=who.csrf if who else "", mine=mine, **values)
+    frame = {"who": who, "csrf": who.csrf if who else "", "mine": mine, "workspace": None, "here": ""}
+    text = html(View(view.template, {**frame, **more, **view.values}))
     return HTMLResponse(text, status_code=status, headers={**SECURITY, "Cache-Control": "no-store"})
 
 
-def fragment(name: str, **values: Any) -> HTMLResponse:
+def fragment(view: View) -> HTMLResponse:
     """A part of a page, for a page that is already there."""
-    return HTMLResponse(html(name, **values), headers={**SECURITY, "Cache-Control": "no-store"})
+    return HTMLResponse(html(view), headers={**SECURITY, "Cache-Control": "no-store"})
 
 
 def redirect(to: str) -> RedirectResponse:

@@ -1,57 +1,31 @@
-"""Runs: the overview, and one run's pages (figures, configuration, log), live while it goes on."""
+"""Runs: the overview, and the viewer's pages of one run, live while it goes on."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
-from sqlalchemy.orm import Session
 
-from osmosis.errors import NotFound
 from osmosis.records.run import RunStatus
+from osmosis.viewer import pages
+from osmosis.viewer.pages import View
 
 from .. import tables
 from ..context import Platform
-from ..services import retry, rollouts, runs, workspaces
-from ..services.pages import LogSlice
+from ..services import results, retry, runs, workspaces
 from .live import live_pages
-from .render import SECURITY, PageRoute, fragment, html, page, redirect
-from .run_view import RunView, config_lines, curves, histogram, view
+from .render import SECURITY, PageRoute, fragment, framed, html, page, redirect
+from .run_source import DatabaseRun, find_run, state_of
 from .session import Viewer, check_viewer_form, platform_of, viewer
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 ViewerDep = Annotated[Viewer, Depends(viewer)]
 
 PER_PAGE = 25
-LEVELS = ("debug", "info", "warning", "error")
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A run that the viewer may see."""
-
-    run: tables.Run
-    workspace: tables.Workspace
-    creator: tables.User | None
-    repository: tables.Repository | None
-
-
-def find_run(session: Session, who: Viewer, run_id: str) -> Found:
-    """NotFound unless it exists in a workspace of the viewer's."""
-    run = session.get(tables.Run, run_id)
-    if run is None or workspaces.role_of(session, who.user.id, run.workspace_id) is None:
-        raise NotFound("no such run", hint="it may have been deleted, or belong to a workspace you are not in")
-    return Found(
-        run,
-        session.get_one(tables.Workspace, run.workspace_id),
-        session.get(tables.User, run.creator_id) if run.creator_id else None,
-        session.get(tables.Repository, run.repository_id) if run.repository_id else None,
-    )
 
 
 @router.get("/")
@@ -85,10 +59,10 @@ def overview(
         query = query.where(sa.or_(*(column.icontains(words, autoescape=True) for column in columns)))
     with platform_of(request).db.read() as session:
         total = session.scalar(sa.select(sa.func.count()).select_from(query.subquery())) or 0
-        pages = max(1, math.ceil(total / PER_PAGE))
-        at = min(max(1, at), pages)
+        last = max(1, math.ceil(total / PER_PAGE))
+        at = min(max(1, at), last)
         query = query.order_by(tables.Run.created_at.desc(), tables.Run.id).limit(PER_PAGE).offset((at - 1) * PER_PAGE)
-        found = [(view(run, _done(run)), name, creator) for run, name, creator in session.execute(query)]
+        found = [_listed(run, name, creator) for run, name, creator in session.execute(query)]
     return page(
         request,
         "overview.html",
@@ -98,48 +72,31 @@ def overview(
         found=found,
         total=total,
         at=at,
-        pages=pages,
+        pages=last,
         chosen={"workspace": workspace, "kind": kind, "status": status, "q": q},
         statuses=[known.value for known in RunStatus],
     )
 
 
-def _done(run: tables.Run) -> int:
-    """How many rollouts a run has, as last reported: for lists, without counting."""
-    if run.report:
-        return int(run.report.get("completed") or 0)
-    return int((run.progress or {}).get("completed") or 0)
+def _listed(run: tables.Run, workspace: str, creator: str | None) -> dict[str, object]:
+    """A run in a list: how far it is as last reported, without counting."""
+    report = results.report_of(run)
+    done = report.completed if report else int((run.progress or {}).get("completed") or 0)
+    state = state_of(run, done, report)
+    return {"run": run, "state": state, "primary": report.primary if report else None, "workspace": workspace,
+            "creator": creator}  # fmt: skip
 
 
-def _view(session: Session, run: tables.Run) -> RunView:
-    return view(run, sum(rollouts.counts(session, run.id).values()))
-
-
-def _figures(session: Session, run: tables.Run) -> dict[str, Any]:
-    """What the live part of a run's page shows."""
-    shown = _view(session, run)
-    threshold = shown.report.pass_threshold if shown.report else 1.0
-    points = sa.select(tables.MetricPoint).where(tables.MetricPoint.run_id == run.id)
-    points = points.order_by(tables.MetricPoint.key, tables.MetricPoint.step)
-    checkpoints = sa.select(tables.Checkpoint).where(tables.Checkpoint.run_id == run.id)
-    return {
-        "view": shown,
-        "bars": histogram(rollouts.rewards(session, run.id), threshold),
-        "curves": curves(list(session.scalars(points))) if run.kind == "training" else [],
-        "checkpoints": list(session.scalars(checkpoints.order_by(tables.Checkpoint.step))),
-    }
+def _page(request: Request, who: Viewer, found: DatabaseRun, view: View) -> Response:
+    return framed(request, view, who, here="runs", workspace=found.workspace.name)
 
 
 @router.get("/runs/{run_id}")
 def run_page(request: Request, who: ViewerDep, run_id: str) -> Response:
     with platform_of(request).db.read() as session:
         found = find_run(session, who, run_id)
-        figures = _figures(session, found.run)
-        history = runs.events(session, run_id)
-    return page(
-        request, "run.html", who, here="runs", tab="overview", workspace=found.workspace.name, found=found,
-        history=history, **figures,
-    )  # fmt: skip
+        view = pages.run_page(found)
+    return _page(request, who, found, view)
 
 
 @router.get("/{workspace}/evals/{name}")
@@ -153,7 +110,7 @@ def run_by_name(request: Request, who: ViewerDep, workspace: str, name: str) -> 
 def live(request: Request, who: ViewerDep, run_id: str) -> Response:
     """The live part alone: what the page asks for when events do not come through."""
     with platform_of(request).db.read() as session:
-        return fragment("_figures.html", **_figures(session, find_run(session, who, run_id).run))
+        return fragment(pages.live_part(find_run(session, who, run_id)))
 
 
 @router.get("/runs/{run_id}/events")
@@ -181,7 +138,8 @@ def _live_text(platform: Platform, run_id: str) -> tuple[str, bool]:
         run = session.get(tables.Run, run_id)
         if run is None:
             return "", True
-        return html("_figures.html", **_figures(session, run)), RunStatus(run.status).over
+        found = DatabaseRun(session, run, session.get_one(tables.Workspace, run.workspace_id))
+        return html(pages.live_part(found)), RunStatus(run.status).over
 
 
 @router.post("/runs/{run_id}/stop")
@@ -206,46 +164,47 @@ def retry_run(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str
 def config_page(request: Request, who: ViewerDep, run_id: str) -> Response:
     with platform_of(request).db.read() as session:
         found = find_run(session, who, run_id)
-        shown = _view(session, found.run)
-        selected = found.run.rows
-    return page(
-        request, "run_config.html", who, here="runs", tab="config", workspace=found.workspace.name, found=found,
-        view=shown, lines=config_lines(found.run.config), selected=row_ranges(selected),
-    )  # fmt: skip
-
-
-def row_ranges(rows: list[Any], most: int = 60) -> str:
-    """`0-9, 12, 15-20`: a list of row indices, short."""
-    parts: list[list[int]] = []
-    for row in rows:
-        if parts and row == parts[-1][1] + 1:
-            parts[-1][1] = row
-        else:
-            parts.append([row, row])
-    shown = [f"{low}" if low == high else f"{low}-{high}" for low, high in parts[:most]]
-    return ", ".join(shown) + (f", … ({len(rows)} rows)" if len(parts) > most else "")
+        view = pages.config_page(found)
+    return _page(request, who, found, view)
 
 
 @router.get("/runs/{run_id}/logs")
 def log_page(
     request: Request, who: ViewerDep, run_id: str, cursor: str = "", direction: str = "older", level: str = ""
 ) -> Response:
-    wanted = LogSlice(limit=200, direction=direction, cursor=cursor or None)
-    level = level if level in LEVELS else "info"
-    owner = sa.and_(tables.RunLog.run_id == run_id, tables.RunLog.level.in_(LEVELS[LEVELS.index(level) :]))
+    lines_alone = bool(request.headers.get("hx-request"))
     with platform_of(request).db.read() as session:
         found = find_run(session, who, run_id)
-        lines = wanted.fetch(session, tables.RunLog, owner)
-        shown = _view(session, found.run)
-    following = not cursor and not shown.over
-    values: dict[str, Any] = {
-        "found": found,
-        "view": shown,
-        "lines": lines,
-        "level": level,
-        "following": following,
-        "cursor": cursor,
-    }
-    if request.headers.get("hx-request"):
-        return fragment("_log.html", **values)
-    return page(request, "run_logs.html", who, here="runs", tab="logs", workspace=found.workspace.name, **values)
+        view = pages.log_page(found, level=level, cursor=cursor, newer=direction == "newer", fragment=lines_alone)
+    return fragment(view) if lines_alone else _page(request, who, found, view)
+
+
+@router.get("/runs/{run_id}/rollouts")
+def rollout_list(
+    request: Request,
+    who: ViewerDep,
+    run_id: str,
+    outcome: str = "",
+    category: str = "",
+    row: str = "",
+    order: str = "row",
+    at: int = 1,
+) -> Response:
+    with platform_of(request).db.read() as session:
+        found = find_run(session, who, run_id)
+        view = pages.rollouts_page(found, outcome=outcome, category=category, row=row, order=order, at=at)
+    return _page(request, who, found, view)
+
+
+@router.get("/runs/{run_id}/rollouts/{row_index}/{attempt}")
+def rollout_page(
+    request: Request, who: ViewerDep, run_id: str, row_index: int, attempt: int, raw: bool = False
+) -> Response:
+    """One rollout; `?raw=true` is its record as JSON."""
+    with platform_of(request).db.read() as session:
+        found = find_run(session, who, run_id)
+        if raw:
+            headers = {**SECURITY, "Cache-Control": "no-store"}
+            return Response(found.rollout(row_index, attempt), media_type="application/json", headers=headers)
+        view = pages.rollout_page(found, row_index, attempt)
+    return _page(request, who, found, view)

@@ -4,25 +4,25 @@ from datetime import timedelta
 
 import pytest
 
-from osmosis.platform.web import words
 from osmosis.records.base import utc_now
 from osmosis.records.rollout import Category
+from osmosis.viewer import filters
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "–"), (999, "999 B"), (1_400_000, "1.4 MB"), (5 * 1024**3, "5.4 GB")]
 )
 def test_size(value: int | None, text: str) -> None:
-    assert words.size(value) == text
+    assert filters.size(value) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "just now"), (200, "3 min ago"), (7300, "2 h ago"), (90_000, "1 day ago")]
 )
 def test_ago(seconds: float, text: str) -> None:
-    assert words.ago(utc_now() - timedelta(seconds=seconds)) == text
+    assert filters.ago(utc_now() - timedelta(seconds=seconds)) == text
 
 
 def test_every_category_has_advice() -> None:
-    assert {words.advice(category) for category in Category} == set(words.ADVICE.values())
-    assert words.advice("no such category") == words.ADVICE[Category.UNKNOWN]
+    assert {filters.advice(category) for category in Category} == set(filters.ADVICE.values())
+    assert filters.advice("no such category") == filters.ADVICE[Category.UNKNOWN]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from osmosis.platform.web.conversation import LONG, turns
+from osmosis.viewer.conversation import LONG, turns
 
 
 def test_a_tool_result_is_named_after_its_call() -> None:

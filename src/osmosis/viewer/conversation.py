@@ -11,7 +11,7 @@ from typing import Any
 
 from osmosis.records.rollout import Message
 
-from . import words
+from . import filters
 
 LONG = 3000
 """Texts above this many characters start folded."""
@@ -72,7 +72,7 @@ def _turn(message: Message, names: dict[str, str]) -> Turn:
     return Turn(
         role=role,
         text=_text(message),
-        reasoning=reasoning if isinstance(reasoning, str) else words.pretty(reasoning),
+        reasoning=reasoning if isinstance(reasoning, str) else filters.pretty(reasoning),
         calls=_calls(message),
         tool=str(message.get("name") or names.get(answers, "")) if role in ("tool", "function") else "",
         answers=answers,
@@ -88,7 +88,7 @@ def _text(message: Message) -> str:
         return _readable(content) if message.get("role") in ("tool", "function") else content
     if isinstance(content, list):
         return "\n".join(_part(part) for part in content)
-    return words.pretty(content)
+    return filters.pretty(content)
 
 
 def _part(part: Any) -> str:
@@ -100,7 +100,7 @@ def _part(part: Any) -> str:
         kind = str(part.get("type") or "")
         if kind.startswith(("image", "input_image", "audio", "input_audio", "file")):
             return f"[{kind}: not shown]"
-    return words.pretty(part)
+    return filters.pretty(part)
 
 
 def _calls(message: Message) -> list[Call]:
@@ -117,11 +117,11 @@ def _call(call: dict[str, Any]) -> Call:
     arguments, valid = function.get("arguments"), True
     if isinstance(arguments, str):
         try:
-            arguments = words.pretty(json.loads(arguments)) if arguments.strip() else "{}"
+            arguments = filters.pretty(json.loads(arguments)) if arguments.strip() else "{}"
         except ValueError:
             valid = False
     else:
-        arguments = words.pretty(arguments if arguments is not None else {})
+        arguments = filters.pretty(arguments if arguments is not None else {})
     return Call(str(function.get("name") or "unnamed"), str(arguments), str(call.get("id") or ""), valid)
 
 
@@ -129,7 +129,7 @@ def _readable(text: str) -> str:
     """A tool's JSON answer, indented; anything else as it is."""
     if text[:1] in "{[" and len(text) < 100_000:
         try:
-            return words.pretty(json.loads(text))
+            return filters.pretty(json.loads(text))
         except ValueError:
             return text
     return text

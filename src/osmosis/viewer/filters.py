@@ -1,4 +1,4 @@
-"""How values are written on pages: numbers, times, sizes, and advice for each kind of failure.
+"""How values are written in templates: numbers, times, sizes, and advice for each kind of failure.
 
 Pure functions; a missing value is an en dash, never a zero.
 """

@@ -1,0 +1,75 @@
+"""Histogram and curves of a run as shapes in the units of their drawing. Makes no markup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from osmosis.records.run import MetricPoint
+
+BINS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar of a histogram, in units of its drawing."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    title: str
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One metric over steps: a polyline in a drawing of 600 by 160."""
+
+    key: str
+    points: str
+    first: float
+    latest: float
+    low: float
+    high: float
+    steps: int
+
+
+def histogram(values: Sequence[float], threshold: float, *, width: float = 600, height: float = 120) -> list[Bar]:
+    """How rewards are spread; values are ascending. Empty when there is nothing to tell."""
+    if len(values) < 2 or values[0] == values[-1]:
+        return []
+    low, high = values[0], values[-1]
+    step = (high - low) / BINS
+    counts = [0] * BINS
+    for value in values:
+        counts[min(BINS - 1, int((value - low) / step))] += 1
+    top = max(counts)
+    wide = width / BINS
+    bars = []
+    for number, amount in enumerate(counts):
+        tall = max(2.0, height * amount / top) if amount else 0.0
+        start, end = low + number * step, low + (number + 1) * step
+        title = f"{amount} rollouts from {start:.2f} to {end:.2f}"
+        passed = start >= threshold or (number == BINS - 1 and high >= threshold)
+        bars.append(Bar(round(number * wide + 1, 1), round(height - tall, 1), round(wide - 2, 1), tall, title, passed))
+    return bars
+
+
+def curves(points: Sequence[MetricPoint]) -> list[Curve]:
+    """One curve per metric, from its points in order of step."""
+    by_key: dict[str, list[MetricPoint]] = {}
+    for point in points:
+        by_key.setdefault(point.key, []).append(point)
+    return [_curve(key, found) for key, found in sorted(by_key.items())]
+
+
+def _curve(key: str, found: list[MetricPoint]) -> Curve:
+    values = [point.value for point in found]
+    low, high = min(values), max(values)
+    first_step, last_step = found[0].step, found[-1].step
+    across, tall = (last_step - first_step) or 1, (high - low) or 1.0
+    points = " ".join(
+        f"{10 + 580 * (p.step - first_step) / across:.1f},{150 - 140 * (p.value - low) / tall:.1f}" for p in found
+    )
+    return Curve(key, points, values[0], values[-1], low, high, last_step)

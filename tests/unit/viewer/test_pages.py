@@ -1,0 +1,146 @@
+"""The pages of a run that lies in memory: no platform, no database, the viewer's own frame."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from osmosis.errors import NotFound
+from osmosis.metrics.figures import SCORE_FIGURES, Figure, figures, of_score
+from osmosis.records.contract.body import LogEntry
+from osmosis.records.contract.run_bodies import RunEvent
+from osmosis.records.run import MetricPoint, RunStatus
+from osmosis.testing.kept_run import KeptRun
+from osmosis.testing.platform_data import report, rollout, timeout
+from osmosis.viewer import pages
+from osmosis.viewer.pages import View, config_lines
+from osmosis.viewer.render import environment
+from osmosis.viewer.source import Fact, Origin, RunState, Settings
+
+ENVIRONMENT = environment()
+STATE = RunState("/runs/nightly", "nightly", "eval", RunStatus.FINISHED, "openai/x", completed=6, total=6)
+EVIL = "<script>alert(1)</script>"
+
+
+def shown(view: View) -> str:
+    return ENVIRONMENT.get_template(view.template).render(**view.values)
+
+
+def text_of(page: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
+
+
+@pytest.fixture
+def kept() -> KeptRun:
+    rollouts = [rollout(row, attempt, float(row > 0)) for row in range(2) for attempt in range(2)]
+    return KeptRun(STATE, report(2, 2), [*rollouts, rollout(2, 0, failure=timeout())])
+
+
+def test_the_page_of_a_run_shows_every_figure_of_its_report(kept: KeptRun) -> None:
+    said = text_of(shown(pages.run_page(kept)))
+    for figure in figures(report(2, 2)):
+        assert f"{figure.label[:1].upper()}{figure.label[1:]} {figure.text}" in said
+        assert figure.between in said
+        assert figure.detail in said
+
+
+def test_a_figure_of_somebody_elses_is_on_the_page(kept: KeptRun) -> None:
+    @of_score
+    def make(score: object, report: object) -> list[Figure]:
+        return [Figure("rank", f"rank {EVIL}", 0.512, "share", detail="of 7 lists", group="reward", headline=True)]
+
+    try:
+        page = shown(pages.run_page(kept))
+    finally:
+        SCORE_FIGURES.remove(make)
+    assert EVIL not in page
+    assert page.count("51.2 %") == 2, "as a card and in the table"
+    assert "of 7 lists" in page
+
+
+def test_what_a_run_was_made_of(kept: KeptRun) -> None:
+    facts = (
+        Fact("Journal", f"runs/{EVIL}", "/files", note="on disk"),
+        Fact("Commit", None),
+        Fact("Code", "abc", code=True),
+    )
+    kept.made_of = Origin(facts, [RunEvent(timestamp="2026-01-02T03:04:05", status="finished", reason="")])
+    page = shown(pages.run_page(kept))
+    assert '<a href="/files">runs/&lt;script&gt;' in page
+    assert "Commit none" in text_of(page)
+    assert "<code>abc</code>" in page
+    assert "2026-01-02 03:04:05" in page
+
+
+def test_only_a_run_that_goes_on_is_followed(kept: KeptRun) -> None:
+    assert "hx-sse:connect" not in shown(pages.run_page(kept))
+    kept.run = replace(STATE, status=RunStatus.RUNNING, stage="rollouts")
+    page = shown(pages.run_page(kept))
+    assert 'hx-sse:connect="/runs/nightly/events"' in page
+    assert 'aria-current="step">rollouts' in page
+    assert shown(pages.live_part(kept)) in page
+
+
+def test_a_run_without_a_report_says_what_it_waits_for() -> None:
+    waiting = KeptRun(replace(STATE, status=RunStatus.RUNNING, model="offline/calculator", completed=0))
+    said = text_of(shown(pages.run_page(waiting)))
+    assert "Figures appear with the first rollout" in said
+    assert "stand-in" in said
+
+
+def test_curves_of_a_training_run() -> None:
+    points = [MetricPoint(key="loss", step=step, value=1.0 / step) for step in (1, 2)]
+    training = KeptRun(replace(STATE, kind="training"), curve=points)
+    assert "loss" in text_of(shown(pages.run_page(training)))
+
+
+@pytest.mark.parametrize(
+    ("form", "rows"),
+    [
+        ({}, ["0, attempt 0", "0, attempt 1", "1, attempt 0", "1, attempt 1", "2, attempt 0"]),
+        ({"outcome": "passed"}, ["1, attempt 0", "1, attempt 1"]),
+        ({"category": "timeout"}, ["2, attempt 0"]),
+        ({"row": "1", "at": 9}, ["1, attempt 0", "1, attempt 1"]),
+        ({"outcome": "no such", "row": "x", "order": "odd"}, 5),
+        ({"outcome": "skipped"}, []),
+    ],
+)
+def test_rollouts_are_listed_and_filtered(kept: KeptRun, form: dict, rows: list[str] | int) -> None:
+    found = re.findall(r">row (\d+, attempt \d+)</a>", shown(pages.rollouts_page(kept, **form)))
+    assert len(found) == rows if isinstance(rows, int) else found == rows
+
+
+def test_a_rollout_with_its_conversation_and_its_neighbours(kept: KeptRun) -> None:
+    page = shown(pages.rollout_page(kept, 0, 1))
+    assert "What is 2 times 4?" in page
+    assert 'rel="prev" href="/runs/nightly/rollouts/0/0"' in page
+    assert 'rel="next" href="/runs/nightly/rollouts/1/0"' in page
+    assert '/rollouts/2/0">Next failure' in page
+    failed = text_of(shown(pages.rollout_page(kept, 2, 0)))
+    assert "This rollout failed" in failed
+    with pytest.raises(NotFound):
+        pages.rollout_page(kept, 7, 0)
+
+
+def test_the_log_and_its_lines_alone(kept: KeptRun) -> None:
+    kept.lines = [LogEntry(timestamp="2026-01-02T03:04:05", level="info", step="x", message=EVIL, details={"a": 1})]
+    page, lines = shown(pages.log_page(kept, level="odd")), shown(pages.log_page(kept, fragment=True))
+    assert lines in page
+    assert EVIL not in page
+    assert "03:04:05" in lines
+    assert "<main" not in lines
+
+
+def test_the_config_is_shown_with_what_was_fixed_beside_it(kept: KeptRun) -> None:
+    kept.fixed = Settings({"evaluation": {"n": 3, "flag": True}}, "As it was run", (Fact("Rows", "0-9"),))
+    said = text_of(shown(pages.config_page(kept)))
+    assert "[evaluation] n = 3 flag = true" in said
+    assert "As it was run Rows 0-9" in said
+
+
+def test_config_is_shown_in_the_order_of_the_file() -> None:
+    lines = config_lines({"secrets": {"required": []}, "experiment": {"rollout": 'a"b'}, "evaluation": {}})
+    assert [table for table, _ in lines] == ["experiment", "secrets"]
+    assert lines[0][1] == [("rollout", '"a\\"b"')]
