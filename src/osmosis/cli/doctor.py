@@ -17,6 +17,7 @@ from .._version import __version__
 from ..errors import AuthRequired, OsmosisError, WorkspaceRequired
 from ..records.problem import Problem
 from ..records.source import Source
+from ..workspace import findings
 from .context import AppContext, current
 from .output import DetailResult, NextStep
 
@@ -173,7 +174,6 @@ def _logged_in(
 ) -> Iterable[Problem]:
     if workspace is None or source is None or source.identity is None:
         return
-    from ..workspace import findings
     from .sync import ask_sync
 
     state = ask_sync(client, rollouts=True)

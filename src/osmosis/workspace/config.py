@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..errors import NotFound, ValidationError
-from ..records.config import EvalConfig, TrainingConfig
+from ..records.config import Advanced, EvalConfig, TrainingConfig
 from ..records.config_check import ConfigIssue, check_config
 from ..records.problem import Problem
 from .layout import CONFIG_KINDS, ConfigKind, Workspace
@@ -27,6 +27,7 @@ else:  # pragma: no cover - the same parser under its older name
     import tomli as tomllib
 
 _AT = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+_ADVANCED = ", ".join(Advanced.model_fields)
 _COMMANDS = {"eval": "osmosis eval submit", "training": "osmosis train submit"}
 # Which variable a provider of LiteLLM-style names reads its key from.
 PROVIDER_KEYS = {
@@ -228,6 +229,16 @@ def _inside(value: str) -> bool:
 
 
 def _warnings(file: ConfigFile, config: EvalConfig | TrainingConfig) -> Iterable[Problem]:
+    for key in config.advanced.model_extra or {}:
+        near = next(iter(get_close_matches(key, Advanced.model_fields, 1, 0.6)), None)
+        yield Problem(
+            code="unread-key",
+            what=f"{key} is sent as it stands, and nothing of this version reads it",
+            where=f"{file.where(f'advanced.{key}')}: advanced.{key}",
+            fix=f"did you mean {near}?" if near else f"remove it, or keep it: known are {_ADVANCED}",
+            near=near,
+            severity="warning",
+        )
     if isinstance(config, EvalConfig):
         provider = config.experiment.model_path.partition("/")[0]
         needed = PROVIDER_KEYS.get(provider)

@@ -78,6 +78,18 @@ def test_a_provider_model_without_its_key_is_a_warning(folder: GitWorkspace) -> 
     assert "OPENAI_API_KEY" in warnings[0].fix
 
 
+def test_a_key_of_advanced_that_nothing_reads_is_a_warning(folder: GitWorkspace) -> None:
+    text = EVAL + '[advanced]\nbase_ur = "http://127.0.0.1:1/v1"\nbackend_flag = 3\n'
+    path = folder.write("configs/eval/multiply.toml", text)
+    config, warnings = load_eval_config(path, folder.root)
+    assert [(w.code, w.severity, w.near) for w in warnings] == [
+        ("unread-key", "warning", "base_url"),
+        ("unread-key", "warning", None),
+    ]
+    assert warnings[0].fix == "did you mean base_url?"
+    assert config.to_request()["advanced_config"]["backend_flag"] == 3
+
+
 def test_many_calls_at_once_are_a_warning(folder: GitWorkspace) -> None:
     text = EXPERIMENT + "[training]\nrollout_batch_size = 64\nn_samples_per_prompt = 8\n"
     folder.write("configs/training/multiply.toml", text)
