@@ -1,4 +1,4 @@
-"""Evaluation of generation 0.2 in Python: eval functions, `EvalRunner`, and its summaries.
+"""Evaluation of generation 0.2 in Python: eval functions, and `EvalRunner` with its results over the engine's loop.
 
 As then, a missing score counts 0.0 in the means; a function that raised is named in the run's `error`, so that it
 cannot be taken for a judgement.
@@ -6,23 +6,23 @@ cannot be taken for a judgement.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.stats import DEFAULT_KS, pass_at_k
+from ..base.stats import pass_at_k
 from ..engine.loader import load_object
-from ..engine.scoring import FunctionScorer
+from ..engine.scoring import FunctionScorer, Scorer
+from ..engine.task import Task
 from ..errors import LoadError
 from ..records.dataset import Row
+from ..records.report import ScoreReport
 from ..records.rollout import Rollout, RolloutStatus
 from ..sdk.agent_loop import RolloutAgentLoop
 from .errors import EvalFnError
-from .runner import LocalRolloutRunner
+from .runner import Client, LocalRolloutRunner, LocalRunResult, RunOne, run_rows
 
 __all__ = [
     "EvalEvalSummary",
@@ -44,17 +44,17 @@ class EvalFnWrapper:
         self.fn = fn
         self.name = name
         try:
-            self._scorer = FunctionScorer(name, fn)
+            self.scorer = FunctionScorer(name, fn)
         except LoadError as exc:
             raise EvalFnError(exc.message, hint=exc.hint) from exc
-        self.mode = "full" if self._scorer.full else "simple"
+        self.mode = "full" if self.scorer.full else "simple"
 
     async def __call__(self, messages: list[dict[str, Any]], row: dict[str, Any]) -> float:
         """The score of a conversation; `EvalFnError` when the function raised or gave no finite number."""
         rollout = Rollout.model_construct(
             rollout_id="eval", row_index=0, attempt=0, status=RolloutStatus.SUCCESS, messages=messages, scores={}
         )
-        score = await self._scorer.score(rollout, Row.model_construct(index=0, data=row, line=None))
+        score = await self.scorer.score(rollout, Row.model_construct(index=0, data=row, line=None))
         if score.failure is not None or score.value is None:
             raise EvalFnError(f"{self.name}: {score.failure.message if score.failure else 'no score'}")
         return score.value
@@ -132,7 +132,7 @@ class EvalRunner:
     def __init__(
         self,
         agent_loop: RolloutAgentLoop,
-        llm_client: Any,
+        llm_client: Client,
         eval_fns: Sequence[EvalFnWrapper],
         debug: bool = False,
         debug_dir: str | os.PathLike[str] | None = None,
@@ -154,29 +154,14 @@ class EvalRunner:
         runner: LocalRolloutRunner | None = None,
     ) -> EvalRunResult:
         """One run, scored."""
-        done = await (runner or self._runner(self.llm_client)).run_single(
-            row,
-            row_index,
-            max_turns,
-            completion_params,
-            rollout_id=f"eval-{row_index}-run-{run_index}",
-            request_metadata={"execution_mode": "eval", "run_index": run_index},
-        )
-        run = EvalRunResult(
-            run_index,
-            done.success,
-            duration_ms=done.duration_ms,
-            tokens=done.token_usage.get("total_tokens", 0),
-            error=done.error,
-        )
-        if done.success and done.result is not None:
-            for fn in self.eval_fns:
-                try:
-                    run.scores[fn.name] = await fn(done.result.final_messages, row)
-                except EvalFnError as exc:
-                    run.scores[fn.name] = 0.0
-                    run.error = exc.message
-        return run
+        one = self._one(runner or self._runner(self.llm_client), max_turns, completion_params, run_index)
+        found: list[EvalRunResult] = []
+
+        def tell(rollout: Rollout) -> None:
+            found.append(_run_of(rollout, run_index))
+
+        await run_rows([row], [one], tell, start_index=row_index, scorers=self._scorers())
+        return found[0]
 
     async def run_eval(
         self,
@@ -190,34 +175,69 @@ class EvalRunner:
         batch_size: int = 1,
     ) -> EvalResult:
         """Every row `n_runs` times, `batch_size` at once; results in order of row and run."""
-        tasks = [(index, run) for index in range(len(rows)) for run in range(n_runs)]
-        queue, finished = iter(tasks), 0
-        done: dict[tuple[int, int], EvalRunResult] = {}
+        total = len(rows) * n_runs
+        results = [EvalRowResult(start_index + index, []) for index in range(len(rows))]
+        finished = 0
 
-        async def lane(client: Any) -> None:
+        def tell(rollout: Rollout) -> None:
             nonlocal finished
-            runner = self._runner(client)
-            for index, run in queue:
-                result = await self.run_single(
-                    rows[index], start_index + index, run, max_turns, completion_params, runner
-                )
-                done[(index, run)] = result
-                finished += 1
-                if on_progress is not None:
-                    on_progress(finished, len(tasks), result)
+            finished += 1
+            run = _run_of(rollout, rollout.attempt)
+            results[rollout.row_index - start_index].runs.append(run)
+            if on_progress is not None:
+                on_progress(finished, total, run)
 
-        clients = self._clients(min(batch_size, len(tasks)))
+        clients = self._clients(min(batch_size, total))
         try:
-            await asyncio.gather(*(lane(client) for client in clients))
+            report = await run_rows(
+                rows,
+                [self._one(self._runner(client), max_turns, completion_params) for client in clients],
+                tell,
+                start_index=start_index,
+                attempts=n_runs,
+                pass_threshold=pass_threshold,
+                scorers=self._scorers(),
+            )
         finally:
             for client in clients:
                 if client is not self.llm_client:
                     await client.close()
-        results = [
-            EvalRowResult(start_index + index, [done[(index, run)] for run in range(n_runs)])
-            for index in range(len(rows))
-        ]
-        return self._result(results, n_runs, pass_threshold)
+        for row in results:
+            row.runs.sort(key=lambda run: run.run_index)
+        runs = [run for row in results for run in row.runs]
+        return EvalResult(
+            rows=results,
+            eval_summaries={score.name: _summary(score) for score in report.scores},
+            total_rows=len(results),
+            total_runs=len(runs),
+            total_tokens=sum(run.tokens for run in runs),
+            total_duration_ms=sum(run.duration_ms for run in runs),
+            n_runs=n_runs,
+            pass_threshold=pass_threshold,
+        )
+
+    def _one(
+        self,
+        runner: LocalRolloutRunner,
+        max_turns: int,
+        completion_params: dict[str, Any] | None,
+        run_index: int | None = None,
+    ) -> RunOne:
+        async def one(task: Task) -> LocalRunResult:
+            run = task.attempt if run_index is None else run_index
+            return await runner.run_single(
+                task.row.data,
+                task.row.index,
+                max_turns,
+                completion_params,
+                rollout_id=f"eval-{task.row.index}-run-{run}",
+                request_metadata={"execution_mode": "eval", "run_index": run},
+            )
+
+        return one
+
+    def _scorers(self) -> list[Scorer]:
+        return [fn.scorer for fn in self.eval_fns]
 
     def _runner(self, client: Any) -> LocalRolloutRunner:
         debug, folder = self._debug
@@ -228,32 +248,27 @@ class EvalRunner:
             return [self.llm_client]
         return [self._factory() for _ in range(count)]
 
-    def _result(self, rows: list[EvalRowResult], n_runs: int, threshold: float) -> EvalResult:
-        runs = [run for row in rows for run in row.runs]
-        return EvalResult(
-            rows=rows,
-            eval_summaries={fn.name: _summary(fn.name, rows, n_runs, threshold) for fn in self.eval_fns},
-            total_rows=len(rows),
-            total_runs=len(runs),
-            total_tokens=sum(run.tokens for run in runs),
-            total_duration_ms=sum(run.duration_ms for run in runs),
-            n_runs=n_runs,
-            pass_threshold=threshold,
-        )
+
+def _run_of(rollout: Rollout, run_index: int) -> EvalRunResult:
+    broken = [score for score in rollout.scores.values() if score.failure is not None]
+    error = rollout.failure.message if rollout.failure else None
+    if broken and broken[-1].failure is not None:
+        error = f"{broken[-1].name}: {broken[-1].failure.message}"
+    return EvalRunResult(
+        run_index,
+        rollout.failure is None,
+        scores={name: score.value or 0.0 for name, score in rollout.scores.items()},
+        duration_ms=rollout.duration_ms,
+        tokens=rollout.usage.total_tokens,
+        error=error,
+    )
 
 
-def _summary(name: str, rows: list[EvalRowResult], n_runs: int, threshold: float) -> EvalEvalSummary:
-    table = [[run.scores.get(name, 0.0) for run in row.runs] for row in rows]
-    scores = [score for row in table for score in row] or [0.0]
-    at_k = {}
-    if n_runs > 1 and table:
-        passes = [sum(score >= threshold for score in row) for row in table]
-        for k in (k for k in DEFAULT_KS if k <= n_runs):
-            at_k[k] = statistics.fmean(pass_at_k(n_runs, passed, k) for passed in passes)
+def _summary(score: ScoreReport) -> EvalEvalSummary:
     return EvalEvalSummary(
-        mean=statistics.fmean(scores),
-        std=statistics.pstdev(scores),
-        min=min(scores),
-        max=max(scores),
-        pass_at_k=at_k,
+        mean=score.mean or 0.0,
+        std=score.std or 0.0,
+        min=score.min or 0.0,
+        max=score.max or 0.0,
+        pass_at_k={one.k: one.value for one in score.pass_at_k},
     )

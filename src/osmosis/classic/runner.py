@@ -1,5 +1,6 @@
-"""Runners of generation 0.2: one row or many through an agent loop, one after another, as results with counts.
+"""Runners of generation 0.2: one row or many through an agent loop, as results with counts.
 
+Many rows go through the engine's loop; what is here is one attempt with a client of 0.2, and the shapes of results.
 A loop that raises or gives up is a result with its reason; tokens spent before are still counted.
 """
 
@@ -8,13 +9,22 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from ..engine.evaluate import evaluate
+from ..engine.observer import Silent
+from ..engine.scoring import Scorer
+from ..engine.task import Task
+from ..records.dataset import Row
+from ..records.plan import EvalPlan, ModelSpec, Timeouts
+from ..records.report import Report
+from ..records.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Usage
 from ..records.wire02 import RolloutMetrics
-from ..sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
+from ..sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
 from ..sdk.classify import describe
+from ..sdk.deadline import run_with_deadline
 from .dataset import dataset_row_to_request
 from .errors import ToolValidationError
 
@@ -22,6 +32,20 @@ _TOOL_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 OnProgress = Callable[[int, int, "LocalRunResult"], None]
 """(finished, total, result)."""
+
+
+class Client(Protocol):
+    """What a runner asks of a client; `ExternalLLMClient` is one."""
+
+    def set_tools(self, tools: list[Any]) -> None: ...
+
+    def clear_tools(self) -> None: ...
+
+    def reset_metrics(self) -> None: ...
+
+    def get_metrics(self) -> RolloutMetrics: ...
+
+    async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult: ...
 
 
 @dataclass
@@ -77,7 +101,7 @@ class LocalRolloutRunner:
     def __init__(
         self,
         agent_loop: RolloutAgentLoop,
-        llm_client: Any,
+        llm_client: Client,
         debug: bool = False,
         debug_dir: str | os.PathLike[str] | None = None,
         rollout_id_prefix: str | None = None,
@@ -117,7 +141,7 @@ class LocalRolloutRunner:
             context = RolloutContext(
                 request=request, tools=tools, llm=self.llm_client, _start_time=started, _debug_dir=self.debug_dir
             )
-            result = await self.agent_loop.run(context)
+            result = await run_with_deadline(self.agent_loop.run(context), None)
             failed = str(getattr(result.status, "value", result.status)) != "COMPLETED"
             error = (result.error_message or "the agent loop ended with ERROR") if failed else None
         except Exception as exc:  # noqa: BLE001 - one rollout: a loop may raise anything
@@ -142,11 +166,21 @@ class LocalRolloutRunner:
         start_index: int = 0,
     ) -> LocalBatchResult:
         """The rows one after another."""
-        results: list[LocalRunResult] = []
-        for index, row in enumerate(rows, start=start_index):
-            results.append(await self.run_single(row, index, max_turns, completion_params))
+        done: dict[int, LocalRunResult] = {}
+        told = 0
+
+        async def one(task: Task) -> LocalRunResult:
+            done[task.row.index] = await self.run_single(task.row.data, task.row.index, max_turns, completion_params)
+            return done[task.row.index]
+
+        def tell(rollout: Rollout) -> None:
+            nonlocal told
+            told += 1
             if on_progress is not None:
-                on_progress(len(results), len(rows), results[-1])
+                on_progress(told, len(rows), done[rollout.row_index])
+
+        await run_rows(rows, [one], tell, start_index=start_index)
+        results = [done[index] for index in sorted(done)]
         passed = sum(one.success for one in results)
         return LocalBatchResult(
             results=results,
@@ -158,6 +192,74 @@ class LocalRolloutRunner:
         )
 
 
+RunOne = Callable[[Task], Awaitable[LocalRunResult]]
+"""One attempt at one row, with a client that no other attempt uses meanwhile."""
+
+
+async def run_rows(
+    rows: Sequence[dict[str, Any]],
+    lanes: Sequence[RunOne],
+    on_rollout: Callable[[Rollout], None],
+    *,
+    start_index: int = 0,
+    attempts: int = 1,
+    pass_threshold: float = 1.0,
+    scorers: Sequence[Scorer] = (),
+) -> Report:
+    """Every row `attempts` times through the engine's loop, as many at once as there are lanes, without a limit on
+    time or failures. `on_rollout` hears of each, scored, as it ends."""
+    free = list(lanes)
+
+    async def rollout(task: Task) -> Rollout:
+        lane = free.pop()
+        try:
+            return _rollout(task, await lane(task))
+        finally:
+            free.append(lane)
+
+    plan = EvalPlan(
+        name="local",
+        agent="agent_loop",
+        model=ModelSpec(name="client", kind="openai"),
+        dataset="rows",
+        attempts=attempts,
+        concurrency=len(lanes),
+        pass_threshold=pass_threshold,
+        timeouts=Timeouts(agent_s=None, score_s=None, model_s=None),
+    )
+    told = [Row(index=index, data=dict(row)) for index, row in enumerate(rows, start=start_index)]
+    return await evaluate(plan, told, rollout, scorers=scorers, observer=_Each(on_rollout))
+
+
+class _Each(Silent):
+    def __init__(self, told: Callable[[Rollout], None]) -> None:
+        self._told = told
+
+    def rollout(self, rollout: Rollout, running: Report | None) -> None:
+        self._told(rollout)
+
+
+def _rollout(task: Task, done: LocalRunResult) -> Rollout:
+    failure = None
+    if not done.success:
+        message = done.error or "the agent loop ended with ERROR"
+        failure = Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=message)
+    return Rollout.model_construct(
+        rollout_id=task.rollout_id,
+        row_index=task.row.index,
+        attempt=task.attempt,
+        status=RolloutStatus.FAILED if failure else RolloutStatus.SUCCESS,
+        messages=done.result.final_messages if done.result is not None else [],
+        failure=failure,
+        scores={},
+        usage=Usage(
+            prompt_tokens=done.token_usage.get("prompt_tokens", 0),
+            completion_tokens=done.token_usage.get("completion_tokens", 0),
+        ),
+        duration_ms=done.duration_ms,
+    )
+
+
 class LocalTestRunner(LocalRolloutRunner):
     """The runner of `osmosis test`: ids `test-<row>`, metadata that says so."""
 
@@ -167,7 +269,7 @@ class LocalTestRunner(LocalRolloutRunner):
     def __init__(
         self,
         agent_loop: RolloutAgentLoop,
-        llm_client: Any,
+        llm_client: Client,
         debug: bool = False,
         debug_dir: str | os.PathLike[str] | None = None,
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,42 @@ async def test_eval_runner_scores_in_order_and_names_broken_functions() -> None:
     assert result.eval_summaries["broken"].mean == 0.0
     assert "ZeroDivisionError" in (result.rows[0].runs[0].error or "")
     assert pass_at_k(10, 7, 3) == pytest.approx(0.9917, abs=1e-4)
+
+
+async def test_what_is_missing_counts_as_zero_in_the_means_of_then() -> None:
+    """Two of four rows fail in the agent, one of the others is wrong: 1, 0, missing, missing."""
+
+    def first(solution_str: str, ground_truth: str, extra_info: dict[str, Any]) -> float:
+        return float(extra_info["extra"] == 2)
+
+    told: list[tuple[int, int, int]] = []
+    runner = EvalRunner(Loop(), client(), [EvalFnWrapper(first, "first")], llm_client_factory=client)
+    result = await runner.run_eval(
+        ROWS, n_runs=3, start_index=7, batch_size=2, on_progress=lambda k, n, run: told.append((k, n, run.run_index))
+    )
+    assert [row.row_index for row in result.rows] == [7, 8, 9, 10]
+    assert [run.success for row in result.rows for run in row.runs] == [True] * 6 + [False] * 6
+    assert result.rows[2].runs[0].scores == {}
+    assert result.rows[2].runs[0].tokens > 0
+    summary = result.eval_summaries["first"]
+    assert (summary.mean, summary.min, summary.max) == (0.25, 0.0, 1.0)
+    assert summary.std == pytest.approx(3**0.5 / 4)
+    assert summary.pass_at_k == {1: 0.25, 3: 0.25}
+    assert [one[:2] for one in told] == [(k, 12) for k in range(1, 13)]
+
+
+@pytest.mark.parametrize("leave", [SystemExit(2), asyncio.CancelledError()])
+async def test_a_loop_that_leaves_is_a_failed_run(leave: BaseException) -> None:
+    class Leaves(Loop):
+        name = "leaves"
+
+        async def run(self, ctx: RolloutContext) -> RolloutResult:
+            raise leave
+
+    async with client() as llm:
+        batch = await LocalRolloutRunner(Leaves(), llm).run_batch(ROWS[:2])
+    assert (batch.passed, batch.failed) == (0, 2)
+    assert all(one.error for one in batch.results)
 
 
 def test_eval_functions_of_another_shape_are_refused() -> None:
