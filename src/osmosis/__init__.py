@@ -90,7 +90,13 @@ else:
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module 'osmosis' has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(home), name)
+        try:
+            value = globals()[name] = getattr(import_module(home), name)
+        except ModuleNotFoundError as error:
+            if str(error.name).partition(".")[0] == "osmosis":
+                raise
+            message = f"osmosis.{name} needs {error.name}, which is not installed here: pip install 'osmosis-ai[full]'"
+            raise ModuleNotFoundError(message, name=error.name) from error
         return value
 
     def __dir__() -> list[str]:

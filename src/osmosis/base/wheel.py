@@ -4,6 +4,9 @@ A rollout's own environment, and the sandbox of a Harbor trial, must get exactly
 that is an editable checkout or an installed wheel, and never one of the same name from a package index. So the
 installed packages are zipped as they are; the version gets their content hash as its local part, and that exact
 version is what environments pin.
+
+The wheel declares only what the SDK and a rollout server import; everything else that this installation has is behind
+extras. What more a rollout uses it names in its own `pyproject.toml`.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +33,22 @@ PACKAGES = ("osmosis", "osmosis_ai")
 TEMPLATES = "osmosis/_templates"
 SKIPPED_DIRS = {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 EPOCH = (1980, 1, 1, 0, 0, 0)
+ROLLOUT = frozenset(
+    {"aiohttp", "fastapi", "filelock", "httptools", "orjson", "packaging", "platformdirs", "psutil", "pydantic"}
+    | {"pydantic-settings", "rich", "tomli", "uvicorn"}
+)
+"""The distributions that the SDK and a rollout server import; a test imports them with nothing else there."""
+PLATFORM = frozenset(["alembic", "cryptography", "jinja2", "python-multipart", "sqlalchemy"])
+"""Those that only the platform imports."""
+EXTRAS: Mapping[str, Callable[[str], bool]] = {
+    "server": lambda name: False,
+    "rubric": lambda name: name == "litellm",
+    "parquet": lambda name: name == "pyarrow",
+    "eval": lambda name: name not in PLATFORM,
+    "platform": lambda name: True,
+    "full": lambda name: True,
+}
+"""The extras that older projects ask for: what each adds to `ROLLOUT`. An ordinary installation has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +136,10 @@ def _editable_project(dist: metadata.Distribution) -> Path | None:
 
 
 def _dist_info(dist: metadata.Distribution, base: str) -> dict[str, bytes]:
-    """What stands in `.dist-info` besides RECORD; METADATA with the version `base`, so that an installation of this
-    very wheel has the same content."""
+    """What stands in `.dist-info` besides RECORD; METADATA with the version `base` and the requirements of a rollout,
+    so that an installation of this very wheel has the same content."""
     described = {
-        "METADATA": _with_version((dist.read_text("METADATA") or "").encode(), base),
+        "METADATA": for_rollouts(_with_version((dist.read_text("METADATA") or "").encode(), base)),
         "WHEEL": b"Wheel-Version: 1.0\nGenerator: osmosis\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     if points := dist.read_text("entry_points.txt"):
@@ -130,6 +150,41 @@ def _dist_info(dist: metadata.Distribution, base: str) -> dict[str, bytes]:
         if len(parts) > 2 and parts[0].endswith(".dist-info") and parts[1] == "licenses" and located.is_file():
             described["/".join(parts[1:])] = located.read_bytes()
     return described
+
+
+def for_rollouts(text: bytes) -> bytes:
+    """METADATA whose requirements are those of a rollout, the others behind `EXTRAS`; twice is the same as once."""
+    head, separator, body = text.decode().partition("\n\n")
+    kept: list[str] = []
+    ours: dict[str, str] = {}
+    for line in head.splitlines():
+        key, _, value = line.partition(": ")
+        wanted, _, marker = (part.strip() for part in value.partition(";"))
+        extra = _EXTRA.search(marker)
+        if key == "Provides-Extra" and value in EXTRAS:
+            continue
+        if key == "Requires-Dist" and (extra is None or extra[1] in EXTRAS):
+            ours[wanted] = _EXTRA.sub("", marker).strip("() ")
+        else:
+            kept.append(line)
+    for wanted, marker in sorted(ours.items()):
+        if _name(wanted) in ROLLOUT:
+            kept.append(f"Requires-Dist: {wanted}" + (f"; {marker}" if marker else ""))
+    for extra_name, has in EXTRAS.items():
+        kept.append(f"Provides-Extra: {extra_name}")
+        for wanted, marker in sorted(ours.items()):
+            if _name(wanted) not in ROLLOUT and has(_name(wanted)):
+                condition = f'({marker}) and extra == "{extra_name}"' if marker else f'extra == "{extra_name}"'
+                kept.append(f"Requires-Dist: {wanted}; {condition}")
+    return ("\n".join(kept) + separator + body).encode()
+
+
+_EXTRA = re.compile(r"""(?:\s+and\s+)?extra == ['"]([^'"]+)['"]""")
+
+
+def _name(requirement: str) -> str:
+    """The distribution's normalised name."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[\s\[<>=!~;@(]", requirement, maxsplit=1)[0]).lower()
 
 
 def _content_hash(version: str, files: dict[str, bytes], described: dict[str, bytes]) -> str:

@@ -59,7 +59,14 @@ def _environment(ctx: AppContext, project: Any, install_to: Path) -> tuple[str, 
             ctx.output.say(f"  {line.message}", style="dim")
 
     log = JobLog(None, say)
-    builder = Builder(uv=uv, cache_dir=cache, wheel=build_wheel(cache), environ=dict(ctx.environ), log=log)
+    builder = Builder(
+        uv=uv,
+        cache_dir=cache,
+        wheel=build_wheel(cache),
+        environ=dict(ctx.environ),
+        log=log,
+        extras=frozenset({"eval"}),  # the command itself runs in there
+    )
     made = asyncio.run(builder.environment(project, commit_sha="", install_to=install_to))
     if made.osmosis_version is None or made.osmosis_version.startswith("0."):
         raise ValidationError(

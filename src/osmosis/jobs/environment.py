@@ -64,6 +64,8 @@ class Builder:
     wheel: Wheel
     environ: Mapping[str, str]
     log: JobLog
+    extras: frozenset[str] = frozenset()
+    """Of osmosis itself, beyond what the rollout asks for."""
     started: Callable[[int], None] | None = None
     """Told each process group that is started, so that a killed job's successor can end it."""
     timeout_s: float = INSTALL_TIMEOUT_S
@@ -78,7 +80,8 @@ class Builder:
         interpreter = await choose_interpreter(
             project.requires_python, where=project.where, uv=self.uv, environ=environ, cwd=project.folder
         )
-        key = environment_key(project, self.wheel, interpreter, commit_sha)
+        extras = self._extras(project)
+        key = environment_key(project, self.wheel, interpreter, commit_sha, extras)
         folder = self.cache_dir / "environments" / key
         lock = folder.parent / ".locks" / key
         waiting = self.log.stream(STEP)
@@ -87,14 +90,28 @@ class Builder:
             if made:
                 self.log.write(STEP, f"using the environment {key}, made before (Python {made.python_version})")
             else:
-                made = await self._make(project, interpreter, folder, environ)
+                made = await self._make(project, interpreter, folder, environ, extras)
         if not project.installable:
             return made
         await self._install_project(project, made, install_to, environ)
         return Environment(made.folder, made.packages, made.python_version, install_to)
 
+    def _extras(self, project: RolloutProject) -> tuple[str, ...]:
+        """Extras of osmosis that are installed although the rollout does not name them."""
+        if project.generation(self.wheel.base_version) == "theirs":
+            return ()
+        if "full" in self.extras or not (reason := project.judge_reason()):
+            return tuple(sorted(self.extras))
+        self.log.write(STEP, f"installing LiteLLM, too (osmosis-ai[rubric]): {project.label}: {reason}")
+        return tuple(sorted({*self.extras, "rubric"}))
+
     async def _make(
-        self, project: RolloutProject, interpreter: Interpreter, folder: Path, environ: Mapping[str, str]
+        self,
+        project: RolloutProject,
+        interpreter: Interpreter,
+        folder: Path,
+        environ: Mapping[str, str],
+        extras: tuple[str, ...],
     ) -> Environment:
         self.log.write(
             STEP, f"making the environment {folder.name} from {project.where} (Python {interpreter.version})"
@@ -106,7 +123,7 @@ class Builder:
         try:
             venv = ("venv", "--quiet", "--relocatable", "--no-project", "--python", str(interpreter.path), str(making))
             await self._uv(project, environ, *venv)
-            await self._uv(project, environ, *await self._install_arguments(project, making, environ))
+            await self._uv(project, environ, *await self._install_arguments(project, making, environ, extras))
             frozen = await self._uv(project, environ, "pip", "freeze", "--python", str(making), quiet=True)
             mark = {"python": interpreter.version, "packages": _packages(frozen.stdout.splitlines(), self.wheel)}
             (making / MARKER).write_text(json.dumps(mark, indent=1), encoding="utf-8")
@@ -121,7 +138,7 @@ class Builder:
         return made
 
     async def _install_arguments(
-        self, project: RolloutProject, making: Path, environ: Mapping[str, str]
+        self, project: RolloutProject, making: Path, environ: Mapping[str, str], extras: tuple[str, ...]
     ) -> tuple[str, ...]:
         arguments = ["pip", "install", "--python", str(making)]
         ours = project.generation(self.wheel.base_version) != "theirs"
@@ -135,7 +152,8 @@ class Builder:
             pin = making / "pinned.txt"
             pin.write_text(f"{DISTRIBUTION}=={self.wheel.version}\n", encoding="utf-8")
             arguments += ["--find-links", str(self.wheel.folder), "--constraints", str(pin)]
-            arguments += [f"{DISTRIBUTION}=={self.wheel.version}"]
+            named = f"[{','.join(extras)}]" if extras else ""
+            arguments += [f"{DISTRIBUTION}{named}=={self.wheel.version}"]
             if project.own_sources:
                 arguments += ["--no-sources-package", DISTRIBUTION]
         return tuple(arguments)
@@ -183,11 +201,14 @@ class Builder:
         return done
 
 
-def environment_key(project: RolloutProject, wheel: Wheel, interpreter: Interpreter, commit_sha: str) -> str:
+def environment_key(
+    project: RolloutProject, wheel: Wheel, interpreter: Interpreter, commit_sha: str, extras: tuple[str, ...] = ()
+) -> str:
     """What an environment depends on, as 20 hex digits: two rollouts that agree in it share one."""
     generation: Generation = project.generation(wheel.base_version)
     digest = hashlib.sha256(LAYOUT.encode())
     parts = [generation, wheel.version if generation != "theirs" else "", str(interpreter.path), interpreter.version]
+    parts.append(",".join(extras))
     declared = (project.folder / "pyproject.toml", project.folder / "uv.toml")
     for file in (project.requirements_file, *declared, project.lock):
         parts.append(file.read_text(encoding="utf-8", errors="replace") if file and file.is_file() else "")

@@ -6,6 +6,8 @@ the distribution of the same name on the package index is another product genera
 
 from __future__ import annotations
 
+import ast
+import itertools
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from typing import Any, Literal
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from osmosis.base.wheel import DISTRIBUTION
 
@@ -26,6 +29,10 @@ else:
     import tomli as tomllib
 
 Generation = Literal["ours", "theirs", "unasked"]
+
+JUDGES = frozenset({"evaluate_rubric", "evaluate_rubric_async", "osmosis_rubric", "OsmosisLitellmModel"})
+"""Names of ours that need LiteLLM, which an environment has only when it is asked for."""
+MOST_SOURCES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,8 @@ class RolloutProject:
     """What is installed depends on other files of the checkout: path sources, includes, dynamic dependencies."""
     own_sources: bool = False
     """`[tool.uv.sources]` says where osmosis-ai comes from; on the platform it never does."""
+    judges: str | None = None
+    """Why the rollout needs LiteLLM, when its sources say so: `main.py imports litellm`."""
 
     @property
     def where(self) -> str:
@@ -61,6 +70,11 @@ class RolloutProject:
             return "theirs"
         return "ours" if all(r.specifier.contains(base_version, prereleases=True) for r in asked) else "theirs"
 
+    def judge_reason(self) -> str | None:
+        """Why the environment gets LiteLLM although nothing declares it; None: it does not."""
+        older = next((str(asked) for asked in self.dependencies if _predates_1_0(asked)), None)
+        return self.judges or (f"it asks for {older}" if older else None)
+
 
 def read_project(folder: Path, label: str) -> RolloutProject:
     """The project in `folder`. Raises `JobFailed` for a pyproject.toml that cannot be understood."""
@@ -75,6 +89,7 @@ def read_project(folder: Path, label: str) -> RolloutProject:
             found,
             _parse_lines(found) if found else [],
             local_sources=bool(found and _refers_to_files(found)),
+            judges=judge_imports(folder),
         )
     table = _load(pyproject, label)
     project = _table(table, "project")
@@ -98,7 +113,37 @@ def read_project(folder: Path, label: str) -> RolloutProject:
         or (dynamic and installable)
         or (source_file == requirements and _refers_to_files(requirements)),
         own_sources=any(canonicalize_name(name) == DISTRIBUTION for name in sources),
+        judges=judge_imports(folder),
     )
+
+
+def judge_imports(folder: Path) -> str | None:
+    """The first source of the rollout that imports LiteLLM, something of ours that needs it, or `osmosis_ai`."""
+    sources = (path for path in sorted(folder.rglob("*.py")) if not {".venv", "node_modules"} & {*path.parts})
+    for path in itertools.islice(sources, MOST_SOURCES):
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError, OSError, RecursionError):
+            continue  # whoever imports it says what is wrong
+        for node in ast.walk(tree):
+            if (name := _judge_import(node)) is not None:
+                return f"{path.relative_to(folder).as_posix()} imports {name}"
+    return None
+
+
+def _judge_import(node: ast.AST) -> str | None:
+    modules: list[str] = []
+    names: list[str] = []
+    if isinstance(node, ast.Import):
+        modules = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and not node.level:
+        modules, names = [node.module or ""], [alias.name for alias in node.names]
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "osmosis":
+        modules, names = ["osmosis"], [node.attr]
+    roots = {module.partition(".")[0] for module in modules}
+    if found := roots & {"litellm", "osmosis_ai"}:
+        return found.pop()
+    return next((name for name in names if name in JUDGES), None) if "osmosis" in roots else None
 
 
 def _load(pyproject: Path, label: str) -> dict[str, Any]:
@@ -164,3 +209,10 @@ def _is_local(source: object) -> bool:
 
 def _applies(requirement: Requirement) -> bool:
     return requirement.marker is None or requirement.marker.evaluate()
+
+
+def _predates_1_0(asked: Requirement) -> bool:
+    """Whether it was written for an osmosis whose installation brought LiteLLM along: `osmosis-ai>=0.3.1`."""
+    if canonicalize_name(asked.name) != DISTRIBUTION or not _applies(asked):
+        return False
+    return any(Version(one.version.removesuffix(".*")).major < 1 for one in asked.specifier if one.operator != "===")

@@ -1,4 +1,4 @@
-"""A model of any provider that LiteLLM knows. The only file of the engine that imports LiteLLM.
+"""A model of any provider that LiteLLM knows. The only file that imports LiteLLM.
 
 LiteLLM's own retries, banners and remote price map are switched off: retries, errors and costs are ours, so
 that every kind of model behaves the same.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any
+from types import ModuleType
 
 import orjson
 
@@ -40,7 +40,7 @@ class LiteLLMModel(RetryingModel):
         self._api_key = api_key
         self._timeout_s = timeout_s
         self._price = price_of(spec)
-        self._call = _load()
+        self._call = _litellm().acompletion
 
     async def once(self, request: ChatRequest) -> Completion:
         arguments = sampling(self.spec, request)
@@ -64,16 +64,32 @@ class LiteLLMModel(RetryingModel):
         )
 
 
-def _load() -> Any:
+def supports_schema(model: str) -> bool:
+    """Whether LiteLLM says that the model takes a JSON schema as its response format."""
+    litellm = _litellm()
+    try:
+        return bool(litellm.supports_response_schema(model=model.replace("/responses/", "/")))
+    except Exception:  # noqa: BLE001 - a question of taste to a vendor library: any doubt means the plainer format
+        return False
+
+
+def _litellm() -> ModuleType:
     # LiteLLM fetches its price map over the network while it is imported unless told not to.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
         import litellm
+    except ModuleNotFoundError as error:
+        raise ModelError(
+            f"LiteLLM is not installed here: no module named {error.name}",
+            category=Category.UNKNOWN.value,
+            hint='add "osmosis-ai[rubric]" to the dependencies in pyproject.toml',
+        ) from error
     except ImportError as error:
         raise model_error(Category.UNKNOWN, f"LiteLLM cannot be imported: {error}") from error
     litellm.suppress_debug_info = True
     litellm.telemetry = False
-    return litellm.acompletion
+    module: ModuleType = litellm
+    return module
 
 
 def _translate(error: Exception, model: str) -> ModelError:

@@ -14,6 +14,7 @@ from typing import Any, Literal, overload
 from ..base.redact import Redactor
 from ..errors import ModelError
 from ..llm import ChatRequest, Completion, Model, open_model
+from ..llm.litellm_model import supports_schema
 from ..records.plan import Retry
 from ..records.rollout import Category, Usage
 from .judge_model import (
@@ -133,7 +134,7 @@ class Judge:
 
     def _format(self) -> dict[str, Any]:
         schema = {"name": "reward_rubric_response", "strict": True, "schema": RESPONSE_SCHEMA}
-        if self.resolved.spec.kind == "litellm" and not _supports_schema(self.resolved.spec.name):
+        if self.resolved.spec.kind == "litellm" and not supports_schema(self.resolved.spec.name):
             return {"type": "json_object"}
         return {"type": "json_schema", "json_schema": schema}
 
@@ -347,12 +348,3 @@ def _raw(completion: Completion) -> dict[str, Any]:
         "choices": [{"index": 0, "message": completion.message, "finish_reason": completion.finish_reason}],
         "usage": {**usage.model_dump(), "total_tokens": usage.total_tokens},
     }
-
-
-def _supports_schema(model: str) -> bool:
-    import litellm
-
-    try:
-        return bool(litellm.supports_response_schema(model=model.replace("/responses/", "/")))
-    except Exception:  # noqa: BLE001 - a question of taste to a vendor library: any doubt means the plainer format
-        return False

@@ -232,3 +232,46 @@ async def test_without_a_network_the_cache_is_enough(
     made = await make(builder, rollout(tmp_path, declares("iniconfig!=2.0.3")), tmp_path)
     assert "iniconfig" in made.packages
     assert any("does not answer" in line.message for line in lines)
+
+
+PUBLIC = """
+import importlib, pkgutil, sys
+import osmosis, osmosis.jobs.host, osmosis.sdk, osmosis.serve.server
+for package in (osmosis.sdk, osmosis.serve.server):
+    for one in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not one.name.startswith(("osmosis.sdk.integrations.", "osmosis.sdk.harbor.")):  # extras
+            importlib.import_module(one.name)
+lacking = []
+for name in osmosis.__all__:
+    try:
+        getattr(osmosis, name)
+    except ModuleNotFoundError as error:
+        lacking.append(f"{name}: {error}")
+print(*lacking, sep="\\n")
+"""
+
+
+async def test_an_environment_has_what_the_sdk_and_the_server_import_and_little_more(
+    tmp_path: Path, builder: Builder
+) -> None:
+    project = read_project(rollout(tmp_path, declares("osmosis-ai>=1")), "rollouts/multiply")
+    made = await builder.environment(project, commit_sha="", install_to=tmp_path / "installed")
+    assert len(made.packages) <= 40
+    assert not {"litellm", "pyarrow", "sqlalchemy", "copier"} & made.packages.keys()
+    said = await asyncio.to_thread(subprocess.run, [made.python, "-I", "-c", PUBLIC], capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    for line in filter(None, said.stdout.splitlines()):
+        assert line.startswith("evaluate"), line
+        assert "which is not installed here: pip install 'osmosis-ai[full]'" in line
+
+
+async def test_a_rollout_that_judges_gets_litellm_and_the_log_says_why(
+    tmp_path: Path, builder: Builder, lines: list[LogLine]
+) -> None:
+    folder = rollout(tmp_path, declares("osmosis-ai>=1"), main="from osmosis import evaluate_rubric\n")
+    project = read_project(folder, "rollouts/multiply")
+    made = await builder.environment(project, commit_sha="", install_to=tmp_path / "installed")
+    assert "litellm" in made.packages
+    assert "installing LiteLLM, too (osmosis-ai[rubric]): rollouts/multiply: main.py imports evaluate_rubric" in [
+        line.message for line in lines
+    ]

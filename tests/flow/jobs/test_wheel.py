@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import email
 import hashlib
 import io
 import zipfile
@@ -12,11 +13,12 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from packaging.utils import parse_wheel_filename
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 import osmosis
-from osmosis.base.wheel import Wheel, build_wheel
+from osmosis.base.wheel import PLATFORM, ROLLOUT, Wheel, build_wheel, for_rollouts
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +58,34 @@ def test_content_is_the_running_code_with_templates_and_without_compiled_files(w
     assert not [name for name in names if name.endswith(".pyc") or "__pycache__" in name]
 
 
-def test_metadata_keeps_dependencies_and_entry_points(wheel: Wheel) -> None:
+def test_metadata_keeps_entry_points_and_asks_for_what_a_rollout_imports(wheel: Wheel) -> None:
     with zipfile.ZipFile(wheel.path) as archive:
         info = f"osmosis_ai-{wheel.version}.dist-info"
-        text = archive.read(f"{info}/METADATA").decode()
-        assert f"\nVersion: {wheel.version}\n" in text
-        assert "Requires-Dist: pydantic" in text
+        text = archive.read(f"{info}/METADATA")
+        assert f"\nVersion: {wheel.version}\n" in text.decode()
         assert "osmosis = osmosis.cli:main" in archive.read(f"{info}/entry_points.txt").decode()
+    assert for_rollouts(text) == text, "what is installed from the wheel makes the same wheel"
+    always, extras = requirements(text)
+    everything, _ = requirements((metadata.distribution("osmosis-ai").read_text("METADATA") or "").encode())
+    assert always == ROLLOUT
+    assert extras["full"] == extras["platform"] == everything - ROLLOUT
+    assert extras["eval"] == everything - ROLLOUT - PLATFORM
+    assert extras["eval"] > extras["rubric"] | extras["parquet"] == {"litellm", "pyarrow"}
+    assert extras["server"] == set()
+    assert "fastmcp" in extras["mcp"]
+
+
+def requirements(text: bytes) -> tuple[set[str], dict[str, set[str]]]:
+    """The names that are always installed, and those of each extra."""
+    head = email.message_from_bytes(text)
+    always: set[str] = set()
+    extras: dict[str, set[str]] = {name: set() for name in head.get_all("Provides-Extra") or []}
+    for line in head.get_all("Requires-Dist") or []:
+        wanted = Requirement(line)
+        named = [extra for extra in extras if f'"{extra}"' in str(wanted.marker).replace("'", '"')]
+        for names in [extras[extra] for extra in named] or [always]:
+            names.add(canonicalize_name(wanted.name))
+    return always, extras
 
 
 def test_built_once_and_again_only_when_lost(wheel: Wheel) -> None:

@@ -89,3 +89,41 @@ def test_a_pyproject_that_cannot_be_understood(tmp_path: Path, text: str, says: 
         read_project(project(tmp_path, text), "rollouts/m")
     assert says in caught.value.message
     assert caught.value.failure.fix
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("import litellm", "litellm"),
+        ("from litellm.utils import x", "litellm"),
+        ("def f():\n    from osmosis import Grader, evaluate_rubric", "evaluate_rubric"),
+        ("import osmosis\n@osmosis.osmosis_rubric\ndef f(): ...", "osmosis_rubric"),
+        ("from osmosis_ai.rollout import RolloutAgentLoop", "osmosis_ai"),
+        ("from osmosis.sdk.integrations.openai_agents import OsmosisLitellmModel", "OsmosisLitellmModel"),
+        ("from osmosis import Grader  # not evaluate_rubric", None),
+        ("import litellm_proxy, osmosis", None),
+        ("from .osmosis_ai import x", None),
+        ("this is no Python: import litellm", None),
+    ],
+)
+def test_sources_that_need_litellm_say_why(tmp_path: Path, source: str, why: str | None) -> None:
+    folder = project(tmp_path, asks("osmosis-ai>=1"))
+    (folder / "deep").mkdir()
+    (folder / "deep" / "judge.py").write_text(source)
+    expected = None if why is None else f"deep/judge.py imports {why}"
+    assert read_project(folder, "rollouts/m").judge_reason() == expected
+
+
+@pytest.mark.parametrize(
+    ("requirement", "older"),
+    [
+        ("osmosis_ai[server]>=0.3.1", True),
+        ("osmosis-ai", False),
+        ("osmosis-ai>=1,<2", False),
+        ("osmosis-ai==1.*", False),
+    ],
+)
+def test_a_requirement_of_before_1_0_brings_litellm_as_it_did(tmp_path: Path, requirement: str, older: bool) -> None:
+    reason = read_project(project(tmp_path, asks(requirement)), "rollouts/m").judge_reason()
+    assert (reason is not None) is older
+    assert not older or requirement in str(reason)
