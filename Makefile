@@ -6,7 +6,7 @@ DEMO_DIR ?= .demo
 DEMO_FLAGS ?=
 PROCESSES ?= auto
 
-.PHONY: demo test unit lint docs bench clean help
+.PHONY: demo test unit lowest lint docs bench clean help
 
 help:  ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -19,6 +19,11 @@ test: $(VENV)/.dev  ## every test
 
 unit: $(VENV)/.dev  ## the fast part
 	@$(BIN)/python -m pytest tests/unit -n 3 --dist worksteal $(ARGS)
+
+lowest: $(VENV)/bin/uv  ## unit tests and rollout servers on the lowest versions that the bounds in pyproject.toml allow
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
+	@$(BIN)/uv pip install --quiet --resolution lowest-direct --python .venv-lowest/bin/python -e '.[dev]'
+	@.venv-lowest/bin/python -m pytest tests/unit tests/serve -n 3 --dist worksteal
 
 lint: $(VENV)/.dev  ## style, types, direction of imports
 	@$(BIN)/python hatch_build.py

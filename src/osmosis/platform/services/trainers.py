@@ -22,7 +22,6 @@ def check() -> None:
     if missing:
         raise NoTrainer(
             f"no trainer installed on this platform: {', '.join(missing)} missing",
-            hint="install it where the platform runs: pip install 'osmosis-ai[train]' (a release that has "
-            "osmosis.training), then restart the platform",
+            hint="this version of osmosis has no trainer yet; evaluate instead: osmosis eval submit",
             missing=missing,
         )
