@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import ValidationError as PydanticError
 
@@ -34,6 +35,17 @@ class Ended:
     num_tool_calls: int
 
 
+class Sample(Protocol):
+    """What a workflow leaves, here or as it came over the wire."""
+
+    metrics: dict[str, Any]
+    extra_fields: dict[str, Any]
+    remove_sample: bool
+
+    @property
+    def reward(self) -> float | None: ...
+
+
 def rollout_of(task: Task, ended: Ended) -> Rollout:
     values: dict[str, Any] = {
         "rollout_id": task.rollout_id,
@@ -57,6 +69,24 @@ def rollout_of(task: Task, ended: Ended) -> Rollout:
         values["messages"] = [{str(key): value for key, value in m.items()} for m in ended.messages]
         values["finish_reason"] = None if ended.finish_reason is None else str(ended.finish_reason)
         return Rollout(**values)
+
+
+def add_sample(rollout: Rollout, sample: Sample, *, graded: bool) -> None:
+    """What a workflow left, into its rollout: its measurements and fields; when `graded`, its reward, or that it is to
+    be left out."""
+    rollout.metrics.update(numbers(sample.metrics))
+    rollout.info.update(sample.extra_fields)
+    if not graded:
+        return
+    if sample.remove_sample:
+        rollout.status = RolloutStatus.SKIPPED
+    elif sample.reward is not None:
+        rollout.scores[REWARD] = Score(name=REWARD, value=sample.reward)
+
+
+def numbers(measured: Mapping[str, object]) -> dict[str, float]:
+    """The measurements that are numbers; true and false are 1 and 0."""
+    return {name: float(value) for name, value in measured.items() if isinstance(value, (int, float))}
 
 
 def tool_results(messages: list[Message]) -> int:

@@ -15,14 +15,14 @@ from osmosis.llm.chat_format import completion_body
 from osmosis.llm.model import Model
 from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan
-from osmosis.records.rollout import Message, ModelCall, Phase, Rollout, RolloutStatus, Score, Usage
+from osmosis.records.rollout import Message, ModelCall, Phase, Rollout, Score, Usage
 from osmosis.records.wire import RolloutInit
 from osmosis.sdk.backend import ExecutionResult
 from osmosis.sdk.classify import overrun, true_cause
 
 from .agent import Agent
 from .clock import Deadline
-from .ended import REWARD, Ended, rollout_of, tool_results
+from .ended import REWARD, Ended, add_sample, rollout_of, tool_results
 from .rollout_model import RolloutLLM
 from .task import Task
 
@@ -127,12 +127,7 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
     )
     rollout.info = dict(done.info)
     if sample is not None:
-        rollout.metrics = {k: float(v) for k, v in sample.metrics.items() if isinstance(v, (int, float))}
-        rollout.info.update(sample.extra_fields)
-        if sample.remove_sample:
-            rollout.status = RolloutStatus.SKIPPED
-        elif sample.reward is not None and done.status == "success":
-            rollout.scores[REWARD] = Score(name=REWARD, value=sample.reward)
+        add_sample(rollout, sample, graded=done.status == "success")
     if done.err_phase is Phase.SCORE and done.failure is not None:
         rollout.scores[REWARD] = Score(name=REWARD, failure=done.failure)
     return rollout

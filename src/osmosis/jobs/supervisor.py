@@ -168,13 +168,13 @@ class ServerSupervisor:
     def _gave_up(self, process: RolloutServerProcess, code: int) -> JobFailed:
         message = (
             f"{self.command.label}: the rollout server died {self._deaths} times, "
-            f"the last time with {describe(code)}: {last_line(process.last_words())}"
+            f"the last time with {describe(code)}: {last_line(process.last_output())}"
         )
         failure = Failure(
             phase=Phase.AGENT,
             category=Category.SERVER_DIED,
             message=message,
-            traceback=process.last_words() or None,
+            traceback=process.last_output() or None,
             fix="its last output is in the run's log; run it in a terminal to see it die",
         )
         return JobFailed(failure)

@@ -1,4 +1,4 @@
-"""The remote-rollout protocol: the server that runs rollouts for someone else, the gate a rollout calls for its
-model and reports to, and the client that drives a served rollout as one `RolloutFn`. Generations 0.2, 0.3
-(callbacks) and 0.4 (polling) are spoken on both sides; nothing here scores, stores or prints.
+"""The remote-rollout protocol, generations 0.2, 0.3 (callbacks) and 0.4 (polling), spoken on both sides: `server/` runs
+rollouts for someone else, `drive/` calls such a server and makes each served rollout one `RolloutFn`. Nothing here
+stores a score or decides what one means.
 """

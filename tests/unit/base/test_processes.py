@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import time
 
-from osmosis.base.processes import group_alive, is_same, kill_group, kill_tree, start_token
+from osmosis.base.processes import group_alive, is_same, kill_group, kill_tree, lines_of, start_token
 
 NEST = """
 import subprocess, sys
@@ -69,3 +70,15 @@ def test_a_tree_is_ended_where_there_is_no_group() -> None:
     process.communicate()
     ended(child, token)
     kill_tree(process.pid)  # gone: fine
+
+
+async def test_lines_are_read_as_text_and_one_beyond_the_limit_costs_no_other() -> None:
+    code = "import sys; sys.stdout.buffer.write(b'one\\r\\n' + b'x' * 5000 + b'\\n\\xff\\nlast')"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, limit=1000
+    )
+    assert process.stdout is not None
+    lines = [line async for line in lines_of(process.stdout)]
+    await process.wait()
+    assert lines[0] == "one"
+    assert lines[-2:] == ["\ufffd", "last"]

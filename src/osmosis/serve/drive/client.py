@@ -9,17 +9,18 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 import aiohttp
 
 from osmosis.engine.clock import Waits
-from osmosis.engine.rollout import tool_results
+from osmosis.engine.ended import REWARD, Ended, add_sample, numbers, rollout_of, tool_results
 from osmosis.engine.rollout_model import waiting
 from osmosis.errors import AuthRequired, NetworkError
 from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan
-from osmosis.records.rollout import Category, Phase, Rollout, RolloutStatus, Score
+from osmosis.records.rollout import Category, Phase, Rollout, Score
 from osmosis.sdk.classify import overrun, true_cause
 
 from ..server.delivery import open_session
@@ -145,7 +146,7 @@ class ServedRollouts:
 
     async def _attempt(self, task: Task) -> Rollout:
         task.enter("rollout server")
-        started_at, started = utc_now(), time.perf_counter()
+        started_at, started = utc_now(), time.monotonic()
         endpoint = self._gate.open_rollout(task.rollout_id, row_index=task.row.index, attempt=task.attempt)
         limits = self._time_limits(endpoint, task)
         try:
@@ -157,10 +158,7 @@ class ServedRollouts:
             except asyncio.CancelledError:
                 self._cancel(endpoint.rollout_id)
                 raise
-            rollout = _rollout(task, endpoint, ended)
-            rollout.started_at = started_at
-            rollout.duration_ms = max(0.0, time.perf_counter() - started - limits.waits.seconds) * 1000
-            return rollout
+            return _rollout(task, endpoint, ended, started_at, started, limits.waits.seconds * 1000)
         finally:
             self._gate.close_rollout(endpoint)
 
@@ -313,39 +311,28 @@ class RolloutTimeLimits:
                 self.end() if runs is False else self.begin()
 
 
-def _rollout(task: Task, endpoint: RolloutEndpoint, ended: ServerResult) -> Rollout:
-    sample, failure = ended.sample, ended.failure
-    scores: dict[str, Score] = {}
-    status = RolloutStatus.SUCCESS
-    if failure is not None and failure.phase is Phase.SCORE:
-        scores["reward"] = Score(name="reward", failure=failure)
-        failure = None
-    elif failure is not None:
-        status = RolloutStatus.FAILED
-        failure = true_cause(failure, endpoint.model_error)
-    elif sample is not None and sample.remove_sample:
-        status = RolloutStatus.SKIPPED
-    elif sample is not None and sample.reward is not None:
-        scores["reward"] = Score(name="reward", value=sample.reward)
-    messages = sample.messages if sample is not None and sample.messages else endpoint.messages
-    measured = {**(ended.metrics or {}), **(sample.metrics if sample is not None else {})}
-    return Rollout(
-        rollout_id=task.rollout_id,
-        row_index=task.row.index,
-        attempt=task.attempt,
-        status=status,
-        messages=messages or task.row.messages(),
-        scores=scores,
-        failure=failure,
-        finish_reason=ended.finish_reason or endpoint.finish_reason,
-        usage=endpoint.usage,
-        calls=list(endpoint.calls),
-        num_tool_calls=tool_results(messages),
-        model=next((call.model for call in reversed(endpoint.calls) if call.model), None),
-        metrics={key: float(value) for key, value in measured.items() if _is_number(value)},
-        info=dict(sample.extra_fields) if sample is not None else {},
+def _rollout(
+    task: Task, endpoint: RolloutEndpoint, result: ServerResult, started_at: datetime, started: float, waited_ms: float
+) -> Rollout:
+    sample, failure = result.sample, result.failure
+    by_grader = failure is not None and failure.phase is Phase.SCORE
+    messages = (sample.messages if sample is not None else None) or endpoint.messages or task.row.messages()
+    rollout = rollout_of(
+        task,
+        Ended(
+            list(messages),
+            None if failure is None or by_grader else true_cause(failure, endpoint.model_error),
+            list(endpoint.calls),
+            started_at,
+            started,
+            waited_ms,
+            finish_reason=result.finish_reason or endpoint.finish_reason,
+            num_tool_calls=tool_results(messages),
+        ),
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    rollout.metrics = numbers(result.metrics or {})
+    if sample is not None:
+        add_sample(rollout, sample, graded=failure is None)
+    if by_grader:
+        rollout.scores[REWARD] = Score(name=REWARD, failure=failure)
+    return rollout

@@ -150,7 +150,7 @@ class Driver03:
         completion, grader = endpoint.completion, endpoint.grader
         if completion is not None and completion.status != "success":
             sample = grader.sample if grader else None
-            failure = completion.failure or failure_said(
+            failure = completion.failure or failure_from_wire(
                 completion.err_category, completion.err_message, completion.status
             )
             return ServerResult(failure, sample)
@@ -158,7 +158,7 @@ class Driver03:
             return ServerResult(None, grader.sample if grader else None)
         if grader.failure is not None:
             return ServerResult(grader.failure, grader.sample)
-        failure = failure_said(grader.err_category, grader.err_message, "failure")
+        failure = failure_from_wire(grader.err_category, grader.err_message, "failure")
         if completion is not None:  # the agent's own success came first, so this is the grader's failure
             failure.phase = Phase.SCORE
             if failure.category is Category.AGENT_ERROR:
@@ -206,7 +206,7 @@ class Driver04:
             if state.status == "success":
                 return ServerResult(None, state.sample)
             if state.status in ("failure", "cancelled"):
-                failure = state.failure or failure_said(state.err_category, state.err_message, state.status)
+                failure = state.failure or failure_from_wire(state.err_category, state.err_message, state.status)
                 return ServerResult(failure, state.sample)
 
     async def agent_runs(self, endpoint: RolloutEndpoint) -> bool | None:
@@ -290,7 +290,7 @@ class Driver02:
         assert response is not None
         failure = None
         if response.status is LoopStatus.ERROR:
-            failure = response.failure or failure_said("agent_error", response.error_message, "failure")
+            failure = response.failure or failure_from_wire("agent_error", response.error_message, "failure")
         metrics = response.metrics.model_dump() if response.metrics else {}
         sample = WireSample(
             messages=response.final_messages, reward=response.reward, extra_fields=response.extra_fields
@@ -345,7 +345,7 @@ def _place(endpoint: RolloutEndpoint) -> dict[str, Any]:
     return {"row_index": endpoint.row_index, "execution_mode": "eval", "run_index": endpoint.attempt}
 
 
-def failure_said(category: str | None, message: str | None, status: str) -> Failure:
+def failure_from_wire(category: str | None, message: str | None, status: str) -> Failure:
     """The failure behind the two keys that every server sends."""
     known = Category.CANCELLED if status == "cancelled" else _WIRE_CATEGORIES.get(category or "", Category.AGENT_ERROR)
     return Failure(phase=Phase.AGENT, category=known, message=message or f"the rollout server said only {status!r}")

@@ -125,10 +125,10 @@ class RolloutServerProcess:
         assert self._process is not None
         return self._process.returncode if self._process.returncode is not None else -1
 
-    def last_words(self, lines: int = 15) -> str:
+    def last_output(self, lines: int = 15) -> str:
         return "\n".join(list(self.tail)[-lines:])
 
-    def _said(self) -> str:
+    def _end(self) -> str:
         last = next((line.strip() for line in reversed(self.tail) if line.strip()), "")
         return f": {last[:300]}" if last else ""
 
@@ -141,10 +141,10 @@ class RolloutServerProcess:
                 if self._died.is_set():
                     await self._read_rest()
                     raise ServerStartError(
-                        f"the rollout server ended with exit code {self.exit_code} before it was healthy{self._said()}",
+                        f"the rollout server ended with exit code {self.exit_code} before it was healthy{self._end()}",
                         hint="run its main.py in a terminal to see the error",
                         exit_code_of_server=self.exit_code,
-                        output=self.last_words(),
+                        output=self.last_output(),
                     )
                 if await self._healthy(session):
                     return
@@ -153,9 +153,9 @@ class RolloutServerProcess:
                 except asyncio.TimeoutError:
                     pass
         raise ServerStartError(
-            f"the rollout server did not answer {self.url}/health within {self.health_timeout_s:g} s{self._said()}",
+            f"the rollout server did not answer {self.url}/health within {self.health_timeout_s:g} s{self._end()}",
             hint=f"its main.py must serve on the port in {PORT_VARIABLE} and answer GET /health",
-            output=self.last_words(),
+            output=self.last_output(),
         )
 
     async def _healthy(self, session: aiohttp.ClientSession) -> bool:
