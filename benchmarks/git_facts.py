@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from osmosis.base.git import Git
 from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.workspace.git import git_at, read_source, run_git
+from osmosis.workspace.git import read_source
 
 FILES = 5000
 
@@ -36,12 +37,12 @@ def main() -> None:
         workspace.push()
         for number in range(3):
             workspace.write(f"data/0/new-{number}.txt", "new\n")
-        client = git_at(workspace.root)
+        git = Git(workspace.root)
         status = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all", "--", ".")
         print(f"{FILES} files: all facts {best(lambda: read_source(workspace.root)):.1f} ms")
-        print(f"  git status      {best(lambda: run_git(client, *status)):.1f} ms")
-        print(f"  git rev-parse   {best(lambda: run_git(client, 'rev-parse', '--show-prefix')):.1f} ms")
-        print(f"  git get-url     {best(lambda: run_git(client, 'remote', 'get-url', 'origin')):.1f} ms")
+        print(f"  git status      {best(lambda: git.text(*status)):.1f} ms")
+        print(f"  git rev-parse   {best(lambda: git.text('rev-parse', '--show-prefix')):.1f} ms")
+        print(f"  git get-url     {best(lambda: git.text('remote', 'get-url', 'origin')):.1f} ms")
 
 
 if __name__ == "__main__":

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from osmosis._version import __version__
+from osmosis.base.git import Git
 from osmosis.cli.git_credential import answer
 from osmosis.cli.main import main
 from osmosis.client.credentials import CredentialStore, Login
 from osmosis.testing.git_workspace import GitWorkspace
 from osmosis.testing.platform import RunningPlatform, running_platform
-from osmosis.workspace.git import git_at, read_source, run_git
+from osmosis.workspace.git import read_source
 from osmosis.workspace.gitwrite import make_snapshot, push_snapshot
 
 pytestmark = pytest.mark.flow
@@ -94,7 +95,7 @@ def test_a_rollout_on_its_way_to_the_platform(person: Person) -> None:
     _, body = person.run("status", cwd=root)
     assert body["next_steps_structured"][0]["action"] == "commit what changed"
     workspace.git("add", "--all")
-    run_git(git_at(root), "-c", "user.name=T", "-c", "user.email=t@t", "commit", "--quiet", "-m", "Add multiply")
+    Git(root).text("-c", "user.name=T", "-c", "user.email=t@t", "commit", "--quiet", "-m", "Add multiply")
     _, body = person.run("status", cwd=root)
     assert body["next_steps_structured"][0]["command"] == "git push"
     code, body = person.run("sync --wait", cwd=root)

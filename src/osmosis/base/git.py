@@ -121,17 +121,23 @@ class Git:
         """For a server's repositories, or with None for a command that needs none."""
         return cls(None, environ, git_dir, timeout_s, own_group=True)
 
-    def run(self, *args: str, stdin: bytes | None = None, timeout_s: float | None = None) -> bytes:
-        """One command; what it wrote to standard output."""
+    def run(
+        self,
+        *args: str,
+        stdin: bytes | None = None,
+        timeout_s: float | None = None,
+        log: Callable[[str], None] | None = None,
+    ) -> bytes:
+        """One command; what it wrote to standard output. `log` gets each line of what it wrote to the other."""
         process = self._start(args, stdin is not None)
-        return self._outcome(process, args, stdin, timeout_s)
+        return self._outcome(process, args, stdin, timeout_s, log)
 
-    def text(self, *args: str, timeout_s: float | None = None) -> str:
+    def text(self, *args: str, timeout_s: float | None = None, log: Callable[[str], None] | None = None) -> str:
         """`run`, as text without the last line end; bytes that are no UTF-8 are surrogates (`shown` replaces them)."""
-        return self.run(*args, timeout_s=timeout_s).decode("utf-8", "surrogateescape").removesuffix("\n")
+        return _text(self.run(*args, timeout_s=timeout_s, log=log))
 
     async def text_async(self, *args: str, log: Callable[[str], None] | None = None) -> str:
-        """`text` without blocking the event loop; a cancelled call ends git. `log` gets what it wrote to stderr."""
+        """`text` without blocking the event loop; a cancelled call ends git."""
         import asyncio  # costs a short command more than all of its own code
 
         await asyncio.to_thread(_library)
@@ -144,7 +150,7 @@ class Git:
             await asyncio.wait([work])
             work.exception()
             raise
-        return out.decode("utf-8", "surrogateescape").removesuffix("\n")
+        return _text(out)
 
     def _start(self, args: tuple[str, ...], piped: bool) -> subprocess.Popen[bytes]:
         library = _library()
@@ -188,12 +194,17 @@ class Git:
             for line in said.splitlines():
                 log(line)
         if process.returncode != 0:
-            raise _explained(args, said, process.returncode)
+            # Some commands say on the wrong side what is missing ("nothing to commit").
+            raise _explained(args, said or without_credentials(_text(out)), process.returncode)
         return out
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         if process.returncode is None:
             (kill_group if self.own_group else kill_tree)(process.pid)
+
+
+def _text(out: bytes) -> str:
+    return out.decode("utf-8", "surrogateescape").removesuffix("\n")
 
 
 def shown(text: str) -> str:
@@ -202,10 +213,11 @@ def shown(text: str) -> str:
 
 
 def last_words(stderr: str) -> str:
-    """The lines of git's error output that say what happened, at most 500 characters."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    telling = [line for line in lines if line.startswith(_TELLING)]
-    return "; ".join((telling or lines)[-3:])[:500] or "no message"
+    """The last lines of git's error output that say what happened, with what a hook or ssh said before them and
+    without the advice after them; at most 500 characters."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("hint:")]
+    telling = [number for number, line in enumerate(lines, 1) if line.startswith(_TELLING)]
+    return "; ".join(lines[: telling[-1] if telling else None][-3:])[:500] or "no message"
 
 
 def _library() -> type[GitPython]:

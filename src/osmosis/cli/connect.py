@@ -55,9 +55,10 @@ def checkout_identity(ctx: AppContext) -> str | None:
 
     try:
         root = find_workspace(ctx.cwd).root
-        from ..workspace.git import git_at, parse_remote, run_git
+        from ..base.git import Git
+        from ..workspace.remote import parse_remote
 
-        text = run_git(git_at(root), "remote", "get-url", "origin")
+        text = Git(root).text("remote", "get-url", "origin")
         return parse_remote(text.strip()).identity
     except OsmosisError:
         return None

@@ -150,12 +150,12 @@ def _version(url: str, version: str | None) -> Iterable[Problem]:
 
 def _helper(client: PlatformClient, workspace: Workspace, source: Source) -> Iterable[Problem]:
     """The credential helper of a hosted repository: there, and its Python still there."""
-    from ..workspace.git import GitError, git_at, run_git
+    from ..base.git import Git, GitError
 
     if not (source.remote_url or "").startswith(f"{client.url}/git/"):
         return
     try:
-        found = run_git(git_at(workspace.root), "config", "--get-all", f"credential.{client.url}.helper")
+        found = Git(workspace.root).text("config", "--get-all", f"credential.{client.url}.helper")
     except GitError:
         found = ""
     ours = next((line for line in found.splitlines() if "osmosis.cli.git_credential" in line), "")

@@ -121,9 +121,9 @@ def connect(
 
 
 def _origin(ctx: AppContext) -> str:
-    from ..workspace.git import git_at, run_git
+    from ..base.git import Git
 
-    return run_git(git_at(ctx.workspace_root()), "remote", "get-url", "origin").strip()
+    return Git(ctx.workspace_root()).text("remote", "get-url", "origin").strip()
 
 
 def _find(client: Any, name: str) -> dict[str, Any]:

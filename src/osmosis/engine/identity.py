@@ -8,7 +8,6 @@ for the reader and decides nothing.
 from __future__ import annotations
 
 import hashlib
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import orjson
 
 from osmosis._version import __version__
+from osmosis.base.git import Git, GitError, shown
 from osmosis.records.plan import EvalPlan, ModelSpec
 
 from .loader import load_module, source_files, source_hash, source_of
@@ -82,6 +82,8 @@ def provenance(base_dir: Path) -> dict[str, Any]:
         "platform": sys.platform,
         "folder": str(base_dir),
     }
+    if not any((folder / ".git").exists() for folder in (base_dir, *base_dir.parents)):
+        return found
     status = _git(base_dir, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
     head = dict(line[2:].split(" ", 1) for line in (status or "").splitlines() if line.startswith("# "))
     commit = head.get("branch.oid", "(initial)")
@@ -98,9 +100,6 @@ def provenance(base_dir: Path) -> dict[str, Any]:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, errors="replace"
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return shown(Git(folder, timeout_s=10.0).text(*arguments))
+    except GitError:
         return None
-    return done.stdout if done.returncode == 0 else None

@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
+from osmosis.base.git import Git, GitError, GitMissing, GitTimeout
+from osmosis.base.redact import without_credentials
 from osmosis.records.rollout import Category
 
-from .commands import CommandResult, run_command
 from .environ import git_environ
 from .job import JobFailed, JobLog, setup_failed
 
 STEP = "checkout"
 FETCH_TIMEOUT_S = 600.0
-SAFE = ("-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "advice.detachedHead=false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +32,6 @@ class Checkout:
     commit_sha: str
     rollout_dir: Path
     entrypoint: Path
-
-
-@dataclass(frozen=True, slots=True)
-class _Git:
-    folder: Path
-    environ: Mapping[str, str]
-    log: JobLog
-
-    async def __call__(self, *args: str) -> CommandResult:
-        try:
-            return await run_command(
-                ("git", *SAFE, *args),
-                cwd=self.folder,
-                environ=self.environ,
-                timeout_s=FETCH_TIMEOUT_S,
-                log=self.log.stream(STEP, "debug") if args[0] in ("fetch", "checkout") else None,
-            )
-        except FileNotFoundError:
-            raise setup_failed(
-                "git is not installed where this job runs",
-                fix="install git and submit the run again",
-                category=Category.UNKNOWN,
-            ) from None
 
 
 async def check_out(
@@ -70,8 +46,8 @@ async def check_out(
 
     Raises `JobFailed` when the repository cannot be read or no longer has the commit.
     """
-    git_env = git_environ(environ)
-    if await _usable(_Git(destination, git_env, log), commit_sha):
+    git = Git(destination, git_environ(environ), timeout_s=FETCH_TIMEOUT_S, own_group=True)
+    if await _usable(git, commit_sha, log):
         log.write(STEP, f"using the checkout of {commit_sha[:12]} that is already there")
         return destination
     _need_repository(repository)
@@ -79,11 +55,17 @@ async def check_out(
     await asyncio.to_thread(_remove, making, destination)
     making.mkdir(parents=True)
     try:
-        await _fetch(_Git(making, git_env, log), repository, commit_sha)
+        await _fetch(replace(git, cwd=making), repository, commit_sha, log.stream(STEP, "debug"))
         making.rename(destination)
+    except GitMissing:
+        raise setup_failed(
+            "git is not installed where this job runs",
+            fix="install git and submit the run again",
+            category=Category.UNKNOWN,
+        ) from None
     finally:
         await asyncio.to_thread(_remove, making)
-    log.write(STEP, f"checked out {commit_sha[:12]} of {display(repository)}")
+    log.write(STEP, f"checked out {commit_sha[:12]} of {without_credentials(repository)}")
     if (destination / ".gitmodules").exists():
         log.write(STEP, "the repository has submodules: they are not checked out", "warning")
     return destination
@@ -110,59 +92,59 @@ def locate(source: Path, commit_sha: str, rollout: str, entrypoint: str) -> Chec
     return Checkout(source=source, commit_sha=commit_sha, rollout_dir=folder, entrypoint=file)
 
 
-def display(repository: str) -> str:
-    """The repository as it may be shown: without user name and password."""
-    parts = urlsplit(repository)
-    if not parts.scheme or "@" not in parts.netloc:
-        return repository
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-async def _usable(git: _Git, commit_sha: str) -> bool:
+async def _usable(git: Git, commit_sha: str, log: JobLog) -> bool:
     """Whether the folder is this commit; files that an earlier attempt left or changed are put back."""
-    if not (git.folder / ".git").is_dir():
+    if git.cwd is None or not (git.cwd / ".git").is_dir():
         return False
-    head = await git("rev-parse", "HEAD")
-    if not head.ok or head.stdout.strip() != commit_sha:
-        return False
-    # Bytecode that an earlier attempt's server left does not make a difference.
-    status = await git("status", "--porcelain", "--", ".", ":(exclude,glob)**/__pycache__/**")
-    if status.ok and not status.stdout.strip():
-        return True
-    git.log.write(STEP, "the checkout was changed since: putting it back")
-    for command in (("reset", "--quiet", "--hard", commit_sha), ("clean", "--quiet", "-ffd")):
-        if not (await git(*command)).ok:
+    try:
+        if await git.text_async("rev-parse", "HEAD") != commit_sha:
             return False
+        # Bytecode that an earlier attempt's server left does not make a difference.
+        if not await git.text_async("status", "--porcelain", "--", ".", ":(exclude,glob)**/__pycache__/**"):
+            return True
+        log.write(STEP, "the checkout was changed since: putting it back")
+        await git.text_async("reset", "--quiet", "--hard", commit_sha)
+        await git.text_async("clean", "--quiet", "-ffd")
+    except GitError:
+        return False
     return True
 
 
-async def _fetch(git: _Git, repository: str, commit_sha: str) -> None:
+async def _fetch(git: Git, repository: str, commit_sha: str, log: Callable[[str], None]) -> None:
     await _must(git, repository, "init", "--quiet", "--template=", ".")
-    fetched = await git("fetch", "--quiet", "--no-tags", "--depth=1", repository, commit_sha)
-    if not fetched.ok:
+    refused = ""
+    try:
+        await git.text_async("fetch", "--quiet", "--no-tags", "--depth=1", repository, commit_sha, log=log)
+    except GitError as error:
+        refused = error.stderr
         # Some servers only hand out what a ref points at: then all history is needed to reach the commit.
         everything = ("fetch", "--quiet", "--no-tags", repository, "+refs/heads/*:refs/remotes/origin/*")
-        complete = await git(*everything)
-        if not complete.ok:
-            raise _unreadable(repository, complete)
-    known = await git("cat-file", "-e", f"{commit_sha}^{{commit}}")
-    if not known.ok:
+        try:
+            await git.text_async(*everything, log=log)
+        except GitError as final:
+            raise _unreadable(repository, final) from None
+    try:
+        await git.text_async("cat-file", "-e", f"{commit_sha}^{{commit}}")
+    except GitError:
         raise setup_failed(
-            f"commit {commit_sha[:12]} is no longer in {display(repository)}",
+            f"commit {commit_sha[:12]} is no longer in {without_credentials(repository)}",
             fix="push the commit again (a force push may have removed it), or submit from a commit that is there",
-            tail=_shown(fetched, repository),
-        )
+            tail=refused,
+        ) from None
     await _must(git, repository, "checkout", "--quiet", "--force", "--detach", commit_sha)
 
 
-async def _must(git: _Git, repository: str, *args: str) -> None:
-    done = await git(*args)
-    if not done.ok:
+async def _must(git: Git, repository: str, *args: str) -> None:
+    try:
+        await git.text_async(*args)
+    except GitMissing:
+        raise
+    except GitError as error:
         raise setup_failed(
-            f"git {args[0]} failed while checking out from {display(repository)}",
+            f"git {args[0]} failed while checking out from {without_credentials(repository)}",
             category=Category.UNKNOWN,
-            tail=_shown(done, repository),
-        )
+            tail=error.stderr,
+        ) from None
 
 
 def _need_repository(repository: str) -> None:
@@ -180,18 +162,14 @@ def _is_scp_like(repository: str) -> bool:
     return bool(colon) and "/" not in host
 
 
-def _unreadable(repository: str, done: CommandResult) -> JobFailed:
-    why = "took too long" if done.code is None else "cannot be read"
+def _unreadable(repository: str, error: GitError) -> JobFailed:
+    late = isinstance(error, GitTimeout)
     return setup_failed(
-        f"the repository {display(repository)} {why}",
+        f"the repository {without_credentials(repository)} {'took too long' if late else 'cannot be read'}",
         fix="check that it exists and that this machine may read it: `git ls-remote <url>`",
-        category=Category.TIMEOUT if done.code is None else Category.CONNECTION,
-        tail=_shown(done, repository),
+        category=Category.TIMEOUT if late else Category.CONNECTION,
+        tail=error.stderr,
     )
-
-
-def _shown(done: CommandResult, repository: str) -> str:
-    return done.output.replace(repository, display(repository))
 
 
 def _remove(*folders: Path) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from osmosis.base.git import fetching_environ
+
 KEEP = frozenset(
     {
         "PATH",
@@ -73,15 +75,10 @@ def uv_environ(environ: Mapping[str, str], *, without: Iterable[str] = ()) -> di
     return {**machine_environ(environ, without=without), "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
 
 
-def git_environ(environ: Mapping[str, str], *, without: Iterable[str] = ()) -> dict[str, str]:
-    """For git: the machine's part; never asks a question."""
-    return {
-        **machine_environ(environ, without=without),
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_ASKPASS": "true",
-        "GIT_SSH_COMMAND": "ssh -o BatchMode=yes -o ConnectTimeout=20",
-        "LC_ALL": "C",
-    }
+def git_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """For git: what a fetch needs; ssh asks no question either."""
+    made = fetching_environ(environ, settings={"advice.detachedHead": "false"})
+    return {**made, "GIT_SSH_COMMAND": "ssh -o BatchMode=yes -o ConnectTimeout=20"}
 
 
 def rollout_environ(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..workspace.git import git_at, run_git
+from ..base.git import Git
 
 MAIN = "print('a rollout')\n"
 EVAL = """[experiment]
@@ -44,7 +44,7 @@ class GitWorkspace:
 
     def git(self, *arguments: str) -> str:
         """One git command in the working tree; its output."""
-        return run_git(git_at(self.root), *arguments)
+        return Git(self.root).text(*arguments)
 
     def commit(self, message: str = "change") -> str:
         """Commit everything; the commit."""
@@ -56,8 +56,8 @@ class GitWorkspace:
         """A bare repository as `origin`: by default `owner/repo.git` beside the working tree."""
         bare = path or self.root.parent / "owner" / "repo.git"
         bare.mkdir(parents=True, exist_ok=True)
-        run_git(git_at(bare), "init", "--quiet", "--bare", "--template=")
-        run_git(git_at(bare), "symbolic-ref", "HEAD", "refs/heads/main")
+        Git(bare).text("init", "--quiet", "--bare", "--template=")
+        Git(bare).text("symbolic-ref", "HEAD", "refs/heads/main")
         self.git("remote", "add", "origin", str(bare))
         return bare
 

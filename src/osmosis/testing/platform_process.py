@@ -18,6 +18,8 @@ from typing import Any
 
 import httpx
 
+from ..base.git import Git
+
 WITHIN_S = 60.0
 FAKE_JOB = f"{sys.executable} -m osmosis.testing.fake_job"
 
@@ -91,7 +93,7 @@ class PlatformProcess:
             ["-c", "user.name=T", "-c", "user.email=t@localhost", "commit", "-q", "-m", "first"],
             ["push", "-q", url.replace("://", f"://git:{token}@"), "main"],
         ):
-            subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True)
+            Git(folder).run(*args)
         lines = [{"user_prompt": str(n), "ground_truth": str(n)} for n in range(12)]
         content = "".join(json.dumps(line) + "\n" for line in lines).encode()
         body = {"file_name": "sums", "file_size": len(content), "extension": "jsonl"}

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ..base.git import Git, GitError, sealed_environ
+from ..base.git import Git, sealed_environ
 from ..errors import OsmosisError
 from .templates import current_version, templates_dir
 
@@ -111,7 +111,7 @@ def main(arguments: list[str]) -> int:
     folder = Path(folders[0]) if folders else templates_dir()
     try:
         changed = write_bundle(folder, replace="--replace" in arguments)
-    except (OsmosisError, GitError) as error:
+    except OsmosisError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     sys.stdout.write(f"{folder / BUNDLE}: {'written' if changed else 'fresh'}, {', '.join(versions(folder))}\n")

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..base import paths
+from ..base.git import Git, GitError
 from ..records.problem import Problem
 from ..records.source import Source
 from . import findings
 from .config import ConfigFile, check_file
-from .git import GitError, git_at, read_source, run_git
+from .git import read_source
 from .layout import FILES, FOLDERS, Workspace, check
 from .template_update import instances
 from .templates import WORKSPACE, TemplateRecord, current_version, render_raw, schema_files
@@ -100,17 +101,17 @@ def _repository(source: Source | None) -> list[Problem]:
 def _ignored(workspace: Workspace, source: Source | None) -> list[Problem]:
     if source is None:
         return []
-    client = git_at(workspace.root)
+    git = Git(workspace.root)
     found = []
     for name in IGNORED:
         # A folder is ignored when a file in it would be.
         probe = f"{name}x" if name.endswith("/") else name
         try:
-            run_git(client, "check-ignore", "--quiet", "--no-index", probe)
+            git.text("check-ignore", "--quiet", "--no-index", probe)
         except GitError:
             what = f"{name} is not ignored by git"
             found.append(Problem(code="not-ignored", what=what, where=".gitignore", fix="osmosis doctor --fix"))
-    tracked = [p for p in run_git(client, "ls-files", "-z", "--", ".env", ".osmosis").split("\0") if p]
+    tracked = [p for p in git.text("ls-files", "-z", "--", ".env", ".osmosis").split("\0") if p]
     if tracked:
         what = f"{', '.join(tracked[:3])} is under version control"
         top = tracked[0].split("/")[0]
@@ -153,7 +154,7 @@ def _templates(workspace: Workspace) -> list[Problem]:
 
 def _git_version() -> list[Problem]:
     try:
-        said = run_git(git_at(Path.home()), "--version")
+        said = Git(Path.home()).text("--version")
     except GitError as error:
         return [Problem(code="no-git", what=error.message, where="git", fix=error.hint or "install git")]
     numbers = [int(n) for n in said.split()[2].split(".")[:2] if n.isdigit()] if len(said.split()) > 2 else []

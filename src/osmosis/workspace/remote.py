@@ -10,13 +10,13 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from ..base.redact import without_credentials
 from ..errors import ValidationError
 
 SCHEMES = ("https", "http", "ssh", "git", "file", "git+ssh", "ssh+git", "git+https", "git+http")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _SCP = re.compile(r"^(?:(?P<user>[^@/\s]+)@)?(?P<host>\[[^\]\s]+\]|[^:/\s@]+):(?P<path>(?!//).+)$")
 _DRIVE = re.compile(r"^[A-Za-z]:[\\/]")
-_USERINFO = re.compile(r"(://)[^/\s]*@")
 _SCP_PASSWORD = re.compile(r"^([^@/\s:]+):[^@/\s]*@")
 _QUERY = re.compile(r"[?#]\S*")
 HINT = "git remote set-url origin <url>, for example https://host/owner/repo.git"
@@ -34,11 +34,6 @@ class Remote:
     identity: str | None
     """`owner/repo`, lower-case; None when the path has fewer than two segments."""
     display: str
-
-
-def scrub(text: str) -> str:
-    """Any text (a URL, git's own error output) without user names and passwords of URLs in it."""
-    return _USERINFO.sub(r"\1", text)
 
 
 def parse_remote(url: str) -> Remote:
@@ -98,7 +93,7 @@ def _from_path(url: str) -> Remote:
     path = _clean(url, url, encoded=False)
     if not path:
         raise _refused(url, "is no path of a repository")
-    return Remote("path", None, path, _identity(path, local=url.startswith("/")), scrub(url))
+    return Remote("path", None, path, _identity(path, local=url.startswith("/")), without_credentials(url))
 
 
 def _clean(url: str, path: str, *, encoded: bool = True) -> str:
@@ -121,5 +116,5 @@ def _identity(path: str, *, local: bool = False) -> str | None:
 
 
 def _refused(url: str, why: str) -> ValidationError:
-    shown = _QUERY.sub("", scrub(_SCP_PASSWORD.sub(r"\1@", url)))
+    shown = _QUERY.sub("", without_credentials(_SCP_PASSWORD.sub(r"\1@", url)))
     return ValidationError(f"the remote URL {shown!r} {why}", hint=HINT)

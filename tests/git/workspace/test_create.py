@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from osmosis.base.git import Git
 from osmosis.errors import Conflict, NotFound, OsmosisError, ValidationError
 from osmosis.testing.git_workspace import GitWorkspace
 from osmosis.workspace.create import create_workspace
-from osmosis.workspace.git import git_at, read_source, run_git
+from osmosis.workspace.git import read_source
 from osmosis.workspace.layout import Workspace, check, find_workspace
 
 
@@ -68,7 +69,7 @@ def test_an_occupied_place(tmp_path: Path, repo: GitWorkspace) -> None:
 def test_a_bare_repository_is_no_place_for_files(tmp_path: Path) -> None:
     bare = tmp_path / "owner" / "repo.git"
     bare.mkdir(parents=True)
-    run_git(git_at(bare), "init", "--quiet", "--bare")
+    Git(bare).text("init", "--quiet", "--bare")
     before = sorted(bare.rglob("*"))
     for place in (bare, bare / "hooks", bare / "hooks" / "new"):
         with pytest.raises(Conflict, match="git folder"):

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from osmosis.base.git import Git, GitError
 from osmosis.records.source import Source
 from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.workspace.git import GitError, commit_of_pin, git_at, read_source, rollout_files, run_git
+from osmosis.workspace.git import commit_of_pin, read_source, rollout_files
 
 
 def read(workspace: GitWorkspace) -> Source:
@@ -80,7 +81,7 @@ def test_a_merge_conflict_is_a_change(repo: GitWorkspace) -> None:
 
 def test_behind_and_ahead(repo: GitWorkspace, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    run_git(git_at(tmp_path), "clone", "--quiet", repo.git("remote", "get-url", "origin"), str(other))
+    Git(tmp_path).text("clone", "--quiet", repo.git("remote", "get-url", "origin"), str(other))
     colleague = GitWorkspace.__new__(GitWorkspace)
     colleague.root = other
     for key, value in (("user.name", "Other"), ("user.email", "other@localhost")):
@@ -159,7 +160,7 @@ def test_what_insteadof_makes_of_a_url_counts(repo: GitWorkspace) -> None:
 
 def test_the_default_branch_of_a_clone_is_known(repo: GitWorkspace, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    run_git(git_at(tmp_path), "clone", "--quiet", repo.git("remote", "get-url", "origin"), str(other))
+    Git(tmp_path).text("clone", "--quiet", repo.git("remote", "get-url", "origin"), str(other))
     source = read_source(other)
     assert source is not None
     assert source.default_branch == "main"
@@ -179,7 +180,7 @@ def test_a_worktree_has_its_own_state(repo: GitWorkspace, tmp_path: Path) -> Non
 def test_a_workspace_inside_a_bigger_repository_says_so(tmp_path: Path) -> None:
     big = tmp_path / "big"
     inner = GitWorkspace(big / "agents" / "ws", git=False)
-    run_git(git_at(big), "init", "--quiet")
+    Git(big).text("init", "--quiet")
     (big / "elsewhere.txt").write_text("not ours")
     source = read(inner)
     assert source.prefix == "agents/ws/"
@@ -190,10 +191,8 @@ def test_a_workspace_inside_a_bigger_repository_says_so(tmp_path: Path) -> None:
 def test_files_of_a_rollout(repo: GitWorkspace, tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.mkdir()
-    run_git(git_at(library), "init", "--quiet")
-    run_git(
-        git_at(library), "-c", "user.name=T", "-c", "user.email=t@t", "commit", "--quiet", "--allow-empty", "-m", "x"
-    )
+    Git(library).text("init", "--quiet")
+    Git(library).text("-c", "user.name=T", "-c", "user.email=t@t", "commit", "--quiet", "--allow-empty", "-m", "x")
     repo.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "rollouts/multiply/lib")
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
     repo.write("rollouts/multiply/weights.bin", pointer)
@@ -224,6 +223,6 @@ def test_a_pin_is_looked_up(repo: GitWorkspace) -> None:
 
 def test_what_git_says_is_passed_on_without_credentials(repo: GitWorkspace) -> None:
     with pytest.raises(GitError) as caught:
-        run_git(git_at(repo.root), "fetch", "--quiet", "http://me:hunter2@127.0.0.1:1/o/r.git")
+        Git(repo.root).text("fetch", "--quiet", "http://me:hunter2@127.0.0.1:1/o/r.git")
     assert "git fetch failed" in caught.value.message
     assert "hunter2" not in str(caught.value.to_wire())

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from osmosis.base.git import Git, GitError
 from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.workspace.git import git_at, read_source, run_git
+from osmosis.workspace.git import read_source
 from osmosis.workspace.gitwrite import (
     commit_paths,
     init_repository,
@@ -83,20 +84,11 @@ def test_the_credential_helper_is_asked_for_one_host_only(repo: GitWorkspace, tm
     assert key == "credential.http://127.0.0.1:7575.helper"
     # The empty first value switches other helpers off; asking twice adds nothing.
     assert len(repo.git("config", "--local", "--get-all", key).splitlines()) == 2
-    asked = tmp_path / "asked"
-    asked.write_text("protocol=http\nhost=127.0.0.1:7575\n\n")
-    with asked.open("rb") as stdin:
-        answer = git_at(repo.root).execute(["git", "credential", "fill"], istream=stdin)
-    assert "password=it's here" in str(answer)
-    asked.write_text("protocol=https\nhost=github.com\n\n")
-    with asked.open("rb") as stdin:
-        status, _, _ = git_at(repo.root).execute(
-            ["git", "-c", "credential.helper=", "credential", "fill"],
-            istream=stdin,
-            with_extended_output=True,
-            with_exceptions=False,
-        )
-    assert status != 0
+    answer = Git(repo.root).run("credential", "fill", stdin=b"protocol=http\nhost=127.0.0.1:7575\n\n")
+    assert b"password=it's here" in answer
+    elsewhere = b"protocol=https\nhost=github.com\n\n"
+    with pytest.raises(GitError):
+        Git(repo.root).run("-c", "credential.helper=", "credential", "fill", stdin=elsewhere)
 
 
 def state_of(repo: GitWorkspace) -> tuple[str, str, str, str]:
@@ -148,7 +140,7 @@ def test_a_snapshot_is_pushed_as_a_hidden_ref(repo: GitWorkspace) -> None:
     snapshot = make_snapshot(repo.root)
     push_snapshot(repo.root, snapshot)
     bare = Path(repo.git("remote", "get-url", "origin"))
-    refs = run_git(git_at(bare), "for-each-ref", "--format=%(refname) %(objectname)").splitlines()
+    refs = Git(bare).text("for-each-ref", "--format=%(refname) %(objectname)").splitlines()
     assert f"{snapshot.ref} {snapshot.commit}" in refs
     assert f"refs/heads/main {snapshot.parent}" in refs
     assert "snapshots" not in repo.git("for-each-ref")

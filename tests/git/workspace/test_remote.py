@@ -8,7 +8,7 @@ import string
 import pytest
 
 from osmosis.errors import ValidationError
-from osmosis.workspace.remote import parse_remote, scrub
+from osmosis.workspace.remote import parse_remote
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,6 @@ def test_a_refusal_never_quotes_the_credential(url: str) -> None:
     with pytest.raises(ValidationError) as caught:
         parse_remote(url)
     assert "hunter2" not in str(caught.value.to_wire())
-
-
-def test_scrub_takes_credentials_out_of_any_text() -> None:
-    said = "fatal: unable to access 'https://me:hunter2@host/o/r.git/': could not resolve"
-    assert scrub(said) == "fatal: unable to access 'https://host/o/r.git/': could not resolve"
 
 
 def test_random_urls_give_a_remote_or_one_clear_error() -> None:

@@ -16,6 +16,7 @@ from osmosis.base.git import (
     GitTimeout,
     NoRepository,
     fetching_environ,
+    last_words,
     sealed_environ,
     shown,
     users_environ,
@@ -81,6 +82,22 @@ def test_errors_are_gits_words_without_credentials() -> None:
         git.run("ls-remote", "--", "https://ann:hunter2@localhost:1/x.git")
     assert "ls-remote failed" in caught.value.message
     assert "hunter2" not in caught.value.message + caught.value.stderr
+
+
+@pytest.mark.parametrize(
+    ("stderr", "said"),
+    [
+        ("no push today\nerror: failed to push\nhint: see\n", "no push today; error: failed to push"),
+        (
+            "Host key verification failed.\nfatal: Could not read\n\nPlease make sure\nand exists.\n",
+            "Host key verification failed.; fatal: Could not read",
+        ),
+        ("just words\n", "just words"),
+        ("", "no message"),
+    ],
+)
+def test_last_words(stderr: str, said: str) -> None:
+    assert last_words(stderr) == said
 
 
 def test_no_repository_and_no_git_are_errors_of_their_own(tmp_path: Path) -> None:

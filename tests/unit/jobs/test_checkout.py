@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.jobs.checkout import check_out, display, locate
+from osmosis.jobs.checkout import check_out, locate
 from osmosis.jobs.job import JobFailed, JobLog
 from osmosis.records.rollout import Category, Phase
 from osmosis.records.run import LogLine
@@ -93,7 +93,6 @@ async def test_a_url_that_does_not_answer_hides_its_password(tmp_path: Path, log
         await check_out(url, "a" * 40, tmp_path / "source", environ=os.environ, log=log)
     assert "http://127.0.0.1:9/demo.git cannot be read" in caught.value.message
     assert "hunter2" not in caught.value.failure.model_dump_json()
-    assert display("git@host:team/demo.git") == "git@host:team/demo.git"
 
 
 async def test_hooks_of_the_machine_do_not_run(bare: tuple[Path, str, str], tmp_path: Path, log: JobLog) -> None:

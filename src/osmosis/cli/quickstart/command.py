@@ -178,9 +178,9 @@ def _three_attempts(demo: Demo) -> bool:
 
 
 def _clean(demo: Demo) -> bool:
-    from ...workspace.git import git_at, run_git
+    from ...base.git import Git
 
-    return not run_git(git_at(demo.workspace), "status", "--porcelain")
+    return not Git(demo.workspace).text("status", "--porcelain")
 
 
 def _send(demo: Demo, choice: ModelChoice) -> None:

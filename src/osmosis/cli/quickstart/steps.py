@@ -6,12 +6,12 @@ The same command functions run as on any command line, in the demo's folders. No
 from __future__ import annotations
 
 import shlex
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ...base.git import Git, GitError, shown, users_environ
 from ...errors import PlatformError
 from .. import prompts
 from ..context import AppContext, GlobalOptions, using
@@ -95,13 +95,13 @@ class Demo:
         """Run one git command here; its output, which is shown too."""
         command = shlex.join(["git", *words])
         self.line(f"$ {command}", style="cyan")
-        environ = {**self.environ, "GIT_TERMINAL_PROMPT": "0"}
-        ran = subprocess.run(
-            ["git", *options, *words], cwd=self.cwd, env=environ, capture_output=True, text=True, check=False
-        )
-        said = "\n".join(part for part in (ran.stdout.strip(), ran.stderr.strip()) if part)
-        if ran.returncode:
-            raise PlatformError(f"{command} failed: {said}", hint=f"cd {self.cwd} && {command}")
+        lines: list[str] = []
+        try:
+            out = Git(self.cwd, users_environ(self.environ)).text(*options, *words, log=lines.append)
+        except GitError as error:
+            error.hint = error.hint or f"cd {self.cwd} && {command}"
+            raise
+        said = "\n".join(filter(None, (shown(out).strip(), *lines)))
         if said:
             self.line(said, style="dim")
         self.done.append({"command": command, "output": said})
