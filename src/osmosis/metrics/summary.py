@@ -10,21 +10,19 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from osmosis.base.stats import DEFAULT_KS, pass_at_k, pass_hat_k, quantile
+from osmosis.base.stats import DEFAULT_KS
 from osmosis.records.plan import EvalPlan
-from osmosis.records.report import FailureCount, Interval, PassAtK, Report, ScoreReport
+from osmosis.records.report import FailureCount, Report, ScoreReport
 from osmosis.records.rollout import Category, Phase, RolloutStatus, Usage
 
 from .counted import Counted, CountedFailure, CountedUsage
-from .intervals import bounded_interval, distribution, mean_interval, rate_interval
+from .intervals import distribution
+from .score_values import ScoreValues
 
 _ROWS_SHOWN = 10
-
-Estimate = Callable[[int, int, int], float]
-"""Of attempts, passes and k."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,120 +59,6 @@ class _Failures:
             if (len(self.rows) < _ROWS_SHOWN or row < self.rows[-1]) and row not in self.rows:
                 insort(self.rows, row)
                 del self.rows[_ROWS_SHOWN:]
-
-
-class _Values:
-    """The values of one score, each with its row."""
-
-    def __init__(self, name: str, place: tuple[int, int, int]) -> None:
-        self.name = name
-        self.place = place
-        """Orders the scores: by when they were given, else by the first rollout that has one."""
-        self.values = array("d")
-        self.rows = array("q")
-        self.total = 0.0
-        self.squares = 0.0
-        self.passed = 0
-
-    def add(self, row: int, value: float, passed: bool) -> None:
-        self.values.append(value)
-        self.rows.append(row)
-        self.total += value
-        self.squares += value * value
-        if passed:
-            self.passed += 1
-
-    def merge(self, other: _Values) -> None:
-        self.place = min(self.place, other.place)
-        self.values.extend(other.values)
-        self.rows.extend(other.rows)
-        self.total += other.total
-        self.squares += other.squares
-        self.passed += other.passed
-
-    def brief(self, counted: int) -> ScoreReport:
-        """Without what needs a look at every rollout; `counted` rollouts were not skipped."""
-        scored = len(self.values)
-        mean = self.total / counted if counted else None
-        return ScoreReport.model_construct(
-            name=self.name,
-            mean=mean,
-            mean_scored=self.total / scored if scored else None,
-            std=None if mean is None else math.sqrt(max(0.0, self.squares / counted - mean * mean)),
-            min=None,
-            max=None,
-            median=None,
-            passed=self.passed,
-            scored=scored,
-            failed=counted - scored,
-            pass_rate=self.passed / counted if counted else None,
-        )
-
-    def full(self, attempts: Mapping[int, int], ks: Sequence[int], threshold: float) -> ScoreReport:
-        """Everything; `attempts` counts the rollouts of each row that were not skipped."""
-        scored, counted = len(self.values), sum(attempts.values())
-        if not counted:
-            return ScoreReport(name=self.name, passed=0, scored=0, failed=0)
-        total, missing = math.fsum(self.values), counted - scored
-        mean = total / counted
-        squares = math.fsum((value - mean) ** 2 for value in self.values) + missing * mean**2
-        ordered = sorted([*self.values, *[0.0] * missing])
-        by_row = _ByRow(self, attempts, threshold)
-        return ScoreReport(
-            name=self.name,
-            mean=mean,
-            mean_interval=by_row.mean_interval(ordered),
-            mean_scored=total / scored if scored else None,
-            std=math.sqrt(squares / counted),
-            min=ordered[0],
-            max=ordered[-1],
-            median=quantile(ordered, 0.5),
-            passed=self.passed,
-            scored=scored,
-            failed=missing,
-            pass_rate=self.passed / counted,
-            pass_rate_interval=rate_interval(by_row.passes, by_row.sizes),
-            pass_at_k=by_row.over_k(ks, pass_at_k),
-            pass_hat_k=by_row.over_k(ks, pass_hat_k),
-            flake_rate=by_row.flake_rate(),
-        )
-
-
-class _ByRow:
-    """One score added up per row, rows in ascending order."""
-
-    def __init__(self, score: _Values, attempts: Mapping[int, int], threshold: float) -> None:
-        values: dict[int, list[float]] = {row: [] for row in sorted(attempts)}
-        for value, row in zip(score.values, score.rows, strict=True):
-            values[row].append(value)
-        self.sizes = [attempts[row] for row in values]
-        self.sums = [math.fsum(found) for found in values.values()]
-        self.passes = [sum([value >= threshold for value in found]) for found in values.values()]
-
-    def mean_interval(self, ordered: Sequence[float]) -> Interval | None:
-        """A score whose values all lie between 0 and 1 is taken to be bounded by them; one of 0 and 1 is a rate."""
-        if ordered[0] < 0 or ordered[-1] > 1:
-            return mean_interval(self.sums, self.sizes)
-        if all(value in (0.0, 1.0) for value in ordered):
-            return rate_interval(self.sums, self.sizes)
-        return bounded_interval(self.sums, self.sizes)
-
-    def over_k(self, ks: Sequence[int], estimate: Estimate) -> list[PassAtK]:
-        """One point for each k that some row has enough attempts for."""
-        return [point for k in ks if (point := self._at(k, estimate))]
-
-    def _at(self, k: int, estimate: Estimate) -> PassAtK | None:
-        enough = [(n, c) for n, c in zip(self.sizes, self.passes, strict=True) if n >= k]
-        if not enough:
-            return None
-        known = {(n, c): estimate(n, c, k) for n, c in set(enough)}
-        values = [known[pair] for pair in enough]
-        interval = bounded_interval(values, [1] * len(values), most=sum(n for n, _ in enough))
-        return PassAtK(k=k, value=sum(values) / len(values), interval=interval, rows=len(values))
-
-    def flake_rate(self) -> float | None:
-        repeated = [(n, c) for n, c in zip(self.sizes, self.passes, strict=True) if n > 1]
-        return sum(1 for n, c in repeated if 0 < c < n) / len(repeated) if repeated else None
 
 
 class _Spent:
@@ -232,7 +116,7 @@ class Summary:
         self._durations = array("d")
         self._tokens = array("d")
         given = enumerate(score_names)
-        self._scores: dict[str, _Values] = {name: _Values(name, (-1, i, 0)) for i, name in given}
+        self._scores: dict[str, ScoreValues] = {name: ScoreValues(name, (-1, i, 0)) for i, name in given}
 
     @property
     def completed(self) -> int:
@@ -276,7 +160,7 @@ class Summary:
         for i, (name, score) in enumerate(rollout.scores.items()):
             values = self._scores.get(name)
             if values is None:
-                values = self._scores[name] = _Values(name, (row, rollout.attempt, i))
+                values = self._scores[name] = ScoreValues(name, (row, rollout.attempt, i))
             elif row <= values.place[0]:
                 values.place = min(values.place, (row, rollout.attempt, i))
             if score.value is not None:
@@ -305,7 +189,7 @@ class Summary:
         for kind, found in other._failures.items():
             self._failures.setdefault(kind, _Failures()).add(found.count, found.first, found.rows)
         for name, values in other._scores.items():
-            self._scores.setdefault(name, _Values(name, values.place)).merge(values)
+            self._scores.setdefault(name, ScoreValues(name, values.place)).merge(values)
 
     def running(self, *, rows: int | None = None, duration_ms: float = 0.0) -> Report:
         """The figures so far, without intervals, percentiles and pass@k."""
@@ -339,7 +223,7 @@ class Summary:
         n = self.plan.attempts
         return sorted({k for k in (*DEFAULT_KS, *(self.plan.ks or ())) if k <= n}) if n > 1 else []
 
-    def _in_order(self) -> list[_Values]:
+    def _in_order(self) -> list[ScoreValues]:
         return sorted(self._scores.values(), key=lambda score: (score.place, score.name))
 
     def _report(self, rows: int | None, duration_ms: float, scores: list[ScoreReport], *, exact: bool) -> Report:

@@ -1,6 +1,6 @@
 """What the pages of a run ask of whoever has it.
 
-A source answers for one run. Every method reads anew, so that a page shows the present; what is missing raises
+A source answers for one run and is made anew for each page, so that a page shows one moment; what is missing raises
 `NotFound`. Addresses are given as the source's server knows them.
 """
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -73,17 +74,25 @@ def state_of(run: tables.Run, stored: int, report: Report | None) -> RunState:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DatabaseRun:
-    """One run, read from the database."""
+    """One run, read from the database for one page: report and state are read once."""
 
     session: Session
     run: tables.Run
     workspace: tables.Workspace
 
-    def state(self) -> RunState:
+    @cached_property
+    def _report(self) -> Report | None:
+        return results.report_of(self.run)
+
+    @cached_property
+    def _state(self) -> RunState:
         stored = sum(rollouts.counts(self.session, self.run.id).values())
-        return state_of(self.run, stored, self.report())
+        return state_of(self.run, stored, self._report)
+
+    def state(self) -> RunState:
+        return self._state
 
     def place(self) -> Place:
         name = self.workspace.name
@@ -102,11 +111,11 @@ class DatabaseRun:
     def _can_retry(self) -> bool:
         if self.run.kind != "eval" or self.run.imported is not None:
             return False
-        state, report = self.state(), self.report()
+        state, report = self._state, self._report
         return state.completed < state.total or (report is not None and report.coverage < 1)
 
     def report(self) -> Report | None:
-        return results.report_of(self.run)
+        return self._report
 
     def origin(self) -> Origin:
         run, imported = self.run, self.run.imported
