@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from statistics import NormalDist
+from typing import NamedTuple
 
 DEFAULT_KS = (1, 3, 5, 10)
 """The k of pass@k that are always looked at, as far as there are as many attempts."""
@@ -70,6 +71,25 @@ def clustered_variance(sums: Sequence[float], sizes: Sequence[int]) -> tuple[flo
         return mean, math.inf, rows
     spread = sum((s - mean * n) ** 2 for s, n in zip(sums, sizes, strict=True))
     return mean, rows / (rows - 1) * spread / total**2, rows
+
+
+class Spread(NamedTuple):
+    """How values are spread; `std` is that of the population."""
+
+    mean: float
+    std: float
+    min: float
+    median: float
+    max: float
+
+
+def spread(ordered: Sequence[float]) -> Spread | None:
+    """Of values that are sorted; None of none. Sums are exact, so that nothing depends on an order."""
+    if not ordered:
+        return None
+    mean = math.fsum(ordered) / len(ordered)
+    variance = math.fsum([(value - mean) ** 2 for value in ordered]) / len(ordered)
+    return Spread(mean, math.sqrt(variance), ordered[0], quantile(ordered, 0.5), ordered[-1])
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:

@@ -10,7 +10,7 @@ import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 
-from osmosis.base.stats import pass_at_k, pass_hat_k, quantile
+from osmosis.base.stats import pass_at_k, pass_hat_k, spread
 from osmosis.records.report import Interval, PassAtK, ScoreReport
 
 from .intervals import bounded_interval, mean_interval, rate_interval
@@ -69,22 +69,21 @@ class ScoreValues:
     def full(self, attempts: Mapping[int, int], ks: Sequence[int], threshold: float) -> ScoreReport:
         """Everything; `attempts` counts the rollouts of each row that were not skipped."""
         scored, counted = len(self.values), sum(attempts.values())
-        if not counted:
-            return ScoreReport(name=self.name, passed=0, scored=0, failed=0)
-        total, missing = math.fsum(self.values), counted - scored
-        mean = total / counted
-        squares = math.fsum((value - mean) ** 2 for value in self.values) + missing * mean**2
+        missing = counted - scored
         ordered = sorted([*self.values, *[0.0] * missing])
+        values = spread(ordered)
+        if values is None:
+            return ScoreReport(name=self.name, passed=0, scored=0, failed=0)
         by_row = _ByRow(self, attempts, threshold)
         return ScoreReport(
             name=self.name,
-            mean=mean,
+            mean=values.mean,
             mean_interval=by_row.mean_interval(ordered),
-            mean_scored=total / scored if scored else None,
-            std=math.sqrt(squares / counted),
-            min=ordered[0],
-            max=ordered[-1],
-            median=quantile(ordered, 0.5),
+            mean_scored=math.fsum(self.values) / scored if scored else None,
+            std=values.std,
+            min=values.min,
+            max=values.max,
+            median=values.median,
             passed=self.passed,
             scored=scored,
             failed=missing,

@@ -42,3 +42,10 @@ def test_mcnemar_is_exact():
 
 def test_quantiles_interpolate():
     assert stats.quantile([1, 2, 3, 4], 0.5) == 2.5
+
+
+def test_the_spread_of_sorted_values():
+    found = stats.spread([0.0, 1.0, 1.0, 1.0, 1.0])
+    assert (found.mean, found.min, found.median, found.max) == (0.8, 0.0, 1.0, 1.0)
+    assert found.std == pytest.approx(0.4)
+    assert stats.spread([]) is None

@@ -6,11 +6,11 @@ have a reward, as that contract says; the report itself is passed along for read
 
 from __future__ import annotations
 
-import statistics
 from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from osmosis.base.stats import spread
 from osmosis.records.base import utc_now
 from osmosis.records.contract.eval_bodies import EvalMetrics, EvalOverview, PassAtKPoint
 from osmosis.records.contract.run_bodies import RewardStats, RunProgress, RunResults
@@ -57,13 +57,13 @@ def _results(run: tables.Run, report: Report) -> RunResults:
 
 def reward_stats(session: Session, run: tables.Run, report: Report) -> RewardStats:
     """Over rollouts with a reward; population standard deviation; None where there are none."""
-    values = rollouts.rewards(session, run.id)
+    found = spread(rollouts.rewards(session, run.id))
     return RewardStats(
-        mean=statistics.fmean(values) if values else None,
-        std=statistics.pstdev(values) if values else None,
-        min=values[0] if values else None,
-        median=statistics.median(values) if values else None,
-        max=values[-1] if values else None,
+        mean=found.mean if found else None,
+        std=found.std if found else None,
+        min=found.min if found else None,
+        median=found.median if found else None,
+        max=found.max if found else None,
         pass_at_k={str(point.k): point.value for point in pass_at_k(report.primary)},
     )
 
