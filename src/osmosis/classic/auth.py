@@ -18,6 +18,7 @@ from ..client import PlatformClient
 from ..client.credentials import CredentialStore, Login
 from ..client.settings import platform_url
 from ..errors import AuthRequired, OsmosisError
+from ..records.contract.accounts import DeviceOffer, IssuedLogin
 from ..serve.server.console import console
 
 LOGIN_TIMEOUT_SECONDS = 300.0
@@ -104,27 +105,27 @@ def login(no_browser: bool = False, timeout: float = LOGIN_TIMEOUT_SECONDS) -> L
     url = platform_url(os.environ)
     with PlatformClient(url, None) as client:
         offer = client.accounts.authorize(socket.gethostname())
-        console.print(f"open {offer['verification_uri']} and enter {offer['user_code']}")
+        console.print(f"open {offer.verification_uri} and enter {offer.user_code}")
         if not no_browser:
-            webbrowser.open(str(offer["verification_uri"]))
+            webbrowser.open(offer.verification_uri)
         answer = _wait(client, offer, timeout)
     saved = Login(
         url,
-        token=answer["token"],
-        user=answer.get("user") or {},
-        token_id=answer.get("token_id"),
-        expires_at=answer.get("expires_at"),
+        token=answer.token,
+        user=answer.user.to_dict(),
+        token_id=answer.token_id,
+        expires_at=answer.expires_at,
     )
     CredentialStore(os.environ).save(saved)
     found = _credentials(saved)
     return LoginResult(found.user, found.organization, found.expires_at)
 
 
-def _wait(client: PlatformClient, offer: dict[str, Any], timeout: float) -> dict[str, Any]:
-    pause, deadline = float(offer.get("interval") or 5), time.monotonic() + timeout
+def _wait(client: PlatformClient, offer: DeviceOffer, timeout: float) -> IssuedLogin:
+    pause, deadline = float(offer.interval), time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:
-            return client.accounts.poll(str(offer["device_code"]))
+            return client.accounts.poll(offer.device_code)
         except OsmosisError as exc:
             if "slow_down" in exc.message:
                 pause += 5

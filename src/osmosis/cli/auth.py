@@ -27,6 +27,7 @@ from ..errors import (
     UsageError,
     ValidationError,
 )
+from ..records.contract.accounts import DeviceOffer, IssuedLogin, Verified, WorkspaceRole
 from . import prompts
 from .browser import open_page
 from .connect import usable
@@ -136,9 +137,10 @@ def whoami() -> DetailResult:
     where = {"file": str(credentials.path), "keyring": "the OS keyring", "environment": "OSMOSIS_TOKEN"}[found.store]
     others = [other for other in credentials.urls() if other != url]
     extra = {"stored_in": where, "verified": reachable, "other_platforms": others or None}
-    data = {"account": account, **account, "workspace": workspace, **extra}
-    shown = {"name": account["name"], "email": account["email"], "platform": url, "workspace": workspace}
-    shown |= {"expires at": checked.expires_at, "kept in": where, "also logged in at": others}
+    data = {"account": account, **account, "workspace": workspace.to_dict() if workspace else None, **extra}
+    shown = {"name": account["name"], "email": account["email"], "platform": url}
+    spoken_for = f"{workspace.name} ({workspace.role})" if workspace else None
+    shown |= {"workspace": spoken_for, "expires at": checked.expires_at, "kept in": where, "also logged in at": others}
     return DetailResult(data, human=_drawer(shown))
 
 
@@ -179,8 +181,9 @@ def _new_login(ctx: AppContext, url: str, token: str | None, *, no_browser: bool
     if token is not None:
         return _by_token(ctx, url, ctx.stdin.readline().strip() if token == "-" else token)
     if is_loopback(url) and (answer := _by_bootstrap(ctx, url)):
-        return _login_from(url, answer, "bootstrap")
-    return _login_from(url, _by_device(ctx, url, no_browser=no_browser), "device")
+        return _login(url, answer.token, answer, "bootstrap")
+    made = _by_device(ctx, url, no_browser=no_browser)
+    return _login(url, made.token, made, "device")
 
 
 def _by_token(ctx: AppContext, url: str, token: str) -> Login:
@@ -188,10 +191,10 @@ def _by_token(ctx: AppContext, url: str, token: str) -> Login:
         raise ValidationError("the token is empty", hint="osmosis login --token - < token.txt")
     with PlatformClient(url, token, warn=ctx.output.warn) as client:
         answer = client.accounts.verify()
-    return _login_from(url, {**answer, "token": token}, "token")
+    return _login(url, token, answer, "token")
 
 
-def _by_bootstrap(ctx: AppContext, url: str) -> dict[str, Any] | None:
+def _by_bootstrap(ctx: AppContext, url: str) -> IssuedLogin | None:
     """Log in with the token file of the platform on this machine; None when this person did not start it."""
     from .local_platform import data_dir_of, find
 
@@ -210,29 +213,28 @@ def _by_bootstrap(ctx: AppContext, url: str) -> dict[str, Any] | None:
             return None
 
 
-def _by_device(ctx: AppContext, url: str, *, no_browser: bool) -> dict[str, Any]:
+def _by_device(ctx: AppContext, url: str, *, no_browser: bool) -> IssuedLogin:
     if ctx.mode is not Mode.RICH:
         raise InteractiveRequired(
             "a person has to approve this login on a page", hint="osmosis login --token TOKEN, or OSMOSIS_TOKEN"
         )
     with PlatformClient(url, None, warn=ctx.output.warn) as client:
         offer = client.accounts.authorize(_device_name())
-        page = offer.get("verification_uri_complete") or offer["verification_uri"]
-        ctx.output.say(f"Open {page}")
-        ctx.output.say(f"and check that it shows the code {offer['user_code']}", style="bold")
+        ctx.output.say(f"Open {offer.page}")
+        ctx.output.say(f"and check that it shows the code {offer.user_code}", style="bold")
         if not no_browser:
-            open_page(ctx, page)
+            open_page(ctx, offer.page)
         ctx.output.say("waiting for the approval (Ctrl-C to give up) ...", style="dim")
         return _poll(client, offer)
 
 
-def _poll(client: PlatformClient, offer: dict[str, Any]) -> dict[str, Any]:
-    interval = float(offer.get("interval") or 5)
-    deadline = time.monotonic() + min(LOGIN_LIMIT_S, float(offer.get("expires_in") or LOGIN_LIMIT_S))
+def _poll(client: PlatformClient, offer: DeviceOffer) -> IssuedLogin:
+    interval = float(offer.interval)
+    deadline = time.monotonic() + min(LOGIN_LIMIT_S, offer.expires_in)
     while time.monotonic() < deadline:
         time.sleep(interval)
         try:
-            return client.accounts.poll(str(offer["device_code"]))
+            return client.accounts.poll(offer.device_code)
         except NetworkError:
             continue  # a restart of the platform must not end the login
         except OsmosisError as error:
@@ -250,13 +252,13 @@ def _poll(client: PlatformClient, offer: dict[str, Any]) -> dict[str, Any]:
     raise AuthRequired("the login was not approved in time", hint="osmosis login")
 
 
-def _login_from(url: str, answer: dict[str, Any], source: str) -> Login:
+def _login(url: str, token: str, answer: Verified | IssuedLogin, source: str) -> Login:
     return Login(
         url=url,
-        token=str(answer["token"]),
-        user=dict(answer.get("user") or {}),
-        token_id=answer.get("token_id"),
-        expires_at=answer.get("expires_at"),
+        token=token,
+        user=answer.user.to_dict(),
+        token_id=answer.token_id,
+        expires_at=answer.expires_at,
         source=source,
     )
 
@@ -280,7 +282,7 @@ def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> 
     return OperationResult("auth.login", message, resource, next_steps=steps)
 
 
-def _verified(ctx: AppContext, found: Login) -> tuple[Login, dict[str, Any] | None, bool]:
+def _verified(ctx: AppContext, found: Login) -> tuple[Login, WorkspaceRole | None, bool]:
     """The login as the platform sees it; as stored when the platform cannot be reached."""
     try:
         with ctx.client() as client:
@@ -293,8 +295,13 @@ def _verified(ctx: AppContext, found: Login) -> tuple[Login, dict[str, Any] | No
     except OsmosisError:  # the workspace is not this person's: who one is can still be said
         with ctx.client(scoped=False) as client:
             answer = client.accounts.verify()
-    facts = {key: answer.get(key) or getattr(found, key) for key in ("expires_at", "token_id")}
-    return replace(found, user=answer.get("user") or found.user, **facts), answer.get("workspace"), True
+    seen = replace(
+        found,
+        user=answer.user.to_dict() or found.user,
+        expires_at=answer.expires_at or found.expires_at,
+        token_id=answer.token_id or found.token_id,
+    )
+    return seen, answer.workspace, True
 
 
 def _revoke(ctx: AppContext, old: Login) -> bool:
@@ -316,8 +323,6 @@ def _drawer(shown: dict[str, Any]) -> Any:
     def draw(console: Any) -> None:
         from .render import pairs
 
-        if isinstance(shown.get("workspace"), dict):
-            shown["workspace"] = f"{shown['workspace'].get('name')} ({shown['workspace'].get('role')})"
         console.print(pairs(shown))
 
     return draw

@@ -13,6 +13,8 @@ import typer
 
 from ..errors import OsmosisError, UsageError, WorkspaceRequired
 from .context import AppContext, current, hoist
+from .main import COMMANDS, ROOT
+from .resolve import Command, load
 
 ASK_TIMEOUT_S = 2.0
 FILES = ":files"
@@ -123,9 +125,6 @@ def _matching(found: Iterable[Answer], typed: str) -> list[Answer]:
 
 
 def _options_for(ctx: AppContext, words: list[str], typed: str) -> Iterable[Answer]:
-    from .main import ROOT, Command
-    from .resolve import load
-
     group = ROOT
     path: list[str] = []
     while words:
@@ -284,8 +283,6 @@ def _templates(ctx: AppContext) -> list[Answer]:
 
 
 def _commands(ctx: AppContext) -> list[Answer]:
-    from .main import COMMANDS
-
     return [(name, entry.help) for name, entry in COMMANDS.items() if not entry.hidden]
 
 

@@ -89,6 +89,14 @@ class AppContext:
         return find_workspace(self.cwd).root
 
 
+def scope_of(client: PlatformClient) -> dict[str, dict[str, str]]:
+    """The envelope's word for which workspace was spoken for."""
+    scope = client.scope
+    if "workspace" in scope:
+        return {"workspace": {"name": scope["workspace"]}}
+    return {"git": {"identity": scope["identity"]}} if "identity" in scope else {}
+
+
 _CURRENT: ContextVar[AppContext] = ContextVar("osmosis-cli-context")
 
 

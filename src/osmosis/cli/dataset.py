@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ..errors import Conflict, DatasetError, NotFound, ValidationError
+from ..records.contract.uploads import DatasetRow
 from ..records.dataset import FORMATS, MAX_BYTES
 from . import prompts
-from .context import current
+from .context import current, scope_of
+from .download import byte_progress
 from .output import Column, DetailResult, ListResult, NextStep, OperationResult
+from .paging import CURSOR, EVERYTHING, LIMIT, LINES, OFFSET, Paging, list_result
 from .render_text import size, when
-from .runs import page_flags, scope_of
+
+if TYPE_CHECKING:
+    from ..client import PlatformClient
 
 app = typer.Typer(
     help="""Datasets of the workspace: the rows that rollouts work on.
@@ -28,7 +33,6 @@ app = typer.Typer(
     """
 )
 NAME = typer.Argument(..., help="Name or id of the dataset")
-YES = typer.Option(False, "--yes", "-y", help="Do not ask")
 COLUMNS = (
     Column("file_name", "Name"),
     Column("status", "Status"),
@@ -45,7 +49,7 @@ MAX_LISTED = 5
 def upload(
     file: str = typer.Argument(..., help="A .jsonl, .json, .csv or .parquet file; its stem becomes the name"),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace the dataset of that name"),
-    yes: bool = YES,
+    yes: bool = prompts.YES,
 ) -> OperationResult:
     """Check a file and upload it. Uploading the same file again is fine and sends nothing.
 
@@ -58,52 +62,44 @@ def upload(
     checked = _check(path)
     with ctx.client() as client:
         present = _present(client, path.stem)
-        if present and present.get("sha256") and present["sha256"] == checked["sha256"]:
-            resource = {**_brief(present), "uploaded": False}
+        if present and present.sha256 and present.sha256 == checked["sha256"]:
+            resource = {**present.brief(), "uploaded": False}
             message = f"dataset {path.stem} is on the platform already, with the same content"
-            return OperationResult("dataset.upload", message, resource, extra=scope_of(client.scope))
+            return OperationResult("dataset.upload", message, resource, extra=scope_of(client))
         if present and not overwrite:
             raise Conflict(
                 f"a dataset named {path.stem} exists, with other content",
                 hint=f"osmosis dataset upload {file} --overwrite, or rename the file",
-                existing_dataset_id=present.get("id"),
+                existing_dataset_id=present.id,
             )
         if present and not prompts.confirm(ctx, f"Replace dataset {path.stem}?", yes=yes):
             return OperationResult("dataset.upload", "Cancelled.", status="cancelled")
-        from .download import byte_progress
-
         with byte_progress(ctx, path.stat().st_size, path.name) as moved:
-            made = client.datasets.upload(path, overwrite_id=str(present["id"]) if present else None, progress=moved)
+            made = client.datasets.upload(path, overwrite_id=present.id if present else None, progress=moved)
         made = _until_ready(client, made)
-        scope = scope_of(client.scope)
-    rows = made.get("row_count")
-    count = f", {rows} rows" if rows is not None else ""
-    message = f"dataset {made.get('file_name') or path.stem} is {made.get('status')}{count}"
+        scope = scope_of(client)
+    count = f", {made.row_count} rows" if made.row_count is not None else ""
+    message = f"dataset {made.file_name or path.stem} is {made.status}{count}"
     steps = [NextStep("look at it", command=f"osmosis dataset preview {path.stem}")]
-    return OperationResult("dataset.upload", message, {**_brief(made), "uploaded": True}, next_steps=steps, extra=scope)
+    return OperationResult("dataset.upload", message, {**made.brief(), "uploaded": True}, next_steps=steps, extra=scope)
 
 
-def _brief(row: dict[str, Any]) -> dict[str, Any]:
-    """A dataset without its rows."""
-    return {key: value for key, value in row.items() if key not in ("data_preview", "is_internal_user")}
-
-
-def _present(client: Any, name: str) -> dict[str, Any] | None:
+def _present(client: PlatformClient, name: str) -> DatasetRow | None:
     try:
-        found: dict[str, Any] = client.datasets.get(name)
+        found = client.datasets.get(name)
     except NotFound:
         return None
-    return found if found.get("status") == "uploaded" else None
+    return found if found.ready else None
 
 
-def _until_ready(client: Any, made: dict[str, Any]) -> dict[str, Any]:
+def _until_ready(client: PlatformClient, made: DatasetRow) -> DatasetRow:
     """Wait for the platform's own check of the file."""
     deadline = time.monotonic() + READY_TIMEOUT_S
-    while made.get("status") in ("pending", "uploading", "processing") and time.monotonic() < deadline:
+    while made.in_progress and time.monotonic() < deadline:
         time.sleep(0.5)
-        made = client.datasets.get(str(made["id"]))
-    if made.get("status") in ("error", "cancelled"):
-        why = made.get("error") or "no reason given"
+        made = client.datasets.get(made.id)
+    if made.status in ("error", "cancelled"):
+        why = made.error or "no reason given"
         raise ValidationError(f"the platform refused the dataset: {why}", hint="osmosis dataset validate FILE")
     return made
 
@@ -130,32 +126,18 @@ def _check(path: Path) -> dict[str, Any]:
 
 @app.command("list")
 def list_datasets(
-    limit: int = typer.Option(None, min=1, max=50, help="How many [default: 50]"),
-    offset: int = typer.Option(0, min=0, help="How many to leave out"),
-    everything: bool = typer.Option(False, "--all", help="All of them"),
+    limit: int = LIMIT,
+    offset: int = OFFSET,
+    everything: bool = EVERYTHING,
 ) -> ListResult:
     """List the datasets of this workspace.
 
     Example:
         osmosis dataset list
     """
-    ctx = current()
-    count = page_flags(limit, everything)
+    paging = Paging(limit, everything, offset)
     empty = "no dataset yet: osmosis dataset upload FILE"
-    with ctx.client() as client:
-        scope = scope_of(client.scope)
-        if everything:
-            return ListResult(client.datasets.all(), COLUMNS, empty=empty, extra=scope)
-        page = client.datasets.page(limit=count, offset=offset)
-    return ListResult(
-        list(page.get("datasets") or []),
-        COLUMNS,
-        empty=empty,
-        total_count=page.get("total_count"),
-        has_more=bool(page.get("has_more")),
-        next_offset=page.get("next_offset"),
-        extra=scope,
-    )
+    return list_result(current(), lambda client: client.datasets, COLUMNS, paging, empty=empty)
 
 
 @app.command()
@@ -167,7 +149,7 @@ def info(name: str = NAME) -> DetailResult:
     """
     with current().client() as client:
         found = client.datasets.get(name)
-    return DetailResult(found, human=_pairs(_brief(found)))
+    return DetailResult(found.to_dict(), human=_pairs(found.brief()))
 
 
 @app.command()
@@ -181,11 +163,11 @@ def preview(
     """
     with current().client() as client:
         found = client.datasets.get(name)
-    shown = found.get("data_preview")
+    shown = found.data_preview
     items = [row if isinstance(row, dict) else {"row": row} for row in shown] if isinstance(shown, list) else []
     keys = list(dict.fromkeys(key for row in items for key in row))
     columns = [Column(key, key) for key in keys]
-    return ListResult(items[:rows], columns, empty="no preview", extra={"dataset": found.get("file_name")})
+    return ListResult(items[:rows], columns, empty="no preview", extra={"dataset": found.file_name})
 
 
 @app.command()
@@ -215,24 +197,22 @@ def download(
     ctx = current()
     with ctx.client() as client:
         found = client.datasets.get(name)
-        file_name = f"{found.get('file_name')}.{found.get('file_format') or 'jsonl'}"
+        file_name = f"{found.file_name}.{found.file_format or 'jsonl'}"
         target = ctx.path(output) if output else ctx.cwd
         target = target / file_name if target.is_dir() else target
         if target.exists() and not overwrite:
             raise Conflict(f"{target} exists", hint=f"osmosis dataset download {name} --overwrite")
-        from .download import byte_progress
-
-        with byte_progress(ctx, int(found.get("file_size") or 0), file_name) as moved:
+        with byte_progress(ctx, found.file_size or 0, file_name) as moved:
             client.datasets.download(name, target, moved)
-    resource = {"name": found.get("file_name"), "path": str(target), "bytes": target.stat().st_size}
+    resource = {"name": found.file_name, "path": str(target), "bytes": target.stat().st_size}
     return OperationResult("dataset.download", f"dataset {name} is in {target}", resource)
 
 
 @app.command()
 def logs(
     name: str = NAME,
-    limit: int = typer.Option(50, min=1, max=200, help="How many lines of the end"),
-    cursor: str = typer.Option(None, help="Go further back: next_cursor of the last answer"),
+    limit: int = LINES,
+    cursor: str = CURSOR,
 ) -> ListResult:
     """Show what the platform said while it read a dataset.
 
@@ -242,11 +222,11 @@ def logs(
     with current().client() as client:
         page = client.datasets.logs(name, limit=limit, cursor=cursor)
     columns = [Column("timestamp", "Time", show=when), Column("level", "Level"), Column("message", "Message")]
-    return ListResult(list(page.get("logs") or []), columns, extra={"next_cursor": page.get("next_cursor")})
+    return ListResult([line.to_dict() for line in page.logs], columns, extra={"next_cursor": page.next_cursor})
 
 
 @app.command()
-def delete(name: str = NAME, yes: bool = YES) -> OperationResult:
+def delete(name: str = NAME, yes: bool = prompts.YES) -> OperationResult:
     """Delete a dataset from the platform; runs that used it keep their results.
 
     Example:
@@ -255,11 +235,11 @@ def delete(name: str = NAME, yes: bool = YES) -> OperationResult:
     ctx = current()
     with ctx.client() as client:
         found = client.datasets.get(name)
-        shown = found.get("file_name")
+        shown = found.file_name
         if not prompts.confirm(ctx, f"Delete dataset {shown}?", yes=yes):
             return OperationResult("dataset.delete", "Cancelled.", status="cancelled")
-        client.datasets.delete(str(found["id"]))
-    return OperationResult("dataset.delete", f"dataset {shown} is deleted", {"id": found["id"], "name": shown})
+        client.datasets.delete(found.id)
+    return OperationResult("dataset.delete", f"dataset {shown} is deleted", {"id": found.id, "name": shown})
 
 
 def _pairs(shown: dict[str, Any]) -> Any:

@@ -119,7 +119,7 @@ def _platform(
         facts["logged_in"] = bool(login and not login.expired)
         with ctx.client(auth=facts["logged_in"]) as client:
             health = client.http.health()
-            facts["reachable"], facts["version"] = health is not None, (health or {}).get("version")
+            facts["reachable"], facts["version"] = health is not None, health.version if health else None
             if health is None:
                 what = f"the platform at {client.url} does not answer"
                 problem = Problem(
@@ -174,15 +174,13 @@ def _logged_in(
 ) -> Iterable[Problem]:
     if workspace is None or source is None or source.identity is None:
         return
-    from .sync import ask_sync
-
-    state = ask_sync(client, rollouts=True)
+    state = client.sync.state(rollouts=True)
     if not state.connected:
         yield findings.softer(findings.unknown_remote(source))
         return
     yield from _helper(client, workspace, source)
-    verified = client.accounts.verify()
-    facts["workspace"] = verified.get("workspace")
+    workspace_of = client.accounts.verify().workspace
+    facts["workspace"] = workspace_of.to_dict() if workspace_of else None
     facts["sync"] = {"status": state.status, "commit_sha": state.commit_sha, "branches": state.branches}
     if state.status == "Failed":
         yield findings.failed_sync(state)
@@ -195,8 +193,8 @@ def _names(client: PlatformClient, workspace: Workspace) -> Iterable[Problem]:
     """Datasets and secrets that configs name and the platform does not have."""
     from ..workspace.config import ConfigFile, check_file
 
-    datasets = {str(row.get("file_name")): str(row.get("status")) for row in client.datasets.all()}
-    secrets = {str(row.get("name")) for row in client.secrets.all()}
+    datasets = {row.file_name: row.status for row in client.datasets.all()}
+    secrets = {row.name for row in client.secrets.all()}
     for kind, path in workspace.configs():
         file = ConfigFile(kind, path, workspace.relative(path))
         config, _ = check_file(file, workspace)
@@ -209,7 +207,7 @@ def _names(client: PlatformClient, workspace: Workspace) -> Iterable[Problem]:
             fix = f"osmosis dataset upload {workspace.relative(local)}" if local else "osmosis dataset list"
             what = f"the platform has no dataset {name}"
             yield Problem(code="no-dataset", what=what, where=where, fix=fix, severity="warning")
-        elif datasets[name] not in ("uploaded", "None"):
+        elif datasets[name] not in ("uploaded", None):
             what = f"the dataset {name} is {datasets[name]}, not ready"
             fix = f"osmosis dataset info {name}"
             yield Problem(code="dataset-not-ready", what=what, where=where, fix=fix, severity="warning")

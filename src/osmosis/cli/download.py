@@ -12,19 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..client.transfer import Progress, Transfer
-from ..errors import OsmosisError, PlatformError, UsageError
+from ..errors import OsmosisError, PlatformError, UsageError, WorkspaceRequired
+from ..records.contract.run_bodies import RunFile, RunRow
 from . import prompts
 from .context import AppContext
 from .output import OperationResult
 from .render_text import size
-from .run_body import RunView
-from .runs import download_dir
 
 if TYPE_CHECKING:
     from ..client import PlatformClient
+    from ..client.transfer import Progress
 
 TYPES = ("metrics", "trajectories", "artifacts", "logs")
 BATCH = 500
@@ -48,21 +47,20 @@ def download_run(ctx: AppContext, name: str, options: DownloadOptions) -> Operat
         raise UsageError(f"--type {', '.join(unknown)}: not one of {', '.join(TYPES)}, all")
     types = ",".join(TYPES) if "all" in wanted else ",".join(wanted)
     with ctx.client() as client:
-        view = RunView("eval", client.evals.get(name))
-        folder = _folder(download_dir(ctx, view.name, options.output), str(view.run.get("id") or ""), options)
-        manifest = client.evals.manifest(view.name, types=types, rows=options.rows)
-        files = list(manifest.get("files") or [])
+        run = client.evals.get(name).run
+        folder = _folder(download_dir(ctx, run.name, options.output), run.id, options)
+        files = client.evals.manifest(run.name, types=types, rows=options.rows).files
         missing = [file for file in files if options.overwrite or not _present(folder, file)]
-        total = sum(int(file.get("size") or 0) for file in missing)
+        total = sum(file.size or 0 for file in missing)
         question = f"Fetch {len(missing)} files, {size(total)}?"
         if total > ASK_ABOVE and not prompts.confirm(ctx, question, yes=options.yes):
             return OperationResult("eval.download", "Cancelled.", status="cancelled")
         with _progress(ctx, total) as progress:
-            failed = _fetch_all(client, view.name, folder, missing, progress)
-    _mark(folder, view)
+            failed = _fetch_all(client, run.name, folder, missing, progress)
+    _mark(folder, run)
     got = len(missing) - len(failed)
     resource = {
-        "name": view.name,
+        "name": run.name,
         "path": str(folder),
         "files": len(files),
         "files_fetched": got,
@@ -72,6 +70,17 @@ def download_run(ctx: AppContext, name: str, options: DownloadOptions) -> Operat
     }
     message = f"{got} files fetched to {folder}" + (f", {len(failed)} failed" if failed else "")
     return OperationResult("eval.download", message, resource, exit_code=1 if failed else 0)
+
+
+def download_dir(ctx: AppContext, name: str, output: str | None) -> Path:
+    """`-o`, else `.osmosis/evals/<name>` of the workspace, else of this folder."""
+    if output:
+        return ctx.path(output)
+    try:
+        root = ctx.workspace_root()
+    except WorkspaceRequired:
+        root = ctx.cwd
+    return root / ".osmosis" / "evals" / name
 
 
 def _folder(folder: Path, run_id: str, options: DownloadOptions) -> Path:
@@ -85,9 +94,9 @@ def _folder(folder: Path, run_id: str, options: DownloadOptions) -> Path:
     return folder.with_name(f"{folder.name}--{hashlib.sha256(run_id.encode()).hexdigest()[:8]}")
 
 
-def _mark(folder: Path, view: RunView) -> None:
+def _mark(folder: Path, run: RunRow) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    note = {"id": view.run.get("id"), "name": view.name, "url": view.url}
+    note = {"id": run.id, "name": run.name, "url": run.platform_url}
     (folder / ".run.json").write_text(json.dumps(note, indent=2) + "\n")
 
 
@@ -98,26 +107,25 @@ def _target(folder: Path, path: str) -> Path:
     return folder.joinpath(*pure.parts)
 
 
-def _present(folder: Path, file: dict[str, Any]) -> bool:
-    target = _target(folder, str(file["path"]))
-    return target.is_file() and file.get("size") is not None and target.stat().st_size == file["size"]
+def _present(folder: Path, file: RunFile) -> bool:
+    target = _target(folder, file.path)
+    return target.is_file() and target.stat().st_size == file.size
 
 
 def _fetch_all(
-    client: PlatformClient, name: str, folder: Path, files: list[dict[str, Any]], progress: Progress
+    client: PlatformClient, name: str, folder: Path, files: list[RunFile], progress: Progress
 ) -> list[tuple[str, str]]:
     failed: list[tuple[str, str]] = []
-    transfer = Transfer(client.url)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for start in range(0, len(files), BATCH):
             urls = client.evals.download_urls(name, files[start : start + BATCH])
 
-            def fetch(file: dict[str, Any], urls: dict[str, str] = urls) -> tuple[str, str] | None:
-                path = str(file["path"])
+            def fetch(file: RunFile, urls: dict[str, str] = urls) -> tuple[str, str] | None:
+                path = file.path
                 try:
                     if path not in urls:
                         return path, "the platform gave no URL"
-                    transfer.download(urls[path], _target(folder, path), progress)
+                    client.transfer.download(urls[path], _target(folder, path), progress)
                 except OsmosisError as error:
                     return path, error.message
                 return None

@@ -6,15 +6,19 @@ Draws what `osmosis.metrics` lists; text of users and models is plain text here,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..metrics.alarms import alarms
 from ..metrics.figures import Figure, figures, grouped
+from ..records.contract.run_bodies import RunFailure
 from ..records.report import FailureCount, Report
 from .output import clean
+from .render import pairs
 
 MAX_EXAMPLE = 160
 MAX_ROWS = 5
@@ -59,3 +63,18 @@ def _failures(failures: Iterable[FailureCount]) -> Table:
         cells = (f"{failure.count:,}", f"{failure.phase.value}/{failure.category.value}", rows, short)
         table.add_row(*(Text(cell) for cell in cells))
     return table
+
+
+def draw_run(console: Console, head: dict[str, Any], report: Report | None, failure: RunFailure | None) -> None:
+    """One run: what it is, its figures, why it failed."""
+    console.print(pairs(head))
+    if failure:
+        console.print()
+        phase = f"{failure.phase}/{failure.category}"
+        console.print(Text(f"failed in {phase}: ", style="bold red") + Text(clean(failure.message)))
+        if failure.fix:
+            console.print(Text("  try: ", style="bold") + Text(clean(failure.fix)))
+    if report is not None and report.completed:
+        console.print()
+        over = not str(head.get("status")).startswith(("pending", "running"))
+        draw_report(console, report, alarms(report, str(head.get("model") or ""), over=over))

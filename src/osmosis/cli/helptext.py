@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .main import Group
+    from .resolve import Group
 
 GLOBALS_HELP = """\
   --json            Results as JSON, one line, on stdout

@@ -131,16 +131,13 @@ def _check_name_on_platform(ctx: AppContext, client: PlatformClient, name: str, 
     row = client.workspaces.find(name)
     if row is None:
         return
-    repository = row.get("connected_repo") or {}
-    if not repository:
-        return
-    if _own_origin(dest) == repository.get("repo_full_name"):
+    if row.identity is None or _own_origin(dest) == row.identity:
         return
     if _own_origin(dest) is None and _never_pushed(ctx, name):
         return
     raise Conflict(
         f"the platform has a workspace named {name} already, with another repository",
-        hint=f"git clone {repository.get('url')}, or choose another name",
+        hint=f"git clone {row.repository_url}, or choose another name",
         workspace=name,
     )
 
@@ -162,7 +159,7 @@ def _never_pushed(ctx: AppContext, name: str) -> bool:
             state = scoped.sync.state()
         except OsmosisError:
             return False
-    return not state.get("last_synced_commit_sha") and not state.get("branches")
+    return state.connected and not state.commit_sha and not state.branches
 
 
 def _connect(ctx: AppContext, client: PlatformClient, made: Created) -> dict[str, Any]:
@@ -173,11 +170,10 @@ def _connect(ctx: AppContext, client: PlatformClient, made: Created) -> dict[str
     source = read_source(made.root)
     assert source is not None
     row = client.workspaces.find(made.name) or client.workspaces.create(made.name)
-    repository = row.get("connected_repo") or {}
-    if source.remote_url and source.identity and source.identity != repository.get("repo_full_name"):
-        row = client.workspaces.connect(made.name, source.remote_url)
+    if source.remote_url and source.identity and source.identity != row.identity:
+        client.workspaces.connect(made.name, source.remote_url)
         return {"workspace": made.name, "repository": source.identity, "url": source.remote_url, "pushed": False}
-    url = str(repository.get("url") or "")
+    url = row.repository_url or ""
     if not url:
         raise ValidationError(f"the platform gave no repository URL for {made.name}", hint="osmosis workspace list")
     set_remote(made.root, url)
@@ -186,7 +182,7 @@ def _connect(ctx: AppContext, client: PlatformClient, made: Created) -> dict[str
         set_credential_helper(made.root, url, [sys.executable, "-m", "osmosis.cli.git_credential"], environ)
     if source.branch and source.commit:
         push(made.root, source.branch)
-    return {"workspace": made.name, "repository": repository.get("repo_full_name"), "url": url, "pushed": True}
+    return {"workspace": made.name, "repository": row.identity, "url": url, "pushed": True}
 
 
 def _shown(ctx: AppContext, path: Path) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
@@ -24,51 +23,27 @@ from .._version import __version__
 from ..errors import OsmosisError, UsageError, ValidationError
 from .context import AppContext, GlobalOptions, hoist, using
 from .output import Mode, Output, Result
-
-
-@dataclass(frozen=True)
-class Command:
-    """Where a command lives; `attr` is a function, or a `typer.Typer` for a group."""
-
-    module: str
-    attr: str
-    help: str
-    section: str = ""
-    hidden: bool = False
-
-
-@dataclass(frozen=True)
-class Group:
-    """Commands of several modules under one word."""
-
-    help: str
-    commands: Mapping[str, Command | Group]
-    section: str = ""
-    hidden: bool = False
-    about: str = ""
-    """Printed under the help line, as it stands."""
-    fallback: Command | None = None
-    """Runs when the first word is an option: `osmosis eval -m ...`."""
-    guesses: Mapping[str, str] = field(default_factory=dict)
-    """What people type when they guess wrong -> what they mean."""
+from .resolve import Command, Group, invoke, resolve
 
 
 def _at(module: str, attr: str, help: str, section: str = "", hidden: bool = False) -> Command:
     return Command(f"osmosis.cli.{module}", attr, help, section, hidden)
 
 
+_RUN_GUESSES = {"start": "submit", "status": "info", "show": "info", "cancel": "stop", "ls": "list", "rm": "delete"}
+
 _EVAL = Group(
     "Evaluate an agent: on the platform (submit) or here (run, or with -m)",
     {
-        "submit": _at("eval", "submit", "Submit a config under configs/eval/ to the platform"),
-        "list": _at("eval", "list_runs", "List evaluation runs"),
-        "info": _at("eval", "info", "Show one run: status, figures, failures"),
-        "wait": _at("eval", "wait", "Follow a run until it is over"),
-        "logs": _at("eval", "logs", "Show the log of a run"),
-        "stop": _at("eval", "stop", "Stop a pending or running run"),
-        "delete": _at("eval", "delete", "Delete a run and everything it produced"),
-        "retry": _at("eval", "retry", "Run the failed and skipped rollouts of a run again"),
-        "download": _at("eval", "download", "Fetch metrics and conversations of a run"),
+        "submit": _at("submit", "submit_eval", "Submit a config under configs/eval/ to the platform"),
+        "list": _at("runs", "EVAL.list_runs", "List evaluation runs"),
+        "info": _at("runs", "EVAL.info", "Show one run: status, figures, failures"),
+        "wait": _at("runs", "wait_eval", "Follow a run until it is over"),
+        "logs": _at("runs", "EVAL.logs", "Show the log of a run"),
+        "stop": _at("runs", "EVAL.stop", "Stop a pending or running run"),
+        "delete": _at("runs", "EVAL.delete", "Delete a run and everything it produced"),
+        "retry": _at("runs", "retry", "Run the failed and skipped rollouts of a run again"),
+        "download": _at("runs", "download", "Fetch metrics and conversations of a run"),
         "run": _at("local_eval.run", "run", "Run a config of this workspace on this machine"),
         "resume": _at("local_eval.resume", "resume", "Go on with an interrupted local run"),
         "regrade": _at("local_eval.resume", "regrade", "Score a local run again without asking the model"),
@@ -81,7 +56,24 @@ _EVAL = Group(
     about="Local, without a workspace:\n"
     "  osmosis eval -m agent:agent -d data.jsonl --eval-fn rewards:fn --model gpt-5-mini",
     fallback=_at("local_eval.command", "local_eval", "Evaluate an agent on this machine"),
-    guesses={"start": "submit", "status": "info", "show": "info", "cancel": "stop", "ls": "list", "rm": "delete"},
+    guesses=_RUN_GUESSES,
+)
+
+_TRAIN = Group(
+    "Train a model with reinforcement learning",
+    {
+        "submit": _at("submit", "submit_train", "Submit a config under configs/training/ to the platform"),
+        "list": _at("runs", "TRAIN.list_runs", "List training runs"),
+        "info": _at("runs", "TRAIN.info", "Show one training run: status, figures, curves"),
+        "wait": _at("runs", "wait_train", "Follow a training run until it is over"),
+        "logs": _at("runs", "TRAIN.logs", "Show the log of a training run"),
+        "stop": _at("runs", "TRAIN.stop", "Stop a pending or running training run"),
+        "delete": _at("runs", "TRAIN.delete", "Delete a training run that is over"),
+        "checkpoints": _at("runs", "checkpoints", "List the checkpoints of a training run"),
+    },
+    section="Run",
+    about="On the platform:\n  osmosis train submit configs/training/multiply.toml --wait",
+    guesses=_RUN_GUESSES,
 )
 
 COMMANDS: Mapping[str, Command | Group] = {
@@ -107,7 +99,7 @@ COMMANDS: Mapping[str, Command | Group] = {
     "eval": _EVAL,
     "eval-rubric": _at("rubric", "eval_rubric", "Judge conversations with a rubric file", "Run"),
     "preview": _at("rubric", "preview", "Show a rubric or conversation file", "Run"),
-    "train": _at("train", "app", "Submit and follow training runs", "Run"),
+    "train": _TRAIN,
     "model": _at("model", "app", "Base models and trained adapters", "Run"),
     "completion": _at("completion", "completion", "Print the shell completion script", "Help"),
     "schema": _at("schema", "schema", "Print the JSON Schema of a command's output", "Help"),
@@ -202,8 +194,6 @@ def _mode_of(words: Sequence[str]) -> Mode:
 
 
 def _run(ctx: AppContext, words: Sequence[str]) -> int:
-    from .resolve import invoke, resolve
-
     with using(ctx):
         found = resolve(ROOT, words)
         ctx.command = " ".join(found.path)

@@ -9,6 +9,7 @@ import typer
 from ..errors import NotFound, UsageError
 from .context import current
 from .output import Column, DetailResult, ListResult, OperationResult
+from .paging import EVERYTHING, Paging
 from .render_text import when
 
 app = typer.Typer(
@@ -26,24 +27,22 @@ NAME = typer.Argument(..., help="Name of the model")
 def list_models(
     kind: str = typer.Option("all", "--type", help="all, base or lora"),
     limit: int = typer.Option(None, min=1, max=50, help="How many of each [default: 50]"),
-    everything: bool = typer.Option(False, "--all", help="All of them"),
+    everything: bool = EVERYTHING,
 ) -> ListResult:
     """List base models and adapters.
 
     Example:
         osmosis model list --type lora
     """
-    from .runs import page_flags
-
     if kind not in ("all", "base", "lora"):
         raise UsageError(f"--type {kind}: not one of all, base, lora")
-    count = page_flags(limit, everything)
+    paging = Paging(limit, everything)
     blocks: dict[str, list[dict[str, Any]]] = {}
     with current().client() as client:
         for each in ("base", "lora") if kind == "all" else (kind,):
-            page = {"models": client.models.all(each)} if everything else client.models.page(each, limit=count)
-            blocks[each] = list(page.get("models") or [])
-    items = [{**row, "type": each} for each, rows in blocks.items() for row in rows]
+            rows = client.models.all(each) if everything else client.models.page(each, limit=paging.size).models
+            blocks[each] = [row.to_dict() for row in rows]
+    items = [{**row, "type": each} for each, found in blocks.items() for row in found]
     columns = [
         Column("model_name", "Name"),
         Column("type", "Type"),
@@ -53,7 +52,7 @@ def list_models(
         Column("reward", "Reward", justify="right"),
         Column("created_at", "Created", show=when, wide=True),
     ]
-    extra = {f"{each}_models": rows for each, rows in blocks.items()}
+    extra = {f"{each}_models": found for each, found in blocks.items()}
     return ListResult(items, columns, empty="no model yet: osmosis train submit makes them", extra=extra)
 
 
@@ -66,9 +65,9 @@ def info(name: str = NAME) -> DetailResult:
     """
     with current().client() as client:
         try:
-            return DetailResult(client.models.lora(name), title=name)
+            return DetailResult(client.models.lora(name).to_dict(), title=name)
         except NotFound:
-            return DetailResult(client.models.base(name), title=name)
+            return DetailResult(client.models.base(name).to_dict(), title=name)
 
 
 @app.command()
@@ -80,7 +79,7 @@ def deploy(name: str = NAME) -> OperationResult:
     """
     with current().client() as client:
         row = client.models.deploy(name)
-    return OperationResult("model.deploy", f"model {name} is {row.get('status')}", row)
+    return OperationResult("model.deploy", f"model {name} is {row.status}", row.to_dict())
 
 
 @app.command()
@@ -92,4 +91,4 @@ def undeploy(name: str = NAME) -> OperationResult:
     """
     with current().client() as client:
         row = client.models.undeploy(name)
-    return OperationResult("model.undeploy", f"model {name} is {row.get('status')}", row)
+    return OperationResult("model.undeploy", f"model {name} is {row.status}", row.to_dict())

@@ -112,9 +112,9 @@ def open_pages(
     ctx = current()
     with ctx.client(scoped=False) as client:
         link = client.accounts.browser_link()
-    url = str(link["url"])
+    url = link.url
     opened = not no_browser and open_page(ctx, url)
-    minutes = int(link.get("expires_in") or 0) // 60
+    minutes = link.expires_in // 60
     message = f"the link logs one browser in, once, within {minutes} minutes"
     steps = [NextStep("opened" if opened else "open", url=url)]
     return OperationResult("platform.open", message, {"url": url, "opened": opened}, next_steps=steps)

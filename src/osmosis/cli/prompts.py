@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import typer
+
 from ..errors import InteractiveRequired
 from .context import AppContext
+
+YES = typer.Option(False, "--yes", "-y", help="Do not ask")
 
 
 def confirm(ctx: AppContext, question: str, *, yes: bool, flag: str = "--yes", default: bool = True) -> bool:

@@ -16,8 +16,8 @@ from typing import Any
 from ..errors import OsmosisError, UsageError
 from .context import hoist
 from .helptext import GLOBALS_HELP
-from .main import ROOT, Command, Group
-from .resolve import load, resolve, usage_of
+from .main import ROOT
+from .resolve import Command, Group, load, resolve, usage_of
 
 HEAD = """\
 # Commands

@@ -6,7 +6,10 @@ and newer ones bring their own copy of it.
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import inspect
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,7 +18,6 @@ from ..errors import UsageError
 
 if TYPE_CHECKING:
     from .context import AppContext
-    from .main import Command, Group
 
 HELP = ("-h", "--help", "help")
 SYNONYMS = {
@@ -43,6 +45,37 @@ SYNONYMS = {
 }
 
 
+@dataclass(frozen=True)
+class Command:
+    """Where a command lives; `attr` names a function, or a `typer.Typer` for a group; it may have dots."""
+
+    module: str
+    attr: str
+    help: str
+    section: str = ""
+    hidden: bool = False
+
+    def target(self) -> Any:
+        """The function or `typer.Typer` itself: its module is loaded here, and nowhere else."""
+        return operator.attrgetter(self.attr)(importlib.import_module(self.module))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Commands of several modules under one word."""
+
+    help: str
+    commands: Mapping[str, Command | Group]
+    section: str = ""
+    hidden: bool = False
+    about: str = ""
+    """Printed under the help line, as it stands."""
+    fallback: Command | None = None
+    """Runs when the first word is an option: `osmosis eval -m ...`."""
+    guesses: Mapping[str, str] = field(default_factory=dict)
+    """What people type when they guess wrong -> what they mean."""
+
+
 @dataclass
 class Found:
     """What a command line means so far."""
@@ -57,8 +90,6 @@ class Found:
 
 def resolve(root: Group, words: Sequence[str]) -> Found:
     """Follow the table as far as it goes. Raises `UsageError` for a word that is no command."""
-    from .main import Command
-
     found, group, rest = Found(), root, list(words)
     while True:
         if not rest or rest[0] in HELP:
@@ -98,8 +129,6 @@ def unknown_command(word: str, path: Sequence[str], known: Sequence[str], guesse
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that is most like `word`, by spelling or by meaning."""
-    import difflib
-
     names = {name.lower(): name for name in known}
     lowered = word.lower()
     if SYNONYMS.get(lowered) in names:
@@ -116,11 +145,9 @@ def _help_line(path: Sequence[str]) -> str:
 
 def load(entry: Command, name: str) -> Any:
     """The command object behind a table entry, with our help style on it and everything below it."""
-    import importlib
-
     import typer
 
-    target = getattr(importlib.import_module(entry.module), entry.attr)
+    target = entry.target()
     if isinstance(target, typer.Typer):
         target.rich_markup_mode = None
         target._add_completion = False
@@ -147,10 +174,8 @@ def _style(command: Any) -> None:
 
 def invoke(found: Found, ctx: AppContext) -> Any:
     """Parse the arguments, run the command, return what it returns (an int for `--help`)."""
-    import importlib
-
     assert found.command is not None
-    target = getattr(importlib.import_module(found.command.module), found.command.attr)
+    target = found.command.target()
     if not found.args and inspect.isfunction(target) and not inspect.signature(target).parameters:
         ctx.command = " ".join(found.path)
         return target()  # nothing to parse: typer would load pydantic for it

@@ -8,6 +8,7 @@ import typer
 
 from ..base.net import is_http
 from ..errors import AuthRequired, Forbidden, NetworkError, NotFound, ValidationError
+from ..records.contract.repository import SyncedRollout
 from ..workspace.layout import Workspace, check_rollout_name, find_workspace
 from .context import AppContext, current
 from .output import Column, ListResult, NextStep, OperationResult
@@ -108,8 +109,8 @@ def list_rollouts(
     workspace = find_workspace(ctx.cwd) if not ctx.options.workspace else None
     rows = {row["name"]: row for row in _here(workspace)} if workspace else {}
     for found in [] if local else _synced(ctx, branch, required=workspace is None):
-        row = rows.setdefault(str(found.get("name")), {"name": found.get("name"), "here": False})
-        row.update({**found, "synced": True})
+        row = rows.setdefault(found.name, {"name": found.name, "here": False})
+        row.update({**found.to_dict(), "synced": True})
     items = sorted(rows.values(), key=lambda row: str(row["name"]))
     columns = [
         Column("name", "Name"),
@@ -138,7 +139,7 @@ def _here(workspace: Workspace) -> list[dict[str, Any]]:
     ]
 
 
-def _synced(ctx: AppContext, branch: str | None, *, required: bool) -> list[dict[str, Any]]:
+def _synced(ctx: AppContext, branch: str | None, *, required: bool) -> list[SyncedRollout]:
     """What the platform found; without a platform the local list is still worth showing, with a remark."""
     try:
         with ctx.client() as client:

@@ -1,98 +1,226 @@
-"""What `osmosis eval` and `osmosis train` share: list, info, logs, stop, wait, retry, download. Two nouns, one code."""
+"""`osmosis eval` and `osmosis train` on the platform: one set of commands for both kinds of run.
+
+`run_commands` makes what they share; what only one of them has stands below it. Each command asks the client, and
+returns what it said; submitting is in `submit`, following and drawing in `run_show`.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError, ValidationError
+import typer
+
+from ..errors import NotFound, ValidationError
+from ..records.contract.body import LogEntry
+from ..records.run import NOUNS, RunKind
 from . import prompts
-from .context import AppContext
+from .context import AppContext, current
+from .download import DownloadOptions, download_run
 from .output import Column, DetailResult, ListResult, NextStep, OperationResult, Result, to_json
+from .paging import CURSOR, EVERYTHING, LIMIT, LINES, OFFSET, Paging, list_result
 from .render_text import when
-from .run_body import RunView
+from .run_show import brief, drawn, finished_result, watch
+from .secrets_file import SECRETS_FILE, read_secrets_file
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ..client.runs import Runs
 
-Kind = Literal["eval", "training"]
 LOG_POLL_S = 0.7
-LIST_COLUMNS = (
-    Column("name", "Name"),
-    Column("status", "Status"),
-    Column("rollout.name", "Rollout"),
-    Column("model.name", "Model", wide=True),
-    Column("results.score", "Reward", justify="right", show=lambda v: "-" if v is None else f"{v:.3f}"),
-    Column("results.pass_rate", "Pass", justify="right", show=lambda v: "-" if v is None else f"{v * 100:.0f} %"),
-    Column("created_at", "Created", show=when, wide=True),
+COLUMNS = {
+    "eval": (
+        Column("name", "Name"),
+        Column("status", "Status"),
+        Column("rollout.name", "Rollout"),
+        Column("model.name", "Model", wide=True),
+        Column("results.score", "Reward", justify="right", show=lambda v: "-" if v is None else f"{v:.3f}"),
+        Column("results.pass_rate", "Pass", justify="right", show=lambda v: "-" if v is None else f"{v * 100:.0f} %"),
+        Column("created_at", "Created", show=when, wide=True),
+    ),
+    "training": (
+        Column("name", "Name"),
+        Column("status", "Status"),
+        Column("rollout.name", "Rollout"),
+        Column("model.model_name", "Model", wide=True),
+        Column("current_step", "Step", justify="right"),
+        Column("total_steps", "Of", justify="right"),
+        Column("created_at", "Created", show=when, wide=True),
+    ),
+}
+LOG_COLUMNS = (
+    Column("timestamp", "Time"),
+    Column("level", "Level"),
+    Column("step", "Step"),
+    Column("message", "Message"),
 )
-TRAINING_COLUMNS = (
-    Column("name", "Name"),
+CHECKPOINT_COLUMNS = (
+    Column("checkpoint_name", "Name"),
+    Column("checkpoint_step", "Step", justify="right"),
     Column("status", "Status"),
-    Column("rollout.name", "Rollout"),
-    Column("model.model_name", "Model", wide=True),
-    Column("current_step", "Step", justify="right"),
-    Column("total_steps", "Of", justify="right"),
-    Column("created_at", "Created", show=when, wide=True),
+    Column("created_at", "Created", show=when),
+)
+
+NAME = typer.Argument(..., help="Name or id of the run")
+OUTPUT = typer.Option(None, "-o", "--output", help="Write the same as JSON to this file")
+FOLLOW = typer.Option(False, "--follow", "-f", help="Go on until the run is over")
+
+
+@dataclass(frozen=True)
+class RunCommands:
+    """The commands that both kinds of run have."""
+
+    list_runs: Callable[..., ListResult]
+    info: Callable[..., DetailResult]
+    logs: Callable[..., Result | None]
+    stop: Callable[..., OperationResult]
+    delete: Callable[..., OperationResult]
+
+
+def run_commands(kind: RunKind, *, one: str, several: str, info_help: str, kept: str, produced: str) -> RunCommands:
+    """The commands of a kind; `one` and `several` are what its help calls its runs."""
+    noun = NOUNS[kind]
+
+    def list_runs(limit: int = LIMIT, offset: int = OFFSET, everything: bool = EVERYTHING) -> ListResult:
+        paging = Paging(limit, everything, offset)
+        empty = f"no run yet: osmosis {noun} submit CONFIG"
+        return list_result(current(), lambda client: client.runs(kind), COLUMNS[kind], paging, empty=empty)
+
+    def info(name: str = NAME, output: str = OUTPUT) -> DetailResult:
+        return run_info(current(), kind, name, output)
+
+    def logs(name: str = NAME, limit: int = LINES, cursor: str = CURSOR, follow: bool = FOLLOW) -> Result | None:
+        return show_logs(current(), kind, name, limit=limit, cursor=cursor, follow=follow)
+
+    def stop(name: str = NAME, yes: bool = prompts.YES) -> OperationResult:
+        return stop_run(current(), kind, name, yes=yes)
+
+    def delete(name: str = NAME, yes: bool = prompts.YES) -> OperationResult:
+        return delete_run(current(), kind, name, yes=yes)
+
+    def explained(command: Callable[..., Any], text: str, *examples: str) -> None:
+        lines = "".join(f"\n    osmosis {noun} {example}" for example in examples)
+        command.__doc__ = f"{text}\n\nExample:{lines}\n"
+
+    explained(list_runs, f"List the {several} of this workspace, newest first.", "list --limit 10")
+    explained(info, info_help, "info multiply-1", "info multiply-1 --json")
+    explained(logs, f"Show the log of a {one}.", "logs multiply-1 -f")
+    explained(stop, f"Stop a pending or running {one}; {kept}.", "stop multiply-1 --yes")
+    explained(delete, f"Delete a {one} that is over, with {produced}.", "delete multiply-1 --yes")
+    return RunCommands(list_runs, info, logs, stop, delete)
+
+
+EVAL = run_commands(
+    "eval",
+    one="run",
+    several="evaluation runs",
+    info_help="Show one run: status, figures with confidence intervals, failures by phase and category.",
+    kept="what is finished is kept",
+    produced="everything it produced",
+)
+TRAIN = run_commands(
+    "training",
+    one="training run",
+    several="training runs",
+    info_help="Show one training run: status, figures, curves in short.",
+    kept="its checkpoints are kept",
+    produced="its curves and checkpoints",
 )
 
 
-def group_of(kind: Kind) -> str:
-    return "eval" if kind == "eval" else "train"
+# --- of one kind only ---------------------------------------------------------------------------------------------
 
 
-def page_flags(limit: int | None, everything: bool) -> int:
-    """The page size; `--limit` and `--all` exclude each other."""
-    if everything and limit is not None:
-        raise UsageError("--limit and --all exclude each other: keep one")
-    return limit or 50
+def wait_eval(
+    name: str = NAME,
+    fail_under: float = typer.Option(None, "--fail-under", min=0, max=1, help="Exit 1 below this pass rate"),
+) -> OperationResult:
+    """Follow a run until it is over. Ctrl-C leaves the run alone; the same command goes on.
+
+    Example:
+        osmosis eval wait multiply-1
+    """
+    return wait_for(current(), "eval", name, fail_under)
 
 
-def list_runs(ctx: AppContext, kind: Kind, *, limit: int | None, everything: bool, offset: int = 0) -> ListResult:
-    size = page_flags(limit, everything)
+def wait_train(name: str = NAME) -> OperationResult:
+    """Follow a training run until it is over.
+
+    Example:
+        osmosis train wait multiply-1
+    """
+    return wait_for(current(), "training", name, None)
+
+
+def retry(name: str = NAME, yes: bool = prompts.YES, secrets_file: str = SECRETS_FILE) -> OperationResult:
+    """Run the failed and skipped rollouts of a run again.
+
+    Example:
+        osmosis eval retry multiply-1 --yes
+    """
+    ctx = current()
+    secrets = read_secrets_file(ctx, secrets_file) if secrets_file else {}
+    with ctx.client() as client:
+        seen = client.evals.get(name)
+        if not prompts.confirm(ctx, f"Run the failed and skipped rollouts of {seen.run.name} again?", yes=yes):
+            body = {**brief(seen), "status": seen.run.status}
+            return OperationResult("eval.retry", "Cancelled.", body, status="cancelled")
+        answer = client.evals.retry(seen.run.name, secrets)
+    count, shown = answer.retryable_samples, seen.run.name
+    what = f"{count} rollouts of {shown} run again" if count else f"{shown} runs again from the start"
+    steps = [NextStep("follow it", command=f"osmosis eval wait {shown}")]
+    return OperationResult("eval.retry", what, answer.to_dict(), next_steps=steps)
+
+
+def download(
+    name: str = NAME,
+    output: str = typer.Option(None, "-o", "--output", help="Folder [default: .osmosis/evals/NAME]"),
+    types: str = typer.Option("metrics,trajectories", "--type", help="metrics, trajectories, artifacts, logs, all"),
+    rows: str = typer.Option(None, "--rows", help="Only these rows: 3,7,10-20"),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Fetch again what is there"),
+    yes: bool = prompts.YES,
+) -> OperationResult:
+    """Fetch the figures and conversations of a run.
+
+    Example:
+        osmosis eval download multiply-1
+        osmosis eval download multiply-1 --type all --rows 0-9 -o results
+    """
+    return download_run(current(), name, DownloadOptions(output, types, rows, overwrite, yes))
+
+
+def checkpoints(name: str = NAME) -> ListResult:
+    """List the checkpoints of a training run.
+
+    Example:
+        osmosis train checkpoints multiply-1
+    """
+    with current().client() as client:
+        rows = client.trainings.checkpoints(name)
+    return ListResult([row.to_dict() for row in rows], CHECKPOINT_COLUMNS, empty="no checkpoint yet")
+
+
+# --- what they do -------------------------------------------------------------------------------------------------
+
+
+def run_info(ctx: AppContext, kind: RunKind, name: str, output: str | None = None) -> DetailResult:
+    """One run with its metrics; written to `output`, too, when that is given."""
     with ctx.client() as client:
         runs = client.runs(kind)
-        scope = scope_of(client.scope)
-        columns = LIST_COLUMNS if kind == "eval" else TRAINING_COLUMNS
-        empty = f"no run yet: osmosis {group_of(kind)} submit CONFIG"
-        if everything:
-            return ListResult(runs.all(), columns, empty=empty, extra=scope)
-        page = runs.page(limit=size, offset=offset)
-    return ListResult(
-        runs.rows(page),
-        columns,
-        empty=empty,
-        total_count=page.get("total_count"),
-        has_more=bool(page.get("has_more")),
-        next_offset=page.get("next_offset"),
-        extra=scope,
-    )
-
-
-def scope_of(scope: dict[str, str]) -> dict[str, Any]:
-    """The envelope's word for which workspace was spoken for."""
-    if "workspace" in scope:
-        return {"workspace": {"name": scope["workspace"]}}
-    return {"git": {"identity": scope["identity"]}} if "identity" in scope else {}
-
-
-def run_info(ctx: AppContext, kind: Kind, name: str, output: str | None = None) -> DetailResult:
-    from ..errors import NotFound
-
-    with ctx.client() as client:
-        runs = client.runs(kind)
-        view = RunView(f"{kind}", runs.get(name))
+        seen = runs.get(name)
         try:
-            metrics: dict[str, Any] | None = runs.metrics(name)
+            metrics: dict[str, Any] | None = runs.metrics(name).to_dict()
         except NotFound:
             metrics = None
-    data = {**view.detail, "summary": view.summary(), "metrics": metrics}
-    group = group_of(kind)
-    steps = [] if view.over else [NextStep("follow it", command=f"osmosis {group} wait {view.name}")]
-    result = DetailResult(data, human=drawn(view), next_steps=steps)
+    data = {**seen.to_dict(), "summary": seen.to_summary().to_dict(), "metrics": metrics}
+    steps = []
+    if not seen.run.over:
+        steps.append(NextStep("follow it", command=f"osmosis {NOUNS[kind]} wait {seen.run.name}"))
+    result = DetailResult(data, human=drawn(seen), next_steps=steps)
     if output:
         result.extra = {"output": str(_write_json(ctx.path(output), result.envelope()))}
     return result
@@ -107,154 +235,78 @@ def _write_json(path: Path, body: dict[str, Any]) -> Path:
     return path
 
 
-def drawn(view: RunView) -> Any:
-    """Draws a run for people."""
-
-    def draw(console: Console) -> None:
-        from .run_view import draw_run
-
-        draw_run(console, view.head(), view.report, view.failure)
-
-    return draw
-
-
-def finished_result(
-    operation: str, view: RunView, *, fail_under: float | None = None, resource: dict[str, Any] | None = None
-) -> OperationResult:
-    """The result of a run that is over: exit code 1 when it failed, nothing was scored, or it is below the bar."""
-    report, summary = view.report, view.summary()
-    code = 0 if view.status == "finished" else 1
-    rate = summary.get("pass_rate")
-    below = fail_under is not None and (rate is None or rate < fail_under)
-    message = f"run {view.name} is {view.status}"
-    if view.unscored:
-        message, code = f"{message}; none of its rollouts has a score", 1
-    if below:
-        shown = "none" if rate is None else f"{rate:.4f}"
-        message, code = f"{message}; its pass rate {shown} is below --fail-under {fail_under}", 1
-    body = {
-        **(resource or {"id": view.run.get("id"), "name": view.name, "url": view.url}),
-        "status": view.status,
-        "summary": summary,
-        "results": view.results,
-        "report": report.to_dict() if report else None,
-        "failure": view.failure,
-    }
-
-    def draw(console: Console) -> None:
-        from rich.text import Text
-
-        drawn(view)(console)
-        if below or view.unscored:
-            console.print(Text(message, style="red"))
-
-    group = operation.split(".", 1)[0]
-    steps = [NextStep("look into it", command=f"osmosis {group} logs {view.name}")] if code and not below else []
-    status = "failed" if code else "success"
-    return OperationResult(operation, message, body, status=status, human=draw, exit_code=code, next_steps=steps)
-
-
-def wait_for(ctx: AppContext, kind: Kind, name: str, fail_under: float | None) -> OperationResult:
-    from .run_watch import watch
-
+def wait_for(ctx: AppContext, kind: RunKind, name: str, fail_under: float | None) -> OperationResult:
+    """Follow a run to its end; what came of it."""
     with ctx.client() as client:
-        view = watch(ctx, client.runs(kind), kind, name)
-    return finished_result(f"{group_of(kind)}.wait", view, fail_under=fail_under)
+        seen = watch(ctx, client.runs(kind), name)
+    return finished_result(f"{NOUNS[kind]}.wait", seen, fail_under=fail_under)
 
 
-def stop_run(ctx: AppContext, kind: Kind, name: str, *, yes: bool) -> OperationResult:
-    operation = f"{group_of(kind)}.stop"
+def stop_run(ctx: AppContext, kind: RunKind, name: str, *, yes: bool) -> OperationResult:
+    """Ask the platform to stop a run; one that is over stays as it is."""
+    operation = f"{NOUNS[kind]}.stop"
     with ctx.client() as client:
         runs = client.runs(kind)
-        view = RunView(kind, runs.get(name))
-        if view.over:
-            return OperationResult(operation, f"run {view.name} is {view.status} already", _brief(view))
-        if not prompts.confirm(ctx, f"Stop run {view.name}?", yes=yes):
-            return OperationResult(operation, "Cancelled.", _brief(view), status="cancelled")
-        runs.stop(view.name)
-        view = RunView(kind, runs.get(view.name))
-    message = f"run {view.name} is stopping" if not view.over else f"run {view.name} is {view.status}"
-    return OperationResult(operation, message, _brief(view))
+        seen = runs.get(name)
+        shown = seen.run.name
+        if seen.run.over:
+            body = {**brief(seen), "status": seen.run.status}
+            return OperationResult(operation, f"run {shown} is {seen.run.status} already", body)
+        if not prompts.confirm(ctx, f"Stop run {shown}?", yes=yes):
+            body = {**brief(seen), "status": seen.run.status}
+            return OperationResult(operation, "Cancelled.", body, status="cancelled")
+        runs.stop(shown)
+        seen = runs.get(shown)
+    message = f"run {shown} is {seen.run.status if seen.run.over else 'stopping'}"
+    return OperationResult(operation, message, {**brief(seen), "status": seen.run.status})
 
 
-def delete_run(ctx: AppContext, kind: Kind, name: str, *, yes: bool) -> OperationResult:
-    operation = f"{group_of(kind)}.delete"
+def delete_run(ctx: AppContext, kind: RunKind, name: str, *, yes: bool) -> OperationResult:
+    """Delete a run that is over."""
+    operation = f"{NOUNS[kind]}.delete"
     with ctx.client() as client:
         runs = client.runs(kind)
-        view = RunView(kind, runs.get(name))
-        if not prompts.confirm(ctx, f"Delete run {view.name} and everything it produced?", yes=yes):
-            return OperationResult(operation, "Cancelled.", _brief(view), status="cancelled")
-        runs.delete(view.name)
-    return OperationResult(operation, f"run {view.name} is deleted", _brief(view))
+        seen = runs.get(name)
+        body = {**brief(seen), "status": seen.run.status}
+        if not prompts.confirm(ctx, f"Delete run {seen.run.name} and everything it produced?", yes=yes):
+            return OperationResult(operation, "Cancelled.", body, status="cancelled")
+        runs.delete(seen.run.name)
+    return OperationResult(operation, f"run {seen.run.name} is deleted", body)
 
 
-def _brief(view: RunView) -> dict[str, Any]:
-    return {"id": view.run.get("id"), "name": view.name, "status": view.status, "url": view.url}
-
-
-def show_logs(ctx: AppContext, kind: Kind, name: str, *, limit: int, cursor: str | None, follow: bool) -> Result | None:
+def show_logs(
+    ctx: AppContext, kind: RunKind, name: str, *, limit: int, cursor: str | None, follow: bool
+) -> Result | None:
+    """Lines of a run's log; with `follow` they are printed as they come, until the run is over."""
     with ctx.client() as client:
         runs = client.runs(kind)
         page = runs.logs(name, limit=limit, cursor=cursor)
-        lines = list(page.get("logs") or [])
         if not follow:
-            columns = [Column("timestamp", "Time"), Column("level", "Level"), Column("step", "Step")]
-            columns.append(Column("message", "Message"))
 
             def draw(_: Console) -> None:
-                _stream(ctx, lines)
+                _stream(ctx, page.logs)
 
-            extra = {"next_cursor": page.get("next_cursor")}
-            return ListResult(lines, columns, extra=extra, human=draw)
-        _stream(ctx, lines)
-        _follow(ctx, runs, kind, name, page.get("latest_cursor"))
+            extra = {"next_cursor": page.next_cursor}
+            return ListResult([line.to_dict() for line in page.logs], LOG_COLUMNS, extra=extra, human=draw)
+        _stream(ctx, page.logs)
+        _follow(ctx, runs, name, page.latest_cursor)
     return None
 
 
-def _follow(ctx: AppContext, runs: Runs, kind: Kind, name: str, cursor: str | None) -> None:
+def _follow(ctx: AppContext, runs: Runs, name: str, cursor: str | None) -> None:
     """Print lines as they come, until the run is over and everything was said."""
     while True:
-        over = RunView(kind, runs.get(name)).over
+        over = runs.get(name).run.over
         page = runs.logs(name, cursor=cursor, newer=True)
-        lines = list(page.get("logs") or [])
-        _stream(ctx, lines)
-        cursor = page.get("latest_cursor") or cursor
-        if over and not lines:
+        _stream(ctx, page.logs)
+        cursor = page.latest_cursor or cursor
+        if over and not page.logs:
             return
         time.sleep(LOG_POLL_S)
 
 
-def _stream(ctx: AppContext, lines: list[dict[str, Any]]) -> None:
+def _stream(ctx: AppContext, lines: Sequence[LogEntry]) -> None:
     for line in lines:
-        clock = str(line.get("timestamp") or "")[11:19]
-        level = str(line.get("level") or "info")
-        mark = "" if level == "info" else f" {level}"
-        ctx.output.stream(line, f"{clock} {line.get('step') or '-'}{mark}: {line.get('message')}")
-
-
-def retry_run(ctx: AppContext, name: str, *, yes: bool, secrets_file: str | None) -> OperationResult:
-    from .submit import read_secrets_file
-
-    secrets = read_secrets_file(ctx, secrets_file) if secrets_file else {}
-    with ctx.client() as client:
-        view = RunView("eval", client.evals.get(name))
-        if not prompts.confirm(ctx, f"Run the failed and skipped rollouts of {view.name} again?", yes=yes):
-            return OperationResult("eval.retry", "Cancelled.", _brief(view), status="cancelled")
-        answer = client.evals.retry(view.name, secrets)
-    count = answer.get("retryable_samples")
-    what = f"{count} rollouts of {view.name} run again" if count else f"{view.name} runs again from the start"
-    steps = [NextStep("follow it", command=f"osmosis eval wait {view.name}")]
-    return OperationResult("eval.retry", what, answer, next_steps=steps)
-
-
-def download_dir(ctx: AppContext, name: str, output: str | None) -> Path:
-    """`-o`, else `.osmosis/evals/<name>` of the workspace, else of this folder."""
-    from ..errors import WorkspaceRequired
-
-    if output:
-        return ctx.path(output)
-    try:
-        root = ctx.workspace_root()
-    except WorkspaceRequired:
-        root = ctx.cwd
-    return root / ".osmosis" / "evals" / name
+        clock = (line.timestamp or "")[11:19]
+        mark = "" if line.level in (None, "info") else f" {line.level}"
+        ctx.output.stream(line.to_dict(), f"{clock} {line.step or '-'}{mark}: {line.message}")

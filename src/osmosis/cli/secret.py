@@ -13,11 +13,17 @@ import typer
 
 from ..errors import NotFound, UsageError, ValidationError
 from ..records.config import SECRET_NAME
+from ..records.contract.secret import SecretPage, SecretRow
+from ..records.run import RunKind
+from ..workspace.config import load_config
+from ..workspace.layout import find_workspace
 from . import prompts
-from .context import AppContext, current
+from .context import AppContext, current, scope_of
 from .output import Column, ListResult, NextStep, OperationResult
+from .paging import EVERYTHING, LIMIT, Paging
 from .render_text import when
-from .runs import page_flags, scope_of
+from .resolve import nearest
+from .secrets_file import read_secrets_file
 
 app = typer.Typer(
     help="""Secrets that runs get as environment variables: set, list, delete, import, check.
@@ -29,7 +35,6 @@ app = typer.Typer(
 )
 NAME = typer.Argument(..., help="Capitals, digits and _, as the variable will be called")
 SCOPE = typer.Option("personal", "--scope", help="personal (yours alone) or workspace")
-YES = typer.Option(False, "--yes", "-y", help="Do not ask")
 MAX_NAME = 255
 
 
@@ -55,15 +60,15 @@ def set_secret(
     value = _value(ctx, name, env, from_file)
     with ctx.client() as client:
         row = client.secrets.set(name, value, scope=scope)
-        extra = scope_of(client.scope)
-    return OperationResult("secret.set", f"secret {name} is set ({scope})", _row(row), extra=extra)
+        extra = scope_of(client)
+    return OperationResult("secret.set", f"secret {name} is set ({scope})", _shown(row), extra=extra)
 
 
 @app.command("list")
 def list_secrets(
     scope: str = typer.Option("all", "--scope", help="all, workspace or personal"),
-    limit: int = typer.Option(None, min=1, max=50, help="How many [default: 50]"),
-    everything: bool = typer.Option(False, "--all", help="All of them"),
+    limit: int = LIMIT,
+    everything: bool = EVERYTHING,
 ) -> ListResult:
     """List secrets: names, scopes and ages, never a value.
 
@@ -72,14 +77,14 @@ def list_secrets(
     """
     ctx = current()
     _check_scope(scope, also="all")
-    count = page_flags(limit, everything)
+    paging = Paging(limit, everything)
     with ctx.client() as client:
-        extra = scope_of(client.scope)
-        if everything:
-            rows, page = client.secrets.all(scope=scope), {}
+        extra = scope_of(client)
+        if paging.everything:
+            page = SecretPage(environment_secrets=client.secrets.all(scope=scope))
         else:
-            page = client.secrets.page(scope=scope, limit=count)
-            rows = page["environment_secrets"]
+            page = client.secrets.page(scope=scope, limit=paging.size)
+    rows = page.environment_secrets
     columns = [
         Column("name", "Name"),
         Column("scope", "Scope"),
@@ -87,22 +92,22 @@ def list_secrets(
         Column("updated_at", "Set", show=when),
         Column("updater_name", "By", wide=True),
     ]
-    if any(row.get("last_used_by") for row in rows):
+    if any(row.last_used_by for row in rows):
         columns.append(Column("last_used_by", "Last used by"))
         columns.append(Column("last_used_at", "Used", show=when))
     return ListResult(
         _with_shadows(rows),
         columns,
         empty="no secret yet: osmosis secret set NAME",
-        total_count=page.get("total_count"),
-        has_more=bool(page.get("has_more")),
-        next_offset=page.get("next_offset"),
+        total_count=page.total_count,
+        has_more=page.has_more,
+        next_offset=page.next_offset,
         extra=extra,
     )
 
 
 @app.command()
-def delete(name: str = NAME, scope: str = SCOPE, yes: bool = YES) -> OperationResult:
+def delete(name: str = NAME, scope: str = SCOPE, yes: bool = prompts.YES) -> OperationResult:
     """Delete a secret.
 
     Example:
@@ -111,10 +116,8 @@ def delete(name: str = NAME, scope: str = SCOPE, yes: bool = YES) -> OperationRe
     ctx = current()
     _check_scope(scope)
     with ctx.client() as client:
-        names = {str(row.get("name")) for row in client.secrets.all(scope=scope)}
+        names = {row.name for row in client.secrets.all(scope=scope)}
         if name not in names:
-            from .resolve import nearest
-
             near = nearest(name, names)
             raise NotFound(
                 f"there is no {scope} secret {name}", hint=f"did you mean {near}?" if near else "osmosis secret list"
@@ -130,15 +133,13 @@ def import_file(
     file: str = typer.Argument(..., help="A file of NAME=value lines; - is standard input"),
     scope: str = SCOPE,
     only: list[str] = typer.Option(None, "--only", help="Only this name; repeatable"),
-    yes: bool = YES,
+    yes: bool = prompts.YES,
 ) -> OperationResult:
     """Register the secrets of a .env file. Nothing is set when one name is wrong.
 
     Example:
         osmosis secret import .env --only OPENAI_API_KEY
     """
-    from .submit import read_secrets_file
-
     ctx = current()
     _check_scope(scope)
     values = read_secrets_file(ctx, file)
@@ -168,18 +169,15 @@ def check(config: str = typer.Argument(..., help="A config under configs/")) -> 
         osmosis secret check configs/eval/multiply.toml
     """
     ctx = current()
-    from ..workspace.config import load_config
-    from ..workspace.layout import find_workspace
-
     workspace = find_workspace(ctx.cwd)
     path = ctx.path(config)
-    kind: Any = "training" if "training" in path.parts else "eval"
+    kind: RunKind = "training" if "training" in path.parts else "eval"
     required = load_config(path, workspace.root, kind)[0].secret_names()
     with ctx.client() as client:
         rows = client.secrets.all()
     by_name: dict[str, list[str]] = {}
     for row in rows:
-        by_name.setdefault(str(row["name"]), []).append(str(row["scope"]))
+        by_name.setdefault(row.name, []).append(row.scope or "")
     items = [
         {"name": name, "registered": name in by_name, "scope": _effective(by_name.get(name, []))} for name in required
     ]
@@ -195,13 +193,14 @@ def _effective(scopes: list[str]) -> str | None:
     return "personal" if "personal" in scopes else scopes[0] if scopes else None
 
 
-def _with_shadows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    shared = {row["name"] for row in rows if row.get("scope") == "workspace"}
-    return [{**row, "shadows": row.get("scope") == "personal" and row["name"] in shared} for row in rows]
+def _with_shadows(rows: list[SecretRow]) -> list[dict[str, Any]]:
+    shared = {row.name for row in rows if row.scope == "workspace"}
+    return [{**_shown(row), "shadows": row.scope == "personal" and row.name in shared} for row in rows]
 
 
-def _row(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key != "value"}
+def _shown(row: SecretRow) -> dict[str, Any]:
+    """Never a value, whatever a server sends."""
+    return {key: value for key, value in row.to_dict().items() if key != "value"}
 
 
 def _check_name(name: str) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OsmosisError
+from ..records.run import NOUNS
 from ..records.source import Source, SyncState
 from ..workspace import findings
+from ..workspace.config import ConfigFile, check_file
+from ..workspace.git import read_source
+from ..workspace.layout import Workspace, find_workspace
 from .context import AppContext, current
-from .output import DetailResult, NextStep
+from .output import DetailResult, NextStep, clean
 
 if TYPE_CHECKING:
-    from ..workspace.layout import Workspace
+    from rich.console import Console
 
 
 def status() -> DetailResult:
@@ -22,10 +26,6 @@ def status() -> DetailResult:
         osmosis status
     """
     ctx = current()
-    from ..workspace.config import ConfigFile, check_file
-    from ..workspace.git import read_source
-    from ..workspace.layout import find_workspace
-
     workspace = find_workspace(ctx.cwd)
     source = read_source(workspace.root)
     configs = []
@@ -59,16 +59,20 @@ def _platform(ctx: AppContext) -> tuple[SyncState | None, list[dict[str, Any]], 
             if not facts["reachable"]:
                 facts["note"] = "not reachable"
                 return None, [], facts
-            from .sync import ask_sync
-
-            state = ask_sync(client)
+            state = client.sync.state()
             if not state.connected:
                 facts["note"] = "does not know this repository"
                 return state, [], facts
             runs = [
-                {"kind": kind, **{k: row.get(k) for k in ("name", "status", "created_at", "platform_url")}}
-                for kind, each in (("eval", client.evals), ("training", client.trainings))
-                for row in each.rows(each.page(limit=3))
+                {
+                    "kind": each.whole.kind,
+                    "name": row.name,
+                    "status": row.status,
+                    "created_at": row.created_at,
+                    "platform_url": row.platform_url,
+                }
+                for each in (client.evals, client.trainings)
+                for row in each.page(limit=3).rows
             ]
             return state, sorted(runs, key=lambda row: str(row["created_at"]), reverse=True)[:3], facts
     except OsmosisError as error:
@@ -103,18 +107,13 @@ def next_steps(
     if evals:
         steps.append(NextStep("evaluate", command=f"osmosis eval submit {evals[0]} --wait"))
     if runs:
-        steps.append(NextStep("look at the last run", command=f"osmosis {_noun(runs[0])} info {runs[0]['name']}"))
+        noun = NOUNS[runs[0]["kind"]]
+        steps.append(NextStep("look at the last run", command=f"osmosis {noun} info {runs[0]['name']}"))
     return steps
 
 
-def _noun(run: dict[str, Any]) -> str:
-    return "eval" if run["kind"] == "eval" else "train"
-
-
-def _draw(console: Any, data: dict[str, Any]) -> None:
+def _draw(console: Console, data: dict[str, Any]) -> None:
     from rich.text import Text
-
-    from .output import clean
 
     def row(label: str, value: str, style: str = "default") -> None:
         line = Text(f"{label:<10} ", style="dim")

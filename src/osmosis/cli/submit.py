@@ -1,4 +1,4 @@
-"""Submitting a config: one flow for evaluation and training. Check everything first, ask once, then one POST.
+"""`osmosis eval submit` and `osmosis train submit`: check everything first, ask once, then one POST.
 
 Nothing is sent when something would make the run other than what the person means; each finding names its fix,
 and `--json` carries the same as data.
@@ -6,34 +6,46 @@ and `--json` carries the same as data.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from ..errors import InteractiveRequired, OsmosisError, ValidationError
+import typer
+
+from ..errors import InteractiveRequired, ValidationError
 from ..records.config import EvalConfig, TrainingConfig
+from ..records.contract.printed import GitPlace, PrintedSubmit, RunSource
+from ..records.contract.run_bodies import SubmittedRun
 from ..records.problem import Problem
+from ..records.run import NOUNS, RunKind
+from ..records.source import SyncState
+from ..workspace.config import load_config
+from ..workspace.gitwrite import Snapshot, make_snapshot, push_snapshot
 from ..workspace.layout import Workspace, find_workspace, pick_config
+from ..workspace.preflight import Facts, check_submit, gather
 from . import prompts
-from .context import AppContext
+from .context import AppContext, current
 from .output import NextStep, OperationResult
+from .run_show import finished_result, watch
+from .secrets_file import SECRETS_FILE, read_secrets_file
 
 if TYPE_CHECKING:
     from ..client import PlatformClient
-    from ..workspace.gitwrite import Snapshot
-    from ..workspace.preflight import Facts
 
 SYNC_TIMEOUT_S = 180.0
 MAX_DIFF = 200_000
+
+
+WAIT_SYNC = typer.Option(False, "--wait-sync", help="Wait until the platform has synced HEAD")
+ALLOW_DIRTY = typer.Option(False, "--allow-dirty", help="Run what is synced, whatever lies here")
+SNAPSHOT = typer.Option(False, "--snapshot", help="Run this working tree as it is, without a commit")
 
 
 @dataclass(frozen=True)
 class SubmitOptions:
     """What the flags of a submit say."""
 
-    kind: Literal["eval", "training"]
+    kind: RunKind
     config: str | None
     """Path or name; None: the only one there is."""
     yes: bool = False
@@ -45,8 +57,46 @@ class SubmitOptions:
     fail_under: float | None = None
 
     @property
-    def group(self) -> str:
-        return "eval" if self.kind == "eval" else "train"
+    def noun(self) -> str:
+        return NOUNS[self.kind]
+
+
+def submit_eval(
+    config: str = typer.Argument(None, help="A config under configs/eval/, by path or name; none: the only one"),
+    yes: bool = prompts.YES,
+    wait: bool = typer.Option(False, "--wait", "-w", help="Follow the run to its end, then show its figures"),
+    wait_sync: bool = WAIT_SYNC,
+    allow_dirty: bool = ALLOW_DIRTY,
+    snapshot: bool = SNAPSHOT,
+    secrets_file: str = SECRETS_FILE,
+    fail_under: float = typer.Option(None, "--fail-under", min=0, max=1, help="With --wait: 1 below this pass rate"),
+) -> OperationResult:
+    """Submit an evaluation to the platform, after checking config, code, dataset and secrets.
+
+    Example:
+        osmosis eval submit configs/eval/multiply.toml --wait
+        osmosis eval submit multiply --yes --wait --fail-under 0.8
+    """
+    options = SubmitOptions("eval", config, yes, wait, wait_sync, allow_dirty, snapshot, secrets_file, fail_under)
+    return submit_config(current(), options)
+
+
+def submit_train(
+    config: str = typer.Argument(None, help="A config under configs/training/, by path or name; none: the only one"),
+    yes: bool = prompts.YES,
+    wait: bool = typer.Option(False, "--wait", "-w", help="Follow the run to its end"),
+    wait_sync: bool = WAIT_SYNC,
+    allow_dirty: bool = ALLOW_DIRTY,
+    snapshot: bool = SNAPSHOT,
+    secrets_file: str = SECRETS_FILE,
+) -> OperationResult:
+    """Submit a training run, after checking config, code, dataset and secrets.
+
+    Example:
+        osmosis train submit configs/training/multiply.toml --wait
+    """
+    options = SubmitOptions("training", config, yes, wait, wait_sync, allow_dirty, snapshot, secrets_file)
+    return submit_config(current(), options)
 
 
 @dataclass
@@ -69,13 +119,6 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
     """Check, confirm and submit; with `wait`, follow the run to its end."""
     workspace = find_workspace(ctx.cwd)
     path = _config_path(ctx, workspace, options)
-    from ..workspace.config import load_config
-    from ..workspace.preflight import gather
-
-    # Loaded here and not where they are used: an interrupt in the middle of an import can get lost.
-    from .run_watch import watch
-    from .runs import finished_result
-
     config, warnings = load_config(path, workspace.root, options.kind)
     _warn(ctx, warnings)
     with ctx.client() as client:
@@ -86,19 +129,17 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
         _collect_secrets(case)
         plan = _plan(case)
         _show_plan(ctx, plan)
-        if not prompts.confirm(ctx, f"Submit this {options.group} run?", yes=options.yes):
-            return OperationResult(f"{options.group}.submit", "Cancelled.", status="cancelled")
+        if not prompts.confirm(ctx, f"Submit this {options.noun} run?", yes=options.yes):
+            return OperationResult(f"{options.noun}.submit", "Cancelled.", status="cancelled")
         if case.snapshot is not None:
-            from ..workspace.gitwrite import push_snapshot
-
             push_snapshot(workspace.root, case.snapshot)
         answer = client.runs(options.kind).submit(_body(case))
-        ctx.output.say(f"submitted {answer['name']}: {answer.get('platform_url') or ''}")
-        if options.wait:
-            view = watch(ctx, client.runs(options.kind), options.kind, str(answer["name"]))
-            resource = _resource(case, answer)
-            return finished_result(f"{options.group}.submit", view, fail_under=options.fail_under, resource=resource)
-        return _submitted(case, answer)
+        ctx.output.say(f"submitted {answer.name}: {answer.platform_url or ''}")
+        if not options.wait:
+            return _submitted(case, answer)
+        seen = watch(ctx, client.runs(options.kind), answer.name)
+    printed = _printed(case, answer).to_dict()
+    return finished_result(f"{options.noun}.submit", seen, fail_under=options.fail_under, resource=printed)
 
 
 def _config_path(ctx: AppContext, workspace: Workspace, options: SubmitOptions) -> Path:
@@ -115,7 +156,7 @@ def _check_scope(case: _Case) -> None:
     if not name:
         return
     row = case.client.workspaces.find(name)
-    connected = ((row or {}).get("connected_repo") or {}).get("repo_full_name")
+    connected = row.identity if row else None
     identity = case.facts.source.identity if case.facts.source else None
     if row is None or connected != identity:
         raise ValidationError(
@@ -125,23 +166,15 @@ def _check_scope(case: _Case) -> None:
 
 
 def _check_code(case: _Case) -> None:
-    from ..workspace.preflight import check_submit, sync_state
-
     options = case.options
 
-    def problems() -> list[Problem]:
-        state = sync_state(_sync_body(case))
+    def problems(state: SyncState | None) -> list[Problem]:
         flags = {"allow_dirty": options.allow_dirty, "snapshot": options.snapshot}
         return check_submit(case.config.experiment, case.facts, state, **flags)
 
-    found = problems()
+    found = problems(_synced(case))
     if options.wait_sync and any(p.code == "not-synced" for p in found):
-        case.client.sync.start()
-        deadline = time.monotonic() + SYNC_TIMEOUT_S
-        while any(p.code == "not-synced" for p in found) and time.monotonic() < deadline:
-            case.ctx.output.say("waiting for the platform to sync ...", style="dim")
-            time.sleep(1.0)
-            found = problems()
+        found = problems(_wait_for_sync(case))
     errors = [p for p in found if p.severity == "error"]
     if errors:
         issues = [{"key": p.code, "message": p.what, "where": p.where, "fix": p.fix} for p in errors]
@@ -151,24 +184,27 @@ def _check_code(case: _Case) -> None:
     _warn(case.ctx, found)
     experiment = case.config.experiment
     if options.snapshot and not experiment.commit_sha and not experiment.branch:
-        from ..workspace.gitwrite import make_snapshot
-
         case.snapshot = make_snapshot(case.workspace.root)
 
 
-def _sync_body(case: _Case) -> Mapping[str, Any] | None:
-    """What the platform has; a platform that does not know the repository says so as data.
-
-    None without a remote that names a repository: there is nothing to ask about, and git's findings say why.
-    """
+def _synced(case: _Case) -> SyncState | None:
+    """What the platform has. None without a remote that names a repository: git's findings say why."""
     if case.facts.source is None or case.facts.source.identity is None:
         return None
-    try:
-        return case.client.sync.state()
-    except OsmosisError as error:
-        if error.details.get("platform_code") == "GIT_REPOSITORY_NOT_CONNECTED":
-            return {"connected": False}
-        raise
+    return case.client.sync.state()
+
+
+def _wait_for_sync(case: _Case) -> SyncState | None:
+    """Wait until the platform has HEAD; a sync that failed ends the submit with its error."""
+    source = case.facts.source
+    if source is None or source.commit is None:
+        return None
+    commit = source.commit
+
+    def said(status: str) -> None:
+        case.ctx.output.say(f"waiting for the platform to sync {commit[:10]} ({status})", style="dim")
+
+    return case.client.sync.wait_for(commit, source.branch, timeout_s=SYNC_TIMEOUT_S, said=said)
 
 
 def _warn(ctx: AppContext, problems: list[Problem]) -> None:
@@ -192,7 +228,7 @@ def _collect_secrets(case: _Case) -> None:
     open_names = [name for name in required if name not in given]
     if not open_names:
         return
-    registered = {str(row.get("name")) for row in case.client.secrets.all()}
+    registered = {row.name for row in case.client.secrets.all()}
     missing = [name for name in open_names if name not in registered]
     for name in list(missing):
         if value := case.ctx.environ.get(name):
@@ -209,36 +245,6 @@ def _collect_secrets(case: _Case) -> None:
     for name in missing:
         value = prompts.hidden(case.ctx, f"Value of {name} (for this run only)", flags=["--secrets-file"])
         case.provided[name] = value
-
-
-def read_secrets_file(ctx: AppContext, name: str) -> dict[str, str]:
-    """`NAME=value` lines of a file or of standard input (`-`). A bad line is named by its number only."""
-    if name == "-":
-        text = ctx.stdin.read()
-    else:
-        path = ctx.path(name)
-        try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            message = f"cannot read the secrets file {path}: {_reason(error)}"
-            raise ValidationError(message, hint="--secrets-file FILE") from None
-    values: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        stripped = line.strip().removeprefix("export ")
-        if not stripped or stripped.startswith("#"):
-            continue
-        key, equals, value = stripped.partition("=")
-        if not equals or not key.strip().isidentifier():
-            raise ValidationError(f"line {number} of the secrets file is not NAME=value", hint="write NAME=value")
-        value = value.strip()
-        if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
-            value = value[1:-1]
-        values[key.strip()] = value
-    return values
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror or "unreadable" if isinstance(error, OSError) else "it is not text"
 
 
 def _body(case: _Case) -> dict[str, Any]:
@@ -284,34 +290,34 @@ def _show_plan(ctx: AppContext, plan: dict[str, Any]) -> None:
             ctx.output.say(f"  {key:<9} {value}")
 
 
-def _resource(case: _Case, answer: dict[str, Any]) -> dict[str, Any]:
+def _printed(case: _Case, answer: SubmittedRun) -> PrintedSubmit:
     experiment = case.config.experiment
     source = case.facts.source
-    return {
-        "id": answer.get("id"),
-        "name": answer.get("name"),
-        "status": answer.get("status"),
-        "model_name": experiment.model_path,
-        "dataset_name": experiment.dataset,
-        "created_at": answer.get("created_at"),
-        "url": answer.get("platform_url"),
-        "git": {"identity": source.identity, "remote_url": source.remote_url} if source else None,
-        "workspace_directory": str(case.workspace.root),
-        "config": {
-            "rollout": experiment.rollout,
-            "entrypoint": experiment.entrypoint,
-            "model": experiment.model_path,
-            "dataset": experiment.dataset,
-            "branch": answer.get("branch") or experiment.branch,
-            "commit_sha": answer.get("commit_sha") or experiment.commit_sha,
-        },
-    }
+    return PrintedSubmit(
+        id=answer.id,
+        name=answer.name,
+        status=answer.status,
+        model_name=experiment.model_path,
+        dataset_name=experiment.dataset,
+        created_at=answer.created_at,
+        url=answer.platform_url,
+        git=GitPlace(identity=source.identity, remote_url=source.remote_url) if source else None,
+        workspace_directory=str(case.workspace.root),
+        config=RunSource(
+            rollout=experiment.rollout,
+            entrypoint=experiment.entrypoint,
+            model=experiment.model_path,
+            dataset=experiment.dataset,
+            branch=answer.branch or experiment.branch,
+            commit_sha=answer.commit_sha or experiment.commit_sha,
+        ),
+    )
 
 
-def _submitted(case: _Case, answer: dict[str, Any]) -> OperationResult:
-    group = case.options.group
-    steps = [NextStep("follow it", command=f"osmosis {group} wait {answer['name']}")]
-    if answer.get("platform_url"):
-        steps.append(NextStep("open", url=str(answer["platform_url"])))
-    message = f"{group} run {answer['name']} is {answer.get('status')}"
-    return OperationResult(f"{group}.submit", message, _resource(case, answer), next_steps=steps)
+def _submitted(case: _Case, answer: SubmittedRun) -> OperationResult:
+    noun = case.options.noun
+    steps = [NextStep("follow it", command=f"osmosis {noun} wait {answer.name}")]
+    if answer.platform_url:
+        steps.append(NextStep("open", url=answer.platform_url))
+    message = f"{noun} run {answer.name} is {answer.status}"
+    return OperationResult(f"{noun}.submit", message, _printed(case, answer).to_dict(), next_steps=steps)

@@ -5,12 +5,13 @@ Inside a workspace folder its `origin` decides; elsewhere the active one, chosen
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
+from ..base.git import Git
+from ..client import PlatformClient
 from ..client.credentials import CredentialStore
 from ..errors import NotFound, WorkspaceRequired
+from ..records.contract.accounts import WorkspaceRow
 from .connect import checkout_identity
 from .context import AppContext, current
 from .output import Column, DetailResult, ListResult, NextStep, OperationResult
@@ -37,7 +38,7 @@ def list_workspaces() -> ListResult:
     with ctx.client(scoped=False) as client:
         rows = client.workspaces.list()
     active, how = _meant(ctx, rows)
-    items = [{**row, "current": row.get("name") == active} for row in rows]
+    items = [{**row.to_dict(), "current": row.name == active} for row in rows]
     columns = [
         Column("current", "", show=lambda v: "*" if v else ""),
         Column("name", "Name"),
@@ -58,12 +59,12 @@ def current_workspace() -> DetailResult:
     with ctx.client(scoped=False) as client:
         rows = client.workspaces.list()
     name, how = _meant(ctx, rows)
-    row = next((row for row in rows if row.get("name") == name), None)
+    row = next((row for row in rows if row.name == name), None)
     if row is None:
         raise WorkspaceRequired(
             "no workspace is chosen here", hint="osmosis workspace switch NAME, or osmosis init NAME"
         )
-    return DetailResult({**row, "chosen_by": how, "platform_url": ctx.platform_url}, title=str(name))
+    return DetailResult({**row.to_dict(), "chosen_by": how, "platform_url": ctx.platform_url}, title=str(name))
 
 
 @app.command()
@@ -79,9 +80,9 @@ def switch(name: str = typer.Argument(..., help="Name of the workspace")) -> Ope
     CredentialStore(ctx.environ).set_workspace(ctx.platform_url, name)
     message = f"the active workspace at {ctx.platform_url} is {name}"
     here = checkout_identity(ctx)
-    if here and here != (row.get("connected_repo") or {}).get("repo_full_name"):
+    if here and here != row.identity:
         ctx.output.warn("WORKSPACE", f"inside this folder its own repository decides: {here}")
-    return OperationResult("workspace.switch", message, row)
+    return OperationResult("workspace.switch", message, row.to_dict())
 
 
 @app.command()
@@ -94,11 +95,9 @@ def create(name: str = typer.Argument(..., help="Small letters, digits, - _ and 
     ctx = current()
     with ctx.client(scoped=False) as client:
         row = client.workspaces.create(name)
-    url = (row.get("connected_repo") or {}).get("url")
     steps = [NextStep("make its folder", command=f"osmosis init {name}")]
-    return OperationResult(
-        "workspace.create", f"workspace {name} is created, its repository is {url}", row, next_steps=steps
-    )
+    message = f"workspace {name} is created, its repository is {row.repository_url}"
+    return OperationResult("workspace.create", message, row.to_dict(), next_steps=steps)
 
 
 @app.command()
@@ -116,33 +115,30 @@ def connect(
     with ctx.client(scoped=False) as client:
         _find(client, name)
         row = client.workspaces.connect(name, url)
-    repository = (row.get("connected_repo") or {}).get("repo_full_name")
-    return OperationResult("workspace.connect", f"workspace {name} is connected to {repository}", row)
+    return OperationResult("workspace.connect", f"workspace {name} is connected to {row.identity}", row.to_dict())
 
 
 def _origin(ctx: AppContext) -> str:
-    from ..base.git import Git
-
     return Git(ctx.workspace_root()).text("remote", "get-url", "origin").strip()
 
 
-def _find(client: Any, name: str) -> dict[str, Any]:
+def _find(client: PlatformClient, name: str) -> WorkspaceRow:
     rows = client.workspaces.list()
     for row in rows:
-        if row.get("name") == name:
-            return dict(row)
-    near = nearest(name, [str(row.get("name")) for row in rows])
+        if row.name == name:
+            return row
+    near = nearest(name, [row.name for row in rows])
     hint = f"did you mean {near}?" if near else f"osmosis workspace create {name}"
     raise NotFound(f"there is no workspace {name}", hint=hint)
 
 
-def _meant(ctx: AppContext, rows: list[dict[str, Any]]) -> tuple[str | None, str]:
+def _meant(ctx: AppContext, rows: list[WorkspaceRow]) -> tuple[str | None, str]:
     """The workspace commands speak for here, and what decides it."""
     if ctx.options.workspace:
         return ctx.options.workspace, "--workspace"
     if identity := checkout_identity(ctx):
         for row in rows:
-            if (row.get("connected_repo") or {}).get("repo_full_name") == identity:
-                return str(row.get("name")), "the origin of this folder"
+            if row.identity == identity:
+                return row.name, "the origin of this folder"
         return None, "the origin of this folder, which is not connected"
     return CredentialStore(ctx.environ).active_workspace(ctx.platform_url), "osmosis workspace switch"

@@ -1,13 +1,22 @@
-"""Logins, workspaces and Git Sync: the calls that say who one is and what the platform knows of a repository."""
+"""Logins and workspaces: who one is, and what one may speak for."""
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import quote
 
+from ..records.contract.accounts import (
+    BrowserLink,
+    ConnectRepository,
+    DeviceOffer,
+    DevicePoll,
+    DeviceStart,
+    IssuedLogin,
+    NewWorkspace,
+    Verified,
+    WorkspaceList,
+    WorkspaceRow,
+)
 from .http import Http
-
-Json = dict[str, Any]
 
 
 class Accounts:
@@ -16,25 +25,31 @@ class Accounts:
     def __init__(self, http: Http) -> None:
         self._http = http
 
-    def authorize(self, device_name: str) -> Json:
-        """`device_code, user_code, verification_uri, expires_in, interval`."""
-        return self._http.call("POST", "device/authorize", json={"deviceName": device_name}, scoped=False)
+    def authorize(self, device_name: str) -> DeviceOffer:
+        """Start a device login: where a person approves it."""
+        return self._http.read(
+            DeviceOffer, "POST", "device/authorize", json=DeviceStart(device_name=device_name), scoped=False
+        )
 
-    def poll(self, device_code: str) -> Json:
-        """`token, user, expires_at, token_id`; raises with `authorization_pending` or `slow_down` as its text."""
-        return self._http.call("POST", "device/token", json={"device_code": device_code}, scoped=False)
+    def poll(self, device_code: str) -> IssuedLogin:
+        """The login, once it is approved; raises with `authorization_pending` or `slow_down` as its text."""
+        return self._http.read(
+            IssuedLogin, "POST", "device/token", json=DevicePoll(device_code=device_code), scoped=False
+        )
 
-    def bootstrap(self, device_name: str) -> Json:
+    def bootstrap(self, device_name: str) -> IssuedLogin:
         """As `poll`; this client's token must be the platform's bootstrap token."""
-        return self._http.call("POST", "bootstrap", json={"deviceName": device_name}, scoped=False)
+        return self._http.read(
+            IssuedLogin, "POST", "bootstrap", json=DeviceStart(device_name=device_name), scoped=False
+        )
 
-    def verify(self) -> Json:
-        """`user, expires_at, token_id`, and `workspace` when the client speaks for one."""
-        return self._http.call("GET", "verify")
+    def verify(self) -> Verified:
+        """Who the token belongs to, and the workspace when the client speaks for one."""
+        return self._http.read(Verified, "GET", "verify")
 
-    def browser_link(self) -> Json:
-        """`{url, expires_in}`: a link that logs a browser in once."""
-        return self._http.call("POST", "browser-login", json={}, scoped=False)
+    def browser_link(self) -> BrowserLink:
+        """A link that logs a browser in once."""
+        return self._http.read(BrowserLink, "POST", "browser-login", json={}, scoped=False)
 
     def revoke(self, token_id: str) -> None:
         self._http.call("DELETE", f"tokens/{quote(token_id, safe='')}", scoped=False, timeout=5.0)
@@ -46,38 +61,20 @@ class Workspaces:
     def __init__(self, http: Http) -> None:
         self._http = http
 
-    def list(self) -> list[Json]:
-        """`{id, name, role, connected_repo: {repo_full_name, url} | null}` each."""
-        return list(self._http.call("GET", "workspaces", scoped=False).get("workspaces") or [])
+    def list(self) -> list[WorkspaceRow]:
+        """All of them."""
+        return self._http.read(WorkspaceList, "GET", "workspaces", scoped=False).workspaces
 
-    def find(self, name: str) -> Json | None:
+    def find(self, name: str) -> WorkspaceRow | None:
         """One of them by its exact name."""
-        return next((row for row in self.list() if row.get("name") == name), None)
+        return next((row for row in self.list() if row.name == name), None)
 
-    def create(self, name: str) -> Json:
-        """A new workspace with a repository of its own; the row."""
-        return self._http.call("POST", "workspaces", json={"name": name}, scoped=False)
+    def create(self, name: str) -> WorkspaceRow:
+        """A new workspace with a repository of its own."""
+        return self._http.read(WorkspaceRow, "POST", "workspaces", json=NewWorkspace(name=name), scoped=False)
 
-    def connect(self, name: str, repository_url: str) -> Json:
-        """Connect a repository elsewhere; the row."""
+    def connect(self, name: str, repository_url: str) -> WorkspaceRow:
+        """Connect a repository elsewhere."""
         path = f"workspaces/{quote(name, safe='')}/connect"
-        return self._http.call("POST", path, json={"repository_url": repository_url}, scoped=False)
-
-
-class Sync:
-    """What the platform has of the workspace's repository."""
-
-    def __init__(self, http: Http) -> None:
-        self._http = http
-
-    def state(self) -> Json:
-        """Default branch, last synced commit, events."""
-        return self._http.call("GET", "sync")
-
-    def start(self) -> Json:
-        """Ask the platform to look at the repository now; the state."""
-        return self._http.call("POST", "sync", json={})
-
-    def rollouts(self, *, branch: str | None = None) -> list[Json]:
-        """Every rollout the platform has found."""
-        return list(self._http.pages("rollouts", "rollouts", params={"branch": branch}))
+        body = ConnectRepository(repository_url=repository_url)
+        return self._http.read(WorkspaceRow, "POST", path, json=body, scoped=False)

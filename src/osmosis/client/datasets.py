@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from ..base.backoff import backoff_delay
 from ..errors import OsmosisError, RateLimited
-from .http import Http
+from ..records.contract.body import LogPage
+from ..records.contract.uploads import (
+    CompleteDataset,
+    CreatedDataset,
+    DatasetDownload,
+    DatasetPage,
+    DatasetRow,
+    NewDataset,
+)
+from .http import Http, Params
 from .transfer import Progress, Transfer
 
-Json = dict[str, Any]
 COMPLETE_TIMEOUT_S = 120.0
 COMPLETE_TRIES = 5
 
@@ -19,57 +27,54 @@ COMPLETE_TRIES = 5
 class Datasets:
     """The datasets of a workspace."""
 
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: Http, transfer: Transfer) -> None:
         self._http = http
-        self.transfer = Transfer(http.url)
+        self._transfer = transfer
 
-    def page(self, *, limit: int = 50, offset: int = 0) -> Json:
-        return self._http.call("GET", "datasets", params={"limit": limit, "offset": offset})
+    def page(self, *, limit: int = 50, offset: int = 0) -> DatasetPage:
+        return self._http.read(DatasetPage, "GET", "datasets", params={"limit": limit, "offset": offset})
 
-    def all(self) -> list[Json]:
-        return list(self._http.pages("datasets", "datasets"))
+    def all(self) -> list[DatasetRow]:
+        return [row for page in self._http.pages(DatasetPage, "datasets") for row in page.datasets]
 
-    def get(self, name: str) -> Json:
-        return self._http.call("GET", f"datasets/{quote(name, safe='')}")
+    def get(self, name: str) -> DatasetRow:
+        return self._http.read(DatasetRow, "GET", f"datasets/{quote(name, safe='')}")
 
     def delete(self, name: str) -> None:
         self._http.call("DELETE", f"datasets/{quote(name, safe='')}")
 
-    def logs(self, name: str, *, limit: int = 50, cursor: str | None = None) -> Json:
-        params = {"limit": limit, "direction": "older", "cursor": cursor}
-        return self._http.call("GET", f"datasets/{quote(name, safe='')}/logs", params=params)
+    def logs(self, name: str, *, limit: int = 50, cursor: str | None = None) -> LogPage:
+        params: Params = {"limit": limit, "direction": "older", "cursor": cursor}
+        return self._http.read(LogPage, "GET", f"datasets/{quote(name, safe='')}/logs", params=params)
 
-    def upload(self, path: Path, *, overwrite_id: str | None = None, progress: Progress | None = None) -> Json:
+    def upload(self, path: Path, *, overwrite_id: str | None = None, progress: Progress | None = None) -> DatasetRow:
         """Create, send the bytes, complete; the dataset. A failure on the way aborts the upload."""
-        body = {"file_name": path.stem, "file_size": path.stat().st_size, "extension": path.suffix.lstrip(".").lower()}
-        if overwrite_id:
-            body["overwrite_dataset_id"] = overwrite_id
-        created = self._http.call("POST", "datasets", json=body)
-        identifier = str(created["id"])
+        extension = path.suffix.lstrip(".").lower()
+        announced = NewDataset(
+            file_name=path.stem,
+            file_size=path.stat().st_size,
+            extension=extension,
+            overwrite_dataset_id=overwrite_id,
+        )
+        created = self._http.read(CreatedDataset, "POST", "datasets", json=announced)
         try:
-            parts = self.transfer.upload(path, created["upload"], progress)
-            done: Json = {"file_extension": body["extension"]}
-            if parts:
-                done["parts"] = parts
-            return self._complete(identifier, done)
+            parts = self._transfer.upload(path, created.upload, progress)
+            return self._complete(created.id, CompleteDataset(file_extension=extension, parts=parts or None))
         except BaseException:
-            self._abort(identifier)
+            self._abort(created.id)
             raise
 
-    def download(self, name: str, destination: Path, progress: Progress | None = None) -> Json:
+    def download(self, name: str, destination: Path, progress: Progress | None = None) -> DatasetDownload:
         """Fetch the file to `destination` (written beside it, then renamed)."""
-        answer = self._http.call("GET", f"datasets/{quote(name, safe='')}/download")
-        url = answer.get("presigned_url") or answer.get("presignedUrl")
-        self.transfer.download(str(url), destination, progress)
+        answer = self._http.read(DatasetDownload, "GET", f"datasets/{quote(name, safe='')}/download")
+        self._transfer.download(answer.presigned_url, destination, progress)
         return answer
 
-    def _complete(self, identifier: str, body: Json) -> Json:
-        import time
-
+    def _complete(self, identifier: str, body: CompleteDataset) -> DatasetRow:
         for attempt in range(COMPLETE_TRIES):
             try:
                 path = f"datasets/{identifier}/complete"
-                return self._http.call("POST", path, json=body, timeout=COMPLETE_TIMEOUT_S)
+                return self._http.read(DatasetRow, "POST", path, json=body, timeout=COMPLETE_TIMEOUT_S)
             except RateLimited:
                 if attempt == COMPLETE_TRIES - 1:
                     raise

@@ -6,15 +6,23 @@ says how to start the platform. API calls are not repeated on their own: the pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from .._version import __version__
 from ..base.net import is_loopback
 from ..errors import AuthRequired, NetworkError, PlatformError, from_wire
+from ..records.base import Record
+from ..records.contract.accounts import Health
+from ..records.contract.body import Page
 from .lean_httpx import httpx
 
 Warn = Callable[[str, str], None]
+Params = Mapping[str, str | int | None]
+R = TypeVar("R", bound=Record)
+P = TypeVar("P", bound=Page)
 _VERSION_CODES = {"upgrade_available": "UPGRADE_AVAILABLE", "deprecated": "DEPRECATED"}
 
 
@@ -57,20 +65,22 @@ class Http:
         method: str,
         path: str,
         *,
-        json: Any = None,
-        params: dict[str, Any] | None = None,
+        json: Record | Mapping[str, Any] | None = None,
+        params: Params | None = None,
         scoped: bool = True,
         timeout: float | None = None,
     ) -> dict[str, Any]:
         """One call under `/api/cli/`. Returns the JSON object, `{}` for an empty body."""
+        if json is not None and not isinstance(json, Mapping):
+            json = json.to_dict()
         headers = self.scope() if scoped else {}
-        params = {key: value for key, value in (params or {}).items() if value is not None}
+        given = {key: value for key, value in (params or {}).items() if value is not None}
         try:
             response = self._client.request(
                 method,
                 f"/api/cli/{path}",
                 json=json,
-                params=params,
+                params=given,
                 headers=headers,
                 timeout=httpx.USE_CLIENT_DEFAULT if timeout is None else timeout,
             )
@@ -84,32 +94,54 @@ class Http:
             return body
         raise self._refused(response, body)
 
+    def read(
+        self,
+        kind: type[R],
+        method: str,
+        path: str,
+        *,
+        json: Record | Mapping[str, Any] | None = None,
+        params: Params | None = None,
+        scoped: bool = True,
+        timeout: float | None = None,
+    ) -> R:
+        """One call, its answer as a record. PlatformError when the answer is another one."""
+        answer = self.call(method, path, json=json, params=params, scoped=scoped, timeout=timeout)
+        try:
+            return kind.model_validate(answer)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in wrong["loc"])
+            raise PlatformError(
+                f"{self.url} answered {method} {path} with something else than was asked: {where}: {wrong['msg']}",
+                hint="update this tool, or the platform: osmosis doctor",
+            ) from error
+
     def scope(self) -> dict[str, str]:
         """The header that says for which workspace one speaks: its name, else the repository; never both."""
         if self.workspace:
             return {"X-Osmosis-Workspace": self.workspace}
         return {"X-Osmosis-Git": self.identity} if self.identity else {}
 
-    def pages(self, path: str, key: str, *, limit: int = 50, params: dict[str, Any] | None = None) -> Iterator[Any]:
-        """Every row of a list, page after page."""
+    def pages(self, kind: type[P], path: str, *, limit: int = 50, params: Params | None = None) -> Iterator[P]:
+        """Every page of a list, until one says that it is the last or has no row."""
         offset: int | None = 0
         while offset is not None:
-            page = self.call("GET", path, params={**(params or {}), "limit": limit, "offset": offset})
-            rows = page.get(key) or []
-            yield from rows
-            offset = page.get("next_offset") if rows else None
+            page = self.read(kind, "GET", path, params={**(params or {}), "limit": limit, "offset": offset})
+            yield page
+            offset = page.next_offset if page.rows else None
 
     def healthy(self) -> bool:
         """Does a platform answer here."""
         return self.health() is not None
 
-    def health(self) -> dict[str, Any] | None:
-        """`{"status", "version"}` of the platform; None when none answers."""
+    def health(self) -> Health | None:
+        """Status and version of the platform; None when none answers."""
         try:
             response = self._client.get("/health", timeout=3.0)
         except httpx.HTTPError:
             return None
-        return (_body(response) or {}) if response.status_code == 200 else None
+        return Health.model_validate(_body(response) or {}) if response.status_code == 200 else None
 
     def close(self) -> None:
         self._client.close()

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import quote
 
+from ..records.contract.training_bodies import ModelDeployment, ModelPage, ModelRow
 from .http import Http
-
-Json = dict[str, Any]
 
 
 class Models:
+    """`kind` is `base` or `lora`."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
-    def page(self, kind: str, *, limit: int = 50, offset: int = 0) -> Json:
-        """`kind` is `base` or `lora`."""
-        return self._http.call("GET", f"models/{kind}", params={"limit": limit, "offset": offset})
+    def page(self, kind: str, *, limit: int = 50, offset: int = 0) -> ModelPage:
+        return self._http.read(ModelPage, "GET", f"models/{kind}", params={"limit": limit, "offset": offset})
 
-    def all(self, kind: str) -> list[Json]:
-        return list(self._http.pages(f"models/{kind}", "models"))
+    def all(self, kind: str) -> list[ModelRow]:
+        return [row for page in self._http.pages(ModelPage, f"models/{kind}") for row in page.models]
 
-    def lora(self, name: str) -> Json:
-        return self._http.call("GET", f"models/{quote(name, safe='')}")
+    def lora(self, name: str) -> ModelRow:
+        return self._http.read(ModelRow, "GET", f"models/{quote(name, safe='')}")
 
-    def base(self, name: str) -> Json:
-        return self._http.call("GET", f"models/base/{quote(name, safe='')}")
+    def base(self, name: str) -> ModelRow:
+        return self._http.read(ModelRow, "GET", f"models/base/{quote(name, safe='')}")
 
-    def deploy(self, name: str) -> Json:
-        """`{id, model_name, status}`."""
-        return self._http.call("POST", f"models/{quote(name, safe='')}/deploy", json={})
+    def deploy(self, name: str) -> ModelDeployment:
+        return self._http.read(ModelDeployment, "POST", f"models/{quote(name, safe='')}/deploy", json={})
 
-    def undeploy(self, name: str) -> Json:
-        return self._http.call("POST", f"models/{quote(name, safe='')}/undeploy", json={})
+    def undeploy(self, name: str) -> ModelDeployment:
+        return self._http.read(ModelDeployment, "POST", f"models/{quote(name, safe='')}/undeploy", json={})

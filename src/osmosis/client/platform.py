@@ -1,20 +1,23 @@
 """A platform as the command line sees it: one small class per noun, each method one call of contract B.
 
-Answers are the platform's own JSON objects. Deciding, asking and drawing are the command line's work.
+Answers are records of `records.contract`. Deciding, asking and drawing are the command line's work.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
 
-from .accounts import Accounts, Sync, Workspaces
+from ..records.run import RunKind
+from .accounts import Accounts, Workspaces
 from .datasets import Datasets
 from .http import Http, Warn
 from .imports import Imports
 from .lean_httpx import httpx
 from .models import Models
-from .runs import Runs
+from .runs import EvalRuns, Runs, TrainingRuns
 from .secrets import Secrets
+from .sync import Sync
+from .transfer import Transfer
 
 
 class PlatformClient:
@@ -48,6 +51,11 @@ class PlatformClient:
         return {"identity": self.http.identity} if self.http.identity else {}
 
     @cached_property
+    def transfer(self) -> Transfer:
+        """Moves files to and from addresses that the platform hands out."""
+        return Transfer(self.url)
+
+    @cached_property
     def accounts(self) -> Accounts:
         return Accounts(self.http)
 
@@ -61,7 +69,7 @@ class PlatformClient:
 
     @cached_property
     def datasets(self) -> Datasets:
-        return Datasets(self.http)
+        return Datasets(self.http, self.transfer)
 
     @cached_property
     def secrets(self) -> Secrets:
@@ -72,19 +80,19 @@ class PlatformClient:
         return Models(self.http)
 
     @cached_property
-    def evals(self) -> Runs:
-        return Runs(self.http, "eval-runs", "eval_run")
+    def evals(self) -> EvalRuns:
+        return EvalRuns(self.http)
 
     @cached_property
     def imports(self) -> Imports:
-        return Imports(self.http)
+        return Imports(self.http, self.transfer)
 
     @cached_property
-    def trainings(self) -> Runs:
-        return Runs(self.http, "training-runs", "training_run")
+    def trainings(self) -> TrainingRuns:
+        return TrainingRuns(self.http)
 
-    def runs(self, kind: str) -> Runs:
-        """`eval` or `training`."""
+    def runs(self, kind: RunKind) -> Runs:
+        """The runs of a kind."""
         return self.evals if kind == "eval" else self.trainings
 
     def healthy(self) -> bool:

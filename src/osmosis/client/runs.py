@@ -1,86 +1,128 @@
-"""Evaluation and training runs: one class for both, because they are one thing with two records."""
+"""Evaluation and training runs: one class for what both have, one more for what each has alone."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 from urllib.parse import quote
 
+from ..records.contract.body import LogPage
+from ..records.contract.eval_bodies import EvalMetrics, EvalRunDetail, EvalRunPage
+from ..records.contract.run_bodies import (
+    FileAddresses,
+    RetriedRun,
+    RetryRun,
+    RolloutPage,
+    RunDetail,
+    RunFile,
+    RunFiles,
+    RunPage,
+    RunRow,
+    SubmittedRun,
+    WantedFile,
+    WantedFiles,
+)
+from ..records.contract.training_bodies import (
+    CheckpointList,
+    CheckpointRow,
+    TrainingMetrics,
+    TrainingRunDetail,
+    TrainingRunPage,
+)
+from ..records.rollout import Rollout
 from .http import Http
 
-Json = dict[str, Any]
 LOG_PAGE = 200
 
 
 class Runs:
-    """`noun` is the path (`eval-runs`), `key` the object in a detail (`eval_run`)."""
+    """The runs of one kind; `noun` is their path."""
 
-    def __init__(self, http: Http, noun: str, key: str) -> None:
+    noun: ClassVar[str]
+    listed: ClassVar[type[RunPage]]
+    whole: ClassVar[type[RunDetail]]
+    figures: ClassVar[type[EvalMetrics] | type[TrainingMetrics]]
+
+    def __init__(self, http: Http) -> None:
         self._http = http
-        self.noun = noun
-        self.key = key
 
-    def submit(self, body: Json) -> Json:
-        """`id, name, status, created_at, platform_url`."""
-        return self._http.call("POST", self.noun, json=body)
+    def submit(self, body: Mapping[str, Any]) -> SubmittedRun:
+        """Start a run of a config, given as the sections of a submit."""
+        return self._http.read(SubmittedRun, "POST", self.noun, json=body)
 
-    def page(self, *, limit: int = 50, offset: int = 0) -> Json:
-        return self._http.call("GET", self.noun, params={"limit": limit, "offset": offset})
+    def page(self, *, limit: int = 50, offset: int = 0) -> RunPage:
+        """Some runs, newest first."""
+        return self._http.read(self.listed, "GET", self.noun, params={"limit": limit, "offset": offset})
 
-    def all(self) -> list[Json]:
-        return list(self._http.pages(self.noun, self.noun.replace("-", "_")))
+    def all(self) -> list[RunRow]:
+        return [row for page in self._http.pages(self.listed, self.noun) for row in page.rows]
 
-    def rows(self, page: Json) -> list[Json]:
-        """The runs of a page."""
-        return list(page.get(self.noun.replace("-", "_")) or [])
+    def get(self, name: str) -> RunDetail:
+        """One run with config, dataset, rollout and results."""
+        return self._http.read(self.whole, "GET", self._path(name))
 
-    def get(self, name: str) -> Json:
-        """The detail: the run under `key`, with config, dataset, rollout, results beside it."""
-        return self._http.call("GET", self._path(name))
+    def metrics(self, name: str) -> EvalMetrics | TrainingMetrics:
+        return self._http.read(self.figures, "GET", self._path(name, "metrics"))
 
-    def metrics(self, name: str) -> Json:
-        return self._http.call("GET", self._path(name, "metrics"))
-
-    def stop(self, name: str) -> Json:
-        return self._http.call("POST", self._path(name, "stop"), json={})
-
-    def retry(self, name: str, secrets: dict[str, str] | None = None) -> Json:
-        """Failed and skipped rollouts again."""
-        return self._http.call("POST", self._path(name, "retry"), json={"secrets": secrets} if secrets else {})
+    def stop(self, name: str) -> None:
+        self._http.call("POST", self._path(name, "stop"), json={})
 
     def delete(self, name: str) -> None:
         self._http.call("DELETE", self._path(name))
 
-    def logs(self, name: str, *, limit: int = LOG_PAGE, cursor: str | None = None, newer: bool = False) -> Json:
-        """One page `{logs: [{timestamp, level, step, message}], next_cursor}`, oldest first within the page.
+    def logs(self, name: str, *, limit: int = LOG_PAGE, cursor: str | None = None, newer: bool = False) -> LogPage:
+        """One page, oldest first within it.
 
         Without a cursor: the last lines, or with `newer` the first ones. `next_cursor` goes on in that direction.
         """
         params = {"limit": limit, "direction": "newer" if newer else "older", "cursor": cursor}
-        return self._http.call("GET", self._path(name, "logs"), params=params)
-
-    def rollouts(self, name: str, *, limit: int = 50, offset: int = 0, status: str | None = None) -> Json:
-        """One page of a run's rollouts."""
-        params = {"limit": limit, "offset": offset, "status": status}
-        return self._http.call("GET", self._path(name, "rollouts"), params=params)
-
-    def rollout(self, name: str, row: int, attempt: int) -> Json:
-        """One rollout, whole."""
-        return self._http.call("GET", self._path(name, f"rollouts/{row}/{attempt}"))
-
-    def checkpoints(self, name: str) -> list[Json]:
-        return list(self._http.call("GET", self._path(name, "checkpoints")).get("checkpoints") or [])
-
-    def manifest(self, name: str, *, types: str, rows: str | None = None) -> Json:
-        """`{files: [{path, size, token}], totals: {files, bytes}}`."""
-        params = {"types": types, "rows": rows}
-        return self._http.call("GET", self._path(name, "samples/manifest"), params=params)
-
-    def download_urls(self, name: str, files: list[Json]) -> dict[str, str]:
-        """Path -> URL; at most 500 files a call."""
-        asked = [{key: file[key] for key in ("path", "token") if file.get(key)} for file in files]
-        answer = self._http.call("POST", self._path(name, "samples/download-urls"), json={"items": asked})
-        rows = answer.get("items") or answer.get("files") or answer.get("urls") or []
-        return {row["path"]: row.get("url") or row.get("presignedUrl") or row.get("presigned_url") for row in rows}
+        return self._http.read(LogPage, "GET", self._path(name, "logs"), params=params)
 
     def _path(self, name: str, tail: str = "") -> str:
         return f"{self.noun}/{quote(name, safe='')}" + (f"/{tail}" if tail else "")
+
+
+class EvalRuns(Runs):
+    """Evaluation runs: their rollouts and files, and retrying what failed."""
+
+    noun = "eval-runs"
+    listed = EvalRunPage
+    whole = EvalRunDetail
+    figures = EvalMetrics
+
+    def retry(self, name: str, secrets: Mapping[str, str] | None = None) -> RetriedRun:
+        """Run failed and skipped rollouts again; `secrets` are values for this retry only."""
+        body = RetryRun(secrets=dict(secrets)) if secrets else RetryRun()
+        return self._http.read(RetriedRun, "POST", self._path(name, "retry"), json=body)
+
+    def rollouts(self, name: str, *, limit: int = 50, offset: int = 0, status: str | None = None) -> RolloutPage:
+        """One page of a run's rollouts."""
+        params = {"limit": limit, "offset": offset, "status": status}
+        return self._http.read(RolloutPage, "GET", self._path(name, "rollouts"), params=params)
+
+    def rollout(self, name: str, row: int, attempt: int) -> Rollout:
+        """One rollout, whole."""
+        return self._http.read(Rollout, "GET", self._path(name, f"rollouts/{row}/{attempt}"))
+
+    def manifest(self, name: str, *, types: str, rows: str | None = None) -> RunFiles:
+        """The files of a run."""
+        params = {"types": types, "rows": rows}
+        return self._http.read(RunFiles, "GET", self._path(name, "samples/manifest"), params=params)
+
+    def download_urls(self, name: str, files: Sequence[RunFile]) -> dict[str, str]:
+        """Path -> URL; at most 500 files a call."""
+        body = WantedFiles(items=[WantedFile(path=file.path, token=file.token) for file in files])
+        answer = self._http.read(FileAddresses, "POST", self._path(name, "samples/download-urls"), json=body)
+        return {item.path: item.url for item in answer.items if item.url}
+
+
+class TrainingRuns(Runs):
+    """Training runs: their checkpoints."""
+
+    noun = "training-runs"
+    listed = TrainingRunPage
+    whole = TrainingRunDetail
+    figures = TrainingMetrics
+
+    def checkpoints(self, name: str) -> list[CheckpointRow]:
+        return self._http.read(CheckpointList, "GET", self._path(name, "checkpoints")).checkpoints

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from ..records.contract.secret import WIRE_SCOPE, NewSecret, SecretName, SecretPage, SecretRow
+from .http import Http, Params
 
-from .http import Http
-
-Json = dict[str, Any]
-TO_WIRE = {"personal": "user", "workspace": "workspace", "all": "all"}
-FROM_WIRE = {"user": "personal", "workspace": "workspace"}
+PATH = "environment-secrets"
 
 
 class Secrets:
@@ -17,24 +14,20 @@ class Secrets:
     def __init__(self, http: Http) -> None:
         self._http = http
 
-    def page(self, *, scope: str = "all", limit: int = 50, offset: int = 0) -> Json:
-        params = {"scope": TO_WIRE[scope], "limit": limit, "offset": offset}
-        page = self._http.call("GET", "environment-secrets", params=params)
-        page["environment_secrets"] = [_shown(row) for row in page.get("environment_secrets") or []]
-        return page
+    def page(self, *, scope: str = "all", limit: int = 50, offset: int = 0) -> SecretPage:
+        params: Params = {"scope": WIRE_SCOPE[scope], "limit": limit, "offset": offset}
+        page = self._http.read(SecretPage, "GET", PATH, params=params)
+        rows = [row.for_people() for row in page.environment_secrets]
+        return page.model_copy(update={"environment_secrets": rows})
 
-    def all(self, *, scope: str = "all") -> list[Json]:
-        rows = self._http.pages("environment-secrets", "environment_secrets", params={"scope": TO_WIRE[scope]})
-        return [_shown(row) for row in rows]
+    def all(self, *, scope: str = "all") -> list[SecretRow]:
+        pages = self._http.pages(SecretPage, PATH, params={"scope": WIRE_SCOPE[scope]})
+        return [row.for_people() for page in pages for row in page.environment_secrets]
 
-    def set(self, name: str, value: str, *, scope: str) -> Json:
+    def set(self, name: str, value: str, *, scope: str) -> SecretRow:
         """Create or replace; the row, without the value."""
-        body = {"name": name, "value": value, "scope": TO_WIRE[scope]}
-        return _shown(self._http.call("POST", "environment-secrets", json=body))
+        body = NewSecret(name=name, value=value, scope=WIRE_SCOPE[scope])
+        return self._http.read(SecretRow, "POST", PATH, json=body).for_people()
 
     def delete(self, name: str, *, scope: str) -> None:
-        self._http.call("DELETE", "environment-secrets", json={"name": name, "scope": TO_WIRE[scope]})
-
-
-def _shown(row: Json) -> Json:
-    return {**row, "scope": FROM_WIRE.get(str(row.get("scope")), row.get("scope"))}
+        self._http.call("DELETE", PATH, json=SecretName(name=name, scope=WIRE_SCOPE[scope]))

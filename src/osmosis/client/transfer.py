@@ -15,6 +15,7 @@ from ..base.backoff import backoff_delay
 from ..base.files import replacing
 from ..base.net import is_loopback
 from ..errors import NetworkError, NotFound, PlatformError, ValidationError
+from ..records.contract.uploads import SentPart, UploadPlan
 from .lean_httpx import httpx
 
 Progress = Callable[[int], None]
@@ -32,22 +33,22 @@ class Transfer:
         self._origin = urlsplit(platform_url).netloc
         self._transport = transport
 
-    def upload(self, path: Path, plan: dict[str, Any], progress: Progress | None = None) -> list[dict[str, Any]]:
+    def upload(self, path: Path, plan: UploadPlan, progress: Progress | None = None) -> list[SentPart]:
         """Send a file as the platform's `upload` answer says; the parts to name on completion (may be none)."""
         total = path.stat().st_size
-        if plan.get("method") != "multipart":
-            self._put(plan["presigned_url"], path, (0, total), plan.get("upload_headers") or {}, progress)
+        if plan.method != "multipart" or plan.part_size is None:
+            self._put(plan.presigned_url or "", path, (0, total), plan.upload_headers, progress)
             return []
-        size = int(plan["part_size"])
+        size = plan.part_size
         parts = []
-        for part in plan["presigned_urls"]:
-            number = int(part["part_number"])
+        for part in plan.presigned_urls:
+            number = part.part_number
             start = (number - 1) * size
             span = (start, min(size, total - start))
-            etag = self._put(part["presigned_url"], path, span, {}, progress)
+            etag = self._put(part.presigned_url, path, span, {}, progress)
             if not etag:
                 raise PlatformError(f"the store sent no ETag for part {number} of {path.name}")
-            parts.append({"PartNumber": number, "ETag": etag})
+            parts.append(SentPart(PartNumber=number, ETag=etag))
         return parts
 
     def download(self, url: str, destination: Path, progress: Progress | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
 from typing import Any, Literal
@@ -14,6 +15,8 @@ from .report import Report
 from .rollout import Failure, Rollout
 
 RunKind = Literal["eval", "training"]
+NOUNS: Mapping[RunKind, str] = {"eval": "eval", "training": "train"}
+"""What the command line calls a kind of run."""
 
 
 class RunStatus(str, Enum):

@@ -196,14 +196,13 @@ def pick_rollout(workspace: Workspace, name: str | None) -> RolloutFolder:
 def pick_config(workspace: Workspace, kind: ConfigKind, name: str | None) -> Path:
     """A config by path, by file stem or by rollout; with one of that kind no name is needed."""
     paths = [p for _, p in workspace.configs(kind)]
-    command = "eval" if kind == "eval" else "train"
     if name is None:
         if len(paths) == 1:
             return paths[0]
         if not paths:
             raise NotFound(f"there is no config in configs/{kind}/", hint="osmosis rollout new NAME writes one")
         shown = ", ".join(workspace.relative(p) for p in paths)
-        raise ValidationError(f"which {command} config? there are several", hint=f"one of: {shown}")
+        raise ValidationError(f"which {kind} config? there are several", hint=f"one of: {shown}")
     by_stem = [p for p in paths if p.stem == name]
     if by_stem:
         return by_stem[0]

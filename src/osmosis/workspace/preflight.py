@@ -6,15 +6,15 @@ Every rule gives a `Problem` with the command that fixes it. Nothing here runs g
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..records.config import Experiment
 from ..records.problem import Problem
 from ..records.source import PinnedCommit, RolloutFiles, Source, SyncState
 from . import findings
+from .git import commit_of_pin, read_source, rollout_files
 
 # Which findings a person may overrule with --allow-dirty: the platform then runs what is synced.
 OVERRULED = (
@@ -54,8 +54,6 @@ class _Case:
 
 def gather(root: Path, experiment: Experiment) -> Facts:
     """Read the facts for `check_submit`. Raises GitError when git itself fails."""
-    from .git import commit_of_pin, read_source, rollout_files
-
     source = read_source(root)
     if source is None:
         return Facts(None)
@@ -63,35 +61,6 @@ def gather(root: Path, experiment: Experiment) -> Facts:
     if not experiment.commit_sha:
         return Facts(source, files)
     return Facts(source, files, commit_of_pin(root, experiment.commit_sha, experiment.rollout, experiment.entrypoint))
-
-
-def sync_state(body: Mapping[str, Any] | None) -> SyncState | None:
-    """The platform's answer about a repository as a record; None when the platform was not asked."""
-    if body is None:
-        return None
-    events = [dict(e) for e in body.get("events") or [] if isinstance(e, Mapping)]
-    newest = events[0] if events else {}
-    default = body.get("default_branch")
-    listed = body.get("branches") or {}
-    if not isinstance(listed, Mapping):
-        listed = {b.get("name"): b.get("commit_sha") for b in listed if isinstance(b, Mapping)}
-    repository = body.get("repository") or body.get("repo_full_name")
-    if isinstance(repository, Mapping):
-        default = default or repository.get("default_branch")
-        repository = repository.get("full_name") or repository.get("repo_full_name")
-    commit = body.get("last_synced_commit_sha") or body.get("last_synced_commit") or body.get("commit_sha")
-    rollouts = [r.get("name", "") if isinstance(r, Mapping) else str(r) for r in body.get("rollouts") or []]
-    return SyncState(
-        connected=bool(body.get("connected", repository is not None)),
-        repository=repository,
-        default_branch=default,
-        commit_sha=commit,
-        branches={str(k): str(v) for k, v in listed.items() if k and v},
-        status=body.get("status") or newest.get("status"),
-        error=body.get("error") or newest.get("error"),
-        rollouts=rollouts,
-        events=events,
-    )
 
 
 def check_submit(

@@ -124,7 +124,7 @@ def test_elsewhere_a_person_approves_the_code(run: Run, home: Path, tmp_path: Pa
     worker = threading.Thread(target=lambda: done.append(run_command(*words, cwd=tmp_path)))
     with PlatformClient(url, None) as client:
         offer = client.accounts.authorize("other machine")
-    assert offer["verification_uri_complete"].startswith(url)
+    assert offer.page.startswith(url)
     worker.start()
     _approve_waiting(home, token)
     worker.join(60)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from osmosis.records.config import Experiment
+from osmosis.records.contract.repository import SyncReport
 from osmosis.records.source import PinnedCommit, RolloutFiles, Source, SyncState
-from osmosis.workspace.preflight import Facts, check_submit, sync_state
+from osmosis.workspace.preflight import Facts, check_submit
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -110,13 +111,9 @@ def test_the_answer_of_a_platform_becomes_a_state() -> None:
             {"status": "Success", "commit_sha": "c" * 40},
         ],
     }
-    found = sync_state(body)
-    assert found is not None
+    found = SyncReport.model_validate(body).state()
     assert (found.connected, found.repository, found.status, found.error) == (True, "owner/repo", "Failed", "no answer")
     assert (found.synced(None), found.synced("main"), found.synced("dev"), found.synced("x")) == (A, A, B, None)
     assert found.knows("ccccccc")
     assert not found.knows("ddddddd")
-    unknown = sync_state({"connected": False})
-    assert unknown is not None
-    assert not unknown.connected
-    assert sync_state(None) is None
+    assert not SyncReport.model_validate({"connected": False}).state().connected

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from osmosis.cli.context import AppContext, GlobalOptions
+from osmosis.cli.download import download_dir
 from osmosis.cli.local_eval.show import exit_code as local_exit_code
 from osmosis.cli.output import Mode, Output
 from osmosis.cli.prompts import ask, choose, confirm, hidden
 from osmosis.cli.quickstart.model import STAND_IN, ModelChoice, choose_model
-from osmosis.cli.run_body import RunView
-from osmosis.cli.runs import download_dir, finished_result
-from osmosis.cli.submit import read_secrets_file
+from osmosis.cli.run_show import finished_result
+from osmosis.cli.secrets_file import read_secrets_file
 from osmosis.errors import InteractiveRequired, PlatformError, ValidationError
+from osmosis.records.contract.eval_bodies import EvalRunDetail
 
 
 def context(cwd: Path, stdin: str = "", **environ: str) -> AppContext:
@@ -75,7 +76,7 @@ def test_nobody_is_asked_where_nobody_can_answer(tmp_path: Path) -> None:
 
 def view(
     status: str, *, succeeded: int = 3, skipped: int = 0, scored: int | None = None, rate: float | None = 0.5
-) -> RunView:
+) -> EvalRunDetail:
     """Three rollouts; as many scored as succeeded unless said, under two scores of which the second always works."""
     scored = succeeded if scored is None else scored
     wanted = 3 - skipped
@@ -88,7 +89,8 @@ def view(
         ],
     }  # fmt: skip
     run = {"id": "1", "name": "r-1", "status": status, "platform_url": "http://p/runs/1"}
-    return RunView("eval", {"eval_run": run, "report": report, "results": {"pass_rate": rate, "score": rate}})
+    results = {"pass_rate": rate, "score": rate}
+    return EvalRunDetail.model_validate({"eval_run": run, "report": report, "results": results})
 
 
 @pytest.mark.parametrize(
@@ -107,14 +109,15 @@ def view(
         (view("stopped"), None, 1),
     ],
 )
-def test_a_finished_run_decides_the_exit_code(seen: RunView, bar: float | None, code: int) -> None:
+def test_a_finished_run_decides_the_exit_code(seen: EvalRunDetail, bar: float | None, code: int) -> None:
     result = finished_result("eval.wait", seen, fail_under=bar)
     assert (result.exit_code, result.status) == (code, "failed" if code else "success")
     assert result.resource["url"] == "http://p/runs/1"
 
 
 def test_a_report_from_another_server_is_not_needed() -> None:
-    seen = RunView("eval", {"eval_run": {"name": "x", "status": "finished"}, "report": {"surprise": 1}})
+    run = {"id": "1", "name": "x", "status": "finished"}
+    seen = EvalRunDetail.model_validate({"eval_run": run, "report": {"surprise": 1}})
     assert seen.report is None
     assert finished_result("eval.wait", seen).exit_code == 0
 
@@ -122,7 +125,8 @@ def test_a_report_from_another_server_is_not_needed() -> None:
 @pytest.mark.parametrize(("graded", "failed", "code"), [(0, 3, 1), (1, 2, 0), (0, 0, 0), (None, None, 0)])
 def test_without_a_report_the_results_decide(graded: int | None, failed: int | None, code: int) -> None:
     results = {"graded": graded, "failed": failed}
-    seen = RunView("eval", {"eval_run": {"name": "x", "status": "finished"}, "results": results})
+    run = {"id": "1", "name": "x", "status": "finished"}
+    seen = EvalRunDetail.model_validate({"eval_run": run, "results": results})
     assert finished_result("eval.wait", seen).exit_code == code
 
 

@@ -23,6 +23,7 @@ from osmosis.errors import (
     UpgradeRequired,
     ValidationError,
 )
+from osmosis.records.contract.uploads import UploadPart, UploadPlan
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -126,10 +127,16 @@ def test_an_answer_that_is_no_object_is_named(server: Server, content: bytes) ->
         client.evals.get("x")
 
 
+def test_an_answer_of_another_kind_is_named(server: Server) -> None:
+    server.say(200, {"eval_run": {"id": "1", "name": "n"}})
+    with PlatformClient(server.url, "t") as client, pytest.raises(PlatformError, match=r"eval_run\.status"):
+        client.evals.get("x")
+
+
 def test_an_empty_body_is_an_empty_object(server: Server) -> None:
     server.answer = lambda _: (204, {}, b"")
     with PlatformClient(server.url, "t") as client:
-        assert client.evals.stop("x") == {}
+        client.evals.stop("x")
 
 
 def test_nobody_there_says_how_to_start() -> None:
@@ -142,18 +149,19 @@ def test_lists_are_followed_to_the_end(server: Server) -> None:
     def pages(asked: dict[str, Any]) -> Answer:
         offset = int(asked["path"].rpartition("offset=")[2])
         following = offset + 2 if offset < 4 else None
-        rows = [{"n": offset}, {"n": offset + 1}]
+        rows = [{"id": str(offset)}, {"id": str(offset + 1)}]
         return 200, {}, json.dumps({"datasets": rows, "next_offset": following}).encode()
 
     server.answer = pages
     with PlatformClient(server.url, "t") as client:
-        assert [row["n"] for row in client.datasets.all()] == [0, 1, 2, 3, 4, 5]
+        assert [row.id for row in client.datasets.all()] == ["0", "1", "2", "3", "4", "5"]
     server.say(200, {})
     with PlatformClient(server.url, "t") as client:
         assert client.datasets.all() == []
 
 
 def test_a_name_is_one_path_segment(server: Server) -> None:
+    server.say(200, {"id": "1"})
     with PlatformClient(server.url, "t") as client:
         client.datasets.get("a/../b c")
     assert server.asked[0]["path"] == "/api/cli/datasets/a%2F..%2Fb%20c"
@@ -172,12 +180,13 @@ def test_a_file_goes_up_whole_or_in_parts(server: Server, tmp_path: Path) -> Non
     file.write_bytes(b"0123456789")
     server.answer = lambda asked: (200, {"ETag": f'"{asked["path"]}"'}, b"")
     transfer, moved = Transfer(server.url), []
-    assert transfer.upload(file, {"method": "simple", "presigned_url": f"{server.url}/u"}, moved.append) == []
+    plan = UploadPlan(method="simple", presigned_url=f"{server.url}/u")
+    assert transfer.upload(file, plan, moved.append) == []
     assert server.asked[0]["body"] == b"0123456789"
-    parts = [{"part_number": n, "presigned_url": f"{server.url}/{n}"} for n in (1, 2, 3)]
-    named = transfer.upload(file, {"method": "multipart", "part_size": 4, "presigned_urls": parts})
+    parts = [UploadPart(part_number=n, presigned_url=f"{server.url}/{n}") for n in (1, 2, 3)]
+    named = transfer.upload(file, UploadPlan(method="multipart", part_size=4, presigned_urls=parts))
     assert [asked["body"] for asked in server.asked[1:]] == [b"0123", b"4567", b"89"]
-    assert named[2] == {"PartNumber": 3, "ETag": '"/3"'}
+    assert named[2].to_dict() == {"PartNumber": 3, "ETag": '"/3"'}
     assert sum(moved) == 10
 
 

@@ -25,7 +25,7 @@ from ..context import AppContext, current
 from ..flags import takes
 from ..output import DetailResult
 from ..own_environment import continue_inside
-from ..submit import read_secrets_file
+from ..secrets_file import read_secrets_file
 from .plan import BaseUrl, FailUnder, OutputFile, Yes, check_limits, parse_rows
 from .terminal import Ending, run_local
 from .upload import upload_after

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import typer
 
@@ -15,6 +14,7 @@ from ...engine.export import complete_report, export
 from ...engine.journal import Journal
 from ...errors import Conflict, OsmosisError
 from ...local.request import run_folder
+from ...records.contract.printed import PrintedUpload
 from ..context import AppContext, current
 from ..download import byte_progress
 from ..output import DetailResult, NextStep, OperationResult
@@ -36,34 +36,32 @@ def upload(
     ctx = current()
     journal = Journal(run_folder(name, ctx.cwd))
     done = upload_run(ctx, journal, replace=replace)
-    shown = done["name"]
-    message = f"run {shown} was uploaded before, as it is" if done["already"] else f"run {shown} is on the platform"
-    return OperationResult(
-        "eval.upload", message, done, next_steps=[NextStep("look at it", command=f"osmosis eval info {shown}")]
-    )
+    shown = done.name
+    message = f"run {shown} was uploaded before, as it is" if done.already else f"run {shown} is on the platform"
+    steps = [NextStep("look at it", command=f"osmosis eval info {shown}")]
+    return OperationResult("eval.upload", message, done.to_dict(), next_steps=steps)
 
 
-def upload_run(ctx: AppContext, journal: Journal, *, replace: bool = False) -> dict[str, Any]:
-    """Hand the run over; `{id, name, url, files, sent, already}`. Conflict while it is not over."""
+def upload_run(ctx: AppContext, journal: Journal, *, replace: bool = False) -> PrintedUpload:
+    """Hand the run over. Conflict while it is not over."""
     complete_report(journal)
     with ctx.client() as client, TemporaryDirectory(prefix="osmosis-upload-") as folder:
         root = ctx.path(folder)
         manifest = export(journal, root)
         opened = client.imports.open({**manifest, "reimport": replace})
-        already = opened.get("status") == "finalized"
-        pending = [file for file in opened.get("files") or [] if file.get("state") != "uploaded"]
+        already, pending = opened.finalized, opened.pending
         if not already:
-            size = sum(int(file.get("size") or 0) for file in pending)
+            size = sum(file.size or 0 for file in pending)
             with byte_progress(ctx, size, journal.folder.name) as moved:
                 opened = client.imports.send(opened, root, moved)
-    return {
-        "id": opened.get("eval_run_id"),
-        "name": opened.get("eval_run_name"),
-        "url": opened.get("platform_url"),
-        "files": len(manifest["files"]),
-        "sent": 0 if already else len(pending),
-        "already": already,
-    }
+    return PrintedUpload(
+        id=opened.eval_run_id,
+        name=opened.eval_run_name,
+        url=opened.platform_url,
+        files=len(manifest["files"]),
+        sent=0 if already else len(pending),
+        already=already,
+    )
 
 
 def upload_after(ctx: AppContext, journal: Journal, result: DetailResult | int) -> DetailResult | int:
@@ -82,7 +80,7 @@ def upload_after(ctx: AppContext, journal: Journal, result: DetailResult | int) 
         if isinstance(result, int):
             return result or 1
         return replace(result, exit_code=result.exit_code or 1)
-    ctx.output.say(f"uploaded: {done['url']}")
+    ctx.output.say(f"uploaded: {done.url}")
     if isinstance(result, DetailResult):
-        result.data["uploaded"] = done
+        result.data["uploaded"] = done.to_dict()
     return result

@@ -9,13 +9,14 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from ...errors import PlatformError, ValidationError
+from ...client import PlatformClient
+from ...errors import ValidationError
 from .. import prompts
 from ..context import AppContext, current
 from ..output import Mode, NextStep, OperationResult, Result
@@ -131,13 +132,11 @@ def _connected(demo: Demo) -> bool:
     if source is None or not source.remote_url or not source.upstream:
         return False
     with _client(demo, scoped=False) as client:
-        row = client.workspaces.find(demo.workspace.name) or {}
-    return source.remote_url == (row.get("connected_repo") or {}).get("url")
+        row = client.workspaces.find(demo.workspace.name)
+    return row is not None and source.remote_url == row.repository_url
 
 
-def _client(demo: Demo, *, scoped: bool = True) -> Any:
-    from dataclasses import replace
-
+def _client(demo: Demo, *, scoped: bool = True) -> PlatformClient:
     return replace(demo.ctx, environ=demo.environ, cwd=demo.workspace).client(scoped=scoped)
 
 
@@ -203,19 +202,9 @@ def _synced(demo: Demo) -> None:
     from ...workspace.git import read_source
 
     source = read_source(demo.workspace)
-    commit = source.commit if source else None
-    deadline = time.monotonic() + SYNC_TIMEOUT_S
-    with _client(demo) as client:
-        while True:
-            state = client.sync.state()
-            event = next((e for e in state.get("events") or [] if e.get("commit_sha") == commit), None)
-            if event and event.get("status") == "Failed":
-                raise PlatformError(f"Git Sync failed: {event.get('error')}", hint="osmosis sync status")
-            if state.get("last_synced_commit_sha") == commit:
-                break
-            if time.monotonic() > deadline:
-                raise PlatformError(f"Git Sync has not seen commit {str(commit)[:12]}", hint="osmosis sync --wait")
-            time.sleep(0.3)
+    if source is not None and source.commit is not None:
+        with _client(demo) as client:
+            client.sync.wait_for(source.commit, timeout_s=SYNC_TIMEOUT_S)
     demo.osmosis("sync", "status", human=_sync_lines)
 
 
@@ -232,13 +221,13 @@ def _sync_lines(result: Result) -> dict[str, Any]:
 
 def _evaluate(demo: Demo) -> Result:
     with _client(demo) as client:
-        rows = client.evals.rows(client.evals.page(limit=1))
-    if rows and rows[0].get("status") in ("pending", "running"):
-        name = str(rows[0]["name"])
+        rows = client.evals.page(limit=1).rows
+    if rows and rows[0].status in ("pending", "running"):
+        name = rows[0].name
         demo.note(f"run {name} is under way already and is followed to its end")
         return demo.osmosis("eval", "wait", name)
     if rows:
-        demo.note(f"there are earlier runs (the last is {rows[0]['name']}): this is a new one in the same workspace")
+        demo.note(f"there are earlier runs (the last is {rows[0].name}): this is a new one in the same workspace")
     return demo.osmosis("eval", "submit", CONFIG, "--yes", "--wait")
 
 

@@ -111,7 +111,7 @@ def _find_upload(platform: Platform, upload_id: str) -> tables.Upload | None:
 def complete(dataset_id: str, body: CompleteDataset, platform: PlatformDep, scope: ScopeDep) -> DatasetRow:
     with platform.db.read() as session:
         found = datasets.find(session, scope.workspace, dataset_id)
-    ingest.complete(platform, found.id, {part.PartNumber: part.ETag for part in body.parts})
+    ingest.complete(platform, found.id, {part.PartNumber: part.ETag for part in body.parts or ()})
     with platform.db.read() as session:
         return DatasetRow(**_said(platform, session, session.get_one(tables.Dataset, found.id)))
 

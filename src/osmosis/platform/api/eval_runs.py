@@ -51,7 +51,7 @@ def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> EvalMetrics:
 def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | None = None) -> RetriedRun:
     with platform.db.write() as session:
         run = routes.find(session, scope, name)
-        count = again.retry(session, platform.vault, run, scope.user, body.secrets if body else {})
+        count = again.retry(session, platform.vault, run, scope.user, (body and body.secrets) or {})
         return bodies.retried(platform.settings, run, count)
 
 

@@ -5,6 +5,7 @@ So a body leaves as it was built and is shown as it came, whichever server of th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -49,6 +50,11 @@ class Page(Body):
     has_more: bool = False
     next_offset: int | None = None
     """Where the next page starts; None on the last one."""
+
+    @property
+    def rows(self) -> Sequence[Body]:
+        """The rows, under whatever key they came."""
+        raise NotImplementedError
 
 
 class LogEntry(Body):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
@@ -121,3 +121,7 @@ class SyncedRollout(Body):
 
 class SyncedRolloutPage(Page):
     rollouts: Annotated[list[SyncedRollout], OrEmpty] = Field(default_factory=list)
+
+    @property
+    def rows(self) -> Sequence[SyncedRollout]:
+        return self.rollouts

@@ -21,7 +21,7 @@ OVER = frozenset({status.value for status in RunStatus if status.over} | {"crash
 class RetryRun(Request):
     """`POST eval-runs/{name}/retry`."""
 
-    secrets: dict[str, str] = Field(default_factory=dict, repr=False)
+    secrets: dict[str, str] | None = Field(None, repr=False)
     """Values for this retry only."""
 
 
@@ -194,7 +194,7 @@ class RunDetail(Body):
         progress = self.run.progress
         return "" if self.run.over or progress is None else progress.stage or ""
 
-    def summary(self) -> RunSummary:
+    def to_summary(self) -> RunSummary:
         """The figures in the words of the command line's envelope."""
         found = self.figures
         completed, total = self.counted
@@ -310,6 +310,10 @@ class RolloutRow(Body):
 
 class RolloutPage(Page):
     rollouts: Annotated[list[RolloutRow], OrEmpty] = Field(default_factory=list)
+
+    @property
+    def rows(self) -> Sequence[RolloutRow]:
+        return self.rollouts
 
 
 class RunPage(Page):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -52,3 +53,7 @@ class SecretRow(Body):
 class SecretPage(Page):
     environment_secrets: Annotated[list[SecretRow], OrEmpty] = Field(default_factory=list)
     platform_url: str | None = None
+
+    @property
+    def rows(self) -> Sequence[SecretRow]:
+        return self.environment_secrets

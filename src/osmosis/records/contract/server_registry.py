@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import Field
 
 from .body import Body, JsonObject, Moment, Page, Request
@@ -50,3 +52,7 @@ class ServerRow(Body):
 
 class ServerPage(Page):
     rollout_servers: list[ServerRow] = Field(default_factory=list)
+
+    @property
+    def rows(self) -> Sequence[ServerRow]:
+        return self.rollout_servers

@@ -135,6 +135,10 @@ class ModelRow(Body):
 class ModelPage(Page):
     models: Annotated[list[ModelRow], OrEmpty] = Field(default_factory=list)
 
+    @property
+    def rows(self) -> Sequence[ModelRow]:
+        return self.models
+
 
 class ModelDeployment(Body):
     """The answer of deploying or undeploying an adapter."""

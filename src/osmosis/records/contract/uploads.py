@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -33,7 +34,8 @@ class CompleteDataset(Request):
     """`POST datasets/{id}/complete`."""
 
     file_extension: str | None = None
-    parts: list[SentPart] = Field(default_factory=list)
+    parts: list[SentPart] | None = None
+    """Of a file that was sent in parts."""
 
 
 class UploadPart(Body):
@@ -108,6 +110,10 @@ class CreatedDataset(DatasetRow):
 class DatasetPage(Page):
     datasets: Annotated[list[DatasetRow], OrEmpty] = Field(default_factory=list)
 
+    @property
+    def rows(self) -> Sequence[DatasetRow]:
+        return self.datasets
+
 
 class DatasetDownload(Body):
     """Where a dataset's file can be fetched."""
@@ -135,7 +141,8 @@ class ImportSent(Request):
     """`POST eval-runs/imports/{id}/uploads/complete`."""
 
     path: str
-    parts: list[ImportPart] = Field(default_factory=list)
+    parts: list[ImportPart] | None = None
+    """Of a file that was sent in parts."""
 
 
 class ImportFile(Body):

@@ -1,0 +1,74 @@
+"""Lists that come in pages: the options their commands share, and a list of the platform as a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import typer
+
+from ..errors import UsageError
+from .context import AppContext, scope_of
+from .output import Column, ListResult
+
+if TYPE_CHECKING:
+    from ..client import PlatformClient
+    from ..records.contract.body import Body, Page
+
+LIMIT = typer.Option(None, min=1, max=50, help="How many [default: 50]")
+OFFSET = typer.Option(0, min=0, help="How many to leave out")
+EVERYTHING = typer.Option(False, "--all", help="All of them")
+LINES = typer.Option(50, min=1, max=200, help="How many lines of the end")
+CURSOR = typer.Option(None, help="Go further back: next_cursor of the last answer")
+PAGE = 50
+
+
+class Pages(Protocol):
+    """A list of the platform."""
+
+    def page(self, *, limit: int = ..., offset: int = ...) -> Page: ...
+
+    def all(self) -> Sequence[Body]: ...
+
+
+@dataclass(frozen=True)
+class Paging:
+    """What part of a list is wanted. UsageError at construction when the flags exclude each other."""
+
+    limit: int | None = None
+    everything: bool = False
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        if self.everything and self.limit is not None:
+            raise UsageError("--limit and --all exclude each other: keep one")
+
+    @property
+    def size(self) -> int:
+        return self.limit or PAGE
+
+
+def list_result(
+    ctx: AppContext,
+    of: Callable[[PlatformClient], Pages],
+    columns: Sequence[Column],
+    paging: Paging,
+    *,
+    empty: str,
+) -> ListResult:
+    """A list of the platform, the part of it that is wanted."""
+    with ctx.client() as client:
+        scope = scope_of(client)
+        if paging.everything:
+            return ListResult([row.to_dict() for row in of(client).all()], columns, empty=empty, extra=scope)
+        page = of(client).page(limit=paging.size, offset=paging.offset)
+    return ListResult(
+        [row.to_dict() for row in page.rows],
+        columns,
+        empty=empty,
+        total_count=page.total_count,
+        has_more=page.has_more,
+        next_offset=page.next_offset,
+        extra=scope,
+    )

@@ -1,0 +1,194 @@
+"""A run of the platform as people see it: followed until it is over, drawn, and judged by its exit code.
+
+Interrupting changes nothing about the run; the same command goes on later. A platform that restarts meanwhile is
+waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..errors import NetworkError
+from ..records.contract.run_bodies import NamedRef, RunDetail
+from ..records.run import NOUNS
+from .context import AppContext
+from .output import NextStep, OperationResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from ..client.runs import Runs
+
+POLL_S = 0.7
+SLOWEST_POLL_S = 5.0
+"""A run that takes long is asked about less often: one more second per minute waited."""
+PATIENCE_S = 120.0
+"""How long a platform may be away before the wait gives up."""
+
+
+def watch(ctx: AppContext, runs: Runs, name: str) -> RunDetail:
+    """Wait for the end of a run; its final state. Ctrl-C says how to go on and passes through."""
+    started = time.monotonic()
+    try:
+        with _meter(ctx, name) as meter:
+            while True:
+                seen = _patiently(ctx, runs, name)
+                meter.show(seen)
+                if seen.run.over:
+                    return seen
+                time.sleep(min(POLL_S + (time.monotonic() - started) / 60, SLOWEST_POLL_S))
+    except KeyboardInterrupt:
+        noun = NOUNS[runs.whole.kind]
+        ctx.output.warn("INTERRUPTED", f"the run goes on; follow it again with: osmosis {noun} wait {name}")
+        raise
+
+
+def _patiently(ctx: AppContext, runs: Runs, name: str) -> RunDetail:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return runs.get(name)
+        except NetworkError as error:
+            if time.monotonic() > deadline:
+                raise
+            ctx.output.warn("NETWORK", f"{error.message}; waiting for it to come back")
+            time.sleep(POLL_S * 2)
+
+
+def _progress(seen: RunDetail) -> tuple[str, int, int]:
+    """Stage (empty when the run is over), done, total: as the job says, not as the report does."""
+    progress = seen.run.progress
+    if progress is None:
+        return "", 0, 0
+    return seen.stage, progress.completed or 0, progress.total or 0
+
+
+class _Lines:
+    """Progress where nothing can be redrawn: a remark when the stage or a tenth is passed."""
+
+    def __init__(self, ctx: AppContext, name: str) -> None:
+        self._ctx = ctx
+        self._name = name
+        self._last: tuple[str, str, int] | None = None
+
+    def show(self, seen: RunDetail) -> None:
+        stage, completed, total = _progress(seen)
+        tenth = completed * 10 // total if total else 0
+        now = (seen.run.status, stage, tenth)
+        if now == self._last:
+            return
+        self._last = now
+        count = f" {completed}/{total}" if total else ""
+        self._ctx.output.say(f"{self._name}: {seen.run.status}" + (f", {stage}{count}" if stage else ""))
+
+
+class _Bar:
+    """Progress on a terminal."""
+
+    def __init__(self, progress: Any, task: Any) -> None:
+        self._progress = progress
+        self._task = task
+
+    def show(self, seen: RunDetail) -> None:
+        stage, completed, total = _progress(seen)
+        figures = ""
+        report = seen.report
+        if report is not None and report.primary and report.primary.pass_rate is not None:
+            completed, total = report.completed, report.total
+            figures = f"pass rate {report.primary.pass_rate * 100:.0f} %"
+        what = stage or seen.run.status
+        self._progress.update(self._task, description=what, completed=completed, total=total or None, figures=figures)
+
+
+@contextmanager
+def _meter(ctx: AppContext, name: str) -> Iterator[_Lines | _Bar]:
+    if not ctx.output.live:
+        yield _Lines(ctx, name)
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn(name, markup=False),
+        TextColumn("{task.description:<11}", markup=False),
+        BarColumn(bar_width=30),
+        TaskProgressColumn("{task.completed}/{task.total}", markup=False),
+        TextColumn("{task.fields[figures]}", markup=False),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=ctx.output.console(stderr=True), transient=True) as progress:
+        yield _Bar(progress, progress.add_task("pending", total=None, figures=""))
+
+
+def head(seen: RunDetail) -> dict[str, str | None]:
+    """What people see first."""
+    config = seen.config or {}
+    commit = (seen.commit_sha or "")[:12]
+    stage, completed, total = _progress(seen)
+    return {
+        "name": seen.run.name,
+        "status": f"{seen.run.status} ({stage} {completed}/{total})" if stage else seen.run.status,
+        "rollout": (seen.rollout or NamedRef()).name or config.get("rollout"),
+        "model": config.get("model_path"),
+        "dataset": (seen.dataset or NamedRef()).name,
+        "code": f"{commit} ({seen.branch})" if commit and seen.branch else commit or None,
+        "created": seen.run.created_at,
+        "page": seen.run.platform_url,
+    }
+
+
+def drawn(seen: RunDetail) -> Callable[[Console], None]:
+    """Draws a run for people."""
+
+    def draw(console: Console) -> None:
+        from .figures import draw_run  # rich takes longer to load than the rest of a command
+
+        draw_run(console, head(seen), seen.report, seen.failure)
+
+    return draw
+
+
+def brief(seen: RunDetail) -> dict[str, Any]:
+    """Which run it is, for an envelope."""
+    return {"id": seen.run.id, "name": seen.run.name, "url": seen.run.platform_url}
+
+
+def finished_result(
+    operation: str, seen: RunDetail, *, fail_under: float | None = None, resource: dict[str, Any] | None = None
+) -> OperationResult:
+    """The result of a run that is over: exit code 1 when it failed, nothing was scored, or it is below the bar."""
+    run, report = seen.run, seen.report
+    summary = seen.to_summary()
+    code = 0 if run.status == "finished" else 1
+    below = fail_under is not None and (summary.pass_rate is None or summary.pass_rate < fail_under)
+    message = f"run {run.name} is {run.status}"
+    if seen.unscored:
+        message, code = f"{message}; none of its rollouts has a score", 1
+    if below:
+        shown = "none" if summary.pass_rate is None else f"{summary.pass_rate:.4f}"
+        message, code = f"{message}; its pass rate {shown} is below --fail-under {fail_under}", 1
+    body = {
+        **(resource or brief(seen)),
+        "status": run.status,
+        "summary": summary.to_dict(),
+        "results": seen.figures.to_dict(),
+        "report": report.to_dict() if report else None,
+        "failure": seen.failure.to_dict() if seen.failure else None,
+    }
+
+    def draw(console: Console) -> None:
+        from rich.text import Text
+
+        drawn(seen)(console)
+        if below or seen.unscored:
+            console.print(Text(message, style="red"))
+
+    noun = NOUNS[seen.kind]
+    steps = [NextStep("look into it", command=f"osmosis {noun} logs {run.name}")] if code and not below else []
+    status = "failed" if code else "success"
+    return OperationResult(operation, message, body, status=status, human=draw, exit_code=code, next_steps=steps)
