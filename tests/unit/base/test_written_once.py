@@ -1,0 +1,142 @@
+"""What the floor does is done there: a copy that comes back anywhere in the package fails here, with its place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import osmosis
+
+PACKAGE = Path(osmosis.__file__).parent
+FLOOR = "base/"
+
+NAMES = {
+    "backoff", "backoff_delay", "git_at", "group_alive", "is_http", "is_loopback", "is_same", "kill_group", "kill_tree",
+    "parse_retry_after", "redact", "run_git", "scrub", "signal_group", "start_time", "start_token", "strip_credentials",
+    "sync_folder", "without_credentials", "write_once", "write_private",
+}  # fmt: skip
+
+
+def called(node: ast.AST) -> str:
+    """`os.replace` of `os.replace(a, b)`, `.replace` of a call on anything else; empty for what is no call."""
+    if not isinstance(node, ast.Call):
+        return ""
+    if isinstance(node.func, ast.Name):
+        return node.func.id
+    if isinstance(node.func, ast.Attribute):
+        owner = node.func.value.id if isinstance(node.func.value, ast.Name) else ""
+        return f"{owner if owner in ('os', 'random', 'tempfile') else ''}.{node.func.attr}"
+    return ""
+
+
+def imported(node: ast.AST, module: str) -> bool:
+    if isinstance(node, ast.Import):
+        return any(alias.name.partition(".")[0] == module for alias in node.names)
+    return isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] == module
+
+
+def starts_git(node: ast.AST) -> bool:
+    """A command line of git: as a list, or as the arguments of `create_subprocess_exec`."""
+    words: list[ast.expr] = []
+    if isinstance(node, (ast.List, ast.Tuple)):
+        words = node.elts
+    elif isinstance(node, ast.Call) and called(node) == ".create_subprocess_exec":
+        words = node.args
+    return len(words) > 1 and isinstance(words[0], ast.Constant) and words[0].value == "git"
+
+
+def replaces_a_file(node: ast.AST) -> bool:
+    """`os.replace`, or `Path.replace`: the one of strings has two arguments, the one of dates has names."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = called(node)
+    return name == "os.replace" or (name == ".replace" and len(node.args) == 1 and not node.keywords)
+
+
+RULES: dict[str, tuple[Callable[[ast.AST], bool], dict[str, str]]] = {
+    "a lock is base.locks": (lambda node: imported(node, "fcntl") or imported(node, "filelock"), {}),
+    "GitPython is behind base.git": (lambda node: imported(node, "git"), {}),
+    "git is started by base.git": (
+        starts_git,
+        {
+            "cli/quickstart/steps.py": "shows the command as a person types it",
+            "platform/githost/routes.py": "git http-backend, streamed",
+        },
+    ),
+    "processes are base.processes": (
+        lambda node: imported(node, "psutil") or called(node) == "os.killpg",
+        {
+            "jobs/tether.py": "a small parent that imports nothing of ours",
+            "testing/harbor_environment.py": "finds daemons by their environment",
+        },
+    ),
+    "a file appears whole by base.files": (
+        lambda node: replaces_a_file(node) or called(node) in ("tempfile.NamedTemporaryFile", "tempfile.mkstemp"),
+        {
+            "client/credentials.py": "puts an unreadable store aside",
+            "local/evaluate.py": "names a complete file by its content",
+            "platform/imports.py": "moves what is complete",
+        },
+    ),
+    "what is durable is decided by base.files": (
+        lambda node: called(node) == "os.fsync",
+        {"engine/journal.py": "appends: rollouts are on disk, then counted"},
+    ),
+    "a delay is base.backoff": (
+        lambda node: called(node) == "random.uniform",
+        {
+            "llm/retry.py": "spreads the calls that a rate limit held back",
+            "serve/server/registration.py": "spreads heartbeats",
+        },
+    ),
+    "loopback is base.net": (
+        lambda node: isinstance(node, ast.Attribute) and node.attr == "is_loopback",
+        {"platform/services/server_probe.py": "an address that was resolved, among other kinds of addresses"},
+    ),
+    "the floor's names are the floor's": (
+        lambda node: isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.lstrip("_") in NAMES,
+        {},
+    ),
+}
+
+
+def places(broken: Callable[[ast.AST], bool]) -> Iterator[tuple[str, int]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        if not name.startswith(FLOOR):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if broken(node):
+                    yield name, getattr(node, "lineno", 0)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_it_is_written_once(rule: str) -> None:
+    broken, excepted = RULES[rule]
+    found = list(places(broken))
+    assert [f"{name}:{line}: {rule}" for name, line in found if name not in excepted] == []
+    assert {name for name, _ in found} >= set(excepted), "an exception that nothing needs any more"
+
+
+@pytest.mark.parametrize(
+    ("rule", "copy"),
+    [
+        ("a lock is base.locks", "import fcntl"),
+        ("GitPython is behind base.git", "from git import Repo"),
+        ("git is started by base.git", "subprocess.run(['git', 'status'])"),
+        ("git is started by base.git", "await asyncio.create_subprocess_exec('git', 'status')"),
+        ("processes are base.processes", "os.killpg(1, 9)"),
+        ("a file appears whole by base.files", "part.replace(path)"),
+        ("a file appears whole by base.files", "os.replace(part, path)"),
+        ("what is durable is decided by base.files", "os.fsync(file)"),
+        ("a delay is base.backoff", "delay = random.uniform(1, 2)"),
+        ("loopback is base.net", "ipaddress.ip_address(host).is_loopback"),
+        ("the floor's names are the floor's", "def _is_loopback(host): ..."),
+    ],
+)
+def test_a_copy_is_seen(rule: str, copy: str) -> None:
+    tree = ast.parse(copy if "await" not in copy else f"async def run():\n    {copy}")
+    assert any(RULES[rule][0](node) for node in ast.walk(tree))
+    assert not RULES[rule][0](ast.parse("text.replace('a', 'b')").body[0])
