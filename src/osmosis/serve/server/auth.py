@@ -8,8 +8,10 @@ import hmac
 import json
 import re
 import secrets
+from typing import TYPE_CHECKING
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+if TYPE_CHECKING:  # what drives a server reads bearers, too, and loads no web framework
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 API_KEY_PREFIX = "osm_rollout_"
 _BEARER = re.compile(rb"^\s*bearer\s+(\S+)\s*$", re.IGNORECASE)

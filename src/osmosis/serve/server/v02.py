@@ -238,13 +238,13 @@ class LoopService:
                 self._start(request, tools, started)
         except BaseException as exc:
             del self._started[key]
-            known_problem = isinstance(exc, (HttpProblem, NotAccepted))
-            problem = exc if known_problem else HttpProblem(500, f"get_tools raised {describe(exc)}")
+            refused = isinstance(exc, (HttpProblem, NotAccepted))
+            problem = exc if refused else HttpProblem(500, f"get_tools raised {describe(exc)}")
             answered.set_exception(problem)
             answered.exception()  # retrieved: duplicates may not be waiting
-            if isinstance(exc, Exception):
-                raise problem from exc
-            raise
+            if refused or not isinstance(exc, Exception):
+                raise
+            raise problem from exc
         answered.set_result(answer)
         started.answer = answer
         return answer
