@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from osmosis.sdk.backend import LocalBackend as LocalBackend
     from osmosis.sdk.context import AgentWorkflowContext as AgentWorkflowContext
     from osmosis.sdk.context import GraderContext as GraderContext
+    from osmosis.sdk.evaluate_rubric import evaluate_rubric as evaluate_rubric
+    from osmosis.sdk.evaluate_rubric import evaluate_rubric_async as evaluate_rubric_async
     from osmosis.sdk.grader import Grader as Grader
     from osmosis.sdk.harbor.backend import HarborBackend as HarborBackend
-    from osmosis.sdk.judge import evaluate_rubric as evaluate_rubric
-    from osmosis.sdk.judge import evaluate_rubric_async as evaluate_rubric_async
     from osmosis.sdk.judge_model import MissingAPIKeyError as MissingAPIKeyError
     from osmosis.sdk.judge_model import ModelNotFoundError as ModelNotFoundError
     from osmosis.sdk.judge_model import ProviderRequestError as ProviderRequestError
@@ -71,7 +71,7 @@ else:
         "osmosis.sdk.context": "AgentWorkflowContext GraderContext",
         "osmosis.sdk.grader": "Grader",
         "osmosis.sdk.harbor.backend": "HarborBackend",
-        "osmosis.sdk.judge": "evaluate_rubric evaluate_rubric_async",
+        "osmosis.sdk.evaluate_rubric": "evaluate_rubric evaluate_rubric_async",
         "osmosis.sdk.judge_model": "MissingAPIKeyError ModelNotFoundError ProviderRequestError",
         "osmosis.sdk.rewards": "osmosis_reward",
         "osmosis.sdk.rubrics": "osmosis_rubric",

@@ -8,8 +8,7 @@ from typing import Any
 from ..engine.rubrics.conversations import RubricRecord
 from ..engine.rubrics.rubric_files import RubricConfig
 from ..engine.rubrics.rubric_run import ask_function
-from ..sdk.judge import evaluate_rubric
-from ..sdk.judge_result import background
+from ..sdk.evaluate_rubric import background, evaluate_rubric
 
 
 class RubricEvaluator:

@@ -23,8 +23,8 @@ from ..records.report import Report
 from ..records.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Usage
 from ..records.wire02 import RolloutMetrics
 from ..sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
+from ..sdk.calls import run_with_deadline
 from ..sdk.classify import describe
-from ..sdk.deadline import run_with_deadline
 from .dataset import dataset_row_to_request
 from .errors import ToolValidationError
 

@@ -18,8 +18,8 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout
 from osmosis.records.wire02 import RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
+from osmosis.sdk.calls import contained, tool_time_limit
 from osmosis.sdk.classify import failure_of, overrun, true_cause
-from osmosis.sdk.deadline import contained, tool_time_limit
 
 from .agent import as_agent
 from .clock import Deadline

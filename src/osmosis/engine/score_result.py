@@ -13,9 +13,9 @@ from typing import Any
 
 from osmosis.errors import OsmosisError
 from osmosis.records.rollout import Category, Failure, Message, Phase, Score
+from osmosis.sdk.calls import contained
 from osmosis.sdk.classify import failure_of, traceback_tail
-from osmosis.sdk.deadline import contained
-from osmosis.sdk.judge_result import collect_judge_usage
+from osmosis.sdk.judge import collect_judge_usage
 
 
 async def run_score(name: str, call: Callable[[], Any], timeout_s: float | None) -> Score:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from osmosis.errors import LoadError
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Rollout, Score
-from osmosis.sdk.signatures import is_async
+from osmosis.sdk.calls import is_async
 
 from .clock import Deadline
 from .loader import load_object

@@ -13,9 +13,9 @@ from typing import Any
 
 from ..records.rollout import Phase
 from ..records.wire import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
+from .calls import SelfCancelled, run_with_deadline
 from .chat import ChatTransport
 from .context import AgentWorkflowContext, WorkflowRollout
-from .deadline import SelfCancelled, run_with_deadline
 from .execution import (
     DEFAULT_MAX_CONCURRENT as DEFAULT_MAX_CONCURRENT,
 )

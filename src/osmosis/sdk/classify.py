@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from ..errors import ModelError, OsmosisError
 from ..llm.failures import category_of_error
 from ..records.rollout import Category, Failure, Phase
-from .deadline import DeadlineExceeded, SelfCancelled
+from .calls import DeadlineExceeded, SelfCancelled
 from .exceptions import OsmosisTimeoutError, OsmosisTransportError, ToolExecutionError, ToolServerLost
 from .types import INVALID_REWARD, whole_text
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from ..records.rollout import Category, Failure, Phase
 from ..records.wire import RolloutInit
+from .calls import SelfCancelled, run_with_deadline
 from .classify import failure_of, wire_category
 from .context import GraderContext
-from .deadline import SelfCancelled, run_with_deadline
 from .execution import ExecutionResult, OnState, Slots, cancelled_result, limit_of, resolve_class, with_failure
 from .grader import Grader
 from .types import GraderConfig, RolloutSample

@@ -1,20 +1,25 @@
 """`@osmosis_reward`: marks a function as a reward and holds it to the documented signature.
 
-It checks the shape when the module is imported and the result on every call; it never changes a score.
+The shape is checked when the module is imported, the result on every call; a score is never changed. Every rejection is
+a `TypeError` that names the function, the parameter, what was found and what is expected. What the check of signatures
+and results needs is shared with `@osmosis_rubric`.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
+import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from .signatures import Signature, annotated, check_result, is_async
+from .calls import is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _NAME = "osmosis_reward"
 _FORM = "(solution_str: str, ground_truth: str, extra_info: dict = None) -> float"
+_EMPTY = inspect.Parameter.empty
 
 
 def osmosis_reward(function: F) -> F:
@@ -32,24 +37,120 @@ def osmosis_reward(function: F) -> F:
     if info.default is info.empty:
         signature.refuse("parameter 'extra_info'", "has no default", "extra_info: dict = None")
     signature.check_returns()
-    return _wrapped(function, signature.name)
+    return checked(function, signature.name, _NAME, _any_call)
 
 
-def _wrapped(function: F, name: str) -> F:
+Prepare = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+"""The arguments of a call, checked and completed."""
+
+
+def checked(function: F, name: str, decorator: str, prepare: Prepare) -> F:
+    """`function`, with its arguments prepared and its result held to a finite float."""
+    wrapper: Callable[..., Any]
     if is_async(function):
 
         @functools.wraps(function)
         async def asynchronous(*args: Any, **kwargs: Any) -> float:
-            kwargs.pop("data_source", None)
-            return check_result(await function(*args, **kwargs), name, _NAME)
+            given, named = prepare(args, kwargs)
+            return check_result(await function(*given, **named), name, decorator)
 
-        asynchronous.__osmosis_kind__ = "reward"  # type: ignore[attr-defined]
-        return asynchronous  # type: ignore[return-value]
+        wrapper = asynchronous
+    else:
 
-    @functools.wraps(function)
-    def plain(*args: Any, **kwargs: Any) -> float:
-        kwargs.pop("data_source", None)
-        return check_result(function(*args, **kwargs), name, _NAME)
+        @functools.wraps(function)
+        def plain(*args: Any, **kwargs: Any) -> float:
+            given, named = prepare(args, kwargs)
+            return check_result(function(*given, **named), name, decorator)
 
-    plain.__osmosis_kind__ = "reward"  # type: ignore[attr-defined]
-    return plain  # type: ignore[return-value]
+        wrapper = plain
+    wrapper.__osmosis_kind__ = decorator.removeprefix("osmosis_")  # type: ignore[union-attr]
+    return wrapper  # type: ignore[return-value]
+
+
+def _any_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    kwargs.pop("data_source", None)
+    return args, kwargs
+
+
+class Signature:
+    """The signature of one function, with annotations resolved where they can be."""
+
+    def __init__(self, function: Callable[..., Any], decorator: str) -> None:
+        if not callable(function):
+            raise TypeError(f"@{decorator} decorates functions, got {type(function).__name__}")
+        self.function = function
+        self.decorator = decorator
+        self.name = getattr(function, "__qualname__", None) or type(function).__name__
+        try:
+            self._signature = inspect.signature(function)
+        except ValueError as exc:
+            raise TypeError(f"@{decorator} cannot read the parameters of {self.name}: {exc}") from exc
+        self.parameters = list(self._signature.parameters.values())
+
+    def refuse(self, what: str, found: str, expected: str) -> NoReturn:
+        """`TypeError: @osmosis_reward: f: parameter 'x' is ...; expected ...`."""
+        raise TypeError(f"@{self.decorator}: {self.name}: {what} {found}; expected {expected}")
+
+    def first_three(self, form: str) -> tuple[inspect.Parameter, inspect.Parameter, inspect.Parameter]:
+        """The first three parameters; `form` is the whole signature expected, for the message."""
+        names = ("solution_str", "ground_truth", "extra_info")
+        for position, (name, ordinal) in enumerate(zip(names, ("first", "second", "third"), strict=True)):
+            found = self.parameters[position] if position < len(self.parameters) else None
+            if found is None or found.kind in (found.VAR_KEYWORD, found.VAR_POSITIONAL):
+                count = sum(p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in self.parameters)
+                self.refuse(f"the {ordinal} parameter {name!r}", f"is missing (found {count})", form)
+            if found.name != name:
+                self.refuse(f"the {ordinal} parameter", f"is named {found.name!r}", f"{name!r}, as in {form}")
+            if found.kind is not found.POSITIONAL_OR_KEYWORD:
+                self.refuse(f"parameter {name!r}", f"is {found.kind.description}", "one that can be given both ways")
+        for extra in self.parameters[3:]:
+            if extra.kind not in (extra.VAR_KEYWORD, extra.VAR_POSITIONAL) and extra.default is _EMPTY:
+                self.refuse(f"parameter {extra.name!r}", "has no default", "a default on every further parameter")
+        return self.parameters[0], self.parameters[1], self.parameters[2]
+
+    def annotation(self, parameter: inspect.Parameter) -> Any:
+        """The parameter's annotation, postponed or quoted ones evaluated; `Parameter.empty` when there is none."""
+        return self._resolved(parameter.annotation)
+
+    def returns(self) -> Any:
+        return self._resolved(self._signature.return_annotation)
+
+    def check_returns(self) -> None:
+        """A return annotation may be missing; one that names another plain class is refused."""
+        found = self.returns()
+        if found is None or (inspect.isclass(found) and found is not _EMPTY and not issubclass(found, float)):
+            self.refuse("the return annotation", f"is {spell(found)}", "float")
+
+    def _resolved(self, annotation: Any) -> Any:
+        scope = getattr(inspect.unwrap(self.function), "__globals__", {})
+        # A quoted annotation in a module with postponed annotations is a string within a string.
+        for _ in range(2):
+            if not isinstance(annotation, str):
+                break
+            try:
+                # One by one, so that another parameter's name that exists only for type checkers hides nothing.
+                annotation = eval(annotation, scope)
+            except Exception:  # noqa: BLE001 - any expression may stand there; the text itself is then shown
+                break
+        return annotation
+
+
+def annotated(annotation: Any) -> str:
+    """What is to be said of an annotation that is not the right one."""
+    return "has no annotation" if annotation is _EMPTY else f"is annotated {spell(annotation)}"
+
+
+def spell(annotation: Any) -> str:
+    """An annotation as a person would write it."""
+    if inspect.isclass(annotation) and not hasattr(annotation, "__args__"):
+        return annotation.__name__
+    return annotation if isinstance(annotation, str) else str(annotation).replace("typing.", "")
+
+
+def check_result(result: Any, name: str, decorator: str) -> float:
+    """The result when it is a finite float, else `TypeError`."""
+    if not isinstance(result, float):
+        raise TypeError(f"@{decorator}: {name} returned {type(result).__name__} ({str(result)[:80]!r}); expected float")
+    if not math.isfinite(result):
+        raise TypeError(f"@{decorator}: {name} returned {result!r}; expected a finite float")
+    return result

@@ -6,14 +6,13 @@ own configuration is left alone. The decorator never asks a judge itself.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from .judge_model import ModelInfo, resolve_judge
-from .signatures import Signature, annotated, check_result, is_async
+from .rewards import Prepare, Signature, annotated, checked
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,38 +47,22 @@ def osmosis_rubric(function: F) -> F:
         if parameter.default is not parameter.empty:
             signature.refuse(f"parameter {parameter.name!r}", f"has the default {parameter.default!r}", "none")
     signature.check_returns()
-    return _wrapped(function, signature.name)
+    return checked(function, signature.name, _NAME, _bound_call(function, signature.name))
 
 
-def _wrapped(function: F, name: str) -> F:
+def _bound_call(function: Callable[..., Any], name: str) -> Prepare:
     bind = inspect.signature(function).bind
 
-    def prepared(args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         kwargs.pop("data_source", None)
         try:
             bound = bind(*args, **kwargs)
         except TypeError as exc:
             raise TypeError(f"@{_NAME}: {name}: {exc}; call it as {_FORM}") from None
         _check_call(name, bound.arguments)
-        return bound
+        return bound.args, bound.kwargs
 
-    if is_async(function):
-
-        @functools.wraps(function)
-        async def asynchronous(*args: Any, **kwargs: Any) -> float:
-            bound = prepared(args, kwargs)
-            return check_result(await function(*bound.args, **bound.kwargs), name, _NAME)
-
-        asynchronous.__osmosis_kind__ = "rubric"  # type: ignore[attr-defined]
-        return asynchronous  # type: ignore[return-value]
-
-    @functools.wraps(function)
-    def plain(*args: Any, **kwargs: Any) -> float:
-        bound = prepared(args, kwargs)
-        return check_result(function(*bound.args, **bound.kwargs), name, _NAME)
-
-    plain.__osmosis_kind__ = "rubric"  # type: ignore[attr-defined]
-    return plain  # type: ignore[return-value]
+    return prepare
 
 
 def _check_call(name: str, arguments: dict[str, Any]) -> None:

@@ -21,10 +21,8 @@ from pydantic.json_schema import GenerateJsonSchema
 from ..records.rollout import Message
 from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
 from .agent_loop import RolloutContext
-from .deadline import DeadlineExceeded, contained, run_with_deadline, tool_time_limit
+from .calls import DeadlineExceeded, contained, in_thread, is_async, run_with_deadline, tool_time_limit
 from .exceptions import ToolArgumentError, ToolExecutionError
-from .signatures import is_async
-from .threads import in_thread
 
 P = ParamSpec("P")
 R = TypeVar("R")

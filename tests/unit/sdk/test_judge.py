@@ -13,20 +13,24 @@ import pytest
 from aiohttp import web
 
 from osmosis.records.plan import Retry
-from osmosis.sdk.judge import (
-    Judge,
-    MissingAPIKeyError,
-    ModelNotFoundError,
-    ProviderRequestError,
-    collect_judge_usage,
+from osmosis.sdk.evaluate_rubric import (
+    RubricResult,
+    background,
     evaluate_rubric,
     evaluate_rubric_async,
     judge_solution,
-    make_question,
 )
-from osmosis.sdk.judge_model import default_timeout, info_of, key_variable, provider_of, resolve_judge
-from osmosis.sdk.judge_prompt import BadReply, Question, read_reply
-from osmosis.sdk.judge_result import RubricResult, background
+from osmosis.sdk.judge import BadReply, Judge, Question, collect_judge_usage, make_question, read_reply
+from osmosis.sdk.judge_model import (
+    MissingAPIKeyError,
+    ModelNotFoundError,
+    ProviderRequestError,
+    default_timeout,
+    info_of,
+    key_variable,
+    provider_of,
+    resolve_judge,
+)
 
 OFFLINE = {"provider": "offline", "model": "judge"}
 FAST = Retry(max_attempts=3, base_delay_s=0.01, max_delay_s=0.02, rate_limit_budget_s=5)

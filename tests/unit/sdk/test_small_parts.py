@@ -15,8 +15,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from osmosis.sdk.deadline import DeadlineExceeded, SelfCancelled, run_with_deadline
-from osmosis.sdk.threads import in_thread
+from osmosis.sdk.calls import DeadlineExceeded, SelfCancelled, in_thread, run_with_deadline
 from osmosis.serve.server.console import Console
 from osmosis.serve.server.public_address import first_address, is_private_ip, is_valid_hostname_or_ip, validate_ipv4
 from osmosis.serve.server.trainer_client import OsmosisLLMClient
@@ -198,7 +197,7 @@ async def test_functions_in_threads_see_the_context_and_carry_their_errors() -> 
 def test_a_function_that_hangs_holds_no_exit() -> None:
     program = (
         "import asyncio, time\n"
-        "from osmosis.sdk.threads import in_thread\n"
+        "from osmosis.sdk.calls import in_thread\n"
         "async def main():\n"
         "    await asyncio.wait_for(in_thread(time.sleep, 600), 0.05)\n"
         "asyncio.run(main())\n"

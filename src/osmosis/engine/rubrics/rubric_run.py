@@ -22,11 +22,9 @@ from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan, ModelSpec, Timeouts
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout, Score, Usage
-from osmosis.sdk.judge import Judge, make_question
+from osmosis.sdk.calls import in_thread, is_async
+from osmosis.sdk.judge import Judge, Question, make_question
 from osmosis.sdk.judge_model import key_variable
-from osmosis.sdk.judge_prompt import Question
-from osmosis.sdk.signatures import is_async
-from osmosis.sdk.threads import in_thread
 from osmosis.sdk.types import json_safe
 
 from ..evaluate import Options, evaluate

@@ -15,9 +15,9 @@ from osmosis.records.rollout import Category, Failure, Message, Phase
 from osmosis.records.wire import RolloutInit, RolloutState
 from osmosis.records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
+from osmosis.sdk.calls import SelfCancelled, contained, run_with_deadline
 from osmosis.sdk.chat import ChatClient
 from osmosis.sdk.classify import failure_of, wire_category
-from osmosis.sdk.deadline import SelfCancelled, contained, run_with_deadline
 from osmosis.sdk.execution import ExecutionResult, cancelled_result, with_failure
 from osmosis.sdk.types import RolloutSample
 

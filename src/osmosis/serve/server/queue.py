@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.wire import RolloutState, ServerConcurrency, WireSample
+from osmosis.sdk.calls import contained
 from osmosis.sdk.classify import failure_of, wire_category
-from osmosis.sdk.deadline import contained
 from osmosis.sdk.types import json_safe
 
 if TYPE_CHECKING:

@@ -1,14 +1,19 @@
-"""Runs a coroutine under a time limit, cooperatively, and never waits for one that will not stop.
+"""Calling user code: contained, under a time limit, off the event loop.
 
-At the deadline the task is cancelled and given a short grace; after that it is left behind and the caller goes on.
+At its limit a coroutine is cancelled and given a short grace; after that it is left behind and the caller goes on.
+Plain functions run in threads that no exit waits for: the loop's own executor is joined when the loop closes, so one
+function that hangs would hold Ctrl-C and the end of a run. Whoever calls bounds how many run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import inspect
 import logging
+import threading
 import time
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -92,3 +97,47 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
     # An abandoned task's exception is nobody's news any more; without this asyncio reports it as never retrieved.
     if not task.cancelled():
         task.exception()
+
+
+async def in_thread(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+    """The result of `function(*args, **kwargs)`, run in a thread of its own with the caller's context variables."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def deliver(result: Any, error: BaseException | None) -> None:
+        if outcome.done():
+            return
+        if error is None:
+            outcome.set_result(result)
+        else:
+            outcome.set_exception(error)
+
+    def work() -> None:
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = context.run(function, *args, **kwargs)
+        except StopIteration as exc:
+            # A future refuses this one: it would end the generator that waits for it.
+            error = RuntimeError(f"the function raised StopIteration: {exc}")
+        except BaseException as exc:  # noqa: BLE001 - carried to the caller, whatever it is
+            error = exc
+        try:
+            loop.call_soon_threadsafe(deliver, result, error)
+        except RuntimeError:
+            # The loop is closed: nobody waits any more.
+            return
+
+    threading.Thread(target=work, name=f"osmosis-{getattr(function, '__name__', 'call')}", daemon=True).start()
+    return await outcome
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling gives a coroutine: `async def`, or an object whose `__call__` is."""
+    target = inspect.unwrap(function)
+    while hasattr(target, "func") and not inspect.isfunction(target):
+        target = target.func
+    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
+        inspect.getattr_static(type(target), "__call__", None)
+    )

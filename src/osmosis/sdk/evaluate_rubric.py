@@ -1,0 +1,239 @@
+"""Scores a text by a rubric with a language model: `evaluate_rubric`, in the three forms that existing code calls.
+
+A judge that fails is an exception, never a score. Blocking callers wait for a loop in a thread of its own, so that one
+who is inside a running loop can wait, too. LiteLLM is loaded at the first call that needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Generator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, overload
+
+from .judge import Judge, Question, RewardRubricRunResult, Verdict, judge_usage, make_question
+from .judge_model import ModelInfo, info_of
+
+T = TypeVar("T")
+
+
+@overload
+def evaluate_rubric(
+    rubric: str,
+    solution_str: str,
+    model_info: ModelInfo | Mapping[str, Any],
+    *,
+    ground_truth: str | None = ...,
+    original_input: str | None = ...,
+    metadata: dict[str, Any] | None = ...,
+    score_min: float | None = ...,
+    score_max: float | None = ...,
+    timeout: float | None = ...,
+    return_details: Literal[False] = ...,
+) -> float: ...
+@overload
+def evaluate_rubric(
+    rubric: str,
+    solution_str: str,
+    model_info: ModelInfo | Mapping[str, Any],
+    *,
+    ground_truth: str | None = ...,
+    original_input: str | None = ...,
+    metadata: dict[str, Any] | None = ...,
+    score_min: float | None = ...,
+    score_max: float | None = ...,
+    timeout: float | None = ...,
+    return_details: Literal[True],
+) -> RewardRubricRunResult: ...
+def evaluate_rubric(
+    rubric: str,
+    solution_str: str,
+    model_info: ModelInfo | Mapping[str, Any],
+    *,
+    ground_truth: str | None = None,
+    original_input: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    score_min: float | None = None,
+    score_max: float | None = None,
+    timeout: float | None = None,
+    return_details: bool = False,
+) -> float | RewardRubricRunResult:
+    """The judge's score within [score_min, score_max] (0 to 1 unless said), or all details.
+
+    Bounds and `original_input` given here win over `model_info`'s. `timeout` is seconds for one attempt. Raises
+    `TypeError` for missing text, `ValueError` for bounds, `MissingAPIKeyError`, `ModelNotFoundError`,
+    `ProviderRequestError`. Blocks its thread; in coroutines use `evaluate_rubric_async`.
+    """
+    judge, question = _prepare(
+        rubric, solution_str, model_info, ground_truth, original_input, metadata, (score_min, score_max), timeout
+    )
+    verdict = background.run(_ask(judge, question))
+    return verdict.details() if return_details else verdict.score
+
+
+async def evaluate_rubric_async(
+    rubric: str,
+    solution_str: str,
+    model_info: ModelInfo | Mapping[str, Any],
+    *,
+    ground_truth: str | None = None,
+    original_input: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    score_min: float | None = None,
+    score_max: float | None = None,
+    timeout: float | None = None,
+    return_details: bool = False,
+) -> float | RewardRubricRunResult:
+    """`evaluate_rubric` without blocking."""
+    judge, question = _prepare(
+        rubric, solution_str, model_info, ground_truth, original_input, metadata, (score_min, score_max), timeout
+    )
+    verdict = await _ask(judge, question)
+    return verdict.details() if return_details else verdict.score
+
+
+def judge_solution(
+    *,
+    solution_str: str,
+    rubric: str,
+    model: str,
+    ground_truth: str | None = None,
+    original_input: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    score_min: float = 0.0,
+    score_max: float = 1.0,
+    api_key: str | None = None,
+    timeout: float | None = None,
+    system_prompt: str | None = None,
+) -> RubricResult:
+    """Generation 0.3's `evaluate_rubric`: the judge by one name (`provider/model`, or a name whose family tells; any
+    other name is left to LiteLLM).
+
+    In a coroutine it returns at once: `await` the result (looking at it without waiting blocks). Everywhere else it
+    blocks until the verdict is there. Raises as `evaluate_rubric` does.
+    """
+    info: dict[str, Any] = dict(info_of(model))
+    if api_key:
+        info["api_key"] = api_key
+    if system_prompt:
+        info["system_prompt"] = system_prompt
+    judge, question = _prepare(
+        rubric, solution_str, info, ground_truth, original_input, metadata, (score_min, score_max), timeout
+    )
+
+    async def judged() -> RubricResult:
+        verdict = await _ask(judge, question)
+        return RubricResult(verdict.score, verdict.explanation)
+
+    return background.result_of(judged())
+
+
+def _prepare(
+    rubric: str,
+    solution_str: str,
+    model_info: Mapping[str, Any],
+    ground_truth: str | None,
+    original_input: str | None,
+    metadata: dict[str, Any] | None,
+    bounds: tuple[float | None, float | None],
+    timeout: float | None,
+) -> tuple[Judge, Question]:
+    judge = Judge(model_info, timeout=timeout)
+    question = make_question(
+        rubric,
+        solution_str,
+        model_info,
+        ground_truth=ground_truth,
+        original_input=original_input,
+        metadata=metadata,
+        bounds=bounds,
+    )
+    return judge, question
+
+
+async def _ask(judge: Judge, question: Question) -> Verdict:
+    async with judge:
+        return await judge.ask(question)
+
+
+@dataclass(frozen=True)
+class RubricResult:
+    """What generation 0.3's `evaluate_rubric` gives. May be awaited, which gives itself."""
+
+    score: float
+    explanation: str
+
+    def __await__(self) -> Generator[Any, None, RubricResult]:
+        return self
+        yield
+
+
+class PendingRubricResult(RubricResult):
+    """A `RubricResult` that is still being found out: awaiting it does not block the event loop, looking at it does."""
+
+    def __init__(self, future: Future[RubricResult]) -> None:
+        object.__setattr__(self, "_future", future)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("score", "explanation"):
+            return getattr(object.__getattribute__(self, "_future").result(), name)
+        return object.__getattribute__(self, name)
+
+    def __await__(self) -> Generator[Any, None, RubricResult]:
+        future: Future[RubricResult] = object.__getattribute__(self, "_future")
+        return (yield from asyncio.wrap_future(future).__await__())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RubricResult):
+            return NotImplemented
+        return (self.score, self.explanation) == (other.score, other.explanation)
+
+    def __hash__(self) -> int:
+        return hash((self.score, self.explanation))
+
+
+class _BackgroundLoop:
+    """One event loop in a daemon thread for blocking callers: clients keep their connections between calls, and
+    a caller that is itself inside a running loop can still wait."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`; blocks the caller's thread."""
+        future = self._start(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def result_of(self, work: Coroutine[Any, Any, RubricResult]) -> RubricResult:
+        """`run`, except in a coroutine, which must not be blocked: there it is a result to be awaited."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self.run(work)
+        return PendingRubricResult(self._start(work))
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        collected = judge_usage.get()
+
+        async def counted() -> T:
+            judge_usage.set(collected)
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(counted(), self._started())
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._loop.is_closed():
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="osmosis-judge", daemon=True).start()
+            return self._loop
+
+
+background = _BackgroundLoop()
