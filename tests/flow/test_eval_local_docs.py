@@ -3,6 +3,8 @@
 import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,10 @@ def test_the_examples_run(tmp_path, capsys):
         }
         for command, expected in commands:
             words = shlex.split(command.replace("$MODEL_URL", endpoint.url))
+            if words[0] == "python":
+                done = subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, env=environ, capture_output=True)
+                assert done.returncode == expected, done.stderr.decode()
+                continue
             assert words[0] == "osmosis"
             code = main(words[1:], environ=environ, cwd=tmp_path)
             said = capsys.readouterr()

@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -276,5 +277,6 @@ def _in_thread(go: Callable[[], Coroutine[None, None, T]]) -> T:
             return running.result()
         except KeyboardInterrupt:
             if task is not None:
-                loop.call_soon_threadsafe(task.cancel)
+                with suppress(RuntimeError):  # it came to its end just now
+                    loop.call_soon_threadsafe(task.cancel)
             raise

@@ -26,8 +26,15 @@ if TYPE_CHECKING:
 
 RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
 FAILURE_CLASSES = [*(c.value for c in Category), *(p.value for p in Phase), RolloutStatus.SKIPPED.value]
-_ONE_KEY = frozenset({"openai", "anthropic", "xai", "openrouter", "cerebras"})
-"""Providers that take nothing but the key in their variable."""
+_OTHER_KEYS: dict[str, tuple[str, ...]] = {
+    "openai": (),
+    "anthropic": ("ANTHROPIC_AUTH_TOKEN",),
+    "xai": (),
+    "gemini": ("GOOGLE_API_KEY",),
+    "openrouter": ("OR_API_KEY",),
+    "cerebras": (),
+}
+"""Providers that cannot be asked without a key, and where LiteLLM looks for it beside the usual variable."""
 
 ScoreFunction = Callable[..., Any]
 """In either form that `engine.scoring` calls."""
@@ -213,7 +220,7 @@ def key_for(spec: ModelSpec, environ: Mapping[str, str], given: str | None) -> s
     provider = spec.name.partition("/")[0]
     variable = key_variable(provider)
     key = environ.get(variable)
-    if not key and provider in _ONE_KEY:
+    if not key and provider in _OTHER_KEYS and not any(map(environ.get, _OTHER_KEYS[provider])):
         raise ValidationError(
             f"{variable} is not set, and model {spec.name} needs it",
             hint=f"export {variable}=..., or try the stand-in: --model offline/calculator",

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 from osmosis.engine.journal import Journal
 from osmosis.errors import OsmosisError
 from osmosis.metrics.compare import Comparison, compare
+from osmosis.metrics.figures import figures, grouped
+from osmosis.metrics.formats import interval, score
 from osmosis.metrics.summary import Summary
 from osmosis.records.plan import EvalPlan
-from osmosis.records.report import Interval, Report
+from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 
 from .request import run_folder
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 CUT_OFF = "cut off"
 """How a session ends, in the journal's words, when somebody did not wait for what was in flight."""
+_COLUMNS = ("score", "figure", "value", "95 % interval", "")
 
 
 class Rollouts:
@@ -96,31 +99,35 @@ class Run:
         return pandas.DataFrame([_flat(rollout) for rollout in self.rollouts])
 
     def __repr__(self) -> str:
-        report = self.report
-        primary = report.primary
-        figures = [f"{report.completed} of {report.total} rollouts"]
+        report, primary = self.report, self.report.primary
+        said = [f"{report.completed} of {report.total} rollouts"]
         if primary is not None and primary.mean is not None:
-            figures.append(f"{primary.name} {_figure(primary.mean, primary.mean_interval)}")
-        figures += [f"{report.failed} failed"] if report.failed else []
-        figures += [f"stopped: {report.stopped}"] if report.stopped else []
-        return f"<Run {self.name}: {', '.join(figures)}>"
+            between = f" ({interval(primary.mean_interval, score)})" if primary.mean_interval else ""
+            said.append(f"{primary.name} {score(primary.mean)}{between}")
+        said += [f"{report.failed} failed"] if report.failed else []
+        said += [f"stopped: {report.stopped}"] if report.stopped else []
+        return f"<Run {self.name}: {', '.join(said)}>"
 
     def __rich__(self) -> Table:
         from rich.table import Table
         from rich.text import Text
 
-        columns, rows = _table(self.report)
         table = Table(title=Text(repr(self)[1:-1]), title_justify="left")
-        for name in columns:
-            table.add_column(Text(name))
-        for cells in rows:
-            table.add_row(*(Text(cell) for cell in cells))
+        for name in _COLUMNS:
+            table.add_column(name)
+        for group, members in grouped(figures(self.report)):
+            for figure in members:
+                cells = (group, figure.label, figure.text, figure.between, figure.detail)
+                table.add_row(*(Text(cell) for cell in cells))
+            table.add_section()
         return table
 
     def _repr_html_(self) -> str:
-        columns, rows = _table(self.report)
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+        lines = [
+            (figure.group, figure.label, figure.text, figure.between, figure.detail) for figure in figures(self.report)
+        ]
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>" for cells in lines)
         title = html.escape(repr(self)[1:-1])
         return f"<p>{title}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -148,27 +155,6 @@ def _took(session: dict[str, Any], rollouts: Path) -> float:
     if "ended_at" in session or not rollouts.exists():
         return float(session.get("duration_ms") or 0.0)
     return max(0.0, rollouts.stat().st_mtime - datetime.fromisoformat(session["started_at"]).timestamp()) * 1000
-
-
-def _table(report: Report) -> tuple[list[str], list[list[str]]]:
-    """What a notebook shows of a report: a line for each score."""
-    rows = [
-        [
-            score.name,
-            _figure(score.mean, score.mean_interval),
-            _figure(score.pass_rate, score.pass_rate_interval),
-            str(score.scored),
-            str(score.failed),
-        ]
-        for score in report.scores
-    ]
-    return ["score", "mean (failures 0)", "pass rate", "scored", "failed"], rows
-
-
-def _figure(value: float | None, interval: Interval | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f} [{interval.low:.3f}, {interval.high:.3f}]" if interval else f"{value:.3f}"
 
 
 def _flat(rollout: Rollout) -> dict[str, object]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import typing
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from osmosis.cli.main import main
 from osmosis.errors import Conflict, DatasetError, NotFound, UsageError, ValidationError
 from osmosis.local.evaluate import PlanFields
 from osmosis.local.prepare import Quiet
+from osmosis.local.request import key_for
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 from osmosis.testing.endpoint import ModelEndpoint
@@ -253,3 +256,39 @@ def test_keys_stay_out_of_what_is_written(folder: Path, monkeypatch: pytest.Monk
     assert run.report.scores[0].failed == 5
     assert "a-token-to-hide" not in str(run.report.to_dict())
     assert all("a-token-to-hide" not in path.read_text() for path in run.folder.glob("*.json*"))
+
+
+def test_an_interrupt_cuts_off_a_run_inside_a_running_loop(folder: Path) -> None:
+    seen = []
+
+    async def interrupts(solution_str: str, ground_truth: str, extra_info: Any = None) -> float:
+        seen.append(solution_str)
+        if len(seen) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(60)
+        return 1.0
+
+    async def in_a_loop() -> Run:
+        return evaluate(Chat(), ROWS, scorers=interrupts, model="offline/calculator", name="cut")
+
+    loop = asyncio.new_event_loop()  # as a notebook's: a runner of asyncio's would handle the signal itself
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(in_a_loop())
+    finally:
+        signal.signal(signal.SIGINT, before)
+        loop.close()
+    assert (json.loads((folder / ".osmosis/runs/cut/run.json").read_text())["sessions"][-1]["stopped"]) == "cut off"
+    assert Run.open("cut").report.completed < 5
+    assert evaluate(Chat(), ROWS, scorers=interrupts, model="offline/calculator", name="cut").report.completed == 5
+
+
+def test_a_key_that_is_missing_is_named_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValidationError, match="GEMINI_API_KEY is not set, and model gemini/x needs it"):
+        evaluate(Chat(), ROWS, scorers=exact, model="gemini/x")
+    assert key_for(ModelSpec.parse("gemini/x"), {"GOOGLE_API_KEY": "k"}, None) is None
+    assert key_for(ModelSpec.parse("gpt-5-mini"), {"OPENAI_API_KEY": "k"}, None) == "k"
+    assert key_for(ModelSpec.parse("bedrock/x"), {}, None) is None

@@ -69,7 +69,7 @@ def run_local(ctx: AppContext, request: Request, ending: Ending) -> DetailResult
         finally:
             terminal.close()
             prepared.close()
-        more: dict[str, Any] = {"baselines": _baselines(run, terminal.kept)} if run.baselines else {}
+        more: dict[str, Any] = {"baselines": _baselines(prepared, run, terminal.kept)} if run.baselines else {}
         if ending.output is not None:
             write_results(ending.output, _journal(prepared, run), run.plan, run.report, **more)
     return _result(ctx, prepared, run, ending, terminal.kept, more, interrupted=interrupted)
@@ -101,13 +101,13 @@ def _journal(prepared: Prepared, run: Run) -> Journal:
     return Journal(run.folder, redactor=prepared.redactor)
 
 
-def _baselines(run: Run, notes: list[str]) -> dict[str, Any]:
+def _baselines(prepared: Prepared, run: Run, notes: list[str]) -> dict[str, Any]:
     """Each baseline's part of the results document, by its model; a line about each is added to `notes`."""
     found: dict[str, Any] = {}
-    for key, other in run.baselines.items():
+    for (key, other), one in zip(run.baselines.items(), prepared.baselines, strict=False):  # fewer after Ctrl-C
         if isinstance(other, OsmosisError):
             notes.append(f"baseline {key}: {other.message}")
-            found[key] = {"error": other.message}
+            found[key] = {"name": one.plan.name, "error": other.message}
             continue
         found[key] = {"name": other.name, "summary": summary_part(other.report)}
         try:
