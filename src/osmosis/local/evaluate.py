@@ -10,8 +10,9 @@ import asyncio
 import contextvars
 import hashlib
 import os
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from osmosis.sdk.workflow import AgentWorkflow
 
 T = TypeVar("T")
+
+_INTERRUPTIBLE_S = 0.5
 
 AgentLike: TypeAlias = "str | RolloutAgentLoop | type[RolloutAgentLoop] | type[AgentWorkflow[Any]] | LocalBackend"
 DatasetLike: TypeAlias = "str | os.PathLike[str] | Iterable[Mapping[str, Any] | Row]"
@@ -255,28 +258,26 @@ def _write(rows: Iterable[Mapping[str, Any] | Row], folder: Path) -> Path:
 def _in_thread(go: Callable[[], Coroutine[None, None, T]]) -> T:
     """Runs `go()` on an event loop of its own in another thread; an interrupt here cancels it there."""
     loop = asyncio.new_event_loop()
-    task: asyncio.Task[T] | None = None
+    done: Future[T] = Future()
+    context = contextvars.copy_context()
 
-    async def main() -> T:
-        nonlocal task
-        task = asyncio.ensure_future(go())
-        assert task is not None
-        return await task
-
-    def work() -> T:
+    def work() -> None:
         try:
-            return loop.run_until_complete(main())
+            done.set_result(loop.run_until_complete(task))
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for it
+            done.set_exception(error)
         finally:
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
 
-    with ThreadPoolExecutor(1, thread_name_prefix="evaluate") as pool:
-        running = pool.submit(contextvars.copy_context().run, work)
-        try:
-            return running.result()
-        except KeyboardInterrupt:
-            if task is not None:
-                with suppress(RuntimeError):  # it came to its end just now
-                    loop.call_soon_threadsafe(task.cancel)
-            raise
+    task = context.run(loop.create_task, go())
+    thread = threading.Thread(target=context.run, args=(work,), name="evaluate", daemon=True)
+    try:
+        thread.start()
+        while not wait([done], timeout=_INTERRUPTIBLE_S).done:
+            pass  # a signal is seen between two waits at the latest, whichever thread it reached
+        return done.result()
+    except KeyboardInterrupt:
+        with suppress(RuntimeError):  # it came to its end just now
+            loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        raise
