@@ -120,7 +120,9 @@ def of_others(site: Any, **more: Any) -> Upload:
 def of_ours(site: Any, values: dict[tuple[int, int], float], **more: Any) -> Upload:
     """As this project's command sends it: whole rollouts, and the engine's report."""
     made = [rollout(row, attempt, value) for (row, attempt), value in values.items()]
-    index = [line(r.row_index, r.attempt, values[r.key]) for r in made]
+    for one in made:
+        one.row_key = f"row {one.row_index}"
+    index = [line(r.row_index, r.attempt, values[(r.row_index, r.attempt)]) for r in made]
     content = {"index.jsonl": jsonl(index)}
     content |= {f"trajectories/row_{r.row_index}_run_{r.attempt}.json": r.to_line() for r in made}
     content["report.json"] = json.dumps(report(2, 1, completed=len(made)).to_dict()).encode()

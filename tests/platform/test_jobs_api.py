@@ -89,7 +89,7 @@ def test_a_job_reports_from_start_to_finish(job) -> None:
     assert job.rollouts((0, 0), (1, 0)) == {"stored": 2}
     job.send("logs", {"lines": [{"message": "hello \0 there", "step": "uv"}]})
     job.send("metrics", {"points": [{"key": "k", "step": 1, "value": 2.0}, {"key": "k", "step": 1, "value": 3.0}]})
-    assert job.send("rollouts", None, method="GET").json() == {"keys": [[0, 0], [1, 0]]}
+    assert job.send("rollouts", None, method="GET").json() == {"keys": [[0, "@0", 0], [0, "@1", 0]]}
     assert job.finish() == {"status": "finished"}
     row = job.row()
     assert (row.status, row.progress["completed"]) == ("finished", 1)
@@ -109,11 +109,28 @@ def test_a_rollout_counts_once_however_often_it_is_sent(job) -> None:
     assert job.site.json("GET", f"eval-runs/{job.run_id}/rollouts")["total_count"] == 3
 
 
+def test_a_rollout_is_known_by_step_row_and_attempt_wherever_its_row_stands(job) -> None:
+    def send(*rollouts: dict[str, Any]) -> int:
+        return job.send("rollouts", {"rollouts": rollouts}).json()["stored"]
+
+    first = rollout(0) | {"row_key": "a"}
+    assert send(first, first | {"step": 1}, first | {"attempt": 1}, first | {"row_key": "b"}) == 4
+    assert send(first | {"row_index": 7, "rollout_id": "elsewhere"}) == 0
+    keys = job.send("rollouts", None, method="GET").json()["keys"]
+    assert sorted(keys) == [[0, "a", 0], [0, "a", 1], [0, "b", 0], [1, "a", 0]]
+
+
+def test_a_job_of_1_0_sends_no_row_keys_and_gets_them(job) -> None:
+    equal = [rollout(row) | {"hashes": {"row": "h"}} for row in (4, 2)]
+    assert [job.send("rollouts", {"rollouts": [one]}).json()["stored"] for one in (*equal, *equal)] == [1, 1, 0, 0]
+    assert sorted(job.send("rollouts", None, method="GET").json()["keys"]) == [[0, "h", 0], [0, "h#2", 0]]
+
+
 def test_stored_rollouts_can_be_fetched_whole_by_the_next_job(job) -> None:
     job.rollouts((0, 0), (1, 0), (2, 0))
     answer = job.send("rollouts?bodies=true&limit=2&offset=1", None, method="GET")
     found = [Rollout.model_validate_json(line) for line in answer.text.splitlines()]
-    assert [r.key for r in found] == [(1, 0), (2, 0)]
+    assert [(r.row_index, r.attempt) for r in found] == [(1, 0), (2, 0)]
 
 
 def test_a_job_that_was_replaced_is_told_so_and_nothing_of_it_is_kept(job) -> None:

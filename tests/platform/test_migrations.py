@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from alembic.migration import MigrationContext
 from osmosis.errors import Conflict
 from osmosis.platform import tables
 from osmosis.platform.db import HEAD, MIGRATIONS, Database
+from osmosis.platform.services import rollouts
+from osmosis.records.rollout import Rollout
 
 OF_1_0 = Path(__file__).with_name("database_of_1_0.sql")
 """Dumped from a data folder that the migrations of 1.0 made."""
@@ -49,6 +53,48 @@ def test_a_database_of_1_0_goes_on_with_its_rows(older: Database) -> None:
         assert compare_metadata(context, tables.Base.metadata) == []
         assert context.get_current_revision() == HEAD
     assert members(older) == ["u1"]
+
+
+def test_rollouts_of_1_0_get_keys(tmp_path: Path, database_url: str) -> None:
+    """With rows that are equal, more rollouts than are read at once, and one that kept no hash of its row."""
+    db = Database(database_url or f"sqlite:///{tmp_path / 'x.db'}")
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.attributes["engine"] = db.engine
+    command.upgrade(config, "0004")
+    before = sa.MetaData()
+    before.reflect(db.engine)
+    now = datetime(2026, 1, 1)
+    run = {"id": "r1", "workspace_id": "w1", "created_at": now, "updated_at": now, "status": "finished", "name": "n"}
+    rows = [(row, attempt) for row in range(300) for attempt in range(2)]
+    with db.engine.begin() as connection:
+        _insert(connection, before.tables["workspaces"], {"id": "w1", "name": "here", "created_at": now})
+        _insert(connection, before.tables["runs"], run)
+        for row, attempt in reversed(rows):
+            hashes = {"hashes": {"row": "same" if row in (7, 250) else f"hash {row}"}} if row else {}
+            body = json.dumps({"rollout_id": "x", "row_index": row, "attempt": attempt, "status": "success", **hashes})
+            values = {"run_id": "r1", "rollout_id": "x", "row_index": row, "attempt": attempt, "body": body}
+            _insert(connection, before.tables["rollouts"], {**values, "status": "success", "created_at": now})
+    db.migrate()
+    with db.read() as session:
+        made = rollouts.keys(session, "r1")
+        records = [Rollout.model_validate_json(text) for text in rollouts.with_bodies(session, "r1", limit=1000)]
+    keys = {0: "@0", 7: "same", 250: "same#2"}
+    assert made == [(0, keys.get(row, f"hash {row}"), attempt) for row, attempt in rows]
+    assert [record.key for record in records] == made
+    db.close()
+
+
+def _insert(connection: sa.Connection, table: sa.Table, values: dict[str, object]) -> None:
+    """One row, with something in every further column that has to have a value."""
+    for column in table.columns:
+        if column.nullable or column.name in values or column.primary_key:
+            continue
+        if isinstance(column.type, (sa.String, sa.Integer, sa.Float)):
+            values[column.name] = "" if isinstance(column.type, sa.String) else 0
+        else:
+            values[column.name] = {} if isinstance(column.type, sa.JSON) else column.type.python_type()
+    connection.execute(table.insert(), values)
 
 
 @pytest.mark.parametrize("revision", ["0003", "9999"])

@@ -121,7 +121,8 @@ def _check(path: Path) -> dict[str, Any]:
         listed = "" if facts.found == len(issues) else f", the first {len(issues)} of them"
         message = f"{path.name} has {count}{listed}"
         raise DatasetError(message, hint="correct them, then: osmosis dataset validate FILE", issues=issues)
-    return {"path": str(path), "rows": facts.rows, "sha256": file_hash(path), "bytes": path.stat().st_size}
+    size_bytes, warnings = path.stat().st_size, facts.warnings()
+    return {"path": str(path), "rows": facts.rows, "sha256": file_hash(path), "bytes": size_bytes, "warnings": warnings}
 
 
 @app.command("list")
@@ -179,6 +180,8 @@ def validate(file: str = typer.Argument(..., help="The file to check")) -> Opera
     """
     path = current().path(file)
     facts = _check(path)
+    for warning in facts["warnings"]:
+        current().output.warn("DATASET", warning["message"])
     steps = [NextStep("upload it", command=f"osmosis dataset upload {file}")]
     return OperationResult("dataset.validate", f"{file} is a dataset: {facts['rows']} rows", facts, next_steps=steps)
 

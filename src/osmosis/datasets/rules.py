@@ -25,6 +25,8 @@ class Severity(str, Enum):
     """No run can use this row or file."""
     PLATFORM = "platform"
     """Fine for a local run, which warns; a platform refuses the file."""
+    NOTE = "note"
+    """Said, and nothing is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ METADATA = _platform("metadata", "with a column metadata, every row has an objec
 METADATA_EMPTY = _platform("metadata_empty", "no object inside metadata is empty")
 METADATA_TYPE = _platform("metadata_type", "a value inside metadata has the same type in every row")
 METADATA_INT64 = _platform("metadata_int64", "whole numbers inside metadata fit 64 bits")
+
+ID = Rule("id", Severity.NOTE, "a column id names each row: text or a whole number, in every row, and no two alike")
 
 RULES: dict[str, Rule] = {rule.code: rule for rule in list(globals().values()) if isinstance(rule, Rule)}
 
@@ -111,17 +115,16 @@ def normalised(data: object, usual: set[tuple[str, ...]]) -> object:
 
 def error_of(data: object, require_ground_truth: bool = False) -> Fault | None:
     """Why no run can use this normalised row; None when one can."""
-    if isinstance(data, Fault):
-        return data
     if not isinstance(data, dict):
-        return Fault(ROW_TYPE, f"a row must be an object, this is {_kind(data)}")
+        return data if isinstance(data, Fault) else Fault(ROW_TYPE, f"a row must be an object, this is {_kind(data)}")
     prompt = data.get("user_prompt")
     if prompt is None:
         if not data.get("messages") and not isinstance(data.get("metadata"), dict):
             return Fault(NO_PROMPT, "no user_prompt (nor messages, nor metadata)", "user_prompt")
     elif not isinstance(prompt, str) or not prompt or prompt.isspace():
         return Fault(USER_PROMPT, "user_prompt must be text that is not blank", "user_prompt")
-    if not isinstance(data.get("system_prompt"), (str, type(None))):
+    system = data.get("system_prompt")
+    if system is not None and not isinstance(system, str):
         return Fault(SYSTEM_PROMPT, "system_prompt must be text", "system_prompt")
     messages = data.get("messages")
     if messages is not None and not (
@@ -161,9 +164,10 @@ class PlatformRules:
             return (self._other_columns(data),)
         if self._metadata:
             return self._in_metadata(data.get("metadata"), line)
-        if _blank(data.get("user_prompt")):
+        if data.get("user_prompt") is None:  # a blank one is an error
             return (Fault(EMPTY_PROMPT, "no user_prompt", "user_prompt"),)
-        if _blank(data.get(self._truth)):
+        truth = data.get(self._truth)
+        if truth is None or (truth.__class__ is str and _blank(truth)):
             return (Fault(GROUND_TRUTH, f"no {self._truth}", self._truth),)
         return ()
 

@@ -20,8 +20,9 @@ from osmosis.errors import DatasetError
 from osmosis.records.dataset import MIN_ROWS, Row
 from osmosis.records.plan import Selection
 
+from .keys import Repeats, RowKeys, SelectedRows, id_of
 from .reader import Source, count_rows, open_source
-from .rules import ROW_DEPTH, ROWS, Fault, PlatformRules, Rule, Severity, error_of, normalised
+from .rules import ID, ROW_DEPTH, ROWS, RULES, Fault, PlatformRules, Rule, Severity, error_of, normalised
 
 _SHOWN = 20
 _KEPT = 1000
@@ -69,8 +70,12 @@ class DatasetFacts:
     """Rows that no run can use; the first thousand."""
     strict: list[Finding] = field(default_factory=list)
     """What only a platform refuses; the first thousand."""
+    notes: list[Finding] = field(default_factory=list)
+    """What is only said."""
     counts: dict[str, int] = field(default_factory=dict)
     """All findings, by the code of their rule."""
+    by_id: bool = False
+    """Whether the selected rows are known by their column `id`, else by their content."""
     columns: list[str] = field(default_factory=list)
     """Of the first good row."""
     preview: list[dict[str, Any]] = field(default_factory=list)
@@ -78,15 +83,15 @@ class DatasetFacts:
 
     @property
     def found(self) -> int:
-        """All findings, kept or not."""
-        return sum(self.counts.values())
+        """What a platform refuses, kept or not."""
+        return sum(count for code, count in self.counts.items() if RULES[code].severity is not Severity.NOTE)
 
     @property
     def bad_count(self) -> int:
-        return self.found - sum(self.counts[code] for code in {finding.rule.code for finding in self.strict})
+        return sum(count for code, count in self.counts.items() if RULES[code].severity is Severity.ERROR)
 
     def add(self, fault: Fault, index: int | None = None, line: int | None = None) -> None:
-        kept = self.bad if fault.rule.severity is Severity.ERROR else self.strict
+        kept = {Severity.ERROR: self.bad, Severity.PLATFORM: self.strict}.get(fault.rule.severity, self.notes)
         self.counts[fault.rule.code] = self.counts.get(fault.rule.code, 0) + 1
         if len(kept) < _KEPT or self.counts[fault.rule.code] == 1:
             kept.append(Finding(fault.rule, fault.message, index, line, fault.key))
@@ -97,9 +102,9 @@ class DatasetFacts:
         return [finding.to_issue() for finding in ordered[:most]]
 
     def warnings(self) -> list[dict[str, Any]]:
-        """What a local run says and goes on: one for each rule that only a platform insists on, with how often."""
+        """What a local run says and goes on: one for each rule that stops nothing here, with how often."""
         first: dict[str, Finding] = {}
-        for finding in self.strict:
+        for finding in [*self.strict, *self.notes]:
             first.setdefault(finding.rule.code, finding)
         return [
             {"rule": code, "count": self.counts[code], "where": found.where, "message": self._warning(found)}
@@ -107,6 +112,8 @@ class DatasetFacts:
         ]
 
     def _warning(self, finding: Finding) -> str:
+        if finding.rule.severity is Severity.NOTE:
+            return f"{finding} [{finding.rule.code}]"
         count = self.counts[finding.rule.code]
         more = f" (and {count - 1} more like it)" if count > 1 else ""
         return f"a platform would refuse this dataset: {finding}{more} [{finding.rule.code}]"
@@ -129,15 +136,15 @@ def scan_dataset(
     selection: Selection | None = None,
     *,
     require_ground_truth: bool = False,
-    row_hashes: dict[int, str] | None = None,
+    rows: SelectedRows | None = None,
 ) -> DatasetFacts:
     """Checks every selected row. Reads to the end of the file only when the selection does.
 
-    `row_hashes` is filled with the hash of every good row, for whoever compares them. Raises `DatasetError` for a file
-    that cannot be read to the end of the selection, and for a selected row beyond its end.
+    `rows` is filled with every good row, for whoever compares them. Raises `DatasetError` for a file that cannot be
+    read to the end of the selection, and for a selected row beyond its end.
     """
     selection = selection or Selection()
-    scan = _Scan(open_source(path), selection, require_ground_truth, row_hashes)
+    scan = _Scan(open_source(path), selection, require_ground_truth, rows)
     facts = scan.go()
     if scan.ended is not None:
         raise DatasetError(f"{path}: {scan.ended}")
@@ -161,9 +168,18 @@ def check_upload(path: Path, *, preview: int = 0) -> DatasetFacts:
 
 
 def read_rows(
-    path: Path, selection: Selection | None = None, *, skip_bad: bool = False, require_ground_truth: bool = False
+    path: Path,
+    selection: Selection | None = None,
+    *,
+    skip_bad: bool = False,
+    require_ground_truth: bool = False,
+    by_id: bool = False,
 ) -> Iterator[Row]:
-    """The selected rows in file order. A bad row raises `DatasetError`, or is left out with `skip_bad`."""
+    """The selected rows in file order. A bad row raises `DatasetError`, or is left out with `skip_bad`.
+
+    `by_id` is what a scan of the same selection found.
+    """
+    keys = RowKeys(by_id=by_id)
     for index, line, data, _ in _selected(open_source(path), selection or Selection(), _End()):
         fault = error_of(data, require_ground_truth)
         if fault is None:
@@ -172,7 +188,7 @@ def read_rows(
             except RecursionError:
                 fault = Fault(ROW_DEPTH, _TOO_DEEP)
             else:
-                yield Row(index=index, data=data, line=line, content_hash=found)
+                yield Row(index=index, data=data, line=line, content_hash=found, key=keys.of(data, found))
                 continue
         if fault.ends or not skip_bad:
             finding = Finding(fault.rule, fault.message, index, line)
@@ -204,22 +220,25 @@ class _Scan:
         source: Source,
         selection: Selection,
         require_ground_truth: bool = False,
-        row_hashes: dict[int, str] | None = None,
+        rows: SelectedRows | None = None,
         *,
         preview: int = 0,
     ) -> None:
         self.source = source
         self.selection = selection
         self.require_ground_truth = require_ground_truth
-        self.row_hashes = row_hashes
+        self.rows = rows
         self.preview = preview
         self.facts = DatasetFacts()
         self.ended: Finding | None = None
         """What ended the reading before its time."""
+        self._ids: dict[str, int] | None = {}
+        """The index of each id, while the rows so far can be known by them."""
 
     def go(self) -> DatasetFacts:
         facts, end, digest, required = self.facts, _End(), hashlib.sha256(), self.require_ground_truth
-        hashes, selected = self.row_hashes, 0
+        repeats, places = Repeats(), None if self.rows is None else self.rows.places
+        selected = 0
         rules: PlatformRules | None = None
         for index, line, data, raw in _selected(self.source, self.selection, end):
             fault = error_of(data, required)
@@ -237,21 +256,39 @@ class _Scan:
                     self.ended = facts.bad[-1]
                     break
                 continue
+            if self._ids is not None:
+                self._see_id(data, index, line)
             selected += 1
             digest.update(found.encode())
-            if hashes is not None:
-                hashes[index] = found
+            if places is not None:
+                places[repeats.next(found) if found in places else found] = index
             if selected <= self.preview:
                 facts.preview.append(data)
-        facts.selected = selected
+        facts.selected, facts.by_id = selected, bool(self._ids)
+        if self.rows is not None and self._ids:
+            known = self.rows.by_id(self._ids)
+            self.rows.places, self.rows.hashes = known.places, known.hashes
+            del self.rows.at
         facts.rows_hash = digest.hexdigest()
         facts.rows = end.rows
         if end.rows is not None and end.rows < MIN_ROWS:
             facts.add(Fault(ROWS, f"the file has {end.rows} rows; a platform takes at least {MIN_ROWS}", "rows"))
         return facts
 
+    def _see_id(self, data: dict[str, Any], index: int, line: int | None) -> None:
+        assert self._ids is not None
+        found = id_of(data)
+        if found is not None and found not in self._ids:
+            self._ids[found] = index
+            return
+        why = f"id {found!r} is that of row {self._ids[found]}, too" if found else "no id that names the row"
+        self.facts.add(Fault(ID, f"{why}; the rows are told apart by their content instead", "id"), index, line)
+        self._ids = None
+
     def _begin(self, data: dict[str, Any]) -> PlatformRules:
         self.facts.columns = list(data)
+        if "id" not in data and "id" not in self.source.header:
+            self._ids = None
         columns = [name.strip() for name in self.source.header] or list(data)
         rules = PlatformRules(_known(columns), same_columns=not self.source.header)
         for fault in rules.faults:
@@ -285,13 +322,15 @@ def _selected(source: Source, selection: Selection, end: _End) -> Iterator[tuple
         last = max(wanted, default=-1)
     index = -1
     usual: set[tuple[str, ...]] = set()
+    everything = first == 0 and last is None and wanted is None
     for line, data, raw in source.rows():
         index += 1
-        if last is not None and index > last:
-            return
-        skipped = index < first or (wanted is not None and index not in wanted)
-        if skipped and not (isinstance(data, Fault) and data.ends):
-            continue
+        if not everything:
+            if last is not None and index > last:
+                return
+            skipped = index < first or (wanted is not None and index not in wanted)
+            if skipped and not (isinstance(data, Fault) and data.ends):
+                continue
         yield index, line, normalised(data, usual), raw
     end.rows = index + 1
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from osmosis.datasets.keys import RowKeys
 from osmosis.datasets.scan import row_hash
 from osmosis.errors import OsmosisError
 from osmosis.metrics.summary import Summary
@@ -186,10 +187,15 @@ class _Run:
 
     def _owed(self, rows: Iterable[Row]) -> Iterator[Task]:
         only, session = self.options.only, uuid.uuid4().hex[:12]
+        keys = RowKeys()
         for row in rows:
             self.rows_seen += 1
+            if row.key is None:
+                found = row.content_hash or row_hash(row.data)
+                row = row.model_copy(update={"content_hash": found, "key": keys.of(row.data, found)})
+            row_key = row.key or ""
             for attempt in range(self.plan.attempts):
-                key = (row.index, attempt)
+                key = (0, row_key, attempt)
                 if key not in self.done and (only is None or key in only):
                     yield Task(row, attempt, f"{row.index}-{attempt}-{session}")
         self.exhausted = True
@@ -247,6 +253,7 @@ class _Run:
                 await self._score(rollout, task)
         finally:
             self.active.discard(task)
+        rollout.step, rollout.row_key, rollout.row_index = task.step, task.row.key, task.row.index
         if self.options.hashes:
             rollout.hashes = {**self.options.hashes, "row": task.row.content_hash or row_hash(task.row.data)}
         return rollout

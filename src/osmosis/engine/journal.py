@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from osmosis.base.locks import FileLock
 from osmosis.base.redact import Redactor
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.base import utc_now
+from osmosis.records.keys import DerivedKeys, Key
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
@@ -32,38 +33,51 @@ if TYPE_CHECKING:
     from .outcome import Outcome
 
 SCHEMA = 1
-Key = tuple[int, int]
 
 
 class KeySet:
-    """Keys (row, attempt) in little memory: one bit mask per row."""
+    """Keys in little memory: one bit mask of attempts per row (and step)."""
 
     def __init__(self, keys: Iterable[Key] = ()) -> None:
-        self._masks: dict[int, int] = {}
+        self._masks: dict[str | tuple[int, str], int] = {}
         self._size = 0
         for key in keys:
             self.add(key)
 
     def __contains__(self, key: Key) -> bool:
-        return bool(self._masks.get(key[0], 0) >> key[1] & 1)
+        step, row, attempt = key
+        return bool(self._masks.get((step, row) if step else row, 0) >> attempt & 1)
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[Key]:
-        for row, mask in self._masks.items():
+        for slot, mask in self._masks.items():
+            step, row = (0, slot) if isinstance(slot, str) else slot
             for attempt in range(mask.bit_length()):
                 if mask >> attempt & 1:
-                    yield row, attempt
+                    yield step, row, attempt
+
+    @property
+    def rows(self) -> Container[object]:
+        """The row keys of which there is an attempt, outside training."""
+        return self._masks.keys()
 
     def add(self, key: Key) -> bool:
         """False when it was there already."""
-        mask = self._masks.get(key[0], 0)
-        if mask >> key[1] & 1:
+        step, row, attempt = key
+        slot = (step, row) if step else row
+        mask = self._masks.get(slot, 0)
+        if mask >> attempt & 1:
             return False
-        self._masks[key[0]] = mask | 1 << key[1]
+        self._masks[slot] = mask | 1 << attempt
         self._size += 1
         return True
+
+
+def key_of(line: Mapping[str, Any]) -> Key:
+    """Of a stored rollout as `Journal.lines` gives it."""
+    return (line.get("step", 0), line["row_key"], line["attempt"])
 
 
 class Journal:
@@ -144,16 +158,22 @@ class Journal:
         return line
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Every stored rollout as parsed JSON, first come, each key once."""
-        seen = KeySet()
-        for line in self._read(orjson.loads):
+        """Every stored rollout as parsed JSON with its row key, first come, each key once."""
+        return (line for line, _ in self.positions())
+
+    def positions(self) -> Iterator[tuple[dict[str, Any], int]]:
+        """`lines`, each with its offset in the file."""
+        seen, keys = KeySet(), DerivedKeys()
+        for line, offset in self._read(orjson.loads):
             try:
-                new = seen.add((line["row_index"], line["attempt"]))
-            except (KeyError, TypeError):
+                row_hash = (line.get("hashes") or {}).get("row")
+                line["row_key"] = keys.of(line.get("row_key"), line["row_index"], row_hash)
+                new = seen.add(key_of(line))
+            except (AttributeError, KeyError, TypeError):
                 self.damaged += 1
                 continue
             if new:
-                yield line
+                yield line, offset
 
     def outcomes(self, seen: KeySet | None = None) -> Iterator[Outcome]:
         """`lines`, as far as figures and resume need them; each key is added to `seen`."""
@@ -162,16 +182,22 @@ class Journal:
         from .outcome import read_outcome
 
         seen = KeySet() if seen is None else seen
-        for outcome in self._read(read_outcome):
-            if seen.add((outcome.row_index, outcome.attempt)):
+        keys = DerivedKeys()
+        for outcome, _ in self._read(read_outcome):
+            row_key = outcome.row_key
+            if row_key is None:
+                row_key = outcome.row_key = keys.of(None, outcome.row_index, outcome.hashes.get("row"))
+            if seen.add((outcome.step, row_key, outcome.attempt)):
                 yield outcome
 
-    def _read(self, parse: Callable[[bytes], Any]) -> Iterator[Any]:
-        """What `parse` makes of each whole line; the others are counted as damaged."""
+    def _read(self, parse: Callable[[bytes], Any]) -> Iterator[tuple[Any, int]]:
+        """What `parse` makes of each whole line, and where it begins; the others are counted as damaged."""
         if not self.rollouts_path.exists():
             return
         with self.rollouts_path.open("rb") as source:
+            begin = end = 0
             for raw in source:
+                begin, end = end, end + len(raw)
                 try:
                     if not raw.endswith(b"\n"):
                         raise ValueError("torn")
@@ -179,7 +205,7 @@ class Journal:
                 except ValueError:
                     self.damaged += 1
                     continue
-                yield parsed
+                yield parsed, begin
 
     def rollouts(self) -> Iterator[Rollout]:
         """Every stored rollout, in the order in which they finished."""
@@ -198,12 +224,22 @@ class Journal:
         with self.rewriting() as keep, (self.folder / "superseded.jsonl").open("ab") as old:
             for line in self.lines():
                 out: IO[bytes] = keep
-                if (line["row_index"], line["attempt"]) in keys:
+                if key_of(line) in keys:
                     out, dropped = old, dropped + 1
                 out.write(orjson.dumps(line) + b"\n")
             old.flush()
             os.fsync(old.fileno())
         return dropped
+
+    def move(self, rows: Mapping[str, tuple[str, int]]) -> None:
+        """Gives the rollouts of these rows, by their row keys, the keys and places that are theirs now."""
+        seen = KeySet()
+        with self.rewriting() as out:
+            for line in self.lines():
+                if line["row_key"] in rows:
+                    line["row_key"], line["row_index"] = rows[line["row_key"]]
+                if seen.add(key_of(line)):
+                    out.write(orjson.dumps(line) + b"\n")
 
     @contextmanager
     def rewriting(self) -> Iterator[IO[bytes]]:

@@ -35,6 +35,8 @@ class Outcome(msgspec.Struct, gc=False):
     row_index: int
     attempt: int
     status: RolloutStatus
+    step: int = 0
+    row_key: str | None = None
     scores: dict[str, StoredScore] = {}
     failure: StoredFailure | None = None
     usage: StoredUsage = msgspec.field(default_factory=StoredUsage)

@@ -11,50 +11,44 @@ from pathlib import Path
 import orjson
 
 from osmosis.errors import NotFound
+from osmosis.records.keys import Key
 from osmosis.records.rollout import Message, Rollout, RolloutStatus
 
+from .journal import Journal, key_of
 from .task import RolloutFn, Task
 
 
 class RecordedRollouts:
     """Finds a stored rollout by its key; keeps file positions, not rollouts."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path / "rollouts.jsonl" if path.is_dir() else path
+    def __init__(self, folder: Path) -> None:
+        journal = Journal(folder)
+        self.path = journal.rollouts_path
         if not self.path.exists():
-            raise NotFound(f"there are no recorded rollouts at {self.path}", hint="give the name of a run")
-        self.offsets: dict[tuple[int, int], int] = {}
-        offset = 0
-        with self.path.open("rb") as lines:
-            for line in lines:
-                try:
-                    head = orjson.loads(line)
-                    self.offsets.setdefault((head["row_index"], head["attempt"]), offset)
-                except (orjson.JSONDecodeError, KeyError, TypeError):
-                    pass  # a torn line is no rollout
-                offset += len(line)
+            raise NotFound(f"there are no recorded rollouts in {folder}", hint="give the name of a run")
+        self.offsets = {key_of(line): offset for line, offset in journal.positions()}
 
-    def read(self, key: tuple[int, int]) -> Rollout:
+    def read(self, key: Key) -> Rollout:
         """The rollout of this key; `KeyError` when there is none."""
         with self.path.open("rb") as lines:
             lines.seek(self.offsets[key])
             return Rollout.model_validate(orjson.loads(lines.readline()))
 
 
-def conversations(a: Path, b: Path, keys: Iterable[tuple[int, int]]) -> Iterator[tuple[list[Message], list[Message]]]:
-    """What was said in both runs at each of these rollouts; `a` and `b` are folders of runs."""
+def conversations(a: Path, b: Path, pairs: Iterable[tuple[Key, Key]]) -> Iterator[tuple[list[Message], list[Message]]]:
+    """What was said in both runs at each pair of rollouts; `a` and `b` are folders of runs."""
     before, after = RecordedRollouts(a), RecordedRollouts(b)
-    for key in keys:
-        yield before.read(key).messages, after.read(key).messages
+    for key_a, key_b in pairs:
+        yield before.read(key_a).messages, after.read(key_b).messages
 
 
 @asynccontextmanager
-async def recorded(journal_path: Path) -> AsyncIterator[RolloutFn]:
+async def recorded(folder: Path) -> AsyncIterator[RolloutFn]:
     """A `RolloutFn` that answers each task with the recorded rollout, without the scores of score functions.
 
     The reward that the rollout brought itself is kept. A task that was not recorded raises `KeyError`.
     """
-    known = RecordedRollouts(journal_path)
+    known = RecordedRollouts(folder)
 
     async def run(task: Task) -> Rollout:
         rollout = known.read(task.key)

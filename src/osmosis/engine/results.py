@@ -21,7 +21,7 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Interval, Report, ScoreReport
 from osmosis.records.rollout import RolloutStatus
 
-from .journal import Journal, KeySet
+from .journal import Journal
 
 
 def check_output(path: Path) -> None:
@@ -177,21 +177,13 @@ def run_part(line: dict[str, Any]) -> dict[str, Any]:
 def sorted_lines(journal: Journal) -> Iterator[dict[str, Any]]:
     """The stored rollouts by row, then attempt; keeps positions in memory, not rollouts."""
     rows, attempts, offsets = array("q"), array("q"), array("q")
-    seen = KeySet()
     if not journal.rollouts_path.exists():
         return
+    for line, offset in journal.positions():
+        rows.append(line["row_index"])
+        attempts.append(line["attempt"])
+        offsets.append(offset)
     with journal.rollouts_path.open("rb") as source:
-        offset = 0
-        for raw in source:
-            try:
-                head = orjson.loads(raw)
-                if raw.endswith(b"\n") and seen.add((head["row_index"], head["attempt"])):
-                    rows.append(head["row_index"])
-                    attempts.append(head["attempt"])
-                    offsets.append(offset)
-            except (orjson.JSONDecodeError, KeyError, TypeError):
-                pass  # a torn line is no rollout
-            offset += len(raw)
         for i in sorted(range(len(rows)), key=lambda i: (rows[i], attempts[i])):
             source.seek(offsets[i])
             yield orjson.loads(source.readline())

@@ -6,20 +6,23 @@ anything that was paid for.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from osmosis.datasets.keys import Matching, SelectedRows
 from osmosis.errors import Conflict
 from osmosis.metrics.summary import Summary
 from osmosis.records.dataset import Row
+from osmosis.records.keys import Key
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Message, RolloutStatus
 
 from .evaluate import Options, Taken, evaluate
-from .journal import Journal, KeySet
+from .journal import Journal, KeySet, key_of
 from .observer import Observer
 from .recorded import recorded
 from .scoring import Scorer
@@ -45,8 +48,15 @@ class ResumePlan:
     """Never finished."""
     changed: dict[str, int] = field(default_factory=dict)
     """Which input changed, for how many rollouts."""
+    moved: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Stored row keys to the keys and places of now, where the dataset was edited around them."""
     taken: Taken | None = None
     """The figures of everything stored, when all of it is reused: saves reading the journal once more."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether `apply` has something to do."""
+        return bool(self.drifted or len(self.retry) or self.moved)
 
     @property
     def drifted(self) -> bool:
@@ -76,7 +86,7 @@ class ResumePlan:
 
 def plan_resume(
     journal: Journal,
-    row_hashes: Mapping[int, str],
+    rows: SelectedRows,
     plan: EvalPlan,
     hashes: Mapping[str, str],
     *,
@@ -84,28 +94,54 @@ def plan_resume(
 ) -> ResumePlan:
     """Compares what is stored with the inputs of now.
 
-    `row_hashes` are those of the rows selected now. `retry_failed`: categories or phases, empty for all failures.
+    `rows` are those selected now. `retry_failed`: categories or phases, empty for all failures.
     """
     found, taken = ResumePlan(), Taken(Summary(plan, score_names=plan.score_fns))
-    attempts, now = plan.attempts, dict(hashes)
-    for stored in taken.read(journal):
-        row = stored.row_index
-        row_hash = row_hashes.get(row)
-        if row_hash is None or stored.attempt >= attempts:
-            found.gone.add((row, stored.attempt))
-        elif retry_failed is not None and _failed(stored, retry_failed):
-            found.retry.add((row, stored.attempt))
+    match, now = Matching(rows), dict(hashes)
+    for stored, row_key in _matched(taken.read(journal), taken.done, match):
+        if row_key is None or stored.attempt >= plan.attempts:
+            found.gone.add((stored.step, row_key or stored.row_key or "", stored.attempt))
+            continue
+        if retry_failed is not None and _failed(stored, retry_failed):
+            found.retry.add((stored.step, row_key, stored.attempt))
+            continue
+        now["row"] = rows.hash_of(row_key)
+        if stored.hashes == now:
+            found.reuse += 1
         else:
-            now["row"] = row_hash
-            if stored.hashes == now:
-                found.reuse += 1
-            else:
-                _sort(found, stored, now)
-    if not found.drifted and not len(found.retry):
+            _sort(found, (stored.step, row_key, stored.attempt), stored, now)
+    found.moved = match.moved
+    if not found.pending:
         found.taken = taken
     kept = found.reuse + len(found.regrade)
-    found.owed = len(row_hashes) * attempts - kept - len(found.rerun) - len(found.retry)
+    found.owed = len(rows) * plan.attempts - kept - len(found.rerun) - len(found.retry)
     return found
+
+
+def settle(journal: Journal, rows: SelectedRows) -> None:
+    """Puts what is stored under the keys that its rows have in this dataset, where it is not."""
+    match = Matching(rows)
+    done = KeySet()
+    deque(_matched(journal.outcomes(done), done, match), maxlen=0)
+    if match.moved:
+        journal.move(match.moved)
+
+
+def _matched(stored: Iterable[Outcome], done: KeySet, match: Matching) -> Iterator[tuple[Outcome, str | None]]:
+    """Each stored rollout with the key of its row as it is now; None when that row is not selected any more.
+
+    `done` holds the keys of all of them, once they were read.
+    """
+    left = []
+    for one in stored:
+        row_key = match.key_of(one)
+        if row_key is None:
+            left.append(one)
+        else:
+            yield one, row_key
+    match.adopt(left, done.rows)
+    for one in left:
+        yield one, match.key_of(one)
 
 
 @dataclass(slots=True)
@@ -119,24 +155,28 @@ class RegradePlan(ResumePlan):
 
 
 def plan_regrade(
-    journal: Journal, rows: Iterable[Row], row_hashes: Mapping[int, str], *, failed_only: bool = False
+    journal: Journal, rows: Iterable[Row], selected: SelectedRows, *, failed_only: bool = False
 ) -> RegradePlan:
     """Every rollout that ended well; with `failed_only` those that a score is missing of.
 
     A conversation can be scored against an edited row while it still begins as that row does, else it is a `Conflict`.
     """
-    found = RegradePlan()
+    found, match = RegradePlan(), Matching(selected)
+    done = KeySet()
+    keys = {one.row_key: row_key for one, row_key in _matched(journal.outcomes(done), done, match)}
+    found.moved = match.moved
     changed: dict[int, list[list[Message]]] = {}
     for line in journal.lines():
-        row, attempt = line["row_index"], line["attempt"]
+        row = keys[line["row_key"]]
         failed = any(score.get("failure") for score in (line.get("scores") or {}).values())
         if line["status"] != RolloutStatus.SUCCESS.value or (failed_only and not failed):
             found.reuse += 1
             continue
-        found.regrade.add((row, attempt))
+        found.regrade.add((line.get("step", 0), row or line["row_key"], line["attempt"]))
         hashes = line.get("hashes") or {}
-        if hashes.get("row", row_hashes.get(row)) != row_hashes.get(row):
-            changed.setdefault(row, []).append(line["messages"])
+        now = selected.hash_of(row) if row else None
+        if hashes.get("row", now) != now:
+            changed.setdefault(selected.places[row] if row else line["row_index"], []).append(line["messages"])
         found.hashes = {name: value for name, value in hashes.items() if name in ("agent", "sampling")} or found.hashes
     found.edited = sum(map(len, changed.values()))
     _check_openings(journal, changed, rows)
@@ -160,8 +200,8 @@ def _check_openings(journal: Journal, changed: dict[int, list[list[Message]]], r
         )
 
 
-def _sort(found: ResumePlan, stored: Outcome, now: Mapping[str, str]) -> None:
-    then, key = stored.hashes, (stored.row_index, stored.attempt)
+def _sort(found: ResumePlan, key: Key, stored: Outcome, now: Mapping[str, str]) -> None:
+    then = stored.hashes
     differs = [name for name in (*_RERUN, "score") if name in then and name in now and then[name] != now[name]]
     for name in differs:
         found.changed[name] = found.changed.get(name, 0) + 1
@@ -193,6 +233,8 @@ async def apply(
 ) -> None:
     """Grades again what needs only that, and takes out what is to be run again or is not selected any more."""
     journal.lock()
+    if found.moved:
+        journal.move(found.moved)
     if len(found.regrade):
         await regrade(journal, plan, rows, scorers, found.regrade, hashes, observer=observer)
     drop = KeySet([*found.rerun, *found.retry, *found.gone])
@@ -216,7 +258,7 @@ async def regrade(
         left.unlink(missing_ok=True)
     journal.lock()
     free = plan.model_copy(update={"budget": type(plan.budget)(), "adaptive": False})
-    async with recorded(journal.rollouts_path) as read:
+    async with recorded(journal.folder) as read:
         await evaluate(
             free,
             rows,
@@ -237,6 +279,6 @@ async def regrade(
 
 def _merged(journal: Journal, work: Journal, done: KeySet) -> Iterator[dict[str, Any]]:
     for line in journal.lines():
-        if (line["row_index"], line["attempt"]) not in done:
+        if key_of(line) not in done:
             yield line
     yield from work.lines()

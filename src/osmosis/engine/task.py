@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from osmosis.records.dataset import Row
+from osmosis.records.keys import Key, place_key
 from osmosis.records.rollout import Rollout
 
 
@@ -17,13 +18,14 @@ class Task:
     row: Row
     attempt: int
     rollout_id: str
+    step: int = 0
     stage: str = "waiting"
     since: float = field(default_factory=time.monotonic)
     """When the stage began, on the monotonic clock."""
 
     @property
-    def key(self) -> tuple[int, int]:
-        return (self.row.index, self.attempt)
+    def key(self) -> Key:
+        return (self.step, self.row.key or place_key(self.row.index), self.attempt)
 
     def enter(self, stage: str) -> None:
         self.stage = stage

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Collection
 from types import FrameType
 
+from osmosis.records.keys import Key
+
 from .limiter import Limiter
 from .task import Task
 
@@ -39,7 +41,7 @@ class Watchdog:
         self._stuck_s = stuck_s
         self._every_s = min(every_s, stuck_s)
         self._blocked_s = blocked_s
-        self._said: dict[tuple[int, int], float] = {}
+        self._said: dict[Key, float] = {}
         self._beat = time.monotonic()
         self._culprit: str | None = None
         self._stop = threading.Event()

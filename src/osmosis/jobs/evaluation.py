@@ -14,9 +14,11 @@ import uv
 
 from osmosis._version import __version__
 from osmosis.base.wheel import Wheel, build_wheel
-from osmosis.datasets.scan import read_rows
+from osmosis.datasets.keys import SelectedRows
+from osmosis.datasets.scan import read_rows, scan_dataset
 from osmosis.engine.evaluate import Options, evaluate
-from osmosis.engine.journal import Journal
+from osmosis.engine.journal import Journal, key_of
+from osmosis.engine.resume import settle
 from osmosis.errors import Conflict
 from osmosis.llm import Model
 from osmosis.metrics.summary import summarize
@@ -158,9 +160,9 @@ class EvalRun:
         gate = TrainGate(model)
         await gate.start()
         try:
-            await self._agree_with_platform()
+            by_id = await self._agree_with_platform()
             async with server.running(gate, self.plan) as rollout:
-                rows = read_rows(Path(spec.dataset_path), self.plan.selection)
+                rows = read_rows(Path(spec.dataset_path), self.plan.selection, by_id=by_id)
                 self.started_rollouts = True
                 evaluating = asyncio.create_task(
                     evaluate(
@@ -189,9 +191,15 @@ class EvalRun:
                 await asyncio.sleep(JOURNAL_EVERY_S)
         self.journal.open(self.plan)
 
-    async def _agree_with_platform(self) -> None:
-        """Journal and platform hold the same rollouts afterwards."""
+    async def _agree_with_platform(self) -> bool:
+        """Journal and platform hold the same rollouts afterwards. Whether rows are known by their ids is the answer."""
         there = await self.context.reporter.stored()
+        rows = SelectedRows()
+        path = Path(self.context.spec.dataset_path)
+        facts = await asyncio.to_thread(scan_dataset, path, self.plan.selection, rows=rows)
+        by_id = facts.by_id and (not there or any(row_key in rows.places for _, row_key, _ in there))
+        # A run that version 1.0 began goes on as it began: by content.
+        settle(self.journal, rows if by_id or not facts.by_id else rows.by_content())
         here = self.journal.finished()
         if missing_here := there - set(here):
             fetched = 0
@@ -203,11 +211,12 @@ class EvalRun:
             self.context.log.write("rollouts", f"{fetched} finished rollouts were taken from the platform")
         sent = 0
         for line in self.journal.lines():
-            if (line["row_index"], line["attempt"]) not in there:
+            if key_of(line) not in there:
                 self.context.reporter.rollout(orjson.dumps(line))
                 sent += 1
         if len(here):
             self.context.log.write("rollouts", f"going on: {len(here)} are finished, {sent} of them are sent again")
+        return by_id
 
 
 class _Told:

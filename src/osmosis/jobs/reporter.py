@@ -21,6 +21,7 @@ from osmosis.base.backoff import backoff_delay
 from osmosis.base.redact import Redactor
 from osmosis.errors import InternalError, LeaseLost, NetworkError, OsmosisError
 from osmosis.records.base import Record
+from osmosis.records.keys import Key
 from osmosis.records.run import HeartbeatReply, JobResult, LogLine, MetricPoint, Progress
 
 from .job_client import JobClient
@@ -136,10 +137,10 @@ class Reporter:
             return None
         return HeartbeatReply.model_validate(body)
 
-    async def stored(self) -> set[tuple[int, int]]:
-        """The (row_index, attempt) keys the platform has already. Raises what `ended` would hold."""
+    async def stored(self) -> set[Key]:
+        """The keys the platform has already. Raises what `ended` would hold."""
         body = await self._patiently("GET", "rollouts", None)
-        return {(int(row), int(attempt)) for row, attempt in body.get("keys", ())}
+        return {(int(step), str(row_key), int(attempt)) for step, row_key, attempt in body.get("keys", ())}
 
     async def bodies(self) -> AsyncIterator[dict[str, Any]]:
         """The rollouts the platform has, whole, as JSON objects, a page at a time."""

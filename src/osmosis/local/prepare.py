@@ -20,6 +20,7 @@ from typing import Protocol
 from osmosis.base.net import is_loopback
 from osmosis.base.paths import cache_dir
 from osmosis.base.redact import Redactor
+from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import DatasetFacts, read_rows, scan_dataset
 from osmosis.engine.evaluate import Options, evaluate
 from osmosis.engine.identity import digest, plan_hashes, provenance, score_hash
@@ -117,7 +118,7 @@ class Prepared:
 
     def rows(self) -> Iterator[Row]:
         """The selected rows, read anew."""
-        return _rows(self.request.dataset, self.plan)
+        return _rows(self.request.dataset, self.plan, self.facts)
 
     def open_model(self, limiter: Limiter | None = None) -> Model:
         """The plan's model; an adaptive `limiter` hears how calls go."""
@@ -203,7 +204,7 @@ class Prepared:
     ) -> Report:
         resume, plan, journal, request = self.resume, self.plan, self.journal, self.request
         if journal is not None:
-            if resume.drifted or len(resume.retry):
+            if resume.pending:
                 await apply(resume, journal, plan, self.rows(), self.scorers, self.hashes)
             journal.open(plan, facts={"local": request.facts(), "rows": self.facts.selected})
         options = Options(rows=self.facts.selected, dataset_rows=self.facts.rows, hashes=self.hashes, limiter=limiter)
@@ -235,9 +236,9 @@ class Prepared:
         plan, journal = self.plan, self.journal
         if journal is None:
             raise UsageError("a pilot needs a journal: its rollouts are part of the run")
-        indices = [row.index for row in self.rows()]
-        chosen = random.Random(plan.selection.seed).sample(indices, min(size, len(indices)))
-        pilot = replace(options, dataset_rows=None, only=KeySet((index, 0) for index in chosen))
+        keys = [row.key or "" for row in self.rows()]
+        chosen = random.Random(plan.selection.seed).sample(keys, min(size, len(keys)))
+        pilot = replace(options, dataset_rows=None, only=KeySet((0, key, 0) for key in chosen))
         await evaluate(plan, self.rows(), rollout_fn, scorers=self.scorers, journal=journal, stop=stop, options=pilot)
         measured = list(journal.rollouts())
         found = forecast(measured, self.facts.selected * plan.attempts - len(measured), plan.concurrency)
@@ -303,12 +304,12 @@ def _prepare(request: Request) -> Prepared:
         )
     journal = Journal(request.folder) if request.folder is not None else None
     stored = journal is not None and journal.exists
-    row_hashes: dict[int, str] = {}
+    selected = SelectedRows()
     facts = scan_dataset(
         dataset,
         plan.selection,
         require_ground_truth=plan.require_ground_truth,
-        row_hashes=row_hashes if stored else None,
+        rows=selected if stored else None,
     )
     if not plan.skip_bad_rows:
         facts.refuse_bad(dataset)
@@ -328,7 +329,7 @@ def _prepare(request: Request) -> Prepared:
         journal.redactor = redactor
         if stored:
             journal.lock()  # from here on nobody else adds to it
-            resume = plan_resume(journal, row_hashes, plan, hashes, retry_failed=request.retry_failed)
+            resume = plan_resume(journal, selected, plan, hashes, retry_failed=request.retry_failed)
         elif request.must_exist:
             journal.run()
     return Prepared(request, plan, source, scorers, facts, hashes, resume, journal, redactor, key)
@@ -341,13 +342,15 @@ def _prepare_regrade(request: Request) -> Prepared:
     if not plan.score_fns:
         raise UsageError("this run has only its grader's rewards", hint="give --eval-fn module:function")
     scorers = _scorers(request)
-    row_hashes: dict[int, str] = {}
-    facts = scan_dataset(request.dataset, plan.selection, row_hashes=row_hashes)
+    selected = SelectedRows()
+    facts = scan_dataset(request.dataset, plan.selection, rows=selected)
     if not plan.skip_bad_rows:
         facts.refuse_bad(request.dataset)
     redactor = Redactor(declared_secrets(request.secrets, request.environ))
     journal.redactor = redactor
-    resume = plan_regrade(journal, _rows(request.dataset, plan), row_hashes, failed_only=request.regrade == "failed")
+    resume = plan_regrade(
+        journal, _rows(request.dataset, plan, facts), selected, failed_only=request.regrade == "failed"
+    )
     hashes = {**resume.hashes, "score": score_hash(plan.score_fns, request.base_dir, objects=_objects(request))}
     return Prepared(request, plan, None, scorers, facts, hashes, resume, journal, redactor)
 
@@ -375,9 +378,13 @@ def _objects(request: Request) -> dict[str, object]:
     return {**request.functions, **({request.plan.agent: request.agent} if request.agent is not None else {})}
 
 
-def _rows(dataset: Path, plan: EvalPlan) -> Iterator[Row]:
+def _rows(dataset: Path, plan: EvalPlan, facts: DatasetFacts) -> Iterator[Row]:
     return read_rows(
-        dataset, plan.selection, skip_bad=plan.skip_bad_rows, require_ground_truth=plan.require_ground_truth
+        dataset,
+        plan.selection,
+        skip_bad=plan.skip_bad_rows,
+        require_ground_truth=plan.require_ground_truth,
+        by_id=facts.by_id,
     )
 
 

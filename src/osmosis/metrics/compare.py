@@ -11,13 +11,16 @@ from typing import Any
 
 from osmosis.base.stats import mcnemar
 from osmosis.errors import ValidationError
+from osmosis.records.keys import DerivedKeys, Key, place_key
 from osmosis.records.report import Interval
 from osmosis.records.rollout import RolloutStatus
 
 from .counted import Counted
 from .intervals import bootstrap_interval
 
-Key = tuple[int, int]
+Attempt = tuple[str, int]
+"""Row key of run A, attempt."""
+Values = Mapping[Attempt, float | None]
 
 
 @dataclass(slots=True)
@@ -25,13 +28,12 @@ class Flip:
     """One pair that passed on one side only."""
 
     row_index: int
+    """Where the row stands in run B's dataset."""
     attempt: int
     before: float
     after: float
-
-    @property
-    def key(self) -> Key:
-        return (self.row_index, self.attempt)
+    key_a: Key = (0, "", 0)
+    key_b: Key = (0, "", 0)
 
     @property
     def gained(self) -> bool:
@@ -130,14 +132,20 @@ def compare(a: Iterable[Counted], b: Iterable[Counted], *, threshold: float, sco
     """
     before, after = _Side(a), _Side(b)
     name = score or _common_score(list(before.names), list(after.names))
-    values_a, values_b = before.values(name), after.values(name)
-    shared = sorted(key for key, value in values_a.items() if value is not None and values_b.get(key) is not None)
-    differ = {row for row, found in before.rows.items() if after.rows.get(row, found) != found}
-    _check_pairs(shared, differ, name, before)
-    both = [key for key in values_a if key in values_b and (values_a[key], values_b[key]) != (None, None)]
-    scored, zeros = _Paired(shared, values_a, values_b), _Paired(sorted(both), values_a, values_b)
+    row_of = _same_rows(before, after)
+    values_a = before.values(name)
+    values_b = {(row_of.get(row, row), attempt): value for (row, attempt), value in after.values(name).items()}
+    ran = sorted((key for key in values_a if key in values_b), key=lambda key: (before.places[key[0]], key[1]))
+    shared = [key for key in ran if values_a[key] is not None and values_b[key] is not None]
+    b_of = {row_a: row_b for row_b, row_a in row_of.items()}
+    differ = {row for row, key in b_of.items() if len({before.hashes.get(row), after.hashes.get(key), None}) > 2}
+    _check_pairs(shared, row_of, name, before)
+    both = [key for key in ran if (values_a[key], values_b[key]) != (None, None)]
+    scored, zeros = _Paired(shared, values_a, values_b), _Paired(both, values_a, values_b)
     flips = [
-        Flip(*key, *pair) for key, pair in scored.pairs.items() if (pair[0] >= threshold) != (pair[1] >= threshold)
+        Flip(after.places[b_of[row]], attempt, *pair, (0, row, attempt), (0, b_of[row], attempt))
+        for (row, attempt), pair in scored.pairs.items()
+        if (pair[0] >= threshold) != (pair[1] >= threshold)
     ]
     gained = sum(1 for flip in flips if flip.gained)
     pairs = list(scored.pairs.values())
@@ -170,27 +178,50 @@ class _Side:
 
     def __init__(self, rollouts: Iterable[Counted]) -> None:
         self.names: dict[str, None] = {}
-        self.rows: dict[int, str] = {}
-        self._scores: dict[Key, dict[str, float | None]] = {}
+        self.places: dict[str, int] = {}
+        self.hashes: dict[str, str] = {}
+        self._scores: dict[Attempt, dict[str, float | None]] = {}
+        keys = DerivedKeys()
         for rollout in rollouts:
             self.names.update(dict.fromkeys(rollout.scores))
+            content_hash = rollout.hashes.get("row")
+            row = keys.of(rollout.row_key, rollout.row_index, content_hash)
             if rollout.status is RolloutStatus.SKIPPED:
                 continue
-            if "row" in rollout.hashes:
-                self.rows[rollout.row_index] = rollout.hashes["row"]
-            key = (rollout.row_index, rollout.attempt)
+            self.places[row] = rollout.row_index
+            if content_hash is not None:
+                self.hashes[row] = content_hash
+            key = (row, rollout.attempt)
             self._scores[key] = {name: score.value for name, score in rollout.scores.items()}
 
-    def values(self, name: str) -> dict[Key, float | None]:
+    def values(self, name: str) -> dict[Attempt, float | None]:
         return {key: scores.get(name) for key, scores in self._scores.items()}
+
+
+def _same_rows(a: _Side, b: _Side) -> dict[str, str]:
+    """The row keys of `b` to those of `a`: by the key itself, by content, at last by place where no more is known."""
+    found = {row: row for row in b.places if row in a.places}
+    left: dict[str, list[str]] = {}
+    for row, content_hash in a.hashes.items():
+        if row not in found:
+            left.setdefault(content_hash, []).append(row)
+    for row, content_hash in b.hashes.items():
+        if row not in found and left.get(content_hash):
+            found[row] = left[content_hash].pop(0)
+    taken = set(found.values())
+    at = {place: row for row, place in a.places.items() if row not in taken}
+    for row, place in b.places.items():
+        if row not in found and place in at and place_key(place) in (row, at[place]):
+            found[row] = at[place]
+    return found
 
 
 class _Paired:
     """Both values of each pair, a missing one as 0, and the mean of each row on both sides."""
 
-    def __init__(self, keys: Sequence[Key], a: Mapping[Key, float | None], b: Mapping[Key, float | None]) -> None:
+    def __init__(self, keys: Sequence[Attempt], a: Values, b: Values) -> None:
         self.pairs = {key: (a[key] or 0.0, b[key] or 0.0) for key in keys}
-        by_row: dict[int, list[tuple[float, float]]] = {}
+        by_row: dict[str, list[tuple[float, float]]] = {}
         for (row, _), pair in self.pairs.items():
             by_row.setdefault(row, []).append(pair)
         self.rows = {row: (_mean([x for x, _ in found]), _mean([y for _, y in found])) for row, found in by_row.items()}
@@ -201,20 +232,17 @@ class _Paired:
         return bootstrap_interval([y - x for x, y in self.rows.values()])
 
 
-def _check_pairs(shared: list[Key], differ: set[int], name: str, a: _Side) -> None:
+def _check_pairs(shared: list[Attempt], row_of: Mapping[str, str], name: str, a: _Side) -> None:
+    if not row_of:
+        raise ValidationError("the two runs share no row", hint="compare runs over the same dataset")
     if not shared:
         raise ValidationError(
             f"the two runs have no pair with the score {name!r}",
             hint=f"compare runs over the same rows and attempts; scores: {', '.join(a.names) or 'none'}",
         )
-    if all(row in differ for row, _ in shared):
-        raise ValidationError(
-            "the two runs share no row: the datasets have other rows at the same places",
-            hint="compare runs over the same dataset",
-        )
 
 
-def _scored(values: Mapping[Key, float | None]) -> int:
+def _scored(values: Values) -> int:
     return sum(1 for value in values.values() if value is not None)
 
 

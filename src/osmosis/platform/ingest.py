@@ -211,6 +211,8 @@ def _take_over(platform: Platform, work: Work, target: Path, size: int, sha256: 
         dataset.size, dataset.format = size, work.format
         dataset.row_count, dataset.sha256, dataset.preview = facts.rows, sha256, [_shown(row) for row in facts.preview]
         dataset.updated_at = utc_now()
+        for warning in facts.warnings():
+            datasets.log(session, dataset.id, "warning", "validation", warning["message"], warning)
         datasets.log(session, dataset.id, "info", "validation", f"{facts.rows} rows, {size} bytes, sha256 {sha256}")
 
 

@@ -25,6 +25,8 @@ class Row(Record):
     """One-based line in the file, for messages."""
     content_hash: str | None = None
     """Of `data`, as `datasets.scan.row_hash` makes it; None when nobody has made it yet."""
+    key: str | None = None
+    """Which row it is, wherever it stands (`records.keys`); None when nobody has given it one yet."""
 
     @property
     def ground_truth(self) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from .base import Record, utc_now
+from .keys import Key, place_key
 
 Message = dict[str, Any]
 """One chat message in the OpenAI shape (`role`, `content`, `tool_calls`, `tool_call_id`, ...)."""
@@ -130,13 +131,17 @@ class RolloutStatus(str, Enum):
 
 
 class Rollout(Record):
-    """One attempt at one row. The key is (`row_index`, `attempt`)."""
+    """One attempt at one row. Its key within a run is (`step`, `row_key`, `attempt`)."""
 
     rollout_id: str
     row_index: int
-    """Zero-based index in the dataset file."""
+    """Zero-based index in the dataset file: where the row stood, for people."""
     attempt: int
     """Zero-based; pass@k draws from the attempts of one row."""
+    step: int = 0
+    """Of a training run; 0 elsewhere."""
+    row_key: str | None = None
+    """Which row it is, wherever it stands (`records.keys`); None in what version 1.0 wrote."""
     status: RolloutStatus
     messages: list[Message] = Field(default_factory=list)
     """The whole conversation, tool calls and results included."""
@@ -159,7 +164,12 @@ class Rollout(Record):
     """What the result depends on: `agent`, `row`, `sampling`, `score`; resume compares them."""
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> Key:
+        return (self.step, self.row_key or place_key(self.row_index), self.attempt)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Row index and attempt: how people and pages ask for it."""
         return (self.row_index, self.attempt)
 
     def value(self, name: str) -> float | None:

@@ -108,7 +108,7 @@ class JobResult(Record):
 
 
 class RolloutBatch(Record):
-    """Finished rollouts, in one message; storing is idempotent by (row_index, attempt)."""
+    """Finished rollouts, in one message; storing is idempotent by their keys."""
 
     rollouts: list[Rollout]
 

@@ -67,16 +67,16 @@ class FakeJob:
         return 0
 
     def work(self) -> None:
-        done = {(rollout.row_index, rollout.attempt) for rollout in self.rollouts()}
+        done = {rollout.key for rollout in self.rollouts()}
         self.post("rollouts", RolloutBatch(rollouts=list(self.rollouts())))
         stored = {tuple(key) for key in self.request("GET", "rollouts", None)["keys"]}
         attempts = getattr(getattr(self.spec.config, "evaluation", None), "n", 1)
         for row in self.spec.rows:
             for attempt in range(attempts):
-                if (row, attempt) in done or (row, attempt) in stored:
+                rollout = _rollout(row, attempt)
+                if rollout.key in done or rollout.key in stored:
                     continue
                 self.heartbeat()
-                rollout = _rollout(row, attempt)
                 with self.journal.open("ab") as file:
                     file.write(rollout.to_line())
                 self.post("rollouts", RolloutBatch(rollouts=[rollout]))
@@ -173,6 +173,7 @@ def _rollout(row: int, attempt: int) -> Rollout:
     return Rollout(
         rollout_id=f"fake-{row}-{attempt}",
         row_index=row,
+        row_key=f"row-{row}",
         attempt=attempt,
         status=RolloutStatus.SUCCESS,
         messages=[{"role": "user", "content": f"row {row}"}, {"role": "assistant", "content": "done"}],

@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from osmosis.errors import LeaseLost
+from osmosis.records.keys import Key
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import JobResult, LogLine, MetricPoint, Progress, RolloutBatch
 
@@ -25,9 +26,9 @@ class FakeJobApi:
     run_id: str
     token: str
     url: str = ""
-    rollouts: dict[tuple[int, int], Rollout] = field(default_factory=dict)
+    rollouts: dict[Key, Rollout] = field(default_factory=dict)
     received: list[tuple[int, int]] = field(default_factory=list)
-    """Keys in the order they came, repeated ones too."""
+    """(row index, attempt) in the order they came, repeated ones too."""
     batches: list[int] = field(default_factory=list)
     heartbeats: list[Progress] = field(default_factory=list)
     logs: list[LogLine] = field(default_factory=list)
@@ -49,6 +50,10 @@ class FakeJobApi:
     """Answer 413 to larger batches."""
     late_writes: int = 0
     """Writes refused because the lease was lost."""
+
+    def at(self, row_index: int, attempt: int) -> Rollout:
+        """The rollout of this place; `KeyError` when there is none."""
+        return {one.place: one for one in self.rollouts.values()}[(row_index, attempt)]
 
     def text(self) -> str:
         return "\n".join(self.raw)
@@ -126,7 +131,7 @@ def _store(api: FakeJobApi) -> Handler:
             return web.json_response({"error": "too large"}, status=413)
         api.batches.append(len(batch))
         for rollout in batch:
-            api.received.append(rollout.key)
+            api.received.append(rollout.place)
             api.rollouts.setdefault(rollout.key, rollout)
         return web.json_response({"stored": len(batch)})
 

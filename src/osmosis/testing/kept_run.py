@@ -77,12 +77,12 @@ class KeptRun:
 
     def rollout(self, row_index: int, attempt: int) -> str:
         for rollout in self.kept:
-            if rollout.key == (row_index, attempt):
+            if rollout.place == (row_index, attempt):
                 return rollout.to_line().decode()
         raise NotFound(f"no rollout of row {row_index}, attempt {attempt} in this run")
 
     def neighbours(self, row_index: int, attempt: int) -> Neighbours:
-        keys = sorted(rollout.key for rollout in self.kept)
+        keys = sorted(rollout.place for rollout in self.kept)
         unscored = sorted((row.row_index, row.attempt) for row in self._rows() if row.reward is None)
         here = (row_index, attempt)
         return Neighbours(

@@ -98,7 +98,7 @@ def test_a_changed_run_is_replaced_only_when_asked(run: Run, tmp_path: Path) -> 
 def test_a_run_that_is_not_over_stays_here(run: Run, tmp_path: Path) -> None:
     assert run(*EVAL.split(), "--name", "third").code == 0
     folder = tmp_path / ".osmosis" / "runs" / "third"
-    Journal(folder).drop(KeySet([(0, 0)]))
+    Journal(folder).drop(KeySet([next(Journal(folder).rollouts()).key]))
     taken_up = run("eval", "upload", "third")
     assert taken_up.error["code"] == "CONFLICT"
     assert "eval resume third" in taken_up.error["details"]["hint"]

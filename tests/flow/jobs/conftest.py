@@ -164,7 +164,7 @@ class Desk:
 
     @property
     def keys(self) -> list[tuple[int, int]]:
-        return sorted(self.api.rollouts)
+        return sorted((one.row_index, one.attempt) for one in self.api.rollouts.values())
 
     @property
     def owed(self) -> list[tuple[int, int]]:

@@ -125,7 +125,7 @@ async def test_a_rollout_that_kills_the_server_fails_alone(desk: Desk) -> None:
     assert await desk.run(desk.write(desk.commit(main=main))) == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
     assert len(desk.api.rollouts) == 24
-    failed = {key: r.failure for key, r in desk.api.rollouts.items() if r.failure is not None}
+    failed = {(r.row_index, r.attempt): r.failure for r in desk.api.rollouts.values() if r.failure is not None}
     assert set(failed) == {(5, 0), (5, 1)}
     assert {f.category for f in failed.values() if f} == {Category.SERVER_DIED}
     assert "the server ended with exit code 7" in desk.log

@@ -61,7 +61,7 @@ async def test_it_runs_to_the_end_with_rewards(desk: Desk) -> None:
     report = desk.result.report
     assert report is not None
     assert report.completed == 12
-    assert report.primary is not None, desk.api.rollouts[(0, 0)]
+    assert report.primary is not None, desk.api.at(0, 0)
     assert report.primary.scored == 12, report.failures
     assert report.primary.pass_rate is not None
     assert 0 < report.primary.pass_rate < 1

@@ -29,7 +29,7 @@ async def test_a_run_from_commit_to_report(desk: Desk, main: str) -> None:
     assert report.primary.pass_rate is not None
     assert 0 < report.primary.pass_rate < 1
     assert desk.keys == desk.owed
-    whole = desk.api.rollouts[(0, 0)]
+    whole = desk.api.at(0, 0)
     assert [message["role"] for message in whole.messages][:2] == ["user", "assistant"]
     assert whole.usage.total_tokens > 0
     passed = sum(1 for r in desk.api.rollouts.values() if r.value("reward") == 1.0)
@@ -105,8 +105,8 @@ async def test_what_the_platform_has_is_not_run_again_in_a_fresh_work_folder(des
     assert await desk.run(job) == 0
     first = desk.result.report
     shutil.rmtree(desk.folder / "work")
-    for key in [(0, 0), (3, 1)]:
-        del desk.api.rollouts[key]  # as a retry drops what failed
+    for place in [(0, 0), (3, 1)]:
+        del desk.api.rollouts[desk.api.at(*place).key]  # as a retry drops what failed
     desk.api.result = None
     assert await desk.run(job) == 0
     assert executions(desk) == 2
@@ -119,10 +119,10 @@ async def test_what_the_platform_has_is_not_run_again_in_a_fresh_work_folder(des
 async def test_what_the_platform_lacks_is_sent_again(desk: Desk) -> None:
     job = desk.write(desk.commit(main=with_before(COUNTED)))
     assert await desk.run(job) == 0
-    lost = desk.api.rollouts.pop((2, 0))
+    lost = desk.api.rollouts.pop(desk.api.at(2, 0).key)
     assert await desk.run(job) == 0
     assert executions(desk) == 12
-    assert desk.api.rollouts[(2, 0)] == lost
+    assert desk.api.at(2, 0) == lost
 
 
 async def test_a_stop_lets_what_is_in_flight_finish(desk: Desk) -> None:
@@ -200,7 +200,7 @@ async def test_secrets_reach_the_rollout_and_nothing_else(desk: Desk) -> None:
     fails = "raise RuntimeError(f'{names} refused ' + os.environ['SEARCH_KEY'])"
     assert await desk.run(desk.write(desk.commit(main=with_before(seen, leak, fails)))) == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
-    said = desk.api.rollouts[(0, 0)].failure
+    said = desk.api.at(0, 0).failure
     assert said is not None
     assert (said.phase, said.category) == (Phase.AGENT, Category.AGENT_ERROR)
     assert "['MODE', 'SEARCH_KEY'] refused [redacted]" in said.message

@@ -15,7 +15,8 @@ from osmosis.testing.waiting import until
 async def test_every_row_and_attempt_once(run, make_plan, make_rows, tmp_path):
     journal = Journal(tmp_path / "j")
     report = await run(make_plan(attempts=3), make_rows(20), journal=journal)
-    assert sorted(journal.finished()) == [(r, a) for r in range(20) for a in range(3)]
+    assert sorted((r.row_index, r.attempt) for r in journal.rollouts()) == [(r, a) for r in range(20) for a in range(3)]
+    assert len(journal.finished()) == 60
     assert (report.completed, report.total, report.rows) == (60, 60, 20)
     assert 0 < report.primary.mean < 1
     assert journal.report() == report
@@ -137,8 +138,20 @@ async def test_a_time_limit_for_the_whole_run(run, make_plan, make_rows, tmp_pat
 
 async def test_only_some_keys(run, make_plan, make_rows, tmp_path):
     journal = Journal(tmp_path / "j")
-    await run(make_plan(attempts=2), make_rows(5), journal=journal, options=Options(only=KeySet([(1, 0), (3, 1)])))
-    assert sorted(journal.finished()) == [(1, 0), (3, 1)]
+    rows = [row.model_copy(update={"key": f"row {row.index}"}) for row in make_rows(5)]
+    only = KeySet([(0, "row 1", 0), (0, "row 3", 1)])
+    await run(make_plan(attempts=2), rows, journal=journal, options=Options(only=only))
+    assert sorted(journal.finished()) == sorted(only)
+
+
+async def test_equal_rows_are_told_apart_and_nobodys_row_is_changed(run, make_plan, make_rows, tmp_path):
+    journal, rows = Journal(tmp_path / "j"), [*make_rows(1), *make_rows(1)]
+    rows[1].index = 1
+    await run(make_plan(), rows, journal=journal)
+    first, second = sorted(journal.rollouts(), key=lambda rollout: rollout.row_index)
+    assert first.row_key == first.hashes["row"] == second.hashes["row"]
+    assert second.row_key == f"{first.row_key}#2"
+    assert [row.key for row in rows] == [None, None]
 
 
 async def test_a_rollout_function_that_raises_costs_its_rollout_only(make_plan, make_rows):

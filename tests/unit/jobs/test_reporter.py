@@ -46,13 +46,13 @@ async def test_everything_arrives_in_order_and_before_the_result() -> None:
         assert api.metrics[0].value == 0.5
         assert api.result is not None
         assert api.raw[-1] == api.result.model_dump_json(exclude_none=True)
-        assert await speaking.stored() == {(row, 0) for row in range(250)}
+        assert await speaking.stored() == {(0, f"@{row}", 0) for row in range(250)}
 
 
 async def test_a_rollout_is_sent_without_asking() -> None:
     async with job_api() as api, reporter(api) as speaking:
         speaking.rollout(rollout(7))
-        await until(lambda: (7, 0) in api.rollouts)
+        await until(lambda: (7, 0) in api.received)
 
 
 async def test_heartbeats_carry_progress_and_bring_the_stop() -> None:
@@ -158,7 +158,7 @@ async def test_no_secret_leaves_in_any_form_of_message() -> None:
         await speaking.heartbeat(Progress(stage=Stage.ROLLOUTS))
         await speaking.finish(JobResult(status=RunStatus.FINISHED, report=_report()))
         assert "quoted" not in api.text()
-        assert api.rollouts[(0, 0)].messages[0]["content"] == "the key is [redacted]"
+        assert api.at(0, 0).messages[0]["content"] == "the key is [redacted]"
 
 
 def _report() -> Report:

@@ -77,9 +77,39 @@ def test_rows_that_are_others_are_no_pairs_in_silence():
     values = {(r, 0): 1.0 for r in range(6)}
     a = scored(values)
     assert compare(a, scored(values), threshold=1.0).rows_differ == 0
-    assert compare(a, scored(values, edited=(1, 4)), threshold=1.0).to_dict()["rows_differ"] == 2
+    found = compare(a, scored(values, edited=(1, 4)), threshold=1.0)
+    assert (found.pairs, found.only_a, found.only_b, found.rows_differ) == (4, 2, 2, 0)
     with pytest.raises(ValidationError, match="share no row"):
         compare(a, scored(values, edited=range(6)), threshold=1.0)
+
+
+def test_a_row_that_is_known_by_its_id_is_a_pair_and_said_to_be_edited():
+    values = {(r, 0): float(r % 2) for r in range(6)}
+
+    def known(edited=()):
+        return [r.model_copy(update={"row_key": f"q{r.row_index}"}) for r in scored(values, edited=edited)]
+
+    found = compare(known(), known(edited=(1, 4)), threshold=1.0)
+    assert (found.pairs, found.rows_differ) == (6, 2)
+
+
+def test_rows_are_paired_by_what_they_are_wherever_they_stand():
+    before = {(r, 0): float(r % 2) for r in range(6)}
+    a, b = scored(before), scored(before)
+    for rollout in b:  # a row was put in at the top
+        rollout.row_index += 1
+    b.append(b[0].model_copy(update={"row_index": 0, "hashes": {"row": "new"}}))
+    found = compare(a, b, threshold=1.0)
+    assert (found.pairs, found.only_a, found.only_b, found.flips) == (6, 0, 1, [])
+    by_id = [r.model_copy(update={"row_key": f"q{r.row_index}"}) for r in b]
+    assert compare(a, by_id, threshold=1.0).pairs == 6
+
+
+def test_runs_that_kept_no_hashes_are_paired_by_place():
+    values = {(r, a): 1.0 for r in range(3) for a in range(2)}
+    bare = [r.model_copy(update={"hashes": {}}) for r in scored(values)]
+    assert compare(bare, scored(values), threshold=1.0).pairs == 6
+    assert compare(scored(values), bare, threshold=1.0).pairs == 6
 
 
 def test_runs_without_a_common_score_cannot_be_compared():

@@ -31,7 +31,7 @@ def test_a_rollout_survives_a_journal_line() -> None:
     again = Rollout.model_validate_json(line)
     assert again == rollout
     assert again.value("broken") is None
-    assert again.key == (3, 1)
+    assert again.key == (0, "@3", 1)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -162,7 +162,7 @@ def _batch(ctx: AppContext, prepared: Prepared, label: str, flags: TestFlags, ta
 
 def results_of(rollouts: list[Rollout]) -> dict[str, Any]:
     """The results document: a summary, then one entry per row in file order."""
-    ordered = sorted(rollouts, key=lambda rollout: rollout.key)
+    ordered = sorted(rollouts, key=lambda rollout: rollout.place)
     passed = sum(rollout.failure is None for rollout in ordered)
     return {
         "summary": {

@@ -1,4 +1,4 @@
-"""`osmosis eval compare A B`: two local runs, paired by row and attempt."""
+"""`osmosis eval compare A B`: two local runs, paired by row, wherever it stands, and attempt."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def compare(
     worse = found.regressed(margin)
     # Lost ones first: they are what a reader looks for.
     shown = sorted(found.flips, key=lambda flip: flip.gained)[: max(0, flips)]
-    said = conversations(first.folder, second.folder, [flip.key for flip in shown])
+    said = conversations(first.folder, second.folder, [(flip.key_a, flip.key_b) for flip in shown])
     talks = [
         {**flip.to_dict(), "transcript_a": before, "transcript_b": after}
         for flip, (before, after) in zip(shown, said, strict=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from osmosis.base.redact import Redactor
+from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import row_hash
 from osmosis.errors import ValidationError
 from osmosis.records.dataset import Row
@@ -150,6 +151,8 @@ async def run_rubric(
     try:
         if resume:
             found = _compared(job, journal)
+            if found.moved:
+                journal.move(found.moved)
             journal.drop(KeySet([*found.rerun, *found.retry]))
         else:
             for left in (journal.run_path, journal.rollouts_path, journal.report_path):
@@ -175,11 +178,11 @@ async def run_rubric(
 
 def stored_runs(job: RubricJob, journal: Journal) -> list[RubricRun]:
     """The judgements in this journal that belong to the job, in order of record and run."""
-    records = {record.index: record for record in job.records}
+    records, rows = {record.index - 1: record for record in job.records}, _selected(job)
     found = [
-        _run_of(rollout, records[rollout.row_index + 1])
+        _run_of(rollout, records[rows.places[rollout.row_key or ""]])
         for rollout in journal.rollouts()
-        if rollout.row_index + 1 in records and rollout.attempt < job.number
+        if rollout.row_key in rows.places and rollout.attempt < job.number
     ]
     return sorted(found, key=lambda run: (run.record_index, run.run_index))
 
@@ -254,9 +257,12 @@ class _Told(Silent):
             self._on_run(_run_of(rollout, self._records[rollout.row_index + 1]))
 
 
+def _selected(job: RubricJob) -> SelectedRows:
+    return SelectedRows.of((row.index, row_hash(row.data)) for row in job.rows())
+
+
 def _compared(job: RubricJob, journal: Journal) -> ResumePlan:
-    hashes = {row.index: row_hash(row.data) for row in job.rows()}
-    return plan_resume(journal, hashes, job.plan(), job.hashes(), retry_failed=())
+    return plan_resume(journal, _selected(job), job.plan(), job.hashes(), retry_failed=())
 
 
 def _run_of(rollout: Rollout, record: RubricRecord) -> RubricRun:

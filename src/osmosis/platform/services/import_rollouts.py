@@ -16,6 +16,7 @@ from pydantic import ValidationError as PydanticError
 
 from osmosis.errors import ValidationError
 from osmosis.records.base import Record
+from osmosis.records.keys import DerivedKeys, Key
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Score, Usage
 from osmosis.records.wire import check_rollout_id
 
@@ -41,11 +42,12 @@ class IndexRow(Record):
 
 
 def read_all(find: Find) -> Iterator[Rollout]:
-    """Every rollout of the index, each (row, attempt) once. ValidationError names file and line."""
+    """Every rollout of the index, each place and each key once. ValidationError names file and line."""
     index = find(INDEX)
     if index is None:
         raise ValidationError(f"the run has no {INDEX}")
     seen: set[tuple[int, int]] = set()
+    keys, known = DerivedKeys(), set[Key]()
     with index.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -54,7 +56,12 @@ def read_all(find: Find) -> Iterator[Rollout]:
             if (row.row_index, row.run_index) in seen:
                 raise ValidationError(f"{INDEX} line {number}: row {row.row_index}, run {row.run_index} stands twice")
             seen.add((row.row_index, row.run_index))
-            yield _rollout(row, find)
+            rollout = _rollout(row, find)
+            rollout.row_key = keys.of(rollout.row_key, rollout.row_index, rollout.hashes.get("row"))
+            if rollout.key in known:
+                raise ValidationError(f"{INDEX} line {number}: row {rollout.row_key!r} stands twice at other places")
+            known.add(rollout.key)
+            yield rollout
 
 
 def _index_row(line: bytes, number: int) -> IndexRow:
@@ -86,7 +93,8 @@ def _rollout(row: IndexRow, find: Find) -> Rollout:
         rollout = Rollout.model_validate(document)
     except (ValueError, TypeError, AttributeError) as error:
         raise ValidationError(f"{name} cannot be read: {error}") from error
-    if (rollout.key, rollout.rollout_id) != ((row.row_index, row.run_index), row.rollout_id):
+    said = (row.row_index, row.run_index, row.rollout_id)
+    if (rollout.row_index, rollout.attempt, rollout.rollout_id) != said:
         raise ValidationError(f"{name} is of another rollout than {INDEX} says")
     return rollout
 

@@ -1,7 +1,7 @@
 """Rollouts of a run: stored once each, listed, read back.
 
-The unique key (run, row, attempt) decides: what a job sends twice, or two jobs send, counts once. The record is
-kept as text and returned as it came.
+The unique key (run, step, row key, attempt) decides: what a job sends twice, or two jobs send, counts once. The record
+is kept as text and returned as it came.
 """
 
 from __future__ import annotations
@@ -18,22 +18,34 @@ from osmosis.errors import NotFound, ValidationError
 from osmosis.records.base import utc_now
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.run_bodies import RolloutRow
+from osmosis.records.keys import DerivedKeys, Key
 from osmosis.records.rollout import Rollout, RolloutStatus
 
 from .. import tables
 
-KEY = ["run_id", "row_index", "attempt"]
+KEY = ["run_id", "step", "row_key", "attempt"]
 ROWS = re.compile(r"^\d+(-\d+)?$")
 
 
 def store(session: Session, run_id: str, rollouts: Iterable[Rollout]) -> int:
     """Keep what is not there yet; how many that were is the answer."""
-    values = [_values(run_id, rollout) for rollout in rollouts]
+    values = [_values(run_id, rollout) for rollout in _keyed(session, run_id, list(rollouts))]
     if not values:
         return 0
     dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
     insert = dialect.insert(tables.Rollout).on_conflict_do_nothing(index_elements=KEY).returning(tables.Rollout.id)
     return len(list(session.execute(insert, values)))
+
+
+def _keyed(session: Session, run_id: str, given: list[Rollout]) -> list[Rollout]:
+    """With row keys, also for a job of version 1.0, which sends none."""
+    bare = [rollout for rollout in given if rollout.row_key is None]
+    if bare:
+        rows = sa.select(tables.Rollout.row_index, tables.Rollout.row_key).where(tables.Rollout.run_id == run_id)
+        keys = DerivedKeys({row_index: row_key for row_index, row_key in session.execute(rows.distinct())})
+        for rollout in bare:
+            rollout.row_key = keys.of(None, rollout.row_index, rollout.hashes.get("row"))
+    return given
 
 
 def _values(run_id: str, rollout: Rollout) -> dict[str, Any]:
@@ -42,6 +54,8 @@ def _values(run_id: str, rollout: Rollout) -> dict[str, Any]:
         "run_id": run_id,
         "rollout_id": rollout.rollout_id,
         "row_index": rollout.row_index,
+        "step": rollout.step,
+        "row_key": rollout.row_key,
         "attempt": rollout.attempt,
         "status": rollout.status.value,
         "reward": reward_of(rollout),
@@ -66,10 +80,11 @@ def _category(rollout: Rollout) -> str | None:
     return failed.category.value if failed else None
 
 
-def keys(session: Session, run_id: str) -> list[list[int]]:
-    """`[row_index, attempt]` of everything stored."""
-    query = sa.select(tables.Rollout.row_index, tables.Rollout.attempt).where(tables.Rollout.run_id == run_id)
-    return [[row, attempt] for row, attempt in session.execute(query.order_by(*_order()))]
+def keys(session: Session, run_id: str) -> list[Key]:
+    """Of everything stored."""
+    query = sa.select(tables.Rollout.step, tables.Rollout.row_key, tables.Rollout.attempt)
+    found = session.execute(query.where(tables.Rollout.run_id == run_id).order_by(*_order()))
+    return [(step, row_key, attempt) for step, row_key, attempt in found]
 
 
 def _order() -> tuple[Any, Any]:

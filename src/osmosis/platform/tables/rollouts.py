@@ -16,12 +16,20 @@ class Rollout(Base):
     """One attempt at one row of a run. The unique key makes every rollout count once."""
 
     __tablename__ = "rollouts"
-    __table_args__ = (sa.UniqueConstraint("run_id", "row_index", "attempt"),)
+    __table_args__ = (
+        sa.UniqueConstraint("run_id", "step", "row_key", "attempt"),
+        sa.Index("ix_rollouts_run_id_row_index_attempt", "run_id", "row_index", "attempt"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[str] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
     rollout_id: Mapped[str]
     row_index: Mapped[int]
+    """Where the row stood in the dataset: by this and the attempt, people and clients ask for a rollout."""
+    step: Mapped[int] = mapped_column(default=0)
+    """Of a training run; 0 elsewhere."""
+    row_key: Mapped[str]
+    """records.keys: which row it is, wherever it stands."""
     attempt: Mapped[int]
     status: Mapped[str]
     """records.rollout.RolloutStatus."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..keys import Key
 from ..run import LogLine, MetricPoint
 from .body import Body, Request
 
@@ -17,8 +18,8 @@ class JobMetrics(Request):
 class StoredKeys(Body):
     """The rollouts a platform has of a run."""
 
-    keys: list[list[int]]
-    """`[row_index, attempt]` each."""
+    keys: list[Key]
+    """`[step, row_key, attempt]` each."""
 
 
 class StoredCount(Body):
