@@ -43,7 +43,7 @@ class OpenAICompatibleModel(RetryingModel):
         headers = {"content-type": "application/json"}
         if api_key:
             headers["authorization"] = f"Bearer {api_key.strip()}"
-        self._wire = open_wire(self._url, headers, timeout_s=timeout_s, loopback=local)
+        self._wire = open_wire(self._url, headers, timeout_s=timeout_s, direct=local)
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._price: Price | None = price_of(spec, local=local)
 

@@ -60,15 +60,18 @@ class Pool:
 
 
 def open_wire(
-    url: str, headers: dict[str, str], *, timeout_s: float | None, loopback: bool, pool: Pool | None = None
+    url: str, headers: dict[str, str], *, timeout_s: float | None, direct: bool, pool: Pool | None = None
 ) -> Wire:
-    """The cheapest wire that can reach this URL; over the connections of `pool` when there is one."""
+    """The cheapest wire that can reach this URL; over the connections of `pool` when there is one.
+
+    `direct` asks no proxy that the environment names.
+    """
     parts = urlsplit(url)
-    if parts.scheme == "http" and not parts.username and (loopback or not _proxied(parts.hostname or "")):
+    if parts.scheme == "http" and not parts.username and (direct or not _proxied(parts.hostname or "")):
         return PlainWire(url, headers, timeout_s=timeout_s, pool=pool)
     from .wire_aiohttp import AiohttpWire
 
-    return AiohttpWire(url, headers, timeout_s=timeout_s, trust_env=not loopback, pool=pool)
+    return AiohttpWire(url, headers, timeout_s=timeout_s, trust_env=not direct, pool=pool)
 
 
 def _proxied(host: str) -> bool:

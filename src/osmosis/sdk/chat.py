@@ -97,7 +97,7 @@ class _Endpoint(RetryingModel):
         if api_key:
             headers["authorization"] = f"Bearer {api_key}"
         # Reached directly, past any proxy, as the callbacks of the same rollout are.
-        self._wire = open_wire(url, headers, timeout_s=timeout_s, loopback=True, pool=pool)
+        self._wire = open_wire(url, headers, timeout_s=timeout_s, direct=True, pool=pool)
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._limit = f"{timeout_s:g} s"
 

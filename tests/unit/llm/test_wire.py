@@ -148,7 +148,7 @@ def test_a_line_break_in_a_header_is_refused() -> None:
 
 
 async def test_tls_goes_over_aiohttp() -> None:
-    wire = open_wire("https://127.0.0.1:9/v1", {}, timeout_s=1.0, loopback=True)
+    wire = open_wire("https://127.0.0.1:9/v1", {}, timeout_s=1.0, direct=True)
     assert isinstance(wire, AiohttpWire)
     with pytest.raises(ConnectionFailed, match="9"):
         await wire.post(b"x")
