@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ..errors import Conflict, DatasetError, NotFound, ValidationError
+from ..metrics.formats import size
 from ..records.contract.uploads import DatasetRow
 from ..records.dataset import FORMATS, MAX_BYTES
 from . import prompts
@@ -19,7 +20,7 @@ from .context import current, scope_of
 from .download import byte_progress
 from .output import Column, DetailResult, ListResult, NextStep, OperationResult
 from .paging import CURSOR, EVERYTHING, LIMIT, LINES, OFFSET, Paging, list_result
-from .render_text import size, when
+from .render_text import when
 
 if TYPE_CHECKING:
     from ..client import PlatformClient

@@ -15,11 +15,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..errors import OsmosisError, PlatformError, UsageError, WorkspaceRequired
+from ..metrics.formats import size
 from ..records.contract.run_bodies import RunFile, RunRow
 from . import prompts
 from .context import AppContext
 from .output import OperationResult
-from .render_text import size
 
 if TYPE_CHECKING:
     from ..client import PlatformClient

@@ -1,4 +1,4 @@
-"""Times and sizes as people say them. Imports nothing, so command modules may use it freely."""
+"""Times as people say them. Imports nothing, so command modules may use it freely."""
 
 from __future__ import annotations
 
@@ -13,15 +13,3 @@ def when(value: Any) -> str:
     except ValueError:
         return str(value or "")
     return parsed.astimezone().strftime("%Y-%m-%d %H:%M")
-
-
-def size(count: int | None) -> str:
-    """Bytes as people say them."""
-    if count is None:
-        return "-"
-    value = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"

@@ -207,6 +207,13 @@ def _per_rollout(name: str, label: str, spread: Distribution, unit: Format) -> F
     )
 
 
+def comparison_line(found: Comparison) -> str:
+    """Run B against run A in a few words."""
+    between = f" ({formats.interval(found.interval, formats.signed)})" if found.interval else ""
+    means = f"{formats.score(found.mean_b)} vs {formats.score(found.mean_a)}"
+    return f"{means}, difference {formats.signed(found.difference)}{between}, {found.verdict}"
+
+
 def comparison_figures(found: Comparison) -> Iterator[Figure]:
     """Of run B against run A, in one group: the score's name."""
     group = found.score

@@ -1,4 +1,4 @@
-"""How figures are written, everywhere alike: numbers, shares, money, durations.
+"""How figures are written, everywhere alike: numbers, shares, money, durations, sizes.
 
 Pure functions; a missing value is an en dash, never a zero, and an unknown price is not free.
 """
@@ -6,8 +6,10 @@ Pure functions; a missing value is an en dash, never a zero, and an unknown pric
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from osmosis.records.report import Interval
+if TYPE_CHECKING:  # commands that only write a size need no record
+    from osmosis.records.report import Interval
 
 NOTHING = "–"
 
@@ -65,3 +67,15 @@ def duration(milliseconds: float | None) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
+
+
+def size(value: int | None) -> str:
+    """`1.4 MB`, in powers of 1000."""
+    if value is None:
+        return NOTHING
+    amount = float(value)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000 or unit == "GB":
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return NOTHING

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from osmosis.metrics.formats import NOTHING, count, dollars, duration, interval, number, percent, score
+from osmosis.metrics.formats import NOTHING, count, dollars, duration, interval, number, percent, score, size
 from osmosis.records.base import utc_now
 from osmosis.records.rollout import Category
 
@@ -34,18 +34,6 @@ ADVICE: dict[Category, str] = {
     Category.BUDGET: "The run's budget was used up. Raise it, or run fewer rows.",
     Category.UNKNOWN: "Open one of the rows and the run's log.",
 }
-
-
-def size(value: int | None) -> str:
-    """`1.4 MB`, in powers of 1000."""
-    if value is None:
-        return NOTHING
-    amount = float(value)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000 or unit == "GB":
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return NOTHING
 
 
 def ago(moment: datetime | None) -> str:

@@ -16,6 +16,7 @@ from osmosis.metrics.figures import (
     SCORE_FIGURES,
     Figure,
     comparison_figures,
+    comparison_line,
     figures,
     grouped,
     headlines,
@@ -117,6 +118,7 @@ def test_a_comparison_is_a_list_of_figures_too():
     assert shown["difference"].detail == "no clear difference"
     assert shown["flips"].detail == "2 gained, 1 lost"
     assert shown["difference_failures_0"].detail == "failed: 1 in A, 0 in B"
+    assert comparison_line(found).startswith("0.750 vs 0.500, difference +0.250 (-0.")
     assert "flips 3 2 gained, 1 lost" in drawn(figure_table("f", list(comparison_figures(found))))
 
 
@@ -126,6 +128,13 @@ def test_a_comparison_is_a_list_of_figures_too():
 )
 def test_durations(value, text):
     assert formats.duration(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "–"), (999, "999 B"), (1_400_000, "1.4 MB"), (5 * 1024**3, "5.4 GB")]
+)
+def test_sizes(value, text):
+    assert formats.size(value) == text
 
 
 def test_money_and_what_is_missing():

@@ -10,13 +10,6 @@ from osmosis.viewer import filters
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(None, "–"), (999, "999 B"), (1_400_000, "1.4 MB"), (5 * 1024**3, "5.4 GB")]
-)
-def test_size(value: int | None, text: str) -> None:
-    assert filters.size(value) == text
-
-
-@pytest.mark.parametrize(
     ("seconds", "text"), [(0, "just now"), (200, "3 min ago"), (7300, "2 h ago"), (90_000, "1 day ago")]
 )
 def test_ago(seconds: float, text: str) -> None:

@@ -23,6 +23,7 @@ from ...errors import OsmosisError, ValidationError
 from ...local.prepare import Confirm, Declined, Prepared, prepare
 from ...local.request import Request
 from ...local.run import Run
+from ...metrics.figures import comparison_line
 from ...records.report import Report
 from ...records.rollout import Rollout
 from ..context import AppContext
@@ -115,11 +116,7 @@ def _baselines(prepared: Prepared, run: Run, notes: list[str]) -> dict[str, Any]
         except ValidationError as error:
             notes.append(f"against {other.name}: {error.message}")
             continue
-        interval = f" [{beside.interval.low:+.3f}, {beside.interval.high:+.3f}]" if beside.interval else ""
-        notes.append(
-            f"against {other.name}: {beside.mean_b:.3f} vs {beside.mean_a:.3f}, "
-            f"difference {beside.difference:+.3f}{interval}, {beside.verdict}"
-        )
+        notes.append(f"against {other.name}: {comparison_line(beside)}")
         found[key]["comparison"] = beside.to_dict()
     return found
 
