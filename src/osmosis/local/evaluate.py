@@ -279,5 +279,5 @@ def _in_thread(go: Callable[[], Coroutine[None, None, T]]) -> T:
     except KeyboardInterrupt:
         with suppress(RuntimeError):  # it came to its end just now
             loop.call_soon_threadsafe(task.cancel)
-        thread.join()
+        wait([done])
         raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import typing
 from pathlib import Path
 from typing import Any
@@ -254,6 +256,32 @@ def test_keys_stay_out_of_what_is_written(folder: Path, monkeypatch: pytest.Monk
     assert run.report.scores[0].failed == 5
     assert "a-token-to-hide" not in str(run.report.to_dict())
     assert all("a-token-to-hide" not in path.read_text() for path in run.folder.glob("*.json*"))
+
+
+def test_an_interrupt_cuts_off_a_run_inside_a_running_loop(folder: Path) -> None:
+    seen = []
+
+    async def interrupts(solution_str: str, ground_truth: str, extra_info: Any = None) -> float:
+        seen.append(solution_str)
+        if len(seen) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(60)
+        return 1.0
+
+    async def in_a_loop() -> Run:
+        return evaluate(Chat(), ROWS, scorers=interrupts, model="offline/calculator", name="cut")
+
+    loop = asyncio.new_event_loop()  # as a notebook's: a runner of asyncio's would handle the signal itself
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(in_a_loop())
+    finally:
+        signal.signal(signal.SIGINT, before)
+        loop.close()
+    assert (json.loads((folder / ".osmosis/runs/cut/run.json").read_text())["sessions"][-1]["stopped"]) == "cut off"
+    assert Run.open("cut").report.completed < 5
+    assert evaluate(Chat(), ROWS, scorers=interrupts, model="offline/calculator", name="cut").report.completed == 5
 
 
 def test_a_key_that_is_missing_is_named_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,12 @@ import typer
 
 from ...engine.journal import Journal
 from ...engine.recorded import conversations
+from ...engine.report_files import message_text
 from ...errors import UsageError
 from ...local.request import run_folder
 from ...metrics.compare import Comparison
 from ...metrics.compare import compare as compare_runs
+from ...metrics.figures import comparison_figures
 from ..context import current
 from ..output import DetailResult, clean
 
@@ -74,8 +76,6 @@ def _draw(
 ) -> None:
     from rich.text import Text
 
-    from ...engine.report_files import message_text
-    from ...metrics.figures import comparison_figures
     from ..figures import figure_table
 
     console.print(Text(f"{a.folder.name} -> {b.folder.name}: {found.verdict}", style="bold"))

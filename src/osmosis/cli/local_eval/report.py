@@ -7,11 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from ...engine import report_files
 from ...engine.journal import Journal
+from ...engine.results import check_output, config_part, summary_part
+from ...errors import UsageError
 from ...local.request import run_folder, runs_folder
 from ...local.run import stored_report, summary_of
 from ..context import current
 from ..output import Column, DetailResult, ListResult, OperationResult
+from .show import draw_report, next_steps
 
 
 def report(
@@ -31,10 +35,6 @@ def report(
         osmosis eval report nightly --html
         osmosis eval report nightly --md -o -
     """
-    from ...engine.results import check_output, config_part, summary_part
-    from ...errors import UsageError
-    from .show import draw_report, next_steps
-
     ctx = current()
     kinds = [kind for kind, wanted in (("html", html), ("md", md), ("junit", junit)) if wanted]
     if len(kinds) > 1:
@@ -53,8 +53,6 @@ def report(
         return DetailResult(
             data, human=lambda console: draw_report(console, plan, found), next_steps=next_steps(plan, found)
         )
-    from ...engine import report_files
-
     writers = {"html": report_files.html, "md": report_files.markdown, "junit": report_files.junit}
     text = writers[kinds[0]](journal, plan, found)
     if output == "-":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ...engine.report_files import facts
+from ...metrics.alarms import alarms
 from ...records.plan import EvalPlan
 from ...records.report import Report
 from ..output import NextStep, clean
@@ -17,8 +19,6 @@ def draw_report(console: Console, plan: EvalPlan, report: Report, *, notes: Sequ
     """The whole report for a person."""
     from rich.text import Text
 
-    from ...engine.report_files import facts
-    from ...metrics.alarms import alarms
     from ..figures import draw_report as draw_figures
     from ..render import pairs
 
