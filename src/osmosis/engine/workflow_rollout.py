@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from osmosis.errors import ModelError
@@ -40,6 +42,7 @@ class ModelEndpoint(Protocol):
     usage: Usage
     messages: list[Message]
     model_error: ModelError | None
+    finish_reason: str | None
     on_wait: Callable[[float], None] | None
     """Hears of each wait for a rate limit, before it."""
     on_state: Callable[[str], None] | None
@@ -48,24 +51,47 @@ class ModelEndpoint(Protocol):
 class Endpoints(Protocol):
     """Gives a workflow a URL for its model calls; `serve.TrainGate` is one."""
 
-    def open_rollout(self, rollout_id: str, *, row_index: int = 0, attempt: int = 0) -> Any: ...
+    def open_rollout(self, rollout_id: str, *, row_index: int = 0, attempt: int = 0) -> ModelEndpoint: ...
 
-    def close_rollout(self, gate: Any) -> None: ...
+    def close_rollout(self, endpoint: Any) -> None: ...
+
+
+@dataclass(slots=True)
+class _OverHttp:
+    """What was called and said at an attempt's own endpoint; closing the endpoint forgets it."""
+
+    url: str = LOCAL_URL
+    bearer: str | None = None
+    calls: list[ModelCall] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    model_error: ModelError | None = None
+    finish_reason: str | None = None
+
+
+@contextmanager
+def _endpoint(endpoints: Endpoints | None, task: Task, llm: RolloutLLM) -> Iterator[_OverHttp]:
+    """The attempt's endpoint inside the block; what came of it afterwards. Without `endpoints`, nothing."""
+    kept = _OverHttp()
+    if endpoints is None:
+        yield kept
+        return
+    opened = endpoints.open_rollout(task.rollout_id, row_index=task.row.index, attempt=task.attempt)
+    opened.on_wait, opened.on_state = llm.wait, task.enter
+    kept.url, kept.bearer = opened.chat_completions_url, opened.bearer
+    try:
+        yield kept
+    finally:
+        kept.calls, kept.messages = list(opened.calls), list(opened.messages)
+        kept.model_error, kept.finish_reason = opened.model_error, opened.finish_reason
+        endpoints.close_rollout(opened)
 
 
 async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, endpoints: Endpoints | None) -> Rollout:
     started_at, started = utc_now(), time.monotonic()
     assert agent.backend is not None
-    opening = task.row.messages()
     # The limit is kept here, not in the backend: waiting for a rate limit must be able to move it.
     deadline = Deadline(plan.timeouts.agent_s)
     llm = RolloutLLM(model, task, deadline, None)
-    gate: Any = None
-    over_http: list[ModelCall] = []
-    said_over_http: list[Message] = []
-    if endpoints is not None:
-        gate = endpoints.open_rollout(task.rollout_id, row_index=task.row.index, attempt=task.attempt)
-        gate.on_wait, gate.on_state = llm.wait, task.enter
 
     async def transport(body: dict[str, Any]) -> dict[str, Any]:
         params = {k: v for k, v in body.items() if k not in ("model", "messages", "tools", "stream")}
@@ -79,13 +105,47 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
         elif state == "grading":
             deadline.stop()
 
-    init = RolloutInit(
-        initial_messages=opening,
+    with _endpoint(endpoints, task, llm) as over_http:
+        init = _init(task, plan, over_http)
+        try:
+            with deadline:
+                done = await agent.backend.execute(init, on_state=on_state, transport=transport)
+        except asyncio.TimeoutError:
+            done = ExecutionResult("failure", err_phase=Phase.AGENT, failure=overrun(deadline.seconds or 0.0))
+    failure = done.failure if done.err_phase is not Phase.SCORE else None
+    if failure is not None and not deadline.fired:
+        failure = true_cause(failure, llm.error or over_http.model_error)
+    said = done.sample.messages if done.sample else None
+    messages = list(said or llm.messages or over_http.messages or task.row.messages())
+    rollout = rollout_of(
+        task,
+        Ended(
+            messages,
+            failure,
+            sorted([*llm.calls, *over_http.calls], key=lambda call: call.started_ms),
+            started_at,
+            started,
+            llm.waited_ms + done.queue_ms,
+            finish_reason=llm.finish_reason or over_http.finish_reason,
+            num_tool_calls=tool_results(messages),
+        ),
+    )
+    rollout.info = dict(done.info)
+    if done.sample is not None:
+        add_sample(rollout, done.sample, graded=done.status == "success")
+    if done.err_phase is Phase.SCORE and done.failure is not None:
+        rollout.scores[REWARD] = Score(name=REWARD, failure=done.failure)
+    return rollout
+
+
+def _init(task: Task, plan: EvalPlan, over_http: _OverHttp) -> RolloutInit:
+    return RolloutInit(
+        initial_messages=task.row.messages(),
         label=task.row.ground_truth,
         metadata=_metadata(task),
         rollout_id=task.rollout_id,
-        chat_completions_url=gate.chat_completions_url if gate is not None else LOCAL_URL,
-        llm_api_key=gate.bearer if gate is not None else None,
+        chat_completions_url=over_http.url,
+        llm_api_key=over_http.bearer,
         controller_api_key=None,
         completion_callback_url=None,
         grader_callback_url=None,
@@ -94,43 +154,6 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
         grader_timeout_sec=plan.timeouts.score_s,
         extra_fields=None,
     )
-    try:
-        with deadline:
-            done = await agent.backend.execute(init, on_state=on_state, transport=transport)
-    except asyncio.TimeoutError:
-        done = ExecutionResult("failure", err_phase=Phase.AGENT, failure=overrun(deadline.seconds or 0.0))
-    finally:
-        if gate is not None:
-            # Closing forgets what was called and said.
-            over_http, said_over_http = list(gate.calls), list(gate.messages)
-            endpoints.close_rollout(gate)  # type: ignore[union-attr]
-    calls = sorted([*llm.calls, *over_http], key=lambda call: call.started_ms)
-    failure = done.failure if done.err_phase is not Phase.SCORE else None
-    model_error = llm.error or (gate.model_error if gate is not None else None)
-    if failure is not None and not deadline.fired:
-        failure = true_cause(failure, model_error)
-    sample = done.sample
-    talked = llm.messages or said_over_http
-    messages = list((sample.messages if sample else None) or talked or opening)
-    rollout = rollout_of(
-        task,
-        Ended(
-            messages,
-            failure,
-            calls,
-            started_at,
-            started,
-            llm.waited_ms + done.queue_ms,
-            finish_reason=llm.finish_reason or (gate.finish_reason if gate is not None else None),
-            num_tool_calls=tool_results(messages),
-        ),
-    )
-    rollout.info = dict(done.info)
-    if sample is not None:
-        add_sample(rollout, sample, graded=done.status == "success")
-    if done.err_phase is Phase.SCORE and done.failure is not None:
-        rollout.scores[REWARD] = Score(name=REWARD, failure=done.failure)
-    return rollout
 
 
 def _metadata(task: Task) -> dict[str, Any]:

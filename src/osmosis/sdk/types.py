@@ -114,12 +114,12 @@ def finite_reward(value: Any) -> float | None:
     raise PydanticCustomError(INVALID_REWARD, "the reward must be a finite number, got {got}", {"got": got})
 
 
-def _short(value: Any, most: int = 60) -> str:
+def _short(value: object, most: int = 60) -> str:
     shown = repr(value)
     return shown if len(shown) <= most else f"{shown[:most]}..."
 
 
-def json_safe(value: Any, where: str) -> Any:
+def json_safe(value: object, where: str) -> Any:
     """A JSON-encodable copy of `value`: array scalars converted, the unencodable dropped with a warning."""
     safe = _convert(value, where)
     return None if safe is _DROPPED else safe
@@ -133,7 +133,7 @@ def whole_text(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _convert(value: Any, where: str) -> Any:
+def _convert(value: object, where: str) -> Any:
     if isinstance(value, str):
         return whole_text(value)
     if value is None or isinstance(value, (bool, int)):
@@ -151,6 +151,10 @@ def _convert(value: Any, where: str) -> Any:
         return [sub for sub in converted if sub is not _DROPPED]
     if isinstance(value, BaseModel):
         return _convert(value.model_dump(), where)
+    return _convert_scalars(value, where)
+
+
+def _convert_scalars(value: object, where: str) -> Any:
     # NumPy and torch: scalars have item(), arrays tolist(); neither library is needed to know that.
     for method in ("tolist", "item"):
         unwrap = getattr(value, method, None)
