@@ -171,7 +171,7 @@ def trace_path(folder: str | os.PathLike[str], rollout_id: str) -> Path:
     return Path(folder) / f"{safe}.jsonl"
 
 
-def trace_line(line: Mapping[str, Any]) -> str:
+def trace_line(line: Mapping[str, object]) -> str:
     """One line of a trace, whatever an agent logs: a trace must never be what a rollout fails at."""
     try:
         text = json.dumps(line, default=str, ensure_ascii=False)

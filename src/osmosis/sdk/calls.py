@@ -81,7 +81,7 @@ async def run_with_deadline(
     return task.result()
 
 
-async def _stop(task: asyncio.Task[Any], grace_s: float) -> None:
+async def _stop(task: asyncio.Task[T], grace_s: float) -> None:
     task.cancel()
     try:
         await asyncio.wait({task}, timeout=grace_s)
@@ -93,7 +93,7 @@ async def _stop(task: asyncio.Task[Any], grace_s: float) -> None:
             task.exception()
 
 
-def _retrieve(task: asyncio.Task[Any]) -> None:
+def _retrieve(task: asyncio.Task[T]) -> None:
     # An abandoned task's exception is nobody's news any more; without this asyncio reports it as never retrieved.
     if not task.cancelled():
         task.exception()

@@ -23,7 +23,7 @@ T = TypeVar("T")
 def evaluate_rubric(
     rubric: str,
     solution_str: str,
-    model_info: ModelInfo | Mapping[str, Any],
+    model_info: ModelInfo | Mapping[str, object],
     *,
     ground_truth: str | None = ...,
     original_input: str | None = ...,
@@ -37,7 +37,7 @@ def evaluate_rubric(
 def evaluate_rubric(
     rubric: str,
     solution_str: str,
-    model_info: ModelInfo | Mapping[str, Any],
+    model_info: ModelInfo | Mapping[str, object],
     *,
     ground_truth: str | None = ...,
     original_input: str | None = ...,
@@ -50,7 +50,7 @@ def evaluate_rubric(
 def evaluate_rubric(
     rubric: str,
     solution_str: str,
-    model_info: ModelInfo | Mapping[str, Any],
+    model_info: ModelInfo | Mapping[str, object],
     *,
     ground_truth: str | None = None,
     original_input: str | None = None,
@@ -76,7 +76,7 @@ def evaluate_rubric(
 async def evaluate_rubric_async(
     rubric: str,
     solution_str: str,
-    model_info: ModelInfo | Mapping[str, Any],
+    model_info: ModelInfo | Mapping[str, object],
     *,
     ground_truth: str | None = None,
     original_input: str | None = None,
@@ -133,7 +133,7 @@ def judge_solution(
 def _prepare(
     rubric: str,
     solution_str: str,
-    model_info: Mapping[str, Any],
+    model_info: Mapping[str, object],
     ground_truth: str | None,
     original_input: str | None,
     metadata: dict[str, Any] | None,

@@ -84,7 +84,7 @@ class Judge:
 
     def __init__(
         self,
-        model_info: Mapping[str, Any],
+        model_info: Mapping[str, object],
         *,
         timeout: float | None = None,
         environ: Mapping[str, str] | None = None,
@@ -265,7 +265,7 @@ class Question:
 def make_question(
     rubric: str,
     solution_str: str,
-    info: Mapping[str, Any],
+    info: Mapping[str, object],
     *,
     ground_truth: str | None = None,
     original_input: str | None = None,
@@ -293,7 +293,7 @@ def make_question(
     )
 
 
-def _bound(name: str, given: float | None, info: Mapping[str, Any], default: float) -> float:
+def _bound(name: str, given: float | None, info: Mapping[str, object], default: float) -> float:
     value = given if given is not None else info.get(name)
     if value is None:
         return default
@@ -304,7 +304,7 @@ def _bound(name: str, given: float | None, info: Mapping[str, Any], default: flo
     return float(value)
 
 
-def _unblank(text: Any) -> str | None:
+def _unblank(text: object) -> str | None:
     return text if isinstance(text, str) and text.strip() else None
 
 

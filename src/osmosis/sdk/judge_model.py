@@ -107,7 +107,7 @@ def key_variable(provider: str) -> str:
 
 
 def resolve_judge(
-    model_info: Mapping[str, Any], *, timeout: float | None = None, environ: Mapping[str, str] | None = None
+    model_info: Mapping[str, object], *, timeout: float | None = None, environ: Mapping[str, str] | None = None
 ) -> JudgeModel:
     """Checks `model_info` and finds its key; `TypeError` or `MissingAPIKeyError` say what is missing."""
     if not isinstance(model_info, Mapping):
@@ -151,7 +151,7 @@ def _tell_unknown(keys: str) -> None:
 
 
 def resolve_api_key(
-    model_info: Mapping[str, Any], provider: str, *, environ: Mapping[str, str] | None = None
+    model_info: Mapping[str, object], provider: str, *, environ: Mapping[str, str] | None = None
 ) -> str | None:
     """`api_key`, else the variable `api_key_env` names, else the provider's own; None where none is needed.
 
@@ -178,7 +178,7 @@ def resolve_api_key(
     )
 
 
-def ensure_api_key_available(model_info: Mapping[str, Any]) -> None:
+def ensure_api_key_available(model_info: Mapping[str, object]) -> None:
     """`MissingAPIKeyError` now instead of at the first call."""
     resolve_api_key(model_info, _text(model_info, "provider").lower())
 
@@ -203,7 +203,7 @@ def provider_of(model: str) -> tuple[str, str]:
     return next((provider for start, provider in families.items() if lowered.startswith(start)), ""), model
 
 
-def _spec(provider: str, model: str, base: str | None, effort: Any) -> ModelSpec:
+def _spec(provider: str, model: str, base: str | None, effort: object) -> ModelSpec:
     params: dict[str, Any] = {}
     if not model.lower().startswith("gpt-5"):
         params["temperature"] = 0
@@ -224,7 +224,7 @@ def _spec(provider: str, model: str, base: str | None, effort: Any) -> ModelSpec
     return ModelSpec(name=route, kind="litellm", base_url=base.strip() if base else None, params=params)
 
 
-def _seconds(value: Any) -> float:
+def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"timeout must be a number of seconds, got {value!r}")
     if not 0 < value < float("inf"):
@@ -232,7 +232,7 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def _text(info: Mapping[str, Any], key: str) -> str:
+def _text(info: Mapping[str, object], key: str) -> str:
     value = info.get(key)
     if not isinstance(value, str) or not value.strip():
         raise TypeError(f"model_info[{key!r}] must be a non-empty string, got {value!r}")

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import LoadError, OsmosisError
 from ..records.rollout import Message
@@ -58,7 +58,7 @@ class McpTools:
         self._environ = environ
         self._timeout_s = timeout_s
         self._client: Client[Any] | None = None
-        self._log: Any = None
+        self._log: IO[str] | None = None
 
     async def __aenter__(self) -> McpTools:
         client = self._open()
@@ -77,7 +77,7 @@ class McpTools:
         if self._client is not None:
             await self._stop(self._client)
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         """The tool's result as text; `ToolExecutionError` carries what the tool said went wrong, `ToolServerLost` that
         there is no server any more."""
         if self._client is None:
@@ -93,12 +93,14 @@ class McpTools:
             raise ToolExecutionError(text or f"{name} failed", tool_name=name)
         return text
 
-    async def run_calls(self, calls: Sequence[Mapping[str, Any]], ctx: RolloutContext | None = None) -> list[Message]:
+    async def run_calls(
+        self, calls: Sequence[Mapping[str, object]], ctx: RolloutContext | None = None
+    ) -> list[Message]:
         """An assistant message's tool calls, in parallel; one `tool` message each, errors included. `ToolServerLost`
         when there is no server any more."""
         lost: ToolServerLost | None = None
 
-        async def one(call: Mapping[str, Any]) -> Message:
+        async def one(call: Mapping[str, object]) -> Message:
             nonlocal lost
             started = time.monotonic()
             try:

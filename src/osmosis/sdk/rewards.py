@@ -108,11 +108,11 @@ class Signature:
                 self.refuse(f"parameter {extra.name!r}", "has no default", "a default on every further parameter")
         return self.parameters[0], self.parameters[1], self.parameters[2]
 
-    def annotation(self, parameter: inspect.Parameter) -> Any:
+    def annotation(self, parameter: inspect.Parameter) -> object:
         """The parameter's annotation, postponed or quoted ones evaluated; `Parameter.empty` when there is none."""
         return self._resolved(parameter.annotation)
 
-    def returns(self) -> Any:
+    def returns(self) -> object:
         return self._resolved(self._signature.return_annotation)
 
     def check_returns(self) -> None:
@@ -121,7 +121,7 @@ class Signature:
         if found is None or (inspect.isclass(found) and found is not _EMPTY and not issubclass(found, float)):
             self.refuse("the return annotation", f"is {spell(found)}", "float")
 
-    def _resolved(self, annotation: Any) -> Any:
+    def _resolved(self, annotation: object) -> object:
         scope = getattr(inspect.unwrap(self.function), "__globals__", {})
         # A quoted annotation in a module with postponed annotations is a string within a string.
         for _ in range(2):
@@ -135,19 +135,19 @@ class Signature:
         return annotation
 
 
-def annotated(annotation: Any) -> str:
+def annotated(annotation: object) -> str:
     """What is to be said of an annotation that is not the right one."""
     return "has no annotation" if annotation is _EMPTY else f"is annotated {spell(annotation)}"
 
 
-def spell(annotation: Any) -> str:
+def spell(annotation: object) -> str:
     """An annotation as a person would write it."""
     if inspect.isclass(annotation) and not hasattr(annotation, "__args__"):
         return annotation.__name__
     return annotation if isinstance(annotation, str) else str(annotation).replace("typing.", "")
 
 
-def check_result(result: Any, name: str, decorator: str) -> float:
+def check_result(result: object, name: str, decorator: str) -> float:
     """The result when it is a finite float, else `TypeError`."""
     if not isinstance(result, float):
         raise TypeError(f"@{decorator}: {name} returned {type(result).__name__} ({str(result)[:80]!r}); expected float")

@@ -106,7 +106,7 @@ def merged_configuration(info: dict[str, Any], name: str) -> dict[str, Any]:
     return {**info, **overrides, "model_info": model_info}
 
 
-def _text_or_none(annotation: Any) -> bool:
+def _text_or_none(annotation: object) -> bool:
     if get_origin(annotation) in (Union, types.UnionType):
         parts = get_args(annotation)
         texts = [part for part in parts if part is not type(None)]
@@ -114,6 +114,6 @@ def _text_or_none(annotation: Any) -> bool:
     return inspect.isclass(annotation) and issubclass(annotation, str)
 
 
-def _refuse(name: str, what: str, found: Any, expected: str) -> None:
+def _refuse(name: str, what: str, found: object, expected: str) -> None:
     shown = f"{type(found).__name__} ({str(found)[:60]!r})" if found is not None else "None"
     raise TypeError(f"@{_NAME}: {name}: {what} is {shown}; expected {expected}")

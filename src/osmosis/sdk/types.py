@@ -75,7 +75,7 @@ class RolloutSample(BaseModel):
 
     @field_validator("reward", mode="before")
     @classmethod
-    def _finite(cls, value: Any) -> float | None:
+    def _finite(cls, value: object) -> float | None:
         return finite_reward(value)
 
     @model_validator(mode="before")
