@@ -32,7 +32,8 @@ from . import prompts
 from .browser import open_page
 from .connect import usable
 from .context import AppContext, current
-from .output import DetailResult, Mode, NextStep, OperationResult
+from .output import Mode
+from .results import DetailResult, NextStep, OperationResult
 
 app = typer.Typer(
     help="""Log in, log out, see who is logged in.

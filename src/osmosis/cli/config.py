@@ -14,7 +14,7 @@ from ..records.config import CONFIGS
 from ..workspace.config import ConfigFile, check_file, issue_of, locate, read
 from ..workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspace
 from .context import AppContext, current
-from .output import Column, DetailResult, ListResult, NextStep, OperationResult
+from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 
 app = typer.Typer(
     help="""Check, show and change configs.

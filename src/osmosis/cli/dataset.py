@@ -18,9 +18,9 @@ from ..records.dataset import FORMATS, MAX_BYTES
 from . import prompts
 from .context import current, scope_of
 from .download import byte_progress
-from .output import Column, DetailResult, ListResult, NextStep, OperationResult
 from .paging import CURSOR, EVERYTHING, LIMIT, LINES, OFFSET, Paging, list_result
 from .render_text import when
+from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 
 if TYPE_CHECKING:
     from ..client import PlatformClient

@@ -19,7 +19,7 @@ from ..records.problem import Problem
 from ..records.source import Source
 from ..workspace import findings
 from .context import AppContext, current
-from .output import DetailResult, NextStep
+from .results import DetailResult, NextStep
 
 if TYPE_CHECKING:
     from ..client import PlatformClient
@@ -232,7 +232,7 @@ def _imports(ctx: AppContext, workspace: Workspace) -> list[Problem]:
 def _draw(console: Any, data: dict[str, Any], problems: list[Problem]) -> None:
     from rich.text import Text
 
-    from .output import clean
+    from .results import clean
 
     place = data["workspace_directory"] or "no workspace"
     platform = data["platform"]

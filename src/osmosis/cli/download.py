@@ -19,7 +19,7 @@ from ..metrics.formats import size
 from ..records.contract.run_bodies import RunFile, RunRow
 from . import prompts
 from .context import AppContext
-from .output import OperationResult
+from .results import OperationResult
 
 if TYPE_CHECKING:
     from ..client import PlatformClient

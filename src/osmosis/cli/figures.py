@@ -17,8 +17,8 @@ from ..metrics.alarms import alarms
 from ..metrics.figures import Figure, figures, grouped
 from ..records.contract.run_bodies import RunFailure
 from ..records.report import FailureCount, Report
-from .output import clean
 from .render import pairs
+from .results import clean
 
 MAX_EXAMPLE = 160
 MAX_ROWS = 5

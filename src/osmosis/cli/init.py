@@ -16,7 +16,7 @@ import typer
 
 from ..errors import AuthRequired, Conflict, NetworkError, OsmosisError, ValidationError
 from .context import AppContext, current
-from .output import NextStep, OperationResult
+from .results import NextStep, OperationResult
 
 if TYPE_CHECKING:
     from ..client import PlatformClient

@@ -22,8 +22,9 @@ from typing import TextIO
 from .._version import __version__
 from ..errors import OsmosisError, UsageError, ValidationError
 from .context import AppContext, GlobalOptions, hoist, using
-from .output import Mode, Output, Result
+from .output import Mode, Output
 from .resolve import Command, Group, invoke, resolve
+from .results import Result
 
 
 def _at(module: str, attr: str, help: str, section: str = "", hidden: bool = False) -> Command:

@@ -8,9 +8,9 @@ import typer
 
 from ..errors import NotFound, UsageError
 from .context import current
-from .output import Column, DetailResult, ListResult, OperationResult
 from .paging import EVERYTHING, Paging
 from .render_text import when
+from .results import Column, DetailResult, ListResult, OperationResult
 
 app = typer.Typer(
     help="""Base models and trained adapters.

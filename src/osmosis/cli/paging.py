@@ -10,7 +10,7 @@ import typer
 
 from ..errors import UsageError
 from .context import AppContext, scope_of
-from .output import Column, ListResult
+from .results import Column, ListResult
 
 if TYPE_CHECKING:
     from ..client import PlatformClient

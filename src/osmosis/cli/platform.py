@@ -16,7 +16,7 @@ from . import local_platform
 from .browser import open_page
 from .context import AppContext, current
 from .local_platform import Running, StartPlan
-from .output import Column, DetailResult, ListResult, NextStep, OperationResult
+from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 
 app = typer.Typer(
     help="""The platform on this machine: start, status, stop, open, logs.

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .output import Column, DetailResult, ListResult, NextStep, OperationResult, Result, clean, pick
+from .results import Column, DetailResult, ListResult, NextStep, OperationResult, Result, clean, pick
 
 NARROW = 100
 MAX_ENTRIES = 5

@@ -11,7 +11,7 @@ from ..errors import AuthRequired, Forbidden, NetworkError, NotFound, Validation
 from ..records.contract.repository import SyncedRollout
 from ..workspace.layout import Workspace, check_rollout_name, find_workspace
 from .context import AppContext, current
-from .output import Column, ListResult, NextStep, OperationResult
+from .results import Column, ListResult, NextStep, OperationResult
 
 app = typer.Typer(
     help="""Make and list rollouts.

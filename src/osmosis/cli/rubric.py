@@ -35,7 +35,7 @@ from ..engine.rubrics.rubric_run import (
 from ..errors import UsageError, ValidationError
 from ..sdk.judge_model import info_of, resolve_judge
 from .context import AppContext, current
-from .output import Column, DetailResult, ListResult, NextStep, Result, clean
+from .results import Column, DetailResult, ListResult, NextStep, Result, clean
 from .rubric_show import draw_records, draw_report, draw_rubrics
 
 CONFIG_NAME = "rubric_configs.yaml"

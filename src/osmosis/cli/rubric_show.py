@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..engine.rubrics.rubric_run import RubricJob
-from .output import clean
+from .results import clean
 
 _STATISTICS = ("average", "variance", "stdev", "min", "max")
 

@@ -15,7 +15,7 @@ from ..errors import NetworkError
 from ..records.contract.run_bodies import NamedRef, RunDetail
 from ..records.run import NOUNS
 from .context import AppContext
-from .output import NextStep, OperationResult
+from .results import NextStep, OperationResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -35,8 +35,8 @@ from ..records.contract.uploads import DatasetRow
 from ..records.describe import described
 from .context import current
 from .main import ROOT
-from .output import SCHEMA_VERSION, DetailResult, ListResult, OperationResult, Result, to_json
 from .resolve import resolve, unknown_command
+from .results import SCHEMA_VERSION, DetailResult, ListResult, OperationResult, Result, to_json
 
 Json = dict[str, Any]
 _COUNT: Json = {"type": ["integer", "null"]}

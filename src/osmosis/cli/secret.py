@@ -19,10 +19,10 @@ from ..workspace.config import load_config
 from ..workspace.layout import find_workspace
 from . import prompts
 from .context import AppContext, current, scope_of
-from .output import Column, ListResult, NextStep, OperationResult
 from .paging import EVERYTHING, LIMIT, Paging
 from .render_text import when
 from .resolve import nearest
+from .results import Column, ListResult, NextStep, OperationResult
 from .secrets_file import read_secrets_file
 
 app = typer.Typer(

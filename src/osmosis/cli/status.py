@@ -12,7 +12,7 @@ from ..workspace.config import ConfigFile, check_file
 from ..workspace.git import read_source
 from ..workspace.layout import Workspace, find_workspace
 from .context import AppContext, current
-from .output import DetailResult, NextStep, clean
+from .results import DetailResult, NextStep, clean
 
 if TYPE_CHECKING:
     from rich.console import Console

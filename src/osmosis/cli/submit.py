@@ -25,7 +25,7 @@ from ..workspace.layout import Workspace, find_workspace, pick_config
 from ..workspace.preflight import Facts, check_submit, gather
 from . import prompts
 from .context import AppContext, current
-from .output import NextStep, OperationResult
+from .results import NextStep, OperationResult
 from .run_show import finished_result, watch
 from .secrets_file import SECRETS_FILE, read_secrets_file
 

@@ -12,7 +12,7 @@ from ..workspace import findings
 from ..workspace.git import read_source
 from ..workspace.layout import find_workspace
 from .context import AppContext, current
-from .output import DetailResult, NextStep, OperationResult, clean
+from .results import DetailResult, NextStep, OperationResult, clean
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,7 +9,7 @@ import typer
 from ..errors import ValidationError
 from ..workspace.layout import find_workspace
 from .context import current
-from .output import Column, DetailResult, ListResult, NextStep, OperationResult
+from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 
 app = typer.Typer(
     help="""Templates of rollouts and workspaces.

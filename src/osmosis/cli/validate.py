@@ -12,7 +12,7 @@ from rich.text import Text
 
 from .agent_ref import AgentRef, find_agent, opened
 from .context import AppContext, current
-from .output import DetailResult, clean
+from .results import DetailResult, clean
 
 if TYPE_CHECKING:
     from ..serve.server.validator import ValidationResult

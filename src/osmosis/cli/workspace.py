@@ -14,8 +14,8 @@ from ..errors import NotFound, WorkspaceRequired
 from ..records.contract.accounts import WorkspaceRow
 from .connect import checkout_identity
 from .context import AppContext, current
-from .output import Column, DetailResult, ListResult, NextStep, OperationResult
 from .resolve import nearest
+from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 
 app = typer.Typer(
     help="""Workspaces on the platform: list, current, switch, create, connect.

@@ -41,7 +41,8 @@ from ..local_eval.plan import (
     build_plan,
 )
 from ..local_eval.terminal import let_through
-from ..output import DetailResult, Mode, Result
+from ..output import Mode
+from ..results import DetailResult, Result
 from .show import RowLines, draw_summary
 from .steps import step_through
 

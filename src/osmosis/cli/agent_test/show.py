@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from ..output import Mode, Output, clean
+from ..output import Mode, Output
+from ..results import clean
 
 if TYPE_CHECKING:
     from ...records.report import Report

@@ -24,7 +24,8 @@ from ...records.dataset import Row
 from ...records.rollout import Category, Message, Rollout
 from ...sdk.chat import text_of
 from ..context import AppContext
-from ..output import Mode, clean
+from ..output import Mode
+from ..results import clean
 from .show import format_duration, format_tokens
 
 STEP_HELP = "n next (Enter)   c continue to the end   m messages   t tools   q quit this row"

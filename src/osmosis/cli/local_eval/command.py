@@ -9,7 +9,7 @@ from ...errors import UsageError
 from ...local.request import Request, check_classes, parse_model, runs_folder
 from ..context import current
 from ..flags import takes
-from ..output import DetailResult
+from ..results import DetailResult
 from .plan import EvalFlags, build_plan, check_limits, sampling
 from .terminal import Ending, run_local
 

@@ -16,7 +16,7 @@ from ...metrics.compare import Comparison
 from ...metrics.compare import compare as compare_runs
 from ...metrics.figures import comparison_figures
 from ..context import current
-from ..output import DetailResult, clean
+from ..results import DetailResult, clean
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,7 +14,7 @@ from ...errors import UsageError
 from ...local.request import run_folder, runs_folder
 from ...local.run import stored_report, summary_of
 from ..context import current
-from ..output import Column, DetailResult, ListResult, OperationResult
+from ..results import Column, DetailResult, ListResult, OperationResult
 from .show import draw_report, next_steps
 
 

@@ -19,8 +19,8 @@ from ...local.prepare import prepare, regraded
 from ...local.request import Request, check_classes, run_folder, stored_request
 from ..context import AppContext, current
 from ..flags import takes
-from ..output import DetailResult
 from ..own_environment import continue_inside
+from ..results import DetailResult
 from .plan import (
     ApiKey,
     Classes,

@@ -23,8 +23,8 @@ from ...workspace.config import load_eval_config
 from ...workspace.layout import Workspace, find_workspace, pick_config
 from ..context import AppContext, current
 from ..flags import takes
-from ..output import DetailResult
 from ..own_environment import continue_inside
+from ..results import DetailResult
 from ..secrets_file import read_secrets_file
 from .plan import BaseUrl, FailUnder, OutputFile, Yes, check_limits, parse_rows
 from .terminal import Ending, run_local

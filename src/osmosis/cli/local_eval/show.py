@@ -9,7 +9,7 @@ from ...engine.report_files import facts
 from ...metrics.alarms import alarms
 from ...records.plan import EvalPlan
 from ...records.report import Report
-from ..output import NextStep, clean
+from ..results import NextStep, clean
 
 if TYPE_CHECKING:
     from rich.console import Console

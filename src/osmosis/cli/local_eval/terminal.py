@@ -28,8 +28,9 @@ from ...records.report import Report
 from ...records.rollout import Rollout
 from ..context import AppContext
 from ..environment import allow_host
-from ..output import DetailResult, Mode, Output
+from ..output import Mode, Output
 from ..prompts import confirm
+from ..results import DetailResult
 from .show import draw_report, exit_code, next_steps
 
 if TYPE_CHECKING:

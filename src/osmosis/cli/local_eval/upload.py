@@ -17,7 +17,7 @@ from ...local.request import run_folder
 from ...records.contract.printed import PrintedUpload
 from ..context import AppContext, current
 from ..download import byte_progress
-from ..output import DetailResult, NextStep, OperationResult
+from ..results import DetailResult, NextStep, OperationResult
 
 
 def upload(

@@ -19,7 +19,8 @@ from ...client import PlatformClient
 from ...errors import ValidationError
 from .. import prompts
 from ..context import AppContext, current
-from ..output import Mode, NextStep, OperationResult, Result
+from ..output import Mode
+from ..results import NextStep, OperationResult, Result
 from .model import ModelChoice, choose_model
 from .steps import Declined, Demo
 

@@ -15,7 +15,8 @@ from ...base.git import Git, GitError, shown, users_environ
 from ...errors import PlatformError
 from .. import prompts
 from ..context import AppContext, GlobalOptions, using
-from ..output import Mode, OperationResult, Result
+from ..output import Mode
+from ..results import OperationResult, Result
 
 
 class Declined(Exception):

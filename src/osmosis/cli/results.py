@@ -1,0 +1,157 @@
+"""What a command returns: rows, one thing, or something that was done; and text that cannot steer a terminal.
+
+A command body returns a `ListResult`, `DetailResult` or `OperationResult`; it never prints a result itself. The
+envelopes are those of contract B. `output` shows them, `render` draws them for people.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SCHEMA_VERSION = 1
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a list: `key` into a row (dots go deeper), `title` for people."""
+
+    key: str
+    title: str
+    justify: str = "left"
+    """`left` or `right` (numbers)."""
+    show: Callable[[Any], str] | None = None
+    """How people see the value; `--plain` and `--json` always carry the value itself."""
+    style: str = ""
+    wide: bool = False
+    """Left out when the terminal is narrow."""
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """What to type or open next: `command` or `url`."""
+
+    action: str
+    command: str | None = None
+    url: str | None = None
+
+    def to_dict(self) -> dict[str, str]:
+        pairs = {"action": self.action, "command": self.command, "label": self.url and self.action, "url": self.url}
+        return {key: value for key, value in pairs.items() if value}
+
+
+@dataclass
+class Result:
+    """The base: what every kind of result carries."""
+
+    extra: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    """Further keys of the envelope (`git`, `workspace`, ...)."""
+    next_steps: list[NextStep] = field(default_factory=list, kw_only=True)
+    exit_code: int = field(default=0, kw_only=True)
+    """For results that are shown and still mean failure (`--fail-under`, partial downloads)."""
+    human: Callable[[Console], None] | None = field(default=None, kw_only=True)
+    """Draws the result for people instead of the default drawing. Use `Text`, never markup."""
+
+    def envelope(self) -> dict[str, Any]:
+        raise TypeError("a command returns a ListResult, DetailResult or OperationResult")
+
+    def _tail(self) -> dict[str, Any]:
+        steps = {"next_steps_structured": [s.to_dict() for s in self.next_steps]} if self.next_steps else {}
+        return {**self.extra, **steps}
+
+
+@dataclass
+class ListResult(Result):
+    """Rows of one kind. `items` are JSON-safe dicts; `columns` says which of their keys people see."""
+
+    items: list[dict[str, Any]]
+    columns: Sequence[Column]
+    title: str = ""
+    empty: str = "nothing here yet"
+    """What people read when there is no row."""
+    total_count: int | None = None
+    has_more: bool = False
+    next_offset: int | None = None
+
+    def envelope(self) -> dict[str, Any]:
+        total = len(self.items) if self.total_count is None else self.total_count
+        page = {"total_count": total, "has_more": self.has_more, "next_offset": self.next_offset}
+        return {"schema_version": SCHEMA_VERSION, "items": self.items, **page, **self._tail()}
+
+
+@dataclass
+class DetailResult(Result):
+    """One thing. `data` is a JSON-safe dict; people see its scalars, or what `human` draws."""
+
+    data: dict[str, Any]
+    title: str = ""
+
+    def envelope(self) -> dict[str, Any]:
+        return {"schema_version": SCHEMA_VERSION, "data": self.data, **self._tail()}
+
+
+@dataclass
+class OperationResult(Result):
+    """Something was done. `operation` is `noun.verb`, `message` one sentence for people."""
+
+    operation: str
+    message: str
+    resource: dict[str, Any] = field(default_factory=dict)
+    status: str = "success"
+    """`success`; `cancelled` when the person declined; `failed` when it was done and the outcome is a failure."""
+
+    def envelope(self) -> dict[str, Any]:
+        head = {"schema_version": SCHEMA_VERSION, "status": self.status, "operation": self.operation}
+        return {**head, "resource": self.resource, "message": self.message, **self._tail()}
+
+
+def clean(text: Any) -> str:
+    """Any value as text that cannot steer a terminal: control characters become visible escapes."""
+    if text is None:
+        return ""
+    if isinstance(text, bool):
+        return "yes" if text else "no"
+    raw = text if isinstance(text, str) else to_json(text) if isinstance(text, (dict, list)) else str(text)
+    return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", raw.replace("\r\n", "\n"))
+
+
+def to_json(value: Any) -> str:
+    """Compact JSON without non-finite numbers (they become null)."""
+    return json.dumps(_finite(value), ensure_ascii=False, separators=(", ", ": "), default=_default)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_finite(v) for v in value]
+    return value
+
+
+def _default(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return _finite(value.model_dump(mode="json"))
+    if isinstance(value, Enum):
+        return value.value
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def pick(row: Mapping[str, Any], key: str) -> Any:
+    """`row["a"]["b"]` for `a.b`; None where the path ends early."""
+    value: Any = row
+    for part in key.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(part)
+    return value
