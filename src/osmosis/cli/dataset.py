@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ..datasets.scan import check_upload, file_hash
 from ..errors import Conflict, DatasetError, NotFound, ValidationError
 from ..metrics.formats import size
 from ..records.contract.uploads import DatasetRow
@@ -107,8 +108,6 @@ def _until_ready(client: PlatformClient, made: DatasetRow) -> DatasetRow:
 
 def _check(path: Path) -> dict[str, Any]:
     """The facts of a file that can be uploaded, by a platform's rules. Raises with the first problems."""
-    from ..datasets.scan import check_upload, file_hash
-
     if not path.is_file():
         raise NotFound(f"there is no file {path}", hint="osmosis dataset upload data/NAME.jsonl")
     if path.suffix.lstrip(".").lower() not in FORMATS:

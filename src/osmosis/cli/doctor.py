@@ -14,16 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._version import __version__
+from ..base.git import Git, GitError
 from ..errors import AuthRequired, OsmosisError, WorkspaceRequired
 from ..records.problem import Problem
 from ..records.source import Source
+from ..workspace import doctor as checks
 from ..workspace import findings
+from ..workspace.config import ConfigFile, check_file
+from ..workspace.layout import FILES, FOLDERS, Workspace, find_workspace
+from .connect import login_of
 from .context import AppContext, current
-from .results import DetailResult, NextStep
+from .import_check import check_imports
+from .results import DetailResult, NextStep, clean
 
 if TYPE_CHECKING:
     from ..client import PlatformClient
-    from ..workspace.layout import Workspace
 
 _ORDER = ("error", "warning", "info")
 
@@ -47,9 +52,6 @@ def doctor(
         osmosis doctor --imports
     """
     ctx = current()
-    from ..workspace import doctor as checks
-    from ..workspace.layout import FILES, FOLDERS, find_workspace
-
     start = ctx.path(path) if path else ctx.cwd
     problems = checks.machine(ctx.environ)
     workspace: Workspace | None = None
@@ -112,8 +114,6 @@ def _platform(
     facts: dict[str, Any] = {"url": None, "reachable": False, "version": None, "logged_in": False, "credentials": None}
     try:
         facts["url"] = ctx.platform_url
-        from .connect import login_of
-
         login = login_of(ctx)
         facts["credentials"] = login.store if login else None
         facts["logged_in"] = bool(login and not login.expired)
@@ -150,8 +150,6 @@ def _version(url: str, version: str | None) -> Iterable[Problem]:
 
 def _helper(client: PlatformClient, workspace: Workspace, source: Source) -> Iterable[Problem]:
     """The credential helper of a hosted repository: there, and its Python still there."""
-    from ..base.git import Git, GitError
-
     if not (source.remote_url or "").startswith(f"{client.url}/git/"):
         return
     try:
@@ -191,8 +189,6 @@ def _logged_in(
 
 def _names(client: PlatformClient, workspace: Workspace) -> Iterable[Problem]:
     """Datasets and secrets that configs name and the platform does not have."""
-    from ..workspace.config import ConfigFile, check_file
-
     datasets = {row.file_name: row.status for row in client.datasets.all()}
     secrets = {row.name for row in client.secrets.all()}
     for kind, path in workspace.configs():
@@ -220,10 +216,7 @@ def _names(client: PlatformClient, workspace: Workspace) -> Iterable[Problem]:
 
 def _imports(ctx: AppContext, workspace: Workspace) -> list[Problem]:
     """Make each rollout's environment and import its entrypoint there, in a process of its own."""
-    from ..workspace.doctor import find_uv
-    from .import_check import check_imports
-
-    uv = find_uv(ctx.environ)
+    uv = checks.find_uv(ctx.environ)
     if uv is None:
         return []  # `machine` has said that uv is missing
     return check_imports(ctx, workspace, uv)
@@ -231,8 +224,6 @@ def _imports(ctx: AppContext, workspace: Workspace) -> list[Problem]:
 
 def _draw(console: Any, data: dict[str, Any], problems: list[Problem]) -> None:
     from rich.text import Text
-
-    from .results import clean
 
     place = data["workspace_directory"] or "no workspace"
     platform = data["platform"]

@@ -10,17 +10,20 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from ..client import PlatformClient
 from ..errors import AuthRequired, Conflict, NetworkError, OsmosisError, ValidationError
+from ..records.workspace_name import WORKSPACE_NAME, check_workspace_name
+from ..workspace.create import Created, check_destination, create_workspace
+from ..workspace.git import read_source
+from ..workspace.gitwrite import push, set_credential_helper, set_remote
+from . import prompts
+from .connect import login_of
 from .context import AppContext, current
 from .results import NextStep, OperationResult
-
-if TYPE_CHECKING:
-    from ..client import PlatformClient
-    from ..workspace.create import Created
 
 _HELPER_VARIABLES = ("OSMOSIS_CONFIG_DIR", "XDG_CONFIG_HOME")
 
@@ -54,8 +57,6 @@ def init(
         raise ValidationError("--platform needs git: the platform gets the code by push", hint="leave --no-git out")
     name, dest = _place(ctx, name, here)
     client = _client(ctx, platform) if git else None
-    from ..records.workspace_name import check_workspace_name
-    from ..workspace.create import check_destination, create_workspace
 
     check_workspace_name(name, command="osmosis init {} --here" if here else "osmosis init {}")
     check_destination(dest, here=here)
@@ -94,15 +95,13 @@ def _place(ctx: AppContext, name: str | None, here: bool) -> tuple[str, Path]:
         dest = ctx.cwd.resolve()
         return name or dest.name.lower(), dest
     if name is None:
-        from ..records.workspace_name import WORKSPACE_NAME
-        from .prompts import ask
 
         def fits(text: str) -> bool | str:
             return (
                 bool(WORKSPACE_NAME.match(text)) or "small letters, digits, - _ and ., starting with a letter or digit"
             )
 
-        name = ask(ctx, "Name of the workspace:", flag="NAME or --here", validate=fits)
+        name = prompts.ask(ctx, "Name of the workspace:", flag="NAME or --here", validate=fits)
     return Path(name).name if name else "", ctx.path(name)
 
 
@@ -143,15 +142,12 @@ def _check_name_on_platform(ctx: AppContext, client: PlatformClient, name: str, 
 
 
 def _own_origin(dest: Path) -> str | None:
-    from ..workspace.git import read_source
 
     source = read_source(dest) if dest.is_dir() and (dest / ".git").exists() else None
     return source.identity if source else None
 
 
 def _never_pushed(ctx: AppContext, name: str) -> bool:
-    from ..client import PlatformClient
-    from .connect import login_of
 
     login = login_of(ctx)
     with PlatformClient(ctx.platform_url, login.token if login else None, workspace=name) as scoped:
@@ -164,8 +160,6 @@ def _never_pushed(ctx: AppContext, name: str) -> bool:
 
 def _connect(ctx: AppContext, client: PlatformClient, made: Created) -> dict[str, Any]:
     """Platform workspace, repository, origin, credential helper, first push. May be repeated."""
-    from ..workspace.git import read_source
-    from ..workspace.gitwrite import push, set_credential_helper, set_remote
 
     source = read_source(made.root)
     assert source is not None

@@ -4,7 +4,7 @@ How to add a command: write `cli/<noun>.py` with a function (one command) or a `
 group), and name it in `COMMANDS` with one line of help. The function's parameters are typer's; its docstring is
 the help text and holds an example, indented by four spaces under a line `Example:`. The body starts with
 `ctx = current()` (see `context`), calls down, and returns a `ListResult`, `DetailResult` or `OperationResult`
-(see `output`); known problems are raised as `OsmosisError`. It prints nothing itself, except remarks through
+(see `results`); known problems are raised as `OsmosisError`. It prints nothing itself, except remarks through
 `ctx.output.say`, and asks questions only through `prompts`. Never import a heavy library at module level.
 Global options (`--json --plain --platform --workspace --env-file --offline`) are taken off the line before
 the command sees it, so no command declares them. Neither does any code import `click`: newer typer brings
