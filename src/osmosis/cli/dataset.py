@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..datasets.scan import check_upload, file_hash
 from ..errors import Conflict, DatasetError, NotFound, ValidationError
 from ..metrics.formats import size
 from ..records.contract.uploads import DatasetRow
@@ -108,6 +107,8 @@ def _until_ready(client: PlatformClient, made: DatasetRow) -> DatasetRow:
 
 def _check(path: Path) -> dict[str, Any]:
     """The facts of a file that can be uploaded, by a platform's rules. Raises with the first problems."""
+    from ..datasets.scan import check_upload, file_hash  # with pyarrow, which only a check needs
+
     if not path.is_file():
         raise NotFound(f"there is no file {path}", hint="osmosis dataset upload data/NAME.jsonl")
     if path.suffix.lstrip(".").lower() not in FORMATS:

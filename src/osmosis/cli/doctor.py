@@ -119,7 +119,7 @@ def _platform(
         facts["logged_in"] = bool(login and not login.expired)
         with ctx.client(auth=facts["logged_in"]) as client:
             health = client.http.health()
-            facts["reachable"], facts["version"] = health is not None, health.version if health else None
+            facts["reachable"], facts["version"] = health is not None, (health or {}).get("version")
             if health is None:
                 what = f"the platform at {client.url} does not answer"
                 problem = Problem(

@@ -7,22 +7,21 @@ says how to start the platform. API calls are not repeated on their own: the pla
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._version import __version__
 from ..base.net import is_loopback
 from ..errors import AuthRequired, NetworkError, PlatformError, from_wire
-from ..records.base import Record
-from ..records.contract.accounts import Health
-from ..records.contract.body import Page
 from .lean_httpx import httpx
+
+if TYPE_CHECKING:
+    from ..records.base import Record
+    from ..records.contract.body import Page
 
 Warn = Callable[[str, str], None]
 Params = Mapping[str, str | int | None]
-R = TypeVar("R", bound=Record)
-P = TypeVar("P", bound=Page)
+R = TypeVar("R", bound="Record")
+P = TypeVar("P", bound="Page")
 _VERSION_CODES = {"upgrade_available": "UPGRADE_AVAILABLE", "deprecated": "DEPRECATED"}
 
 
@@ -106,6 +105,8 @@ class Http:
         timeout: float | None = None,
     ) -> R:
         """One call, its answer as a record. PlatformError when the answer is another one."""
+        from pydantic import ValidationError
+
         answer = self.call(method, path, json=json, params=params, scoped=scoped, timeout=timeout)
         try:
             return kind.model_validate(answer)
@@ -135,13 +136,13 @@ class Http:
         """Does a platform answer here."""
         return self.health() is not None
 
-    def health(self) -> Health | None:
-        """Status and version of the platform; None when none answers."""
+    def health(self) -> dict[str, Any] | None:
+        """`{"status", "version"}` of the platform; None when none answers."""
         try:
             response = self._client.get("/health", timeout=3.0)
         except httpx.HTTPError:
             return None
-        return Health.model_validate(_body(response) or {}) if response.status_code == 200 else None
+        return (_body(response) or {}) if response.status_code == 200 else None
 
     def close(self) -> None:
         self._client.close()

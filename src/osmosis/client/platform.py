@@ -1,23 +1,27 @@
 """A platform as the command line sees it: one small class per noun, each method one call of contract B.
 
-Answers are records of `records.contract`. Deciding, asking and drawing are the command line's work.
+Answers are records of `records.contract`; each noun is loaded when it is used, because records take longer to load
+than a call takes. Deciding, asking and drawing are the command line's work.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from ..records.run import RunKind
-from .accounts import Accounts, Workspaces
-from .datasets import Datasets
 from .http import Http, Warn
-from .imports import Imports
 from .lean_httpx import httpx
-from .models import Models
-from .runs import EvalRuns, Runs, TrainingRuns
-from .secrets import Secrets
-from .sync import Sync
-from .transfer import Transfer
+
+if TYPE_CHECKING:
+    from ..records.run import RunKind
+    from .accounts import Accounts, Workspaces
+    from .datasets import Datasets
+    from .imports import Imports
+    from .models import Models
+    from .runs import EvalRuns, Runs, TrainingRuns
+    from .secrets import Secrets
+    from .sync import Sync
+    from .transfer import Transfer
 
 
 class PlatformClient:
@@ -53,42 +57,62 @@ class PlatformClient:
     @cached_property
     def transfer(self) -> Transfer:
         """Moves files to and from addresses that the platform hands out."""
+        from .transfer import Transfer
+
         return Transfer(self.url)
 
     @cached_property
     def accounts(self) -> Accounts:
+        from .accounts import Accounts
+
         return Accounts(self.http)
 
     @cached_property
     def workspaces(self) -> Workspaces:
+        from .accounts import Workspaces
+
         return Workspaces(self.http)
 
     @cached_property
     def sync(self) -> Sync:
+        from .sync import Sync
+
         return Sync(self.http)
 
     @cached_property
     def datasets(self) -> Datasets:
+        from .datasets import Datasets
+
         return Datasets(self.http, self.transfer)
 
     @cached_property
     def secrets(self) -> Secrets:
+        from .secrets import Secrets
+
         return Secrets(self.http)
 
     @cached_property
     def models(self) -> Models:
+        from .models import Models
+
         return Models(self.http)
 
     @cached_property
     def evals(self) -> EvalRuns:
+        from .runs import EvalRuns
+
         return EvalRuns(self.http)
 
     @cached_property
     def imports(self) -> Imports:
+        from .imports import Imports
+
         return Imports(self.http, self.transfer)
 
     @cached_property
     def trainings(self) -> TrainingRuns:
+        from .runs import TrainingRuns
+
         return TrainingRuns(self.http)
 
     def runs(self, kind: RunKind) -> Runs:
