@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from osmosis.platform import tables
-from osmosis.platform.services import synced, users
+from osmosis.platform.gitsync import synced
+from osmosis.platform.services import users
 from osmosis.records.config import Experiment
 from osmosis.testing.platform import RunningPlatform, running_platform
 

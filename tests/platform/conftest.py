@@ -16,10 +16,9 @@ import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
-from osmosis.platform import tables
+from osmosis.platform import Platform, tables
 from osmosis.platform.app import create_app
-from osmosis.platform.context import Platform
-from osmosis.platform.services import sync
+from osmosis.platform.gitsync import sync
 from osmosis.platform.settings import PlatformSettings
 
 POSTGRES = os.environ.get("OSMOSIS_TEST_POSTGRES_URL", "")

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis.platform import tables
-from osmosis.platform.services import device, users
+from osmosis.platform.services import login_flows, users
 from osmosis.records.base import utc_now
 
 
@@ -26,7 +26,7 @@ def test_device_flow_from_the_first_call_to_a_revoked_token(site) -> None:
     assert (waiting.status_code, waiting.json()["error"]) == (400, "authorization_pending")
     assert site.anonymous.post("/api/cli/device/token", json=poll).json()["error"] == "slow_down"
     with site.platform.db.write() as session:
-        device.decide(session, started["user_code"].lower(), users.ensure_owner(session, "x"), approve=True)
+        login_flows.decide(session, started["user_code"].lower(), users.ensure_owner(session, "x"), approve=True)
 
     issued = site.anonymous.post("/api/cli/device/token", json=poll).json()
     assert {"id", "email", "name"} <= set(issued["user"])
@@ -44,13 +44,13 @@ def test_device_flow_from_the_first_call_to_a_revoked_token(site) -> None:
 def test_a_denied_and_an_expired_login(site) -> None:
     started = site.anonymous.post("/api/cli/device/authorize", json={}).json()
     with site.platform.db.write() as session:
-        device.decide(session, started["user_code"], users.ensure_owner(session, "x"), approve=False)
+        login_flows.decide(session, started["user_code"], users.ensure_owner(session, "x"), approve=False)
     poll = {"device_code": started["device_code"]}
     assert site.anonymous.post("/api/cli/device/token", json=poll).json()["error"] == "access_denied"
 
     late = site.anonymous.post("/api/cli/device/authorize", json={}).json()
     with site.platform.db.write() as session:
-        row = device.find(session, late["user_code"])
+        row = login_flows.find(session, late["user_code"])
         row.expires_at = utc_now() - timedelta(seconds=1)
     poll = {"device_code": late["device_code"]}
     assert site.anonymous.post("/api/cli/device/token", json=poll).json()["error"] == "expired_token"

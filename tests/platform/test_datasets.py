@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from osmosis.platform import ingest, objects, tables
+from osmosis.platform import objects, tables
+from osmosis.platform.services import dataset_ingest
 
 
 def rows(count: int = 6, **extra) -> bytes:
@@ -232,9 +233,9 @@ def test_pages_of_a_list(site) -> None:
 
 def test_an_upload_that_a_restart_interrupted_is_taken_up_again(site) -> None:
     created = site.announce("d", small("1"))
-    assert ingest._begin(site.platform, created["id"]) is not None
+    assert dataset_ingest._begin(site.platform, created["id"]) is not None
     assert site.json("GET", "datasets/d")["status"] == "processing"
-    for thread in ingest.recover(site.platform):
+    for thread in dataset_ingest.recover(site.platform):
         thread.join(10)
     assert site.json("GET", "datasets/d")["status"] == "uploaded"
 
@@ -243,7 +244,7 @@ def test_an_upload_nobody_finished_is_given_up_after_a_day(site) -> None:
     old, new = site.announce("old", small("1")), site.announce("new", small("1"))
     with site.platform.db.write() as session:
         session.get_one(tables.Upload, old["upload"]["upload_id"]).created_at -= timedelta(days=2)
-    assert ingest.forget_abandoned(site.platform) == 1
+    assert dataset_ingest.forget_abandoned(site.platform) == 1
     assert site.json("GET", "datasets/old")["status"] == "cancelled"
     assert not objects.upload_dir(site.platform, old["upload"]["upload_id"]).exists()
     assert site.complete(new)["status"] == "uploaded"

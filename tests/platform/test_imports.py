@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from osmosis.platform import imports as files
 from osmosis.platform import tables
+from osmosis.platform.run_upload import finished_run as files
 from osmosis.records.base import utc_now
 from osmosis.testing.platform_data import report, rollout
 

@@ -17,9 +17,15 @@ import sys
 import threading
 from pathlib import Path
 
+import uvicorn
+
 from osmosis.errors import OsmosisError
 
+from . import Platform
+from .announce import AnnouncingServer, listen
+from .app import create_app
 from .settings import PlatformSettings
+from .worker import Worker
 
 LOG_BYTES = 10 * 1024 * 1024
 
@@ -65,11 +71,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(args: argparse.Namespace, given: dict[str, object]) -> int:
-    import uvicorn
-
-    from .announce import AnnouncingServer, listen
-    from .app import create_app
-
     given |= {"host": args.host, "port": args.port, "public_url": args.public_url}
     given |= {"worker": not args.no_worker, "private_servers": args.private_servers}
     settings = PlatformSettings.from_environ(os.environ, **given)
@@ -90,9 +91,6 @@ def _serve(args: argparse.Namespace, given: dict[str, object]) -> int:
 
 
 def _worker(args: argparse.Namespace, given: dict[str, object]) -> int:
-    from .context import Platform
-    from .worker import Worker
-
     settings = PlatformSettings.from_environ(
         os.environ, **given, public_url=args.platform_url, job_url=args.platform_url
     )

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import import_module
-from importlib.util import find_spec
 
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
@@ -16,29 +14,26 @@ from fastapi.concurrency import run_in_threadpool
 from osmosis._version import __version__
 from osmosis.records.contract.accounts import Health
 
-from . import imports, ingest
-from .api import routers
-from .api.errors import handle_errors
+from . import Platform, githost, web
+from .api import ROUTERS
+from .api.error_bodies import handle_errors
 from .api.versions import ClientVersions
-from .context import Platform
-from .services import startup
+from .run_upload import finished_run
+from .services import dataset_ingest, login_flows
 from .settings import PlatformSettings
 from .worker import Worker
-
-SIBLINGS = ("githost", "web")
-"""Packages beside `api` that bring their own routes: each has `mount(app)`."""
 
 
 def create_app(settings: PlatformSettings) -> FastAPI:
     """The whole platform over one data folder."""
     platform = Platform.open(settings)
-    startup.prepare(platform)
+    login_flows.prepare(platform)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        ingest.forget_abandoned(platform)
-        ingest.recover(platform)
-        imports.recover(platform)
+        dataset_ingest.forget_abandoned(platform)
+        dataset_ingest.recover(platform)
+        finished_run.recover(platform)
         worker = Worker(platform) if settings.worker else None
         if worker is not None:
             worker.start()
@@ -51,12 +46,11 @@ def create_app(settings: PlatformSettings) -> FastAPI:
 
     app = FastAPI(title="osmosis platform", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.platform = platform
-    for router in routers():
+    for router in ROUTERS:
         # as they are: include_router would build each of them again, at the first request
         app.router.routes.extend(router.routes)
-    for name in SIBLINGS:
-        if find_spec(f"osmosis.platform.{name}") is not None:
-            import_module(f"osmosis.platform.{name}").mount(app)
+    githost.mount(app)
+    web.mount(app)
     handle_errors(app)
     app.add_middleware(ClientVersions)
 

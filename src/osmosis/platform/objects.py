@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 from osmosis.base.files import replacing
 from osmosis.errors import Forbidden, ValidationError
 
-from .context import Platform
+from . import Platform
 
 CHUNK = 1024 * 1024
 

@@ -26,9 +26,8 @@ from osmosis.records.config import EvalConfig, TrainingConfig
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.run import JobResult, JobSpec, RunStatus
 
-from . import tables
-from .context import Platform
-from .executors.base import Executor, JobState
+from . import Platform, tables
+from .executors.executor import Executor, JobState
 from .executors.local import LocalExecutor, machine_id
 from .services import runs, secrets
 

@@ -28,7 +28,7 @@ class RunningPlatform:
     workspace_id: str
     workspace: str
     parts: Any
-    """`osmosis.platform.context.Platform`."""
+    """`osmosis.platform.Platform`."""
     app: Any
     """The ASGI application."""
 
@@ -49,7 +49,8 @@ def running_platform(data_dir: Path, *, workspace: str = "demo", hosted: bool = 
     import uvicorn
 
     from osmosis.platform.app import create_app
-    from osmosis.platform.services import repositories, users, workspaces
+    from osmosis.platform.gitsync import repositories
+    from osmosis.platform.services import users, workspaces
     from osmosis.platform.settings import PlatformSettings
 
     listener = socket.socket()

@@ -139,7 +139,7 @@ def _approve_waiting(home: Path, token: str) -> None:
 
     from osmosis.platform import tables
     from osmosis.platform.db import Database
-    from osmosis.platform.services import device
+    from osmosis.platform.services import login_flows
 
     db = Database(f"sqlite:///{home / '.home' / 'data' / 'platform.db'}")
     deadline = time.monotonic() + 30
@@ -153,7 +153,7 @@ def _approve_waiting(home: Path, token: str) -> None:
                 if waiting is not None:
                     owner = session.scalars(sa.select(tables.User)).first()
                     assert owner is not None
-                    device.decide(session, waiting.user_code, owner, approve=True)
+                    login_flows.decide(session, waiting.user_code, owner, approve=True)
                     return
             time.sleep(0.1)
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.base.git import Git, GitError, sealed_environ
-from osmosis.platform.services.discovery import Found, Tree, discover
+from osmosis.platform.gitsync.discovery import Found, Tree, discover
 
 BOMB = "raise SystemExit('this file must never be imported')\n"
 

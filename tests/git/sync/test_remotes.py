@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from osmosis.errors import ValidationError
-from osmosis.platform.services.repositories import internal_name, parse_remote
+from osmosis.platform.gitsync.repositories import internal_name, parse_remote
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from osmosis.errors import Conflict, ValidationError
-from osmosis.platform import tables
+from osmosis.platform import Platform, tables
 from osmosis.platform.app import create_app
-from osmosis.platform.context import Platform
-from osmosis.platform.services import repositories, sync, synced, users, workspaces
+from osmosis.platform.gitsync import repositories, sync, synced
+from osmosis.platform.services import users, workspaces
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.config import Experiment
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.platform.web.render import HERE
 from osmosis.platform.web.session import safe_next
+from osmosis.platform.web.templating import HERE
 
 TEMPLATES = sorted((HERE / "templates").glob("*.html"))
 

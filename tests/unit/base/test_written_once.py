@@ -78,7 +78,7 @@ RULES: dict[str, tuple[Callable[[ast.AST], bool], dict[str, str]]] = {
         {
             "client/credentials.py": "puts an unreadable store aside",
             "local/evaluate.py": "names a complete file by its content",
-            "platform/imports.py": "moves what is complete",
+            "platform/run_upload/finished_run.py": "moves what is complete",
         },
     ),
     "what is durable is decided by base.files": (

@@ -4,36 +4,31 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from . import (
+    dataset_routes,
+    eval_run_routes,
+    job_routes,
+    login_routes,
+    model_routes,
+    rollout_server_routes,
+    run_upload_routes,
+    secret_routes,
+    sync_routes,
+    training_run_routes,
+    workspace_routes,
+)
 
-def routers() -> list[APIRouter]:
-    """Every router of the API, in order of match."""
-    from . import (
-        auth,
-        browser,
-        datasets,
-        eval_runs,
-        imports,
-        jobs,
-        models,
-        rollout_servers,
-        secrets,
-        sync,
-        training_runs,
-        workspaces,
-    )
-
-    parts = (
-        auth,
-        browser,
-        workspaces,
-        sync,
-        datasets,
-        secrets,
-        imports,
-        eval_runs,
-        training_runs,
-        models,
-        rollout_servers,
-        jobs,
-    )
-    return [part.router for part in parts]
+ROUTERS: tuple[APIRouter, ...] = (
+    login_routes.router,
+    workspace_routes.router,
+    sync_routes.router,
+    dataset_routes.router,
+    secret_routes.router,
+    run_upload_routes.router,
+    eval_run_routes.router,
+    training_run_routes.router,
+    model_routes.router,
+    rollout_server_routes.router,
+    job_routes.router,
+)
+"""Every router of the API, in order of match."""

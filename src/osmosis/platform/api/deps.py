@@ -13,8 +13,7 @@ from fastapi import Depends, Request
 from osmosis.errors import AuthRequired
 from osmosis.records.base import utc_now
 
-from .. import tables
-from ..context import Platform
+from .. import Platform, tables
 from ..services import users, workspaces
 
 GIT_HEADER = "x-osmosis-git"

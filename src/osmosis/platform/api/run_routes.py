@@ -17,8 +17,8 @@ from osmosis.records.contract.training_bodies import TrainingRunDetail, Training
 from osmosis.records.run import RunKind
 
 from .. import objects, tables
-from ..services import bodies, datasets, runs
-from ..services.pages import LogSlice, Page
+from ..services import datasets, run_bodies, runs
+from ..services.paging import LogSlice, Page
 from .contract_route import ContractRoute
 from .deps import PlatformDep, Scope, ScopeDep
 
@@ -58,13 +58,13 @@ class RunRoutes:
         with platform.db.read() as session:
             found, total = page.fetch(session, runs.newest_first(scope.workspace.id, self.kind))
             users = datasets.creator_names(session, {run.creator_id for run in found})
-        return bodies.run_page(platform.settings, self.kind, found, users, page.place(len(found), total))
+        return run_bodies.run_page(platform.settings, self.kind, found, users, page.place(len(found), total))
 
     def get_run(self, name: str, platform: PlatformDep, scope: ScopeDep) -> RunDetail:
         with platform.db.read() as session:
             run = self.find(session, scope, name)
             creator = session.get(tables.User, run.creator_id) if run.creator_id else None
-            return bodies.detail(session, platform.settings, run, creator)
+            return run_bodies.detail(session, platform.settings, run, creator)
 
     def logs(
         self,
@@ -84,7 +84,7 @@ class RunRoutes:
         with platform.db.write() as session:
             run = self.find(session, scope, name)
             runs.request_stop(session, run)
-            return bodies.stopping(platform.settings, run)
+            return run_bodies.stopping(platform.settings, run)
 
     def delete(self, name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
         with platform.db.write() as session:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from osmosis.errors import UpgradeRequired
 
-from .errors import error_response
+from .error_bodies import error_response
 
 OLDEST = (0, 2, 0)
 OLDEST_CURRENT = (0, 2, 24)

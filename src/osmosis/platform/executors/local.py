@@ -20,7 +20,7 @@ from osmosis.base.processes import group_alive, is_same, kill_group, start_token
 from osmosis.errors import PlatformError
 from osmosis.records.run import JobSpec
 
-from .base import JobState
+from .executor import JobState
 
 ALLOWED = re.compile(
     r"^(PATH|HOME|USER|LOGNAME|LANG|LC_[A-Z]+|TZ|TMPDIR|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE"

@@ -20,8 +20,9 @@ from osmosis.base.git import sealed_environ
 from osmosis.errors import AuthRequired, NotFound, OsmosisError
 from osmosis.records.base import utc_now
 
-from ..context import Platform
-from ..services import repositories, sync, users, workspaces
+from .. import Platform
+from ..gitsync import repositories, sync
+from ..services import users, workspaces
 from .address import RECEIVE, UPLOAD, GitAddress, Service, parse_address, parse_credential, parse_service
 from .backend import BackendResponse, Limits
 

@@ -1,7 +1,8 @@
-"""A checked config becomes a run: dataset, secrets and code are looked up, rows drawn, everything pinned.
+"""From the body of a submit to a run: config checked, dataset, secrets and code looked up, rows drawn, all pinned.
 
-What a run depends on is fixed here (commit, dataset file, rows and seed), so that starting it later or again gives
-the same run. Refuses whatever could not run; git is read with no session open.
+The config is checked by the rules of the TOML file, on the same records. What a run depends on is fixed here (commit,
+dataset file, rows and seed), so that starting it later or again gives the same run. Refuses whatever could not run;
+git is read with no session open.
 """
 
 from __future__ import annotations
@@ -10,23 +11,47 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+import pydantic
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
-from osmosis.records.config import EvalConfig, TrainingConfig
+from osmosis.records.config import CONFIGS, EvalConfig, TrainingConfig
+from osmosis.records.config_check import issues_of
 from osmosis.records.dataset import DatasetStatus
-from osmosis.records.run import RunStatus
+from osmosis.records.run import RunKind, RunStatus
 
-from .. import tables
-from ..context import Platform
-from . import datasets, links, repositories, runs, secrets, synced
-from .requests import RunRequest
-from .sync import CodeRef
+from .. import Platform, tables
+from ..gitsync import repositories, synced
+from ..gitsync.sync import CodeRef
+from . import datasets, links, runs, secrets
 
 NAME_TRIES = 20
 SAMPLE = 10
 """Without a limit, one row in ten."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What a person asked for."""
+
+    config: EvalConfig | TrainingConfig
+    given: dict[str, str]
+    """Secret values that came with the request, for this run only."""
+
+
+def parse(body: dict[str, Any], kind: str) -> RunRequest:
+    """Check a submit. ValidationError lists every problem as `{key, message, fix, code, key_correction?}`."""
+    try:
+        return RunRequest(*CONFIGS[kind].from_request(body))
+    except pydantic.ValidationError as error:
+        issues = issues_of(CONFIGS[kind], error)
+    said = "; ".join(f"{issue.key}: {issue.what}" for issue in issues[:5])
+    raise ValidationError(
+        f"invalid {kind} config: {said}",
+        hint="correct the config and submit it again",
+        issues=[issue.to_dict() for issue in issues],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +72,7 @@ def pick_rows(total: int, limit: int | None, seed: int) -> Picked:
 
 
 def submit(
-    platform: Platform, workspace: tables.Workspace, user: tables.User, request: RunRequest, *, kind: str
+    platform: Platform, workspace: tables.Workspace, user: tables.User, request: RunRequest, *, kind: RunKind
 ) -> tables.Run:
     """Store a new pending run. ValidationError with issues, or NotFound naming the missing secrets."""
     config = request.config

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from . import login, run_pages, workspace_pages
+from .live import LivePages
+from .templating import mount_static
+
 
 def mount(app: FastAPI) -> None:
     """Add the pages and their static files to the platform."""
-    from . import login, run_pages, workspace_pages
-    from .live import LivePages
-    from .render import mount_static
-
     app.state.live = LivePages()
     mount_static(app)
-    for module in (login, run_pages, workspace_pages):
-        app.router.routes.extend(module.router.routes)  # as in ..app
+    for pages in (login, run_pages, workspace_pages):
+        app.router.routes.extend(pages.router.routes)  # as in ..app

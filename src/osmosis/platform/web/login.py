@@ -9,9 +9,8 @@ from fastapi import APIRouter, Depends, Form, Request, Response
 from osmosis.base.net import is_loopback
 from osmosis.errors import AuthRequired, NotFound, OsmosisError
 
-from ..services import device, startup, users
+from ..services import login_flows, users
 from ..settings import PlatformSettings
-from .render import PageRoute, page, redirect
 from .session import (
     GUEST_COOKIE,
     GUEST_SECONDS,
@@ -27,6 +26,7 @@ from .session import (
     set_cookie,
     viewer,
 )
+from .templating import PageRoute, page, redirect
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 ViewerDep = Annotated[Viewer, Depends(viewer)]
@@ -64,7 +64,7 @@ def _form(request: Request, next_page: str, *, problem: OsmosisError | None = No
 def _bootstrap_file(settings: PlatformSettings) -> str:
     """Where the bootstrap token is; to a network the folder is not told."""
     folder = str(settings.data_dir) if is_loopback(settings.host) else "DATA_FOLDER"
-    return f"{folder}/{startup.BOOTSTRAP_FILE}"
+    return f"{folder}/{login_flows.BOOTSTRAP_FILE}"
 
 
 @router.post("/login")
@@ -75,7 +75,7 @@ def login(request: Request, token: Text, csrf: Text = "", next: Text = "/") -> R
     text = token.strip()
     try:
         if text.startswith("osb_"):
-            startup.check_bootstrap(platform, text)
+            login_flows.check_bootstrap(platform, text)
             with platform.db.write() as session:
                 owner = users.ensure_owner(session, platform.settings.owner_name)
                 issued = users.issue_token(session, owner, _browser(request), kind="session")
@@ -100,7 +100,7 @@ def use_login_link(request: Request, code: Text, csrf: Text = "") -> Response:
     platform = platform_of(request)
     check_form(request, csrf, csrf_of(platform, request.cookies.get(GUEST_COOKIE, "")))
     with platform.db.write() as session:
-        answer: Any = device.poll(session, code)
+        answer: Any = login_flows.poll(session, code)
         if isinstance(answer, str):
             answer = None
         else:
@@ -139,7 +139,7 @@ def device_page(request: Request, who: ViewerDep, user_code: str = "") -> Respon
     if user_code:
         try:
             with platform_of(request).db.read() as session:
-                waiting = device.find(session, _with_dash(user_code))
+                waiting = login_flows.find(session, _with_dash(user_code))
         except NotFound as error:
             problem = error
     status = problem.http_status if problem else 200
@@ -160,7 +160,7 @@ def decide_device(request: Request, who: ViewerDep, user_code: Text, answer: Tex
     problem = None
     try:
         with platform_of(request).db.write() as session:
-            device.decide(session, user_code, who.user, approve=answer == "approve")
+            login_flows.decide(session, user_code, who.user, approve=answer == "approve")
     except OsmosisError as error:
         problem = error
     done = "" if problem else ("approved" if answer == "approve" else "denied")

@@ -14,13 +14,12 @@ from osmosis.records.run import RunStatus
 from osmosis.viewer import pages
 from osmosis.viewer.pages import View
 
-from .. import tables
-from ..context import Platform
-from ..services import results, retry, runs, workspaces
+from .. import Platform, tables
+from ..services import results, run_retry, runs, workspaces
 from .live import live_pages
-from .render import SECURITY, PageRoute, fragment, framed, html, page, redirect
 from .run_source import DatabaseRun, find_run, state_of
 from .session import Viewer, check_viewer_form, platform_of, viewer
+from .templating import SECURITY, PageRoute, fragment, framed, html, page, redirect
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 ViewerDep = Annotated[Viewer, Depends(viewer)]
@@ -156,7 +155,7 @@ def retry_run(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str
     check_viewer_form(request, who, csrf)
     platform = platform_of(request)
     with platform.db.write() as session:
-        retry.retry(session, platform.vault, find_run(session, who, run_id).run, who.user, {})
+        run_retry.retry(session, platform.vault, find_run(session, who, run_id).run, who.user, {})
     return redirect(f"/runs/{run_id}")
 
 

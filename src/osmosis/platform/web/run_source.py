@@ -37,7 +37,7 @@ from osmosis.viewer.source import (
 
 from .. import tables
 from ..services import results, rollouts, runs, workspaces
-from ..services.pages import LogSlice
+from ..services.paging import LogSlice
 from .session import Viewer
 
 LOG_LINES = 200

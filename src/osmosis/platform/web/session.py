@@ -17,8 +17,7 @@ from fastapi import Request, Response
 from osmosis.errors import AuthRequired, Forbidden
 from osmosis.records.base import utc_now
 
-from .. import tables
-from ..context import Platform
+from .. import Platform, tables
 from ..security.tokens import hash_token
 from ..services import users
 

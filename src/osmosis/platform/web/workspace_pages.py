@@ -11,9 +11,10 @@ from fastapi import APIRouter, BackgroundTasks, Depends, Form, Request, Response
 from osmosis.errors import NotFound
 
 from .. import tables
-from ..services import datasets, repositories, rollout_servers, secrets, sync, synced, workspaces
-from .render import PageRoute, page, redirect
+from ..gitsync import repositories, sync, synced
+from ..services import datasets, rollout_servers, secrets, workspaces
 from .session import Viewer, check_viewer_form, platform_of, viewer
+from .templating import PageRoute, page, redirect
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 ViewerDep = Annotated[Viewer, Depends(viewer)]

@@ -31,7 +31,7 @@ from osmosis.records.run import RunKind
 from .. import tables
 from ..settings import PlatformSettings
 from . import links, results, runs
-from .pages import Place
+from .paging import Place
 
 
 class _Said(TypedDict):

@@ -1,13 +1,18 @@
-"""Curves and checkpoints of training runs: stored point by point, read in the shapes of contract B."""
+"""What training runs have of their own: whether this platform can train, their curves, their checkpoints.
+
+Looks for the trainer without importing it: the platform loads no torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from osmosis.errors import PlatformError
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.training_bodies import (
     CheckpointList,
@@ -22,6 +27,26 @@ from osmosis.records.run import MetricPoint
 
 from .. import tables
 from .results import duration_ms
+
+NEEDED = ("osmosis.training", "torch", "trl", "peft")
+
+
+class NoTrainer(PlatformError):
+    """Training was asked of a platform without a trainer."""
+
+    code = "NO_TRAINER"
+    http_status = 501
+
+
+def check_trainer() -> None:
+    """NoTrainer naming what is missing and what to install."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise NoTrainer(
+            f"no trainer installed on this platform: {', '.join(missing)} missing",
+            hint="this version of osmosis has no trainer yet; evaluate instead: osmosis eval submit",
+            missing=missing,
+        )
 
 
 def store(session: Session, run_id: str, points: Iterable[MetricPoint]) -> int:

@@ -13,10 +13,9 @@ from fastapi.concurrency import run_in_threadpool
 
 from osmosis.records.contract.server_registry import NewServer, RegisteredServer, ServerPage, ServerStatus
 
-from .. import tables
-from ..context import Platform
+from .. import Platform, tables
 from ..services import datasets, rollout_servers, server_probe
-from ..services.pages import Page
+from ..services.paging import Page
 from .contract_route import ContractRoute
 from .deps import CallerDep, PlatformDep, get_scope, has_scope
 

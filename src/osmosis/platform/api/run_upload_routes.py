@@ -17,11 +17,9 @@ from osmosis.records.contract.uploads import (
     UploadPlan,
 )
 
-from .. import imports as files
-from .. import objects, tables
-from ..context import Platform
-from ..services import imports
-from ..services.import_manifest import Manifest
+from .. import Platform, objects, tables
+from ..run_upload import finished_run, sessions
+from ..run_upload.manifest import Manifest
 from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 
@@ -33,22 +31,22 @@ PREFIX = "/api/cli/eval-runs/imports"
 def create(body: Manifest, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
     """Open a session, or find the one of the same manifest: only its pending files are still to be sent."""
     with platform.db.write() as session:
-        row = imports.open_session(session, scope.workspace, scope.user, body)
-        return imports.body(session, platform.settings, row)
+        row = sessions.open_session(session, scope.workspace, scope.user, body)
+        return sessions.body(session, platform.settings, row)
 
 
 @router.get(f"{PREFIX}/{{session_id}}")
 def get_session(session_id: str, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
     with platform.db.read() as session:
-        return imports.body(session, platform.settings, imports.find(session, scope.workspace, session_id))
+        return sessions.body(session, platform.settings, sessions.find(session, scope.workspace, session_id))
 
 
 @router.post(f"{PREFIX}/{{session_id}}/uploads")
 def uploads(session_id: str, body: ImportPaths, platform: PlatformDep, scope: ScopeDep) -> ImportUploads:
     """Where to send these files."""
     with platform.db.read() as session:
-        row = imports.find(session, scope.workspace, session_id)
-        found = imports.files_at(session, row, body.paths)
+        row = sessions.find(session, scope.workspace, session_id)
+        found = sessions.files_at(session, row, body.paths)
     return ImportUploads(
         files=[
             ImportUpload(path=file.path, size=file.size, sha256=file.sha256, upload=_upload(platform, file))
@@ -60,11 +58,11 @@ def uploads(session_id: str, body: ImportPaths, platform: PlatformDep, scope: Sc
 def _upload(platform: Platform, file: tables.ImportFile) -> UploadPlan:
     lifetime = platform.settings.url_lifetime_s
     place = f"imports/{file.import_id}/{file.number}"
-    each = files.part_size(platform, file.size)
+    each = finished_run.part_size(platform, file.size)
     if not each:
         url = objects.sign_url(platform, f"{place}/1", method="PUT")
         return UploadPlan(expires_in=lifetime, method="simple", presigned_url=url, upload_headers={})
-    count = files.part_count(platform, file.size)
+    count = finished_run.part_count(platform, file.size)
     parts = [
         UploadPart(
             part_number=number,
@@ -77,7 +75,7 @@ def _upload(platform: Platform, file: tables.ImportFile) -> UploadPlan:
 
 
 def _part_bytes(platform: Platform, file: tables.ImportFile, number: int) -> int:
-    each = files.part_size(platform, file.size)
+    each = finished_run.part_size(platform, file.size)
     return min(each, file.size - (number - 1) * each) if each else file.size
 
 
@@ -88,9 +86,9 @@ async def put_part(
     path = f"imports/{session_id}/{number}/{part}"
     objects.check_url(platform, path, method="PUT", expires=expires, signature=signature)
     file = await run_in_threadpool(_open_file, platform, session_id, number)
-    if not 1 <= part <= files.part_count(platform, file.size):
+    if not 1 <= part <= finished_run.part_count(platform, file.size):
         raise NotFound(f"{file.path} has no part {part}")
-    folder = files.part_dir(platform, session_id, number)
+    folder = finished_run.part_dir(platform, session_id, number)
     limit = _part_bytes(platform, file, part)
     etag = await objects.store_part(folder, part, request.stream(), limit=limit)
     return Response(status_code=200, headers={"ETag": etag})
@@ -102,7 +100,7 @@ def _open_file(platform: Platform, session_id: str, number: int) -> tables.Impor
         file = session.get(tables.ImportFile, (session_id, number))
     if row is None or file is None:
         raise NotFound("there is no such upload any more", hint="upload the run again")
-    if row.status != imports.UPLOADING or file.uploaded:
+    if row.status != sessions.UPLOADING or file.uploaded:
         raise Conflict(f"{file.path} is here already")
     return file
 
@@ -111,9 +109,9 @@ def _open_file(platform: Platform, session_id: str, number: int) -> tables.Impor
 def complete(session_id: str, body: ImportSent, platform: PlatformDep, scope: ScopeDep) -> ImportFile:
     """One file was sent whole; what arrived is compared with what was announced."""
     with platform.db.read() as session:
-        row = imports.find(session, scope.workspace, session_id)
-        file = imports.files_at(session, row, [body.path])[0]
-    files.receive(platform, file)
+        row = sessions.find(session, scope.workspace, session_id)
+        file = sessions.files_at(session, row, [body.path])[0]
+    finished_run.receive(platform, file)
     return ImportFile(path=file.path, size=file.size, sha256=file.sha256, state="uploaded")
 
 
@@ -121,7 +119,7 @@ def complete(session_id: str, body: ImportSent, platform: PlatformDep, scope: Sc
 def finalize(session_id: str, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
     """Make the run. Said twice (the first answer was lost), it is the same."""
     with platform.db.read() as session:
-        imports.find(session, scope.workspace, session_id)
-    files.finalize(platform, session_id)
+        sessions.find(session, scope.workspace, session_id)
+    finished_run.finalize(platform, session_id)
     with platform.db.read() as session:
-        return imports.body(session, platform.settings, session.get_one(tables.Import, session_id))
+        return sessions.body(session, platform.settings, session.get_one(tables.Import, session_id))

@@ -20,9 +20,8 @@ from osmosis.errors import Conflict, DatasetError, OsmosisError
 from osmosis.records.base import utc_now
 from osmosis.records.dataset import DatasetStatus
 
-from . import objects, tables
-from .context import Platform
-from .services import datasets
+from .. import Platform, objects, tables
+from . import datasets
 
 log = logging.getLogger("osmosis.platform.ingest")
 

@@ -20,7 +20,7 @@ from osmosis.records.keys import DerivedKeys, Key
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Score, Usage
 from osmosis.records.wire import check_rollout_id
 
-from .import_manifest import INDEX
+from .manifest import INDEX
 
 PHASES = {"grader": Phase.SCORE, "score": Phase.SCORE, "model": Phase.MODEL, "setup": Phase.SETUP}
 Find = Callable[[str], Path | None]

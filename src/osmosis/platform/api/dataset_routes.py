@@ -22,10 +22,9 @@ from osmosis.records.contract.uploads import (
     UploadPlan,
 )
 
-from .. import ingest, objects, tables
-from ..context import Platform
-from ..services import datasets
-from ..services.pages import LogSlice, Page
+from .. import Platform, objects, tables
+from ..services import dataset_ingest, datasets
+from ..services.paging import LogSlice, Page
 from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 
@@ -111,7 +110,7 @@ def _find_upload(platform: Platform, upload_id: str) -> tables.Upload | None:
 def complete(dataset_id: str, body: CompleteDataset, platform: PlatformDep, scope: ScopeDep) -> DatasetRow:
     with platform.db.read() as session:
         found = datasets.find(session, scope.workspace, dataset_id)
-    ingest.complete(platform, found.id, {part.PartNumber: part.ETag for part in body.parts or ()})
+    dataset_ingest.complete(platform, found.id, {part.PartNumber: part.ETag for part in body.parts or ()})
     with platform.db.read() as session:
         return DatasetRow(**_said(platform, session, session.get_one(tables.Dataset, found.id)))
 
@@ -149,7 +148,7 @@ def delete(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
     with platform.db.write() as session:
         dataset = datasets.find(session, scope.workspace, name)
         datasets.delete(session, dataset)
-    ingest.clean(platform, dataset.id)
+    dataset_ingest.clean(platform, dataset.id)
     return Response(status_code=204)
 
 

@@ -15,7 +15,7 @@ from osmosis.records.run import HeartbeatReply, JobResult, Progress, RolloutBatc
 
 from .. import tables
 from ..security.tokens import hash_token
-from ..services import curves, rollouts, runs
+from ..services import rollouts, runs, training
 from .contract_route import ContractRoute
 from .deps import PlatformDep, bearer
 
@@ -77,7 +77,7 @@ def add_logs(run_id: str, body: JobLogs, token: TokenDep, platform: PlatformDep)
 def add_metrics(run_id: str, body: JobMetrics, token: TokenDep, platform: PlatformDep) -> StoredCount:
     with platform.db.write() as session:
         runs.of_lease(session, run_id, token)
-        return StoredCount(stored=curves.store(session, run_id, body.points))
+        return StoredCount(stored=training.store(session, run_id, body.points))
 
 
 @router.post("/finish")

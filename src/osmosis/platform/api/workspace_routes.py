@@ -16,9 +16,9 @@ from osmosis.records.contract.accounts import (
 )
 from osmosis.records.contract.body import Nothing
 
-from .. import tables
-from ..context import Platform
-from ..services import mirror, repositories, sync, workspaces
+from .. import Platform, tables
+from ..gitsync import mirror, repositories, sync
+from ..services import workspaces
 from .contract_route import ContractRoute
 from .deps import CallerDep, PlatformDep
 

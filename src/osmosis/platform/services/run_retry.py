@@ -16,14 +16,14 @@ from osmosis.records.run import RunStatus
 
 from .. import tables
 from ..security.vault import Vault
-from . import imports, rollouts, runs, secrets
+from . import rollouts, runs, secrets
 
 
 def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, given: Mapping[str, str]) -> int:
     """Make a run pending again; how many rollouts are to be made (0 = all of it, from the start) is the answer."""
     if not RunStatus(run.status).over:
         raise Conflict(f"run {run.name!r} is {run.status}: only a run that is over can be retried")
-    imports.refuse_retry(run)
+    _refuse_elsewhere(run)
     _check_secrets(session, run, given)
     if not run.dataset_path or run.dataset_id is None:
         raise Conflict(f"dataset {run.dataset!r} of run {run.name!r} was deleted", hint="submit a new run")
@@ -43,6 +43,19 @@ def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, gi
     runs.switch_status(session, run, RunStatus.PENDING, f"retried by {user.name}")
     runs.log(session, run.id, f"retry {run.retries}: {missing or total} of {total} rollouts")
     return missing
+
+
+def _refuse_elsewhere(run: tables.Run) -> None:
+    """Conflict when the run was made elsewhere: what it needs is there."""
+    if run.imported is None:
+        return
+    name = str(run.imported.get("name") or run.name)
+    local = {"eval_run_name": name, "config_path": (run.imported.get("provenance") or {}).get("config_path")}
+    raise Conflict(
+        f"run {run.name!r} was made on another machine and is retried there",
+        hint="there, run it again with --retry-failed, then: osmosis eval upload NAME --replace",
+        local_run={key: value for key, value in local.items() if value},
+    )
 
 
 def _check_secrets(session: Session, run: tables.Run, given: Mapping[str, str]) -> None:

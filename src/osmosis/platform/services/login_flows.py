@@ -1,25 +1,31 @@
-"""The device flow: a client shows a code, a person approves it in a browser, the client's poll gets a token.
+"""How a terminal gets its token: by the device flow, or by the bootstrap token of whoever started the platform.
+
+A client shows a code, a person approves it in a browser, and the client's poll gets a token.
 
 Codes live 15 minutes and work once. Approving needs a person who is logged in; this module trusts its caller there.
 """
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import dataclass
 from datetime import timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.base.files import write_text
+from osmosis.errors import AuthRequired, Conflict, NotFound, ValidationError
 from osmosis.records.base import utc_now
 
-from .. import tables
+from .. import Platform, tables
 from ..security.tokens import hash_token, new_token, new_user_code
+from . import users
 from .users import IssuedToken, issue_token
 
 LIFETIME_S = 900
 INTERVAL_S = 2
+BOOTSTRAP_FILE = "bootstrap.token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +93,20 @@ def poll(session: Session, device_code: str) -> IssuedToken | str:
         return "access_denied"
     row.status = "used"
     return issue_token(session, user, row.device_name, kind="device")
+
+
+def prepare(platform: Platform) -> None:
+    """Make the owner and the bootstrap token where they are missing."""
+    with platform.db.write() as session:
+        users.ensure_owner(session, platform.settings.owner_name)
+    path = platform.settings.data_dir / BOOTSTRAP_FILE
+    if not path.exists():
+        write_text(path, new_token("osb_") + "\n", mode=0o600)
+
+
+def check_bootstrap(platform: Platform, token: str) -> None:
+    """AuthRequired unless this is the text of the bootstrap file, which only its owner can read."""
+    path = platform.settings.data_dir / BOOTSTRAP_FILE
+    known = path.read_text().strip() if path.exists() else ""
+    if not known or not hmac.compare_digest(known.encode(), token.encode()):
+        raise AuthRequired("this is not the bootstrap token of this platform", code="TOKEN_INVALID")

@@ -21,7 +21,7 @@ from osmosis.records.contract.training_bodies import (
 )
 
 from .. import tables
-from ..services.pages import Page
+from ..services.paging import Page
 from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 

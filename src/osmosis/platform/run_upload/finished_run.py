@@ -24,12 +24,12 @@ from osmosis.metrics.summary import Summary, Terms
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 
-from . import objects, tables
-from .context import Platform
-from .security.tokens import new_token
-from .services import imports, rollouts
-from .services.import_manifest import ARTIFACT, LOGS, REPORT, LocalRun
-from .services.import_rollouts import Find, read_all
+from .. import Platform, objects, tables
+from ..security.tokens import new_token
+from ..services import rollouts
+from . import sessions
+from .manifest import ARTIFACT, LOGS, REPORT, LocalRun
+from .trajectories import Find, read_all
 
 log = logging.getLogger("osmosis.platform.imports")
 
@@ -83,8 +83,8 @@ def finalize(platform: Platform, import_id: str) -> None:
     """Make the run. Conflict while files are missing; ValidationError when they contradict each other."""
     with platform.db.read() as session:
         row = session.get_one(tables.Import, import_id)
-        files = imports.files_of(session, import_id)
-    if row.status == imports.UPLOADING:
+        files = sessions.files_of(session, import_id)
+    if row.status == sessions.UPLOADING:
         pending = [file.path for file in files if not file.uploaded]
         if pending:
             raise Conflict(f"{len(pending)} files have not arrived, first {pending[0]}", hint="upload the run again")
@@ -113,7 +113,7 @@ def _take_in(platform: Platform, row: tables.Import, files: list[tables.ImportFi
         draft.unlink(missing_ok=True)
 
 
-def _read(row: tables.Import, find: Find, draft: Path) -> imports.Reading:
+def _read(row: tables.Import, find: Find, draft: Path) -> sessions.Reading:
     """Every rollout, checked, one line each in `draft`; the report that came along, or one made from them."""
     local = LocalRun.model_validate(row.run)
     evaluation = local.evaluation_config
@@ -131,7 +131,7 @@ def _read(row: tables.Import, find: Find, draft: Path) -> imports.Reading:
     report = _given_report(find(REPORT)) or summary.report(rows=len(rows), duration_ms=spent_ms)
     if report.completed != summary.completed:
         raise ValidationError(f"{REPORT} is about {report.completed} rollouts, but {summary.completed} were sent")
-    return imports.Reading(rows, report)
+    return sessions.Reading(rows, report)
 
 
 def _given_report(path: Path | None) -> Report | None:
@@ -143,15 +143,15 @@ def _given_report(path: Path | None) -> Report | None:
         raise ValidationError(f"{REPORT} is no report that this version reads: {error.errors()[0]['msg']}") from error
 
 
-def _store(session: Session, import_id: str, reading: imports.Reading, draft: Path, log_file: Path | None) -> None:
+def _store(session: Session, import_id: str, reading: sessions.Reading, draft: Path, log_file: Path | None) -> None:
     row = session.get_one(tables.Import, import_id, with_for_update=True)
-    if row.status != imports.UPLOADING:
+    if row.status != sessions.UPLOADING:
         return  # another request was faster
-    run = imports.become_run(session, row, reading)
+    run = sessions.become_run(session, row, reading)
     with draft.open("rb") as lines:
         while batch := list(itertools.islice(lines, BATCH)):
             rollouts.store(session, run.id, (Rollout.model_validate_json(line) for line in batch))
-    imports.add_log(session, run, _last_lines(log_file))
+    sessions.add_log(session, run, _last_lines(log_file))
 
 
 def _last_lines(path: Path | None) -> list[str]:
@@ -184,7 +184,7 @@ def _moves(platform: Platform, session: Session, row: tables.Import) -> Iterator
     if run.retries:
         work = work / f"retry-{run.retries}"
     ids = {(r.row_index, r.attempt): r.rollout_id for r in session.scalars(rollouts.listed(run.id))}
-    for file in imports.files_of(session, row.id):
+    for file in sessions.files_of(session, row.id):
         match = ARTIFACT.match(file.path)
         rollout_id = ids.get((int(match[1]), int(match[2]))) if match else None
         if match and rollout_id:
@@ -194,13 +194,13 @@ def _moves(platform: Platform, session: Session, row: tables.Import) -> Iterator
 def recover(platform: Platform) -> None:
     """At a start: forget uploads over their time, and finish what a crash interrupted."""
     with platform.db.write() as session:
-        gone = imports.expired(session)
+        gone = sessions.expired(session)
     for import_id in gone:
         objects.remove_tree(folder_of(platform, import_id))
     root = platform.settings.objects_dir / "imports"
     left = [path.name for path in root.iterdir()] if root.exists() else []
     with platform.db.read() as session:
-        uploading = sa.select(tables.Import.id).where(tables.Import.status == imports.UPLOADING)
+        uploading = sa.select(tables.Import.id).where(tables.Import.status == sessions.UPLOADING)
         waiting = set(session.scalars(uploading))
     for import_id in left:
         if import_id not in waiting:

@@ -9,7 +9,7 @@ from osmosis.records.contract.secret import NewSecret, SecretName, SecretPage, S
 
 from .. import tables
 from ..services import datasets, links, secrets
-from ..services.pages import Page
+from ..services.paging import Page
 from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, BackgroundTasks, Query
 from osmosis.records.contract.repository import SyncedRolloutPage, SyncReport, SyncStarted
 
 from .. import tables
-from ..services import repositories, sync, synced
+from ..gitsync import repositories, sync, synced
 from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 

@@ -23,9 +23,9 @@ from osmosis.records.report import Report
 from osmosis.records.run import RunStatus, Stage
 
 from .. import tables
+from ..services import links, runs
 from ..settings import PlatformSettings
-from . import links, runs
-from .import_manifest import LocalRun, Manifest
+from .manifest import LocalRun, Manifest
 
 LIFETIME = timedelta(days=7)
 UPLOADING, FINALIZED, REPLACED = "uploading", "finalized", "replaced"
@@ -267,17 +267,4 @@ def add_log(session: Session, run: tables.Run, lines: Iterable[str]) -> None:
     session.add_all(
         tables.RunLog(run_id=run.id, timestamp=run.started_at or utc_now(), step="local", message=runs.storable(line))
         for line in lines
-    )
-
-
-def refuse_retry(run: tables.Run) -> None:
-    """Conflict when the run was made elsewhere: what it needs is there."""
-    if run.imported is None:
-        return
-    name = str(run.imported.get("name") or run.name)
-    local = {"eval_run_name": name, "config_path": (run.imported.get("provenance") or {}).get("config_path")}
-    raise Conflict(
-        f"run {run.name!r} was made on another machine and is retried there",
-        hint="there, run it again with --retry-failed, then: osmosis eval upload NAME --replace",
-        local_run={key: value for key, value in local.items() if value},
     )

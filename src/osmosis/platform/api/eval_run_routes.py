@@ -22,9 +22,8 @@ from osmosis.records.contract.run_bodies import (
 from osmosis.records.rollout import Rollout
 
 from .. import objects, tables
-from ..services import bodies, requests, results, rollouts, samples, submit
-from ..services import retry as again
-from ..services.pages import Page
+from ..services import results, rollouts, run_bodies, run_retry, samples, submit
+from ..services.paging import Page
 from .deps import PlatformDep, ScopeDep
 from .run_routes import RunRoutes
 
@@ -36,9 +35,9 @@ MAX_ROLLOUTS = 200
 
 @router.post(PREFIX)
 def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, Any] = Body()) -> SubmittedRun:
-    request = requests.parse(body, "eval")
+    request = submit.parse(body, "eval")
     run = submit.submit(platform, scope.workspace, scope.user, request, kind="eval")
-    return bodies.accepted(platform.settings, run)
+    return run_bodies.accepted(platform.settings, run)
 
 
 @router.get(f"{PREFIX}/{{name}}/metrics")
@@ -51,8 +50,8 @@ def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> EvalMetrics:
 def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | None = None) -> RetriedRun:
     with platform.db.write() as session:
         run = routes.find(session, scope, name)
-        count = again.retry(session, platform.vault, run, scope.user, (body and body.secrets) or {})
-        return bodies.retried(platform.settings, run, count)
+        count = run_retry.retry(session, platform.vault, run, scope.user, (body and body.secrets) or {})
+        return run_bodies.retried(platform.settings, run, count)
 
 
 @router.get(f"{PREFIX}/{{name}}/rollouts")

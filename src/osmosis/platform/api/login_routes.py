@@ -1,4 +1,4 @@
-"""`/api/cli/`: log in by device flow or bootstrap token, check and revoke tokens."""
+"""`/api/cli/`: log in by device flow or bootstrap token, log a browser in, check and revoke tokens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from osmosis.records.base import utc_now
 from osmosis.records.contract.accounts import (
     Account,
+    BrowserLink,
     DeviceOffer,
     DevicePoll,
     DeviceStart,
@@ -21,7 +22,7 @@ from osmosis.records.contract.accounts import (
 from osmosis.records.contract.body import moment
 
 from .. import tables
-from ..services import device, links, startup, users, workspaces
+from ..services import links, login_flows, users, workspaces
 from ..services.users import IssuedToken
 from .contract_route import ContractRoute
 from .deps import GIT_HEADER, WORKSPACE_HEADER, CallerDep, PlatformDep, bearer, has_scope
@@ -45,7 +46,7 @@ def token_body(issued: IssuedToken) -> IssuedLogin:
 @router.post("/device/authorize")
 def authorize(body: DeviceStart, platform: PlatformDep) -> DeviceOffer:
     with platform.db.write() as session:
-        login = device.start(session, body.device_name)
+        login = login_flows.start(session, body.device_name)
     return DeviceOffer(
         device_code=login.device_code,
         user_code=login.user_code,
@@ -59,7 +60,7 @@ def authorize(body: DeviceStart, platform: PlatformDep) -> DeviceOffer:
 @router.post("/device/token", response_model=IssuedLogin)
 def device_token(body: DevicePoll, platform: PlatformDep) -> IssuedLogin | JSONResponse:
     with platform.db.write() as session:
-        answer = device.poll(session, body.device_code)
+        answer = login_flows.poll(session, body.device_code)
         if isinstance(answer, str):
             return JSONResponse({"error": answer, "message": answer}, status_code=400)
         return token_body(answer)
@@ -68,10 +69,24 @@ def device_token(body: DevicePoll, platform: PlatformDep) -> IssuedLogin | JSONR
 @router.post("/bootstrap")
 def bootstrap(body: DeviceStart, request: Request, platform: PlatformDep) -> IssuedLogin:
     """The one who can read the platform's own file is its owner: a login without a browser."""
-    startup.check_bootstrap(platform, bearer(request))
+    login_flows.check_bootstrap(platform, bearer(request))
     with platform.db.write() as session:
         owner = users.ensure_owner(session, platform.settings.owner_name)
         return token_body(users.issue_token(session, owner, body.device_name))
+
+
+@router.post("/browser-login")
+def browser_login(platform: PlatformDep, caller: CallerDep) -> BrowserLink:
+    """A link that logs a browser in once, for a person whose terminal is logged in.
+
+    It carries a device code that is approved already; it works once and for 15 minutes, and opening it asks before
+    it logs in.
+    """
+    with platform.db.write() as session:
+        login = login_flows.start(session, "browser")
+        session.flush()
+        login_flows.decide(session, login.user_code, caller.user, approve=True)
+    return BrowserLink(url=f"{platform.settings.url}/login/link?code={login.device_code}", expires_in=login.expires_in)
 
 
 @router.get("/verify")

@@ -9,7 +9,7 @@ from fastapi import Body
 from osmosis.records.contract.run_bodies import SubmittedRun
 from osmosis.records.contract.training_bodies import CheckpointList, TrainingMetrics
 
-from ..services import bodies, curves, requests, submit, trainers
+from ..services import run_bodies, submit, training
 from .deps import PlatformDep, ScopeDep
 from .run_routes import RunRoutes
 
@@ -20,19 +20,19 @@ PREFIX = routes.prefix
 
 @router.post(PREFIX)
 def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, Any] = Body()) -> SubmittedRun:
-    request = requests.parse(body, "training")
-    trainers.check()
+    request = submit.parse(body, "training")
+    training.check_trainer()
     run = submit.submit(platform, scope.workspace, scope.user, request, kind="training")
-    return bodies.accepted(platform.settings, run)
+    return run_bodies.accepted(platform.settings, run)
 
 
 @router.get(f"{PREFIX}/{{name}}/metrics")
 def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> TrainingMetrics:
     with platform.db.read() as session:
-        return curves.body(session, routes.find(session, scope, name))
+        return training.body(session, routes.find(session, scope, name))
 
 
 @router.get(f"{PREFIX}/{{name}}/checkpoints")
 def checkpoints(name: str, platform: PlatformDep, scope: ScopeDep) -> CheckpointList:
     with platform.db.read() as session:
-        return curves.checkpoints(session, routes.find(session, scope, name))
+        return training.checkpoints(session, routes.find(session, scope, name))
