@@ -77,11 +77,15 @@ class Run:
         return Rollouts(Journal(self.folder))
 
     def compare(self, other: Run | str | Path, *, score: str | None = None) -> Comparison:
-        """This run (B) against another one (A), paired by row and attempt.
+        """This run (B) against another one (A), paired by row and attempt. A name is looked for beside this run first.
 
         Raises ValidationError when the two have no score or no row in common.
         """
-        before = other if isinstance(other, Run) else Run.open(other)
+        if isinstance(other, Run):
+            before = other
+        else:
+            beside = self.folder.parent / other
+            before = Run.open(beside if (beside / "run.json").exists() else other)
         return compare(
             Journal(before.folder).outcomes(),
             Journal(self.folder).outcomes(),

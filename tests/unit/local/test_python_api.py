@@ -100,6 +100,14 @@ async def test_several_at_once_on_the_running_loop(folder: Path) -> None:
     assert better.pairs == 5
 
 
+def test_runs_are_found_where_they_are_kept(folder: Path) -> None:
+    given: dict[str, Any] = {"scorers": exact, "model": "offline/calculator", "runs_dir": folder / "elsewhere"}
+    run = evaluate(Chat(), ROWS, **given, name="one")
+    evaluate(Chat(), ROWS, **given, name="two")
+    assert run.folder == folder / "elsewhere" / "one"
+    assert run.compare("two").pairs == run.compare(folder / "elsewhere" / "two").pairs == 5
+
+
 def test_the_same_name_goes_on_and_asks_nothing_again(folder: Path) -> None:
     with ModelEndpoint() as endpoint:
         asked = {"model": ModelSpec.parse("m", base_url=endpoint.url), "scorers": exact, "name": "nightly"}
