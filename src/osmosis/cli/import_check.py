@@ -37,7 +37,7 @@ def check_imports(ctx: AppContext, workspace: Workspace, uv: str) -> list[Proble
 def _check(ctx: AppContext, rollout: RolloutFolder, uv: str) -> Problem | None:
     from ..base.wheel import build_wheel
     from ..jobs.environment import Builder
-    from ..jobs.log import JobLog
+    from ..jobs.job import JobLog
     from ..jobs.project import read_project
 
     where = f"rollouts/{rollout.name}"

@@ -46,7 +46,7 @@ def _environment(ctx: AppContext, project: Any, install_to: Path) -> tuple[str, 
     from ..base import paths
     from ..base.wheel import build_wheel
     from ..jobs.environment import Builder
-    from ..jobs.log import JobLog
+    from ..jobs.job import JobLog
     from ..workspace.doctor import find_uv
 
     uv = find_uv(ctx.environ)

@@ -171,7 +171,8 @@ class TestWorkflow:
         states: list[str] = []
         result = await make("workflows:Crash").execute(init(endpoint), on_state=states.append)
         assert (result.status, result.err_phase.value, result.err_category) == ("failure", "agent", "agent_error")
-        assert "RuntimeError: no luck with [redacted]" in result.err_message
+        # Harbor 0.25 takes secrets out itself, with a mark of its own.
+        assert "runtimeerror: no luck with [redacted]" in result.err_message.lower()
         assert "raise RuntimeError" in result.traceback
         assert "grading" not in states
         (trial,) = (tmp_path / "trials").iterdir()
