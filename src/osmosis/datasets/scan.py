@@ -264,16 +264,19 @@ class _Scan:
                 places[repeats.next(found) if found in places else found] = index
             if selected <= self.preview:
                 facts.preview.append(data)
-        facts.selected, facts.by_id = selected, bool(self._ids)
-        if self.rows is not None and self._ids:
-            known = self.rows.by_id(self._ids)
-            self.rows.places, self.rows.hashes = known.places, known.hashes
-            del self.rows.at
-        facts.rows_hash = digest.hexdigest()
-        facts.rows = end.rows
-        if end.rows is not None and end.rows < MIN_ROWS:
-            facts.add(Fault(ROWS, f"the file has {end.rows} rows; a platform takes at least {MIN_ROWS}", "rows"))
+        facts.selected, facts.rows, facts.rows_hash = selected, end.rows, digest.hexdigest()
+        self._finish()
         return facts
+
+    def _finish(self) -> None:
+        facts, rows = self.facts, self.rows
+        facts.by_id = bool(self._ids)
+        if rows is not None and self._ids:
+            known = rows.by_id(self._ids)
+            rows.places, rows.hashes = known.places, known.hashes
+            del rows.at
+        if facts.rows is not None and facts.rows < MIN_ROWS:
+            facts.add(Fault(ROWS, f"the file has {facts.rows} rows; a platform takes at least {MIN_ROWS}", "rows"))
 
     def _see_id(self, data: dict[str, Any], index: int, line: int | None) -> None:
         assert self._ids is not None

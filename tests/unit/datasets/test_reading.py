@@ -6,6 +6,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.reader import count_rows
 from osmosis.datasets.scan import read_rows, row_hash, scan_dataset
 from osmosis.errors import DatasetError
@@ -147,3 +148,35 @@ def test_hashes_see_content_not_order():
 
 def test_counts(tmp_path):
     assert count_rows(write(tmp_path, "parquet")) == 10
+
+
+@pytest.mark.parametrize(
+    ("ids", "keys"),
+    [
+        (["a", 7, "c"], ["a", "7", "c"]),
+        (["a", "a", "c"], None),
+        (["1", 1, "c"], None),
+        (["a", None, "c"], None),
+        (["a", " ", "c"], None),
+        ([True, "b", "c"], None),
+        (["a" * 300, "b", "c"], None),
+    ],
+)
+def test_rows_are_known_by_ids_that_name_each_of_them(tmp_path, ids, keys):
+    path = write(tmp_path, "jsonl", [{"id": found, "user_prompt": "p"} for found in ids])
+    rows = SelectedRows()
+    facts = scan_dataset(path, rows=rows)
+    found = list(read_rows(path, by_id=facts.by_id))
+    assert facts.by_id is (keys is not None)
+    assert [row.key for row in found] == list(rows.places) == (keys or [row.key for row in found])
+    assert [rows.hash_of(row.key) for row in found] == [row.content_hash for row in found]
+    assert ("id" in [warning["rule"] for warning in facts.warnings()]) is (keys is None)
+
+
+def test_equal_rows_are_counted(tmp_path):
+    path = write(tmp_path, "jsonl", [ROWS[0], ROWS[1], ROWS[0], ROWS[0]])
+    rows = SelectedRows()
+    scan_dataset(path, rows=rows)
+    same, other = row_hash(ROWS[0]), row_hash(ROWS[1])
+    assert rows.places == {same: 0, other: 1, f"{same}#2": 2, f"{same}#3": 3}
+    assert [row.key for row in read_rows(path)] == list(rows.places)
