@@ -50,14 +50,16 @@ LOGIN_LIMIT_S = 900.0
 
 @app.command()
 def login(
-    force: bool = typer.Option(False, "--force", "-f", help="Log in anew; the old login stays until the new one works"),
-    no_browser: bool = typer.Option(False, "--no-browser", help="Print the page's address instead of opening it"),
-    token: str = typer.Option(None, "--token", help="Use this token; - reads it from standard input"),
-    store: str = typer.Option("auto", "--store", help="Where the token is kept: auto, file or keyring"),
+    force: bool = typer.Option(
+        False, "--force", "-f", help="Log in again; the old login stays until the new one works"
+    ),
+    no_browser: bool = typer.Option(False, "--no-browser", help="Print the page's URL instead of opening it"),
+    token: str = typer.Option(None, "--token", help="Log in with this token; - reads it from stdin"),
+    store: str = typer.Option("auto", "--store", help="Where to store the token: auto, file or keyring"),
 ) -> OperationResult:
     """Log in to the platform.
 
-    On the machine where the platform was started no browser is needed.
+    On the machine where the platform was started, no browser is needed.
 
     Example:
         osmosis login
@@ -86,12 +88,12 @@ def login(
 
 @app.command()
 def logout(
-    everywhere: bool = typer.Option(False, "--all", help="At every platform"),
-    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask"),
+    everywhere: bool = typer.Option(False, "--all", help="Log out of every platform"),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask for confirmation"),
 ) -> OperationResult:
-    """Log out: revoke the token this tool had made and forget it.
+    """Log out: revoke the token that `osmosis login` created and forget it.
 
-    A token that was given with --token is forgotten, not revoked.
+    A token given with --token is forgotten but not revoked.
 
     Example:
         osmosis logout
@@ -116,7 +118,7 @@ def logout(
 
 @app.command()
 def whoami() -> DetailResult:
-    """Show who is logged in, where, and where the login is kept.
+    """Show who is logged in, where, and where the login is stored.
 
     Example:
         osmosis whoami

@@ -29,9 +29,9 @@ app = typer.Typer(
 
 @app.command("check")
 def check(
-    paths: Annotated[list[str] | None, typer.Argument(help="Configs; default: all of the workspace.")] = None,
+    paths: Annotated[list[str] | None, typer.Argument(help="Configs to check [default: all in the workspace]")] = None,
 ) -> ListResult:
-    """Check configs; every problem with its line and its fix. Exit code 1 when there is an error.
+    """Check configs and show every problem with its line and fix. Exits with 1 when there is an error.
 
     Example:
 
@@ -61,13 +61,13 @@ def check(
 @app.command("show")
 def show(
     path: Annotated[
-        str | None, typer.Argument(help="The config, or the rollout it belongs to; none: the only eval config.")
+        str | None, typer.Argument(help="A config, or the rollout it belongs to [default: the only eval config]")
     ] = None,
     resolved: Annotated[
-        bool, typer.Option("--resolved", help="Every key, with defaults and where each comes from.")
+        bool, typer.Option("--resolved", help="Show every key, with defaults and where each value comes from.")
     ] = False,
 ) -> DetailResult | ListResult:
-    """Show a config: its tables as they are, or every key with its default.
+    """Show a config as written, or every key with its default.
 
     Example:
 
@@ -109,9 +109,9 @@ def _draw_text(text: str) -> Any:
 @app.command("schema")
 def schema(
     kind: Annotated[str, typer.Argument(help="eval or training.")] = "eval",
-    write: Annotated[bool, typer.Option("--write", help="Refresh configs/*.schema.json of this workspace.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Update configs/*.schema.json in this workspace.")] = False,
 ) -> DetailResult | OperationResult:
-    """Print the JSON Schema of a kind of config; editors read it through the `#:schema` line.
+    """Print the JSON Schema for a kind of config. Editors find it through the `#:schema` line.
 
     Example:
 
@@ -143,11 +143,11 @@ def set_key(
         list[str],
         typer.Argument(
             metavar="[CONFIG] KEY VALUE",
-            help="KEY is table.key; VALUE is TOML or plain text; CONFIG is a path or a rollout, none: the one it fits.",
+            help="KEY is table.key, VALUE is TOML or plain text, CONFIG is a path or a rollout.",
         ),
     ],
 ) -> OperationResult:
-    """Change one value; comments and order stay, and a value that is wrong changes nothing.
+    """Change one value in a config. Comments and order are kept, and an invalid value changes nothing.
 
     Example:
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..client import PlatformClient
 
 app = typer.Typer(
-    help="""Datasets of the workspace: the rows that rollouts work on.
+    help="""Datasets of the workspace: the rows that rollouts run on.
 
     Example:
         osmosis dataset upload data/multiply.jsonl
@@ -48,11 +48,13 @@ MAX_LISTED = 5
 
 @app.command()
 def upload(
-    file: str = typer.Argument(..., help="A .jsonl, .json, .csv or .parquet file; its stem becomes the name"),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace the dataset of that name"),
+    file: str = typer.Argument(
+        ..., help="A .jsonl, .json, .csv or .parquet file; its name without the extension names the dataset"
+    ),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace the dataset with that name"),
     yes: bool = prompts.YES,
 ) -> OperationResult:
-    """Check a file and upload it. Uploading the same file again is fine and sends nothing.
+    """Check a file and upload it. A file the platform already has is not sent again.
 
     Example:
         osmosis dataset upload data/multiply.jsonl
@@ -156,7 +158,7 @@ def info(name: str = NAME) -> DetailResult:
 
 @app.command()
 def preview(
-    name: str = NAME, rows: int = typer.Option(5, "--rows", min=1, max=100, help="How many rows")
+    name: str = NAME, rows: int = typer.Option(5, "--rows", min=1, max=100, help="Show the first N rows")
 ) -> ListResult:
     """Show the first rows of a dataset on the platform.
 
@@ -174,7 +176,7 @@ def preview(
 
 @app.command()
 def validate(file: str = typer.Argument(..., help="The file to check")) -> OperationResult:
-    """Check a file as upload would, without a platform.
+    """Check a file the way upload does, without a platform.
 
     Example:
         osmosis dataset validate data/multiply.jsonl
@@ -191,9 +193,9 @@ def validate(file: str = typer.Argument(..., help="The file to check")) -> Opera
 def download(
     name: str = NAME,
     output: str = typer.Option(None, "-o", "--output", help="File or folder [default: this folder]"),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace a file that is there"),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace an existing file"),
 ) -> OperationResult:
-    """Fetch a dataset's file.
+    """Download a dataset's file.
 
     Example:
         osmosis dataset download multiply -o data
@@ -218,7 +220,7 @@ def logs(
     limit: int = LINES,
     cursor: str = CURSOR,
 ) -> ListResult:
-    """Show what the platform said while it read a dataset.
+    """Show the platform's log of reading a dataset.
 
     Example:
         osmosis dataset logs multiply

@@ -34,16 +34,19 @@ _ORDER = ("error", "warning", "info")
 
 
 def doctor(
-    path: Annotated[Path | None, typer.Argument(help="A folder of the workspace; default: here.")] = None,
+    path: Annotated[Path | None, typer.Argument(help="A folder in the workspace [default: the current folder]")] = None,
     fix: Annotated[
         bool,
-        typer.Option("--fix", help="Create what is missing, refresh what was generated; overwrites nothing of yours."),
+        typer.Option(
+            "--fix", help="Create missing files and refresh generated ones; your own files are never overwritten."
+        ),
     ] = False,
     imports: Annotated[
-        bool, typer.Option("--imports", help="Also import each entrypoint in its own environment (makes it first).")
+        bool,
+        typer.Option("--imports", help="Also import each entrypoint in its own environment (created when missing)."),
     ] = False,
 ) -> DetailResult:
-    """Check everything that could be wrong here; exit code 1 when there is an error.
+    """Check the workspace, git, this machine and the platform for problems. Exits with 1 when there is an error.
 
     Example:
 

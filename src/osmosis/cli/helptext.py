@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from .resolve import Group
 
 GLOBALS_HELP = """\
-  --json            Results as JSON, one line, on stdout
-  --plain           Results as tab-separated lines, no colours
-  --platform URL    Which platform (or OSMOSIS_PLATFORM_URL); default http://127.0.0.1:7575
-  --workspace NAME  Which workspace; default: the one this checkout is connected to
+  --json            Print results as one line of JSON on stdout
+  --plain           Print results as tab-separated lines, no colours
+  --platform URL    Platform to use (or OSMOSIS_PLATFORM_URL); default http://127.0.0.1:7575
+  --workspace NAME  Workspace to use; default: the one this checkout is connected to
   --env-file FILE   Read variables from FILE (or OSMOSIS_ENV_FILE) instead of the nearest .env
-  --offline         Deny every connection that leaves this machine, except to a given --base-url
-  -h, --help        Help on any group or command
-  -V, --version     The version
+  --offline         Refuse network connections beyond this machine, except to --base-url
+  -h, --help        Show help for any group or command
+  -V, --version     Show the version
 """
 _START = "Start here:\n  osmosis quickstart\n"
 
@@ -42,7 +42,7 @@ def group_help(group: Group, path: Sequence[str]) -> str:
             lines.append(textwrap.fill(text, width, initial_indent=f"  {word:<{longest}}  ", subsequent_indent=indent))
         parts.append("\n".join(lines) + "\n")
     if path:
-        parts.append(f"More on one of them: {name} COMMAND --help\n")
+        parts.append(f"For details: {name} COMMAND --help\n")
     else:
         parts += ["Options accepted anywhere on the line:\n" + GLOBALS_HELP, _START]
     return "\n".join(parts)

@@ -31,18 +31,18 @@ _HELPER_VARIABLES = ("OSMOSIS_CONFIG_DIR", "XDG_CONFIG_HOME")
 def init(
     name: Annotated[str | None, typer.Argument(help="Name of the workspace and its folder.")] = None,
     here: Annotated[bool, typer.Option("--here", help="Use the current folder; existing files are kept.")] = False,
-    template: Annotated[str | None, typer.Option(help="Start with a rollout of this template.")] = None,
+    template: Annotated[str | None, typer.Option(help="Create a first rollout from this template.")] = None,
     platform: Annotated[
         bool | None,
         typer.Option(
             "--platform/--no-platform",
-            help="Connect it to a platform. Default: when one answers and you are logged in.",
+            help="Connect it to a platform [default: if one answers and you are logged in]",
         ),
     ] = None,
-    git: Annotated[bool, typer.Option("--git/--no-git", help="Make it a git repository with a first commit.")] = True,
+    git: Annotated[bool, typer.Option("--git/--no-git", help="Create a git repository with a first commit.")] = True,
     force: Annotated[bool, typer.Option("--force", "-f", help="With --here: replace existing files.")] = False,
 ) -> OperationResult:
-    """Make a workspace: folders, configs, a git repository, and its place on the platform.
+    """Create a workspace: folders, configs, a git repository, and its connection to the platform.
 
     Example:
 

@@ -34,7 +34,7 @@ def _at(module: str, attr: str, help: str, section: str = "", hidden: bool = Fal
 _RUN_GUESSES = {"start": "submit", "status": "info", "show": "info", "cancel": "stop", "ls": "list", "rm": "delete"}
 
 _EVAL = Group(
-    "Evaluate an agent: on the platform (submit) or here (run, or with -m)",
+    "Evaluate an agent: on the platform (submit) or on this machine (run, or -m)",
     {
         "submit": _at("submit", "submit_eval", "Submit a config under configs/eval/ to the platform"),
         "list": _at("runs", "EVAL.list_runs", "List evaluation runs"),
@@ -43,18 +43,18 @@ _EVAL = Group(
         "logs": _at("runs", "EVAL.logs", "Show the log of a run"),
         "stop": _at("runs", "EVAL.stop", "Stop a pending or running run"),
         "delete": _at("runs", "EVAL.delete", "Delete a run and everything it produced"),
-        "retry": _at("runs", "retry", "Run the failed and skipped rollouts of a run again"),
-        "download": _at("runs", "download", "Fetch metrics and conversations of a run"),
+        "retry": _at("runs", "retry", "Retry the failed and skipped rollouts of a run"),
+        "download": _at("runs", "download", "Download the metrics and conversations of a run"),
         "run": _at("local_eval.run", "run", "Run a config of this workspace on this machine"),
-        "resume": _at("local_eval.resume", "resume", "Go on with an interrupted local run"),
-        "regrade": _at("local_eval.resume", "regrade", "Score a local run again without asking the model"),
+        "resume": _at("local_eval.resume", "resume", "Resume an interrupted local run"),
+        "regrade": _at("local_eval.resume", "regrade", "Score a local run again without calling the model"),
         "compare": _at("local_eval.compare", "compare", "Compare runs row by row"),
         "report": _at("local_eval.report", "report", "Report on a local run: figures, failures, HTML"),
         "upload": _at("local_eval.upload", "upload", "Upload a local run to the platform"),
         "rubric": _at("rubric", "rubric", "Judge recorded conversations with a rubric"),
     },
     section="Run",
-    about="Local, without a workspace:\n"
+    about="On this machine, without a workspace:\n"
     "  osmosis eval -m agent:agent -d data.jsonl --eval-fn rewards:fn --model gpt-5-mini",
     fallback=_at("local_eval.command", "local_eval", "Evaluate an agent on this machine"),
     guesses=_RUN_GUESSES,
@@ -87,8 +87,8 @@ COMMANDS: Mapping[str, Command | Group] = {
     "init": _at("init", "init", "Make a workspace folder", "Workspace"),
     "status": _at("status", "status", "Show where you are and what to do next", "Workspace"),
     "doctor": _at("doctor", "doctor", "Check everything that could be wrong", "Workspace"),
-    "rollout": _at("rollout", "app", "Make and list rollouts", "Workspace"),
-    "template": _at("template", "app", "Templates of rollouts: list, show, update, check", "Workspace"),
+    "rollout": _at("rollout", "app", "Create and list rollouts", "Workspace"),
+    "template": _at("template", "app", "Rollout templates: list, show, update, check", "Workspace"),
     "config": _at("config", "app", "Check, show and change configs", "Workspace"),
     "sync": _at("sync", "app", "What the platform has of this repository", "Workspace"),
     "workspace": _at("workspace", "app", "Workspaces on the platform: list, create, switch", "Workspace"),
@@ -96,7 +96,7 @@ COMMANDS: Mapping[str, Command | Group] = {
     "secret": _at("secret", "app", "Set, list and check secrets", "Workspace"),
     "serve": _at("serve", "serve", "Serve an agent over HTTP", "Run"),
     "validate": _at("validate", "validate", "Check an agent without running it", "Run"),
-    "test": _at("agent_test.command", "test", "Run an agent on rows, one attempt each, no score", "Run"),
+    "test": _at("agent_test.command", "test", "Run an agent on rows, one attempt each, without scoring", "Run"),
     "eval": _EVAL,
     "eval-rubric": _at("rubric", "eval_rubric", "Judge conversations with a rubric file", "Run"),
     "preview": _at("rubric", "preview", "Show a rubric or conversation file", "Run"),

@@ -26,7 +26,7 @@ NAME = typer.Argument(..., help="Name of the model")
 @app.command("list")
 def list_models(
     kind: str = typer.Option("all", "--type", help="all, base or lora"),
-    limit: int = typer.Option(None, min=1, max=50, help="How many of each [default: 50]"),
+    limit: int = typer.Option(None, min=1, max=50, help="Show at most N of each [default: 50]"),
     everything: bool = EVERYTHING,
 ) -> ListResult:
     """List base models and adapters.

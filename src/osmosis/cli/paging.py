@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from ..client import PlatformClient
     from ..records.contract.body import Body, Page
 
-LIMIT = typer.Option(None, min=1, max=50, help="How many [default: 50]")
-OFFSET = typer.Option(0, min=0, help="How many to leave out")
-EVERYTHING = typer.Option(False, "--all", help="All of them")
-LINES = typer.Option(50, min=1, max=200, help="How many lines of the end")
-CURSOR = typer.Option(None, help="Go further back: next_cursor of the last answer")
+LIMIT = typer.Option(None, min=1, max=50, help="Show at most N [default: 50]")
+OFFSET = typer.Option(0, min=0, help="Skip the first N")
+EVERYTHING = typer.Option(False, "--all", help="Show all of them")
+LINES = typer.Option(50, min=1, max=200, help="Show the last N lines")
+CURSOR = typer.Option(None, help="Continue further back, from the previous page's next_cursor")
 PAGE = 50
 
 

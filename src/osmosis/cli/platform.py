@@ -34,11 +34,11 @@ app = typer.Typer(
 def start(
     port: int = typer.Option(None, min=0, max=65535, help="Port to listen on [default: 7575, or a free one]"),
     host: str = typer.Option("127.0.0.1", help="Address to listen on"),
-    public_url: str = typer.Option(None, help="How clients reach it, when not by host and port"),
+    public_url: str = typer.Option(None, help="URL that clients use, when it differs from host and port"),
     database_url: str = typer.Option(None, help="SQLAlchemy URL [default: SQLite in the data folder]"),
-    max_jobs: int = typer.Option(None, min=1, help="Jobs at once"),
+    max_jobs: int = typer.Option(None, min=1, help="Maximum number of jobs that run at once"),
 ) -> OperationResult:
-    """Start the platform in the background; one that runs already is fine.
+    """Start the platform in the background. Does nothing if it is already running.
 
     Example:
         osmosis platform start
@@ -58,7 +58,7 @@ def start(
 
 @app.command()
 def status() -> DetailResult:
-    """Is it running, where, since when. Exit code 1 when it is not.
+    """Show whether the platform is running, where and since when. Exits with 1 when it is not.
 
     Example:
         osmosis platform status
@@ -84,9 +84,9 @@ def status() -> DetailResult:
 
 @app.command()
 def stop(
-    force: bool = typer.Option(False, "--force", help="End it at once; runs go on at the next start"),
+    force: bool = typer.Option(False, "--force", help="Stop it immediately; runs continue when it starts again"),
 ) -> OperationResult:
-    """Stop the platform in order; runs that are not over go on at the next start.
+    """Stop the platform gracefully. Unfinished runs continue when it starts again.
 
     Example:
         osmosis platform stop
@@ -103,7 +103,7 @@ def stop(
 def open_pages(
     no_browser: bool = typer.Option(False, "--no-browser", help="Print the link instead of opening it"),
 ) -> OperationResult:
-    """Open the platform's pages in a browser, logged in: by a link that works once.
+    """Open the platform's pages in a browser, logged in with a one-time link.
 
     Example:
         osmosis platform open
@@ -115,17 +115,17 @@ def open_pages(
     url = link.url
     opened = not no_browser and open_page(ctx, url)
     minutes = link.expires_in // 60
-    message = f"the link logs one browser in, once, within {minutes} minutes"
+    message = f"the link works once and expires in {minutes} minutes"
     steps = [NextStep("opened" if opened else "open", url=url)]
     return OperationResult("platform.open", message, {"url": url, "opened": opened}, next_steps=steps)
 
 
 @app.command()
 def logs(
-    follow: bool = typer.Option(False, "--follow", "-f", help="Go on as lines are written, until Ctrl-C"),
-    lines: int = typer.Option(50, "--lines", "-n", min=1, help="How many lines of the end"),
+    follow: bool = typer.Option(False, "--follow", "-f", help="Follow the log until Ctrl-C"),
+    lines: int = typer.Option(50, "--lines", "-n", min=1, help="Show the last N lines"),
 ) -> ListResult | None:
-    """Show the platform's own log.
+    """Show the platform's log.
 
     Example:
         osmosis platform logs -f

@@ -13,7 +13,7 @@ import typer
 from ..errors import InteractiveRequired
 from .context import AppContext
 
-YES = typer.Option(False, "--yes", "-y", help="Do not ask")
+YES = typer.Option(False, "--yes", "-y", help="Do not ask for confirmation")
 
 
 def confirm(ctx: AppContext, question: str, *, yes: bool, flag: str = "--yes", default: bool = True) -> bool:

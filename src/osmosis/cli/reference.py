@@ -22,11 +22,11 @@ from .resolve import Command, Group, load, resolve, usage_of
 HEAD = """\
 # Commands
 
-Made from the commands by `make docs`; do not edit. A group without a command prints its help, `-h` works everywhere,
-and a wrong word is answered with the nearest right one.
+Generated from the commands by `make docs`; do not edit. A group without a command prints its help,
+`-h` works everywhere, and a mistyped command gets a suggestion.
 
-Exit codes: 0 done; 1 known error, or a run that failed, has no score at all or stayed below its bar; 2 wrong
-command line; 3 a bug in osmosis (a report to paste is written); 130 interrupted.
+Exit codes: 0 done; 1 known error, or a run that failed, has no score at all or fell below its threshold; 2 wrong
+command line; 3 a bug in osmosis (a bug report is written); 130 interrupted.
 """
 
 

@@ -14,7 +14,7 @@ from .context import AppContext, current
 from .results import Column, ListResult, NextStep, OperationResult
 
 app = typer.Typer(
-    help="""Make and list rollouts.
+    help="""Create and list rollouts.
 
     Example:
         osmosis rollout new multiply --template multiply
@@ -31,12 +31,12 @@ def new(
     template: Annotated[
         str | None, typer.Option("--template", "-t", help="Template to start from; see: osmosis template list.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model of the eval config, such as openai/gpt-5-mini.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model for the eval config, such as openai/gpt-5-mini.")] = None,
     base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint that serves the model.")] = None,
-    api_key_env: Annotated[str | None, typer.Option(help="Secret that holds the endpoint's key.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Secret with the endpoint's API key.")] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing files.")] = False,
 ) -> OperationResult:
-    """Make a rollout with its configs and data.
+    """Create a rollout with its configs and data.
 
     Example:
 
@@ -95,10 +95,12 @@ def _ask_template(ctx: AppContext) -> str:
 
 @app.command("list")
 def list_rollouts(
-    branch: Annotated[str | None, typer.Option(help="As synced from this branch; default: the default branch.")] = None,
-    local: Annotated[bool, typer.Option("--local", help="Only this folder; ask no platform.")] = False,
+    branch: Annotated[
+        str | None, typer.Option(help="Show rollouts synced from this branch [default: the default branch]")
+    ] = None,
+    local: Annotated[bool, typer.Option("--local", help="List this folder only, without asking the platform.")] = False,
 ) -> ListResult:
-    """List the rollouts of this workspace: what is here, and what the platform has synced.
+    """List the rollouts in this folder and those the platform has synced.
 
     Example:
 

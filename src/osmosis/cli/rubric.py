@@ -43,31 +43,38 @@ _PREVIEWED = (".yaml", ".yml", ".jsonl")
 
 DataOption = Annotated[str, typer.Option("--data", "-d", help="JSONL file with one conversation per line.")]
 NumberOption = Annotated[int, typer.Option("--number", "-n", min=1, help="Judgements per conversation.")]
-OutputOption = Annotated[str | None, typer.Option("--output", "-o", help="Report file, or folder for it.")]
-ConcurrencyOption = Annotated[int, typer.Option("--concurrency", min=1, help="Judgements at once.")]
-ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Keep what an interrupted or partly failed run has judged; needs -o FILE.")
+OutputOption = Annotated[str | None, typer.Option("--output", "-o", help="Write the report to this file or folder.")]
+ConcurrencyOption = Annotated[
+    int, typer.Option("--concurrency", min=1, help="Maximum number of concurrent judgements.")
 ]
-TimeoutOption = Annotated[float | None, typer.Option("--timeout", help="Seconds for one call of the judge.")]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Resume an interrupted or partly failed run; needs -o FILE.")
+]
+TimeoutOption = Annotated[
+    float | None, typer.Option("--timeout", help="Time limit of one call to the judge, in seconds.")
+]
 
 
 def eval_rubric(
     rubric: Annotated[str, typer.Option("--rubric", "-r", help="Id of the rubric in the config file.")],
     data: DataOption,
     config: Annotated[
-        str | None, typer.Option("--config", "-c", help=f"Rubric file; else {CONFIG_NAME} near the data or here.")
+        str | None,
+        typer.Option(
+            "--config", "-c", help=f"Rubric file [default: {CONFIG_NAME} beside the data or in the current folder]"
+        ),
     ] = None,
     number: NumberOption = 1,
     output: OutputOption = None,
     baseline: Annotated[str | None, typer.Option("--baseline", "-b", help="Earlier report to compare with.")] = None,
     rubric_fn: Annotated[
-        str | None, typer.Option("--rubric-fn", help="Custom @osmosis_rubric function, module:name.")
+        str | None, typer.Option("--rubric-fn", help="Custom @osmosis_rubric function: module:name.")
     ] = None,
     concurrency: ConcurrencyOption = 8,
     resume: ResumeOption = False,
     timeout: TimeoutOption = None,
 ) -> Result:
-    """Judge conversations with a rubric of a rubric file.
+    """Judge conversations with a rubric from a rubric file.
 
     Example:
 
@@ -106,16 +113,23 @@ def rubric(
     model: Annotated[str, typer.Option("--model", help="The judge: provider/model.")],
     number: NumberOption = 1,
     output: OutputOption = None,
-    api_key: Annotated[str | None, typer.Option("--api-key", help="Better: --api-key-env.", hidden=True)] = None,
-    api_key_env: Annotated[str | None, typer.Option("--api-key-env", help="Variable that holds the key.")] = None,
-    base_url: Annotated[str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint of the judge.")] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option("--api-key", help="API key (visible in the process list; prefer --api-key-env).", hidden=True),
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option("--api-key-env", help="Environment variable with the API key.")
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint that serves the judge.")
+    ] = None,
     timeout: TimeoutOption = None,
     score_min: Annotated[float, typer.Option("--score-min", help="Lowest score.")] = 0.0,
     score_max: Annotated[float, typer.Option("--score-max", help="Highest score.")] = 1.0,
     concurrency: ConcurrencyOption = 8,
     resume: ResumeOption = False,
 ) -> Result:
-    """Judge recorded conversations with a rubric given on the command line.
+    """Judge recorded conversations with a rubric from the command line.
 
     Example:
 
@@ -143,7 +157,7 @@ def rubric(
 
 def preview(
     path: Annotated[str, typer.Option("--path", "-p", help="A .yaml, .yml or .jsonl file.")],
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Show the first N only.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Show only the first N.")] = None,
 ) -> Result:
     """Show the rubrics of a YAML file, or the records of a JSONL file.
 

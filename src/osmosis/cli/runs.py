@@ -66,8 +66,8 @@ CHECKPOINT_COLUMNS = (
 )
 
 NAME = typer.Argument(..., help="Name or id of the run")
-OUTPUT = typer.Option(None, "-o", "--output", help="Write the same as JSON to this file")
-FOLLOW = typer.Option(False, "--follow", "-f", help="Go on until the run is over")
+OUTPUT = typer.Option(None, "-o", "--output", help="Also write it as JSON to this file")
+FOLLOW = typer.Option(False, "--follow", "-f", help="Follow the log until the run is over")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ TRAIN = run_commands(
     "training",
     one="training run",
     several="training runs",
-    info_help="Show one training run: status, figures, curves in short.",
+    info_help="Show one training run: status, figures, a summary of its curves.",
     kept="its checkpoints are kept",
     produced="its curves and checkpoints",
 )
@@ -137,9 +137,11 @@ TRAIN = run_commands(
 
 def wait_eval(
     name: str = NAME,
-    fail_under: float = typer.Option(None, "--fail-under", min=0, max=1, help="Exit 1 below this pass rate"),
+    fail_under: float = typer.Option(
+        None, "--fail-under", min=0, max=1, help="Exit with 1 when the pass rate is below this"
+    ),
 ) -> OperationResult:
-    """Follow a run until it is over. Ctrl-C leaves the run alone; the same command goes on.
+    """Follow a run until it is over. Ctrl-C does not stop the run; the same command follows it again.
 
     Example:
         osmosis eval wait multiply-1
@@ -157,7 +159,7 @@ def wait_train(name: str = NAME) -> OperationResult:
 
 
 def retry(name: str = NAME, yes: bool = prompts.YES, secrets_file: str = SECRETS_FILE) -> OperationResult:
-    """Run the failed and skipped rollouts of a run again.
+    """Retry the failed and skipped rollouts of a run.
 
     Example:
         osmosis eval retry multiply-1 --yes
@@ -178,13 +180,13 @@ def retry(name: str = NAME, yes: bool = prompts.YES, secrets_file: str = SECRETS
 
 def download(
     name: str = NAME,
-    output: str = typer.Option(None, "-o", "--output", help="Folder [default: .osmosis/evals/NAME]"),
+    output: str = typer.Option(None, "-o", "--output", help="Folder to write to [default: .osmosis/evals/NAME]"),
     types: str = typer.Option("metrics,trajectories", "--type", help="metrics, trajectories, artifacts, logs, all"),
-    rows: str = typer.Option(None, "--rows", help="Only these rows: 3,7,10-20"),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Fetch again what is there"),
+    rows: str = typer.Option(None, "--rows", help="Only these row indices: 3,7,10-20"),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Download existing files again"),
     yes: bool = prompts.YES,
 ) -> OperationResult:
-    """Fetch the figures and conversations of a run.
+    """Download the metrics and conversations of a run.
 
     Example:
         osmosis eval download multiply-1

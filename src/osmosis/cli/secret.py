@@ -26,15 +26,15 @@ from .results import Column, ListResult, NextStep, OperationResult
 from .secrets_file import read_secrets_file
 
 app = typer.Typer(
-    help="""Secrets that runs get as environment variables: set, list, delete, import, check.
+    help="""Secrets, which runs get as environment variables: set, list, delete, import, check.
 
     Example:
         osmosis secret set OPENAI_API_KEY
         osmosis secret check configs/eval/multiply.toml
     """
 )
-NAME = typer.Argument(..., help="Capitals, digits and _, as the variable will be called")
-SCOPE = typer.Option("personal", "--scope", help="personal (yours alone) or workspace")
+NAME = typer.Argument(..., help="Name of the environment variable: capitals, digits and _")
+SCOPE = typer.Option("personal", "--scope", help="personal (only yours) or workspace")
 MAX_NAME = 255
 
 
@@ -42,12 +42,12 @@ MAX_NAME = 255
 def set_secret(
     name: str = NAME,
     scope: str = SCOPE,
-    env: str = typer.Option(None, "--env", help="Take the value from this variable"),
-    from_file: str = typer.Option(None, "--from-file", help="Take the value from this file; - is standard input"),
+    env: str = typer.Option(None, "--env", help="Read the value from this environment variable"),
+    from_file: str = typer.Option(None, "--from-file", help="Read the value from this file; - is stdin"),
 ) -> OperationResult:
-    """Register a secret, or give it a new value.
+    """Register a secret, or change its value.
 
-    Without --env or --from-file the value is asked for, or read from a pipe.
+    Without --env or --from-file, the value is read from a hidden prompt or a pipe.
 
     Example:
         osmosis secret set OPENAI_API_KEY
@@ -70,7 +70,7 @@ def list_secrets(
     limit: int = LIMIT,
     everything: bool = EVERYTHING,
 ) -> ListResult:
-    """List secrets: names, scopes and ages, never a value.
+    """List secrets: names, scopes and ages, never values.
 
     Example:
         osmosis secret list --scope workspace
@@ -130,12 +130,12 @@ def delete(name: str = NAME, scope: str = SCOPE, yes: bool = prompts.YES) -> Ope
 
 @app.command("import")
 def import_file(
-    file: str = typer.Argument(..., help="A file of NAME=value lines; - is standard input"),
+    file: str = typer.Argument(..., help="A file of NAME=value lines; - is stdin"),
     scope: str = SCOPE,
-    only: list[str] = typer.Option(None, "--only", help="Only this name; repeatable"),
+    only: list[str] = typer.Option(None, "--only", help="Import only this name. Repeatable"),
     yes: bool = prompts.YES,
 ) -> OperationResult:
-    """Register the secrets of a .env file. Nothing is set when one name is wrong.
+    """Register the secrets in a .env file. Nothing is registered when a name is invalid.
 
     Example:
         osmosis secret import .env --only OPENAI_API_KEY
@@ -163,7 +163,7 @@ def import_file(
 
 @app.command()
 def check(config: str = typer.Argument(..., help="A config under configs/")) -> ListResult:
-    """Check that every secret a config requires is registered. Exit code 1 when one is not.
+    """Check that every secret a config requires is registered. Exits with 1 when one is missing.
 
     Example:
         osmosis secret check configs/eval/multiply.toml

@@ -7,7 +7,7 @@ import typer
 from ..errors import ValidationError
 from .context import AppContext
 
-SECRETS_FILE = typer.Option(None, "--secrets-file", help="NAME=value lines for this run only; - is stdin")
+SECRETS_FILE = typer.Option(None, "--secrets-file", help="File of NAME=value lines, for this run only; - is stdin")
 
 
 def read_secrets_file(ctx: AppContext, name: str) -> dict[str, str]:

@@ -26,24 +26,24 @@ def serve(
     port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="Port to listen on.")] = 9000,
     host: Annotated[str, typer.Option("--host", "-H", help="Address to listen on.")] = "0.0.0.0",
     no_validate: Annotated[bool, typer.Option("--no-validate", help="Skip the check of the agent.")] = False,
-    reload: Annotated[bool, typer.Option("--reload", help="Start again when a file changes.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="Restart when a file changes.")] = False,
     log_level: Annotated[str, typer.Option("--log-level", help="One of: " + ", ".join(LOG_LEVELS) + ".")] = "info",
     skip_register: Annotated[
-        bool, typer.Option("--skip-register", help="Do not tell the platform; the API key stays on.")
+        bool, typer.Option("--skip-register", help="Do not register with the platform; callers still need the API key.")
     ] = False,
     local: Annotated[
-        bool, typer.Option("--local", "--local-debug", help="For this machine: no registration, no API key.")
+        bool, typer.Option("--local", "--local-debug", help="For use on this machine: no registration, no API key.")
     ] = False,
     api_key: Annotated[
-        str | None, typer.Option("--api-key", help="Key that callers must send; generated when absent.")
+        str | None, typer.Option("--api-key", help="API key that callers must send [default: a generated one]")
     ] = None,
-    log: Annotated[str | None, typer.Option("--log", help="Folder for one trace per rollout.")] = None,
+    log: Annotated[str | None, typer.Option("--log", help="Write one trace per rollout to this folder.")] = None,
     drain: Annotated[
         float | None,
-        typer.Option("--drain", min=0, help="Seconds that running rollouts get to finish on shutdown (30)."),
+        typer.Option("--drain", min=0, help="Seconds that running rollouts get to finish on shutdown [30]."),
     ] = None,
     max_concurrent: Annotated[
-        int | None, typer.Option("--max-concurrent", min=1, help="Rollouts that run at once, at most.")
+        int | None, typer.Option("--max-concurrent", min=1, help="Maximum number of concurrent rollouts.")
     ] = None,
 ) -> None:
     """Serve an agent over HTTP.

@@ -37,8 +37,8 @@ MAX_DIFF = 200_000
 
 
 WAIT_SYNC = typer.Option(False, "--wait-sync", help="Wait until the platform has synced HEAD")
-ALLOW_DIRTY = typer.Option(False, "--allow-dirty", help="Run what is synced, whatever lies here")
-SNAPSHOT = typer.Option(False, "--snapshot", help="Run this working tree as it is, without a commit")
+ALLOW_DIRTY = typer.Option(False, "--allow-dirty", help="Run what the platform has synced, despite local changes")
+SNAPSHOT = typer.Option(False, "--snapshot", help="Run this working tree as it is, without committing it")
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,16 @@ class SubmitOptions:
 
 
 def submit_eval(
-    config: str = typer.Argument(None, help="A config under configs/eval/, by path or name; none: the only one"),
+    config: str = typer.Argument(None, help="A config under configs/eval/, by path or name [default: the only one]"),
     yes: bool = prompts.YES,
     wait: bool = typer.Option(False, "--wait", "-w", help="Follow the run to its end, then show its figures"),
     wait_sync: bool = WAIT_SYNC,
     allow_dirty: bool = ALLOW_DIRTY,
     snapshot: bool = SNAPSHOT,
     secrets_file: str = SECRETS_FILE,
-    fail_under: float = typer.Option(None, "--fail-under", min=0, max=1, help="With --wait: 1 below this pass rate"),
+    fail_under: float = typer.Option(
+        None, "--fail-under", min=0, max=1, help="With --wait: exit with 1 when the pass rate is below this"
+    ),
 ) -> OperationResult:
     """Submit an evaluation to the platform, after checking config, code, dataset and secrets.
 
@@ -82,7 +84,9 @@ def submit_eval(
 
 
 def submit_train(
-    config: str = typer.Argument(None, help="A config under configs/training/, by path or name; none: the only one"),
+    config: str = typer.Argument(
+        None, help="A config under configs/training/, by path or name [default: the only one]"
+    ),
     yes: bool = prompts.YES,
     wait: bool = typer.Option(False, "--wait", "-w", help="Follow the run to its end"),
     wait_sync: bool = WAIT_SYNC,

@@ -23,10 +23,10 @@ app = typer.Typer(invoke_without_command=True)
 @app.callback()
 def sync(
     parsed: typer.Context,
-    wait: Annotated[bool, typer.Option("--wait", help="Until the platform has the commit of HEAD.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait at most.", min=1)] = 300.0,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the platform has synced HEAD.")] = False,
+    timeout: Annotated[float, typer.Option(help="Maximum seconds to wait.", min=1)] = 300.0,
 ) -> OperationResult | None:
-    """Have the platform look at the repository now; with --wait until it has HEAD.
+    """Ask the platform to sync the repository now. With --wait, wait until it has synced HEAD.
 
     Example:
 
@@ -63,7 +63,7 @@ def sync(
 
 @app.command("status")
 def status() -> DetailResult:
-    """Show what the platform has, what is here, and what differs.
+    """Compare what the platform has synced with your checkout.
 
     Example:
 

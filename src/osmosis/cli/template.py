@@ -12,7 +12,7 @@ from .context import current
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 
 app = typer.Typer(
-    help="""Templates of rollouts and workspaces.
+    help="""Rollout and workspace templates.
 
     Example:
         osmosis template list
@@ -24,7 +24,7 @@ app = typer.Typer(
 
 @app.command("list")
 def list_templates() -> ListResult:
-    """List the templates of rollouts.
+    """List the rollout templates.
 
     Example:
 
@@ -84,10 +84,10 @@ def apply(
 @app.command("update")
 def update(
     name: Annotated[
-        str | None, typer.Argument(help="A rollout, or `workspace` for the workspace's own files; default: all.")
+        str | None, typer.Argument(help="A rollout, or `workspace` for the workspace's own files [default: all]")
     ] = None,
 ) -> OperationResult:
-    """Merge the newest version of the templates in; your changes are kept, and git can undo it.
+    """Merge in the newest version of the templates. Your changes are kept, and git can undo the update.
 
     Example:
 
@@ -127,7 +127,7 @@ def _body(merged: Any) -> dict[str, Any]:
 
 @app.command("check")
 def check() -> ListResult:
-    """Say whether a newer version of a template exists; exit code 1 when one does, for CI.
+    """Check whether a newer version of a template exists. Exits with 1 when one does, for use in CI.
 
     Example:
 

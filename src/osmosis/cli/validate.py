@@ -23,8 +23,8 @@ def validate(
     module: Annotated[
         str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")
     ] = None,
-    mcp: Annotated[str | None, typer.Option("--mcp", help="A folder with an MCP server, or its URL.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show tools and warnings too.")] = False,
+    mcp: Annotated[str | None, typer.Option("--mcp", help="An MCP server: its folder or URL.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also show tools and warnings.")] = False,
 ) -> DetailResult:
     """Check an agent without running it.
 

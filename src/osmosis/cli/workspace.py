@@ -50,7 +50,7 @@ def list_workspaces() -> ListResult:
 
 @app.command("current")
 def current_workspace() -> DetailResult:
-    """Show for which workspace commands speak here, and why.
+    """Show which workspace commands use in this folder, and why.
 
     Example:
         osmosis workspace current
@@ -69,7 +69,7 @@ def current_workspace() -> DetailResult:
 
 @app.command()
 def switch(name: str = typer.Argument(..., help="Name of the workspace")) -> OperationResult:
-    """Choose the workspace for commands outside a workspace folder.
+    """Choose the workspace that commands use outside a workspace folder.
 
     Example:
         osmosis workspace switch demo
@@ -103,7 +103,7 @@ def create(name: str = typer.Argument(..., help="Small letters, digits, - _ and 
 @app.command()
 def connect(
     name: str = typer.Argument(..., help="Name of the workspace"),
-    repository_url: str = typer.Argument(None, help="URL of its repository [default: origin of this folder]"),
+    repository_url: str = typer.Argument(None, help="URL of its repository [default: this folder's origin]"),
 ) -> OperationResult:
     """Connect a workspace to a repository on another git host, or a bare one on disk.
 

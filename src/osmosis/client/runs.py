@@ -91,7 +91,7 @@ class EvalRuns(Runs):
     figures = EvalMetrics
 
     def retry(self, name: str, secrets: Mapping[str, str] | None = None) -> RetriedRun:
-        """Run failed and skipped rollouts again; `secrets` are values for this retry only."""
+        """Retry failed and skipped rollouts; `secrets` are values for this retry only."""
         body = RetryRun(secrets=dict(secrets)) if secrets else RetryRun()
         return self._http.read(RetriedRun, "POST", self._path(name, "retry"), json=body)
 

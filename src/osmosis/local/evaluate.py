@@ -75,7 +75,7 @@ class EvaluateOptions(PlanFields, total=False):
     api_key: str
     """Never stored; default: the provider's usual variable."""
     api_key_env: str
-    """Variable that holds the key."""
+    """Environment variable with the API key."""
     server_key_env: str
     """Variable that holds the key of a rollout server (`agent="server:http://..."`)."""
     secrets: Sequence[str]

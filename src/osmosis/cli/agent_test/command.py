@@ -63,7 +63,7 @@ class TestFlags:
     mcp: Mcp = None
     dataset: Dataset = None
     model: Annotated[
-        str | None, typer.Option("--model", help=f"Model [{DEFAULT_MODEL}, or the rollout's]; offline/calculator.")
+        str | None, typer.Option("--model", help=f"Model [default: the rollout's, else {DEFAULT_MODEL}].")
     ] = None
     base_url: BaseUrl = None
     api_key: ApiKey = None
@@ -72,25 +72,28 @@ class TestFlags:
     offset: Offset = 0
     skip_bad_rows: SkipBadRows = False
     batch_size: Annotated[
-        str, typer.Option("--concurrency", "--batch-size", help="Rows at once, or auto.", metavar="N|auto")
+        str,
+        typer.Option(
+            "--concurrency", "--batch-size", help="Maximum number of concurrent rows, or auto.", metavar="N|auto"
+        ),
     ] = "1"
     max_turns: MaxTurns = 10
     max_tokens: MaxTokens = None
     temperature: Temperature = None
     top_p: TopP = None
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the model.")] = None
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed for the model.")] = None
     param: Param = field(default_factory=list)
     agent_timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds per row [450].")] = None
     debug: Annotated[bool, typer.Option("--debug", help=f"Keep traces and conversations in ./{DEBUG_FOLDER}.")] = False
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the results as JSON.")] = None
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No lines per row, no summary.")] = False
-    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Step through a row.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print neither the rows nor the summary.")] = False
+    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Step through one row at a time.")] = False
     row: Annotated[int | None, typer.Option("--row", help="With --interactive: start with this row.")] = None
 
 
 @takes(TestFlags)
 def test(flags: TestFlags) -> Result | int:
-    """Run an agent on rows, one attempt each, no score.
+    """Run an agent on rows, one attempt each, without scoring.
 
     Example:
 

@@ -16,7 +16,7 @@ from .terminal import Ending, run_local
 
 @takes(EvalFlags)
 def local_eval(flags: EvalFlags) -> DetailResult | int:
-    """Evaluate an agent on this machine: every row, every attempt, scored, journaled, resumable.
+    """Evaluate an agent on this machine. Every rollout is scored and saved, so an interrupted run can be resumed.
 
     Example:
 

@@ -23,18 +23,23 @@ if TYPE_CHECKING:
 
 
 def compare(
-    a: Annotated[str, typer.Argument(help="The run to compare against.")],
-    b: Annotated[str, typer.Argument(help="The run that may be better.")],
-    score: Annotated[str | None, typer.Option(help="Which score; default: the first that both have.")] = None,
+    a: Annotated[str, typer.Argument(help="The baseline run.")],
+    b: Annotated[str, typer.Argument(help="The run to compare with it.")],
+    score: Annotated[
+        str | None, typer.Option(help="Score to compare [default: the first one that both runs have]")
+    ] = None,
     fail_on_regression: Annotated[
-        bool, typer.Option("--fail-on-regression", help="Exit 1 when B is worse than A.")
+        bool, typer.Option("--fail-on-regression", help="Exit with 1 when B is worse than A.")
     ] = False,
     margin: Annotated[
-        float, typer.Option(help="With --fail-on-regression: exit 1 unless B is within this of A.")
+        float,
+        typer.Option(
+            help="With --fail-on-regression: exit with 1 unless B is shown to be at most this much worse than A."
+        ),
     ] = 0.0,
-    flips: Annotated[int, typer.Option(help="How many flips to show with both conversations.")] = 5,
+    flips: Annotated[int, typer.Option(help="Number of flips to show, with both conversations.")] = 5,
 ) -> DetailResult:
-    """Compare two local runs row by row: difference with interval, McNemar's test, every flip.
+    """Compare two local runs row by row: difference with confidence interval, McNemar's test, and flips.
 
     Example:
 

@@ -39,31 +39,42 @@ _NO_PARAMS = {
 }
 
 Module = Annotated[str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")]
-Mcp = Annotated[str | None, typer.Option("--mcp", help="MCP tools instead of an agent: a folder or a URL.")]
+Mcp = Annotated[str | None, typer.Option("--mcp", help="MCP server instead of an agent: a folder or a URL.")]
 Dataset = Annotated[Path | None, typer.Option("--dataset", "-d", help="Rows: .jsonl, .json, .csv or .parquet.")]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint, up to /v1.")]
-ApiKey = Annotated[str | None, typer.Option("--api-key", help="The key itself (visible to ps: prefer --api-key-env).")]
-ApiKeyEnv = Annotated[str | None, typer.Option("--api-key-env", help="Variable that holds the key.")]
-Limit = Annotated[int | None, typer.Option("--limit", help="First N rows.")]
-Offset = Annotated[int, typer.Option("--offset", help="Rows to skip first.")]
-SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Leave bad rows out.")]
+ApiKey = Annotated[
+    str | None, typer.Option("--api-key", help="API key (visible in the process list; prefer --api-key-env).")
+]
+ApiKeyEnv = Annotated[str | None, typer.Option("--api-key-env", help="Environment variable with the API key.")]
+Limit = Annotated[int | None, typer.Option("--limit", help="Run the first N rows.")]
+Offset = Annotated[int, typer.Option("--offset", help="Skip the first N rows.")]
+SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Skip invalid rows.")]
 BatchSize = Annotated[
-    str, typer.Option("--batch-size", "--concurrency", help="Rollouts at once, or auto.", metavar="N|auto")
+    str,
+    typer.Option(
+        "--batch-size", "--concurrency", help="Maximum number of concurrent rollouts, or auto.", metavar="N|auto"
+    ),
 ]
-MaxTurns = Annotated[int, typer.Option("--max-turns", help="Turns an agent may take.")]
+MaxTurns = Annotated[int, typer.Option("--max-turns", help="Maximum number of turns per rollout.")]
 Temperature = Annotated[float | None, typer.Option("--temperature", help="Sampling temperature.")]
-TopP = Annotated[float | None, typer.Option("--top-p", help="Nucleus sampling.")]
-MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="Tokens per answer.")]
-Param = Annotated[list[str], typer.Option("--param", help="Any other parameter: key=value (JSON). Repeatable.")]
-Classes = Annotated[list[str], typer.Argument(metavar="[CLASS]...", help="With --retry-failed: categories or phases.")]
-RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run failed rollouts again [CLASS...].")]
-SecretsFile = Annotated[
-    Path | None, typer.Option("--secrets-file", help="NAME=value lines, for a config's run; - is stdin.")
+TopP = Annotated[float | None, typer.Option("--top-p", help="Nucleus sampling (top-p).")]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="Maximum tokens per completion.")]
+Param = Annotated[
+    list[str], typer.Option("--param", help="Any other sampling parameter: key=value (JSON). Repeatable.")
 ]
-OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write the results document.")]
-FailUnder = Annotated[float | None, typer.Option("--fail-under", help="Exit 1 when the first score's mean is below.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Agree beforehand.")]
-NoReport = Annotated[bool, typer.Option("--quiet", "-q", help="No report on stdout.")]
+Classes = Annotated[
+    list[str], typer.Argument(metavar="[CLASS]...", help="With --retry-failed: failure categories or phases.")
+]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Retry failed rollouts [CLASS...].")]
+SecretsFile = Annotated[
+    Path | None, typer.Option("--secrets-file", help="File of NAME=value lines, for the run of a config; - is stdin.")
+]
+OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write the results as JSON to this file.")]
+FailUnder = Annotated[
+    float | None, typer.Option("--fail-under", help="Exit with 1 when the first score's mean is below this.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to every question.")]
+NoReport = Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the report.")]
 
 
 @dataclass(frozen=True)
@@ -71,18 +82,21 @@ class EvalFlags:
     """What `osmosis eval` is told, before it is a plan."""
 
     classes: Annotated[
-        list[str], typer.Argument(metavar="[CLASS]...", help="Failure classes for --retry-failed.", hidden=True)
+        list[str],
+        typer.Argument(metavar="[CLASS]...", help="Failure categories or phases for --retry-failed.", hidden=True),
     ] = field(default_factory=list)
     module: Module = None
     mcp: Mcp = None
-    server: Annotated[str | None, typer.Option(help="A rollout server instead of an agent: its URL.")] = None
-    server_key_env: Annotated[str | None, typer.Option(help="Variable that holds the rollout server's key.")] = None
-    grader: Annotated[str | None, typer.Option(help="Grader of a workflow: module:Class.")] = None
+    server: Annotated[str | None, typer.Option(help="Rollout server instead of an agent: its URL.")] = None
+    server_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the rollout server's API key.")
+    ] = None
+    grader: Annotated[str | None, typer.Option(help="Grader for a workflow: module:Class.")] = None
     dataset: Dataset = None
     eval_fn: Annotated[list[str], typer.Option(help="Score function: module:function. Repeatable.")] = field(
         default_factory=list
     )
-    rubric: Annotated[list[str], typer.Option(help="Rubric as a score: file.yaml#id. Repeatable.")] = field(
+    rubric: Annotated[list[str], typer.Option(help="Rubric to score with: file.yaml#id. Repeatable.")] = field(
         default_factory=list
     )
     model: Annotated[str | None, typer.Option(help="Model: its name at --base-url, provider/name, offline/...")] = None
@@ -90,46 +104,50 @@ class EvalFlags:
     api_key: ApiKey = None
     api_key_env: ApiKeyEnv = None
     baseline: Annotated[
-        list[str], typer.Option(help="Another model to compare with: NAME or NAME@URL. Repeatable.")
+        list[str], typer.Option(help="Baseline model to compare with: NAME or NAME@URL. Repeatable.")
     ] = field(default_factory=list)
     n: Annotated[int, typer.Option("--n", help="Attempts per row, for pass@k.")] = 1
-    k: Annotated[list[int], typer.Option("--k", help="Further k for pass@k. Repeatable.")] = field(default_factory=list)
-    pass_threshold: Annotated[float, typer.Option(help="Score at or above which a rollout passes.")] = 1.0
+    k: Annotated[list[int], typer.Option("--k", help="Additional k for pass@k. Repeatable.")] = field(
+        default_factory=list
+    )
+    pass_threshold: Annotated[float, typer.Option(help="Lowest score with which a rollout passes.")] = 1.0
     batch_size: BatchSize = "1"
     limit: Limit = None
     offset: Offset = 0
-    rows: Annotated[str | None, typer.Option(help="Rows by index: 3,7,10-20.")] = None
-    sample: Annotated[str | None, typer.Option(help="A random share: 10%.")] = None
-    seed: Annotated[int | None, typer.Option(help="Seed of --sample and of the model (moved on per attempt).")] = None
+    rows: Annotated[str | None, typer.Option(help="Run only these row indices: 3,7,10-20.")] = None
+    sample: Annotated[str | None, typer.Option(help="Run a random percentage of the rows: 10%.")] = None
+    seed: Annotated[
+        int | None, typer.Option(help="Seed for --sample and for the model (plus the attempt's number).")
+    ] = None
     skip_bad_rows: SkipBadRows = False
-    require_ground_truth: Annotated[bool, typer.Option("--require-ground-truth", help="Refuse rows without one.")] = (
-        False
-    )
+    require_ground_truth: Annotated[
+        bool, typer.Option("--require-ground-truth", help="Refuse rows without a ground_truth.")
+    ] = False
     temperature: Temperature = None
     top_p: TopP = None
     max_tokens: MaxTokens = None
     param: Param = field(default_factory=list)
     max_turns: MaxTurns = 10
-    agent_timeout: Annotated[float | None, typer.Option(help="Seconds per rollout [450].")] = None
-    score_timeout: Annotated[float | None, typer.Option(help="Seconds per score [150].")] = None
-    model_timeout: Annotated[float | None, typer.Option(help="Seconds per model call [300].")] = None
-    tool_timeout: Annotated[float | None, typer.Option(help="Seconds per tool call.")] = None
-    run_timeout: Annotated[float | None, typer.Option(help="Seconds for the whole run.")] = None
-    max_retries: Annotated[int | None, typer.Option(help="Retries of a failing call [5].")] = None
-    breaker_after: Annotated[int | None, typer.Option(help="Equal failures in a row that end the run [20].")] = None
-    max_cost: Annotated[float | None, typer.Option(help="USD after which the run pauses.")] = None
-    max_tokens_total: Annotated[int | None, typer.Option(help="Tokens after which the run pauses.")] = None
-    price: Annotated[str | None, typer.Option(help="USD per million prompt,completion tokens.")] = None
-    pilot: Annotated[int | None, typer.Option(help="Run N rollouts, forecast the rest, ask.")] = None
-    cache: Annotated[bool, typer.Option("--cache", help="Keep answers, by request and attempt.")] = False
-    replay: Annotated[str | None, typer.Option(help="Answer from a run's journal: its name.")] = None
-    name: Annotated[str | None, typer.Option(help="Name of the run; an existing one goes on.")] = None
+    agent_timeout: Annotated[float | None, typer.Option(help="Time limit per rollout, in seconds [450].")] = None
+    score_timeout: Annotated[float | None, typer.Option(help="Time limit per score, in seconds [150].")] = None
+    model_timeout: Annotated[float | None, typer.Option(help="Time limit per model call, in seconds [300].")] = None
+    tool_timeout: Annotated[float | None, typer.Option(help="Time limit per tool call, in seconds.")] = None
+    run_timeout: Annotated[float | None, typer.Option(help="Time limit of the whole run, in seconds.")] = None
+    max_retries: Annotated[int | None, typer.Option(help="Maximum retries of a failed call [5].")] = None
+    breaker_after: Annotated[int | None, typer.Option(help="Stop after N identical failures in a row [20].")] = None
+    max_cost: Annotated[float | None, typer.Option(help="Pause the run after spending this many USD.")] = None
+    max_tokens_total: Annotated[int | None, typer.Option(help="Pause the run after this many tokens.")] = None
+    price: Annotated[str | None, typer.Option(help="Price in USD per million tokens: PROMPT,COMPLETION.")] = None
+    pilot: Annotated[int | None, typer.Option(help="Run N rollouts, forecast the cost of the rest, then ask.")] = None
+    cache: Annotated[bool, typer.Option("--cache", help="Cache completions, by request and attempt.")] = False
+    replay: Annotated[str | None, typer.Option(help="Answer from the journal of this run instead of a model.")] = None
+    name: Annotated[str | None, typer.Option(help="Name of the run; an existing run is resumed.")] = None
     retry_failed: RetryFailed = False
     output: OutputFile = None
     fail_under: FailUnder = None
-    secret: Annotated[list[str], typer.Option(help="Variable whose value is never written. Repeatable.")] = field(
-        default_factory=list
-    )
+    secret: Annotated[
+        list[str], typer.Option(help="Environment variable whose value is redacted in all output. Repeatable.")
+    ] = field(default_factory=list)
     yes: Yes = False
     quiet: NoReport = False
 

@@ -19,13 +19,15 @@ from .show import draw_report, next_steps
 
 
 def report(
-    name: Annotated[str | None, typer.Argument(help="Name of the run, or its folder; none lists all runs.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the run, or its folder [default: list all runs]")] = None,
     html: Annotated[bool, typer.Option("--html", help="One HTML file with plots and conversations.")] = False,
     md: Annotated[bool, typer.Option("--md", help="Markdown.")] = False,
     junit: Annotated[bool, typer.Option("--junit", help="JUnit XML, one case per rollout.")] = False,
     output: Annotated[
         str | None,
-        typer.Option("-o", "--output", help="Where to; default: report.<suffix> in the run's folder, - = stdout."),
+        typer.Option(
+            "-o", "--output", help="Write to this file, - is stdout [default: report.<suffix> in the run's folder]"
+        ),
     ] = None,
 ) -> DetailResult | OperationResult | ListResult | int:
     """Show a local run's report, or write it as one self-contained file.

@@ -45,22 +45,29 @@ class ResumeFlags:
     classes: Classes = field(default_factory=list)
     retry_failed: RetryFailed = False
     batch_size: Annotated[
-        str | None, typer.Option("--batch-size", "--concurrency", help="Rollouts at once, or auto.", metavar="N|auto")
+        str | None,
+        typer.Option(
+            "--batch-size", "--concurrency", help="Maximum number of concurrent rollouts, or auto.", metavar="N|auto"
+        ),
     ] = None
-    max_cost: Annotated[float | None, typer.Option(help="New limit in USD, spending so far included.")] = None
-    max_tokens_total: Annotated[int | None, typer.Option(help="New limit in tokens, those so far included.")] = None
-    run_timeout: Annotated[float | None, typer.Option(help="Seconds for this session.")] = None
+    max_cost: Annotated[float | None, typer.Option(help="New limit in USD, including what was already spent.")] = None
+    max_tokens_total: Annotated[int | None, typer.Option(help="New limit in tokens, including those already used.")] = (
+        None
+    )
+    run_timeout: Annotated[float | None, typer.Option(help="Time limit of this session, in seconds.")] = None
     api_key: ApiKey = None
     secrets_file: SecretsFile = None
     output: OutputFile = None
     fail_under: FailUnder = None
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to rerun or regrade changed inputs.")] = False
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Answer yes when changed inputs need a rerun or regrade.")
+    ] = False
     quiet: NoReport = False
 
 
 @takes(ResumeFlags)
 def resume(flags: ResumeFlags) -> DetailResult | int:
-    """Go on with a local run: what is on disk is kept, the rest is run.
+    """Resume a local run: finished rollouts are kept, the rest are run.
 
     Example:
 
@@ -96,14 +103,16 @@ class RegradeFlags:
     """What `osmosis eval regrade` is told."""
 
     name: Annotated[str, typer.Argument(help="Name of the run, or its folder.")]
-    eval_fn: Annotated[list[str], typer.Option(help="Score with these instead. Repeatable.")] = field(
+    eval_fn: Annotated[list[str], typer.Option(help="Score function to use instead. Repeatable.")] = field(
         default_factory=list
     )
-    rubric: Annotated[list[str], typer.Option(help="Score with this rubric instead: file.yaml#id. Repeatable.")] = (
-        field(default_factory=list)
+    rubric: Annotated[list[str], typer.Option(help="Rubric to use instead: file.yaml#id. Repeatable.")] = field(
+        default_factory=list
     )
-    pass_threshold: Annotated[float | None, typer.Option(help="Another threshold.")] = None
-    failed_only: Annotated[bool, typer.Option("--failed-only", help="Only rollouts with a failed score.")] = False
+    pass_threshold: Annotated[float | None, typer.Option(help="New pass threshold.")] = None
+    failed_only: Annotated[
+        bool, typer.Option("--failed-only", help="Score only rollouts that have a failed score.")
+    ] = False
     secrets_file: SecretsFile = None
     output: OutputFile = None
     quiet: NoReport = False
@@ -111,7 +120,9 @@ class RegradeFlags:
 
 @takes(RegradeFlags)
 def regrade(flags: RegradeFlags) -> DetailResult | int:
-    """Score a run's stored conversations again, without asking the model. All new scores replace the old at once.
+    """Score a run's stored conversations again, without calling the model.
+
+    The new scores replace the old ones all at once.
 
     Example:
 

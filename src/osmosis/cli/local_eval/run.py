@@ -36,31 +36,33 @@ class RunFlags:
     """What `osmosis eval run` is told; what is not given is the config's."""
 
     config: Annotated[
-        str | None, typer.Argument(help="A config under configs/eval/, by path or name; none: the only one")
+        str | None, typer.Argument(help="A config under configs/eval/, by path or name [default: the only one]")
     ] = None
-    name: Annotated[str | None, typer.Option(help="Name of the run; one that exists goes on")] = None
-    dataset_file: Annotated[Path | None, typer.Option(help="Rows from this file [default: data/<dataset>.*]")] = None
-    rows: Annotated[str | None, typer.Option(help="Only these rows: 3,7,10-20")] = None
-    limit: Annotated[int | None, typer.Option(min=1, help="First N rows [default: the config's limit, else all]")] = (
+    name: Annotated[str | None, typer.Option(help="Name of the run; an existing run is resumed")] = None
+    dataset_file: Annotated[Path | None, typer.Option(help="Read rows from this file [default: data/<dataset>.*]")] = (
         None
     )
+    rows: Annotated[str | None, typer.Option(help="Only these row indices: 3,7,10-20")] = None
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Run the first N rows [default: the config's limit, else all]")
+    ] = None
     n: Annotated[int | None, typer.Option("--n", min=1, help="Attempts per row [default: the config's]")] = None
-    model: Annotated[str | None, typer.Option(help="Another model than the config's")] = None
+    model: Annotated[str | None, typer.Option(help="Model to use instead of the config's")] = None
     base_url: BaseUrl = None
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", "--max-in-flight", min=1, help="Rollouts at once")
+        int | None, typer.Option("--batch-size", "--max-in-flight", min=1, help="Maximum number of concurrent rollouts")
     ] = None
-    secrets_file: Annotated[Path | None, typer.Option(help="NAME=value lines; - is stdin")] = None
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed and skipped rollouts again")] = False
+    secrets_file: Annotated[Path | None, typer.Option(help="File of NAME=value lines; - is stdin")] = None
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Retry failed and skipped rollouts")] = False
     output: OutputFile = None
     fail_under: FailUnder = None
-    upload: Annotated[bool, typer.Option("--upload", help="Upload the run to the platform when it is over")] = False
+    upload: Annotated[bool, typer.Option("--upload", help="Upload the run to the platform when it finishes")] = False
     yes: Yes = False
 
 
 @takes(RunFlags)
 def run(flags: RunFlags) -> DetailResult | int:
-    """Run a config of this workspace here: no platform, no push. With --upload, the platform shows the run afterwards.
+    """Run a config on this machine: no platform, no push. Add --upload to show the run on the platform.
 
     Example:
         osmosis eval run multiply --limit 5

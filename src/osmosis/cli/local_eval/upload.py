@@ -21,13 +21,13 @@ from ..results import DetailResult, NextStep, OperationResult
 
 
 def upload(
-    name: str = typer.Argument(..., help="Name of a local run that is over, or its folder"),
-    replace: bool = typer.Option(False, "--replace", help="In the place of what this run uploaded before"),
+    name: str = typer.Argument(..., help="Name of a finished local run, or its folder"),
+    replace: bool = typer.Option(False, "--replace", help="Replace this run's earlier upload"),
 ) -> OperationResult:
-    """Upload a local run to the platform: its rollouts, its figures, where it came from.
+    """Upload a local run to the platform: its rollouts, metrics and where it was made.
 
-    An upload that was interrupted goes on where it was. A run that was changed since (resumed, regraded, retried)
-    takes the place of its earlier upload with --replace.
+    An interrupted upload continues where it stopped. A run that has changed since (resumed, regraded, retried)
+    replaces its earlier upload with --replace.
 
     Example:
         osmosis eval upload nightly

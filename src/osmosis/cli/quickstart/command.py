@@ -33,15 +33,17 @@ _ELSEWHERE = ("OSMOSIS_PLATFORM_URL", "OSMOSIS_TOKEN", "OSMOSIS_TOKEN_PLATFORM_U
 
 
 def quickstart(
-    yes: bool = typer.Option(False, "--yes", "-y", help="Do everything without asking"),
-    folder: str = typer.Option("./osmosis-demo", "--dir", help="Folder for everything the demo makes"),
-    model: str = typer.Option(None, "--model", help="Model to evaluate [default: one whose key is set, else offline]"),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Run every step without asking"),
+    folder: str = typer.Option("./osmosis-demo", "--dir", help="Folder for everything the demo creates"),
+    model: str = typer.Option(
+        None, "--model", help="Model to evaluate [default: one whose API key is set, else offline]"
+    ),
     base_url: str = typer.Option(None, "--base-url", help="OpenAI-compatible endpoint that serves the model"),
-    api_key_env: str = typer.Option(None, "--api-key-env", help="Variable that holds the endpoint's key"),
+    api_key_env: str = typer.Option(None, "--api-key-env", help="Environment variable with the endpoint's API key"),
 ) -> OperationResult:
-    """From nothing to a scored run: platform, login, workspace, rollout, dataset, push, evaluation.
+    """Go from an empty folder to a scored run: platform, login, workspace, rollout, dataset, push, evaluation.
 
-    Each step is printed as the command you would type. Without a model or a key it uses an offline stand-in.
+    Each step is printed as the command you would type. Without a model or an API key, an offline stand-in is used.
 
     Example:
         osmosis quickstart
