@@ -14,7 +14,7 @@ import pytest
 
 from osmosis.errors import Conflict, PlatformError, ValidationError
 from osmosis.platform.announce import listen
-from osmosis.platform.executors.local import LocalExecutor
+from osmosis.platform.executors.local import LocalExecutor, LocalHandle
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.config import EvalConfig, Experiment, Secrets
 from osmosis.records.run import JobSpec
@@ -73,7 +73,7 @@ def test_another_process_with_the_same_id_is_never_signalled(tmp_path: Path) -> 
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     try:
         executor = LocalExecutor(("true",), {})
-        handle = {"executor": "local", "pid": stranger.pid, "start_token": "1", "output": ""}
+        handle = LocalHandle(executor="local", machine="here", pid=stranger.pid, start_token="1", output="").to_dict()
         executor.interrupt(handle)
         executor.kill(handle)
         assert stranger.poll() is None

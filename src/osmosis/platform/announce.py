@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from osmosis._version import __version__
 from osmosis.base.files import write_json
@@ -20,6 +20,7 @@ from osmosis.errors import Conflict, ValidationError
 from osmosis.records.base import utc_now
 
 from .settings import PlatformSettings
+from .web.live import live_pages
 
 ANNOUNCEMENT = "platform.json"
 WILDCARDS = ("0.0.0.0", "::", "")
@@ -73,8 +74,8 @@ class AnnouncingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._file.unlink(missing_ok=True)
-        app: Any = self.config.app
-        app.state.live.stopping = True  # pages that follow a run would hold the process open
+        if isinstance(self.config.app, FastAPI):
+            live_pages(self.config.app).stopping = True  # pages that follow a run would hold the process open
         await super().shutdown(sockets=sockets)
 
     def _announcement(self) -> dict[str, object]:

@@ -11,10 +11,10 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import undefer
@@ -46,7 +46,7 @@ class Watched:
     lease_hash: str
     lease_until: datetime
     worker: str
-    handle: dict[str, Any] | None
+    handle: dict[str, object] | None
     stop_requested_at: datetime | None
 
 
@@ -80,7 +80,7 @@ class Worker:
             if not self._guarded(self.step):
                 self._stop.wait(self.platform.settings.poll_s)
 
-    def _guarded(self, action: Any) -> bool:
+    def _guarded(self, action: Callable[[], object]) -> bool:
         try:
             return bool(action())
         except Exception:
@@ -219,7 +219,7 @@ class Worker:
             )
         return spec, {**config.env, **values}
 
-    def _note_handle(self, run_id: str, token: str, handle: dict[str, Any]) -> None:
+    def _note_handle(self, run_id: str, token: str, handle: dict[str, object]) -> None:
         with self.platform.db.write() as session:
             run = runs.of_lease(session, run_id, token)
             run.handle = handle

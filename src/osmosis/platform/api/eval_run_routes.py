@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import Body
 from fastapi.responses import Response as Raw
 
@@ -34,7 +32,7 @@ MAX_ROLLOUTS = 200
 
 
 @router.post(PREFIX)
-def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, Any] = Body()) -> SubmittedRun:
+def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> SubmittedRun:
     request = submit.parse(body, "eval")
     run = submit.submit(platform, scope.workspace, scope.user, request, kind="eval")
     return run_bodies.accepted(platform.settings, run)

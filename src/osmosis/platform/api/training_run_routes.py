@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import Body
 
 from osmosis.records.contract.run_bodies import SubmittedRun
@@ -19,7 +17,7 @@ PREFIX = routes.prefix
 
 
 @router.post(PREFIX)
-def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, Any] = Body()) -> SubmittedRun:
+def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> SubmittedRun:
     request = submit.parse(body, "training")
     training.check_trainer()
     run = submit.submit(platform, scope.workspace, scope.user, request, kind="training")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from osmosis.records.run import JobSpec
 
@@ -27,17 +27,17 @@ class JobState:
 class Executor(Protocol):
     name: str
 
-    def start(self, spec: JobSpec, environ: Mapping[str, str]) -> dict[str, Any]:
+    def start(self, spec: JobSpec, environ: Mapping[str, str]) -> dict[str, object]:
         """Start the job and return its handle. OsmosisError when it cannot be started."""
 
-    def owns(self, handle: Mapping[str, Any]) -> bool:
+    def owns(self, handle: Mapping[str, object]) -> bool:
         """Whether this executor can see the job behind a handle."""
 
-    def poll(self, handle: Mapping[str, Any]) -> JobState:
+    def poll(self, handle: Mapping[str, object]) -> JobState:
         """Whether the job lives."""
 
-    def interrupt(self, handle: Mapping[str, Any]) -> None:
+    def interrupt(self, handle: Mapping[str, object]) -> None:
         """Ask it to end in order."""
 
-    def kill(self, handle: Mapping[str, Any]) -> None:
+    def kill(self, handle: Mapping[str, object]) -> None:
         """End it and everything it started, now."""

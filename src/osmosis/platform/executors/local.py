@@ -13,11 +13,11 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from osmosis.base.files import write_text
 from osmosis.base.processes import group_alive, is_same, kill_group, start_token
 from osmosis.errors import PlatformError
+from osmosis.records.base import Record
 from osmosis.records.run import JobSpec
 
 from .executor import JobState
@@ -31,6 +31,18 @@ OUTPUT_FILE = "job.log"
 LAST_WORDS = 4_000
 
 
+class LocalHandle(Record):
+    """By which another worker finds a job of this executor again."""
+
+    executor: str
+    machine: str
+    pid: int
+    start_token: str | None = None
+    """None when it had ended before it could be asked."""
+    output: str
+    """The file it prints to."""
+
+
 class LocalExecutor:
     """Starts `<command> <job folder>`; the folder is the run's own and holds `job.json` and `job.log`."""
 
@@ -42,7 +54,7 @@ class LocalExecutor:
         self._machine = machine_id()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, spec: JobSpec, environ: Mapping[str, str]) -> dict[str, Any]:
+    def start(self, spec: JobSpec, environ: Mapping[str, str]) -> dict[str, object]:
         folder = Path(spec.work_dir)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_text(folder / JOB_FILE, spec.model_dump_json(indent=2), mode=0o600)
@@ -60,46 +72,47 @@ class LocalExecutor:
             except OSError as error:
                 raise PlatformError(f"the job could not be started ({self._command[0]}): {error}") from error
         self._children[process.pid] = process
-        return {
-            "executor": self.name,
-            "machine": self._machine,
-            "pid": process.pid,
-            "start_token": start_token(process.pid),
-            "output": str(folder / OUTPUT_FILE),
-        }
+        handle = LocalHandle(
+            executor=self.name,
+            machine=self._machine,
+            pid=process.pid,
+            start_token=start_token(process.pid),
+            output=str(folder / OUTPUT_FILE),
+        )
+        return handle.to_dict()
 
-    def owns(self, handle: Mapping[str, Any]) -> bool:
+    def owns(self, handle: Mapping[str, object]) -> bool:
         return handle.get("executor") == self.name and handle.get("machine") == self._machine
 
-    def poll(self, handle: Mapping[str, Any]) -> JobState:
-        pid = int(handle["pid"])
+    def poll(self, handle: Mapping[str, object]) -> JobState:
+        job = LocalHandle.model_validate(handle)
+        pid = job.pid
         child = self._children.get(pid)
         if child is not None:
             code = child.poll()
             if code is None:
                 return JobState(alive=True)
             del self._children[pid]
-            return JobState(alive=False, exit_code=code, words=_last_words(handle))
-        if is_same(pid, handle.get("start_token")):
+            return JobState(alive=False, exit_code=code, words=_last_words(job))
+        if is_same(pid, job.start_token):
             return JobState(alive=True)
-        return JobState(alive=False, words=_last_words(handle))
+        return JobState(alive=False, words=_last_words(job))
 
-    def interrupt(self, handle: Mapping[str, Any]) -> None:
-        if self._is_ours(handle):
-            os.kill(int(handle["pid"]), signal.SIGTERM)
+    def interrupt(self, handle: Mapping[str, object]) -> None:
+        job = LocalHandle.model_validate(handle)
+        if is_same(job.pid, job.start_token):
+            os.kill(job.pid, signal.SIGTERM)
 
-    def kill(self, handle: Mapping[str, Any]) -> None:
+    def kill(self, handle: Mapping[str, object]) -> None:
         """The whole group: also what outlived the job itself, whose group id nobody else can have then."""
-        pid = int(handle["pid"])
-        known = pid in self._children or start_token(pid) in (None, handle.get("start_token"))
+        job = LocalHandle.model_validate(handle)
+        pid = job.pid
+        known = pid in self._children or start_token(pid) in (None, job.start_token)
         if known and group_alive(pid):
             kill_group(pid)
         child = self._children.pop(pid, None)
         if child is not None:
             child.wait(timeout=10)
-
-    def _is_ours(self, handle: Mapping[str, Any]) -> bool:
-        return is_same(int(handle["pid"]), handle.get("start_token"))
 
 
 def machine_id() -> str:
@@ -108,8 +121,8 @@ def machine_id() -> str:
     return f"{socket.gethostname()}-{boot.read_text().strip() if boot.exists() else 'boot'}"
 
 
-def _last_words(handle: Mapping[str, Any]) -> str:
-    path = Path(str(handle.get("output", "")))
+def _last_words(job: LocalHandle) -> str:
+    path = Path(job.output)
     if not path.is_file():
         return ""
     with path.open("rb") as file:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -237,7 +236,7 @@ def known_branches(session: Session, repository_id: str) -> dict[str, str]:
     return {branch: commit for branch, commit in rows}
 
 
-def _of_commit(repository_id: str, commit: str) -> sa.Select[Any]:
+def _of_commit(repository_id: str, commit: str) -> sa.Select[tables.SyncedRollout]:
     return sa.select(tables.SyncedRollout).where(
         tables.SyncedRollout.repository_id == repository_id, tables.SyncedRollout.commit_sha == commit
     )

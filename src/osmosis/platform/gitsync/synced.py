@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import difflib
 import posixpath
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import ValidationError
+from osmosis.records.config import Experiment
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.repository import (
     SyncedBranch,
@@ -35,11 +35,11 @@ def code_for_run(
     db: Database,
     settings: PlatformSettings,
     repository_id: str,
-    experiment: Any,
+    experiment: Experiment,
 ) -> CodeRef:
     """The commit a config means, checked to hold the rollout and its entrypoint.
 
-    `experiment` is a `records.config.Experiment`: `commit_sha` pins, `branch` means that branch's latest synced
+    `commit_sha` pins, `branch` means that branch's latest synced
     commit, neither means the default branch's. ValidationError with the offending key otherwise.
     """
     with db.read() as session:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Any
 
 from pydantic import Field
 
@@ -80,7 +79,7 @@ class Manifest(Record):
     local_run_id: str = Field(min_length=1, max_length=200)
     manifest_digest: str = Field(min_length=1, max_length=200)
     run: LocalRun
-    provenance: dict[str, Any] | None = None
+    provenance: dict[str, object] | None = None
     files: list[FileSpec]
     reimport: bool = False
 

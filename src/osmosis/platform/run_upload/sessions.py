@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -199,7 +198,7 @@ def become_run(session: Session, row: tables.Import, reading: Reading) -> tables
     return run
 
 
-def _clear(session: Session, run: tables.Run, values: dict[str, Any]) -> None:
+def _clear(session: Session, run: tables.Run, values: dict[str, object]) -> None:
     """Make room in a run that was uploaded before."""
     for table in (tables.Rollout, tables.RunLog):
         session.execute(sa.delete(table).where(table.run_id == run.id))
@@ -210,7 +209,7 @@ def _clear(session: Session, run: tables.Run, values: dict[str, Any]) -> None:
         setattr(run, key, value)
 
 
-def _values(session: Session, row: tables.Import, local: LocalRun, reading: Reading) -> dict[str, Any]:
+def _values(session: Session, row: tables.Import, local: LocalRun, reading: Reading) -> dict[str, object]:
     experiment, source = local.experiment_config, local.experiment_config.rollout
     query = sa.select(tables.Dataset).where(
         tables.Dataset.workspace_id == row.workspace_id, tables.Dataset.sha256 == (experiment.dataset.sha256 or "-")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -187,7 +187,7 @@ def unused_files(session: Session, settings: PlatformSettings, dataset_id: str, 
 
 
 def log(
-    session: Session, dataset_id: str, level: str, step: str, message: str, details: dict[str, Any] | None = None
+    session: Session, dataset_id: str, level: str, step: str, message: str, details: dict[str, object] | None = None
 ) -> None:
     session.add(tables.DatasetLog(dataset_id=dataset_id, level=level, step=step, message=message, details=details))
 
@@ -199,7 +199,7 @@ class Said(TypedDict):
     file_name: str
     file_size: int
     status: str
-    data_preview: list[Any]
+    data_preview: list[dict[str, object]]
     file_format: str
     original_file_format: str
     row_count: int | None

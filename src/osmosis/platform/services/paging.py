@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -90,5 +90,5 @@ class LogSlice:
 
 def log_body(row: tables.RunLog | tables.DatasetLog) -> LogEntry:
     """One line as clients read it."""
-    details: dict[str, Any] = {"details": row.details} if row.details else {}
+    details: dict[str, dict[str, object]] = {"details": row.details} if row.details else {}
     return LogEntry(timestamp=moment(row.timestamp), level=row.level, step=row.step, message=row.message, **details)

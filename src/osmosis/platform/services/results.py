@@ -77,7 +77,7 @@ def metrics(session: Session, run: tables.Run) -> EvalMetrics:
     report = report_of(run)
     counted = rollouts.counts(session, run.id)
     found = _results(run, report) if report else None
-    attempts = int((run.config.get("evaluation") or {}).get("n", 1))
+    attempts = run.config.get("evaluation", {}).get("n", 1)
     overview = EvalOverview(
         duration_ms=duration_ms(run),
         total_samples=run.sampled_rows * attempts,
@@ -87,7 +87,7 @@ def metrics(session: Session, run: tables.Run) -> EvalMetrics:
         failed=found.failed if found else counted.get("failed", 0),
         skipped=found.skipped if found else counted.get("skipped", 0),
         pass_rate=found.pass_rate if found else None,
-        pass_threshold=(run.config.get("evaluation") or {}).get("pass_threshold"),
+        pass_threshold=run.config.get("evaluation", {}).get("pass_threshold"),
         tokens_used=found.total_tokens if found else 0,
     )
     return EvalMetrics(

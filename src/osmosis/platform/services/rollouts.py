@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from osmosis.errors import NotFound, ValidationError
 from osmosis.records.base import utc_now
@@ -48,7 +47,7 @@ def _keyed(session: Session, run_id: str, given: list[Rollout]) -> list[Rollout]
     return given
 
 
-def _values(run_id: str, rollout: Rollout) -> dict[str, Any]:
+def _values(run_id: str, rollout: Rollout) -> dict[str, object]:
     body = rollout.to_line().decode().rstrip("\n")
     return {
         "run_id": run_id,
@@ -87,7 +86,7 @@ def keys(session: Session, run_id: str) -> list[Key]:
     return [(step, row_key, attempt) for step, row_key, attempt in found]
 
 
-def _order() -> tuple[Any, Any]:
+def _order() -> tuple[InstrumentedAttribute[int], InstrumentedAttribute[int]]:
     return tables.Rollout.row_index, tables.Rollout.attempt
 
 

@@ -84,7 +84,7 @@ def eval_row(settings: PlatformSettings, run: tables.Run, creator: tables.User |
 
 def training_row(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> TrainingRunRow:
     """A training run in a list."""
-    progress = run.progress or {}
+    progress = run.progress or tables.StoredProgress()
     return TrainingRunRow(
         **_said(settings, run, creator),
         model=ModelRef(id=None, model_name=run.model_path),

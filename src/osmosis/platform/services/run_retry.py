@@ -30,7 +30,7 @@ def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, gi
     secrets.put_for_run(session, vault, run, user.id, given)
     run.secret_scopes, _ = secrets.resolve(session, run.workspace_id, run.creator_id, run.secret_scopes, given)
     rollouts.drop_unsuccessful(session, run.id)
-    total = run.sampled_rows * int((run.config.get("evaluation") or {}).get("n", 1))
+    total = run.sampled_rows * run.config.get("evaluation", {}).get("n", 1)
     kept = len(rollouts.keys(session, run.id))
     missing = total - kept
     if not missing:
@@ -49,8 +49,8 @@ def _refuse_elsewhere(run: tables.Run) -> None:
     """Conflict when the run was made elsewhere: what it needs is there."""
     if run.imported is None:
         return
-    name = str(run.imported.get("name") or run.name)
-    local = {"eval_run_name": name, "config_path": (run.imported.get("provenance") or {}).get("config_path")}
+    name = run.imported["name"]
+    local = {"eval_run_name": name, "config_path": run.imported["provenance"].get("config_path")}
     raise Conflict(
         f"run {run.name!r} was made on another machine and is retried there",
         hint="there, run it again with --retry-failed, then: osmosis eval upload NAME --replace",

@@ -209,7 +209,7 @@ def end(session: Session, run: tables.Run, result: JobResult, reason: str) -> No
 
 def _note_progress(run: tables.Run, report: Report, status: RunStatus) -> None:
     """How far the run came, by its report: a quick job ends before a heartbeat says so."""
-    before = (run.progress or {}).get("stage")
+    before = (run.progress or tables.StoredProgress()).get("stage")
     stage = Stage.REPORT.value if before is None or status is RunStatus.FINISHED else before
     run.progress = {"stage": stage, "completed": report.completed, "total": report.total}
 

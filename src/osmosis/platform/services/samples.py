@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, undefer
@@ -111,7 +110,7 @@ def content(session: Session, settings: PlatformSettings, run: tables.Run, path:
     return _artifact(session, settings, run, path).read_bytes()
 
 
-def _index_row(row: tables.Rollout) -> dict[str, Any]:
+def _index_row(row: tables.Rollout) -> dict[str, object]:
     return {
         "row_index": row.row_index,
         "run_index": row.attempt,

@@ -14,7 +14,6 @@ import math
 import re
 import socket
 from dataclasses import dataclass, field
-from typing import Any
 
 from osmosis.base.net import is_loopback
 from osmosis.errors import ValidationError
@@ -58,7 +57,7 @@ class Target:
 class Health:
     """What one check found: `info` of a healthy server, else why it is not."""
 
-    info: dict[str, Any] | None = None
+    info: dict[str, object] | None = None
     error: str | None = None
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any
 
 import pydantic
 from sqlalchemy.exc import IntegrityError
@@ -40,7 +39,7 @@ class RunRequest:
     """Secret values that came with the request, for this run only."""
 
 
-def parse(body: dict[str, Any], kind: str) -> RunRequest:
+def parse(body: dict[str, object], kind: str) -> RunRequest:
     """Check a submit. ValidationError lists every problem as `{key, message, fix, code, key_correction?}`."""
     try:
         return RunRequest(*CONFIGS[kind].from_request(body))
@@ -122,7 +121,7 @@ def _store(platform: Platform, order: _Order) -> tables.Run:
     raise Conflict("too many submits at the same moment", hint="submit again")
 
 
-def _dataset_issues(session: Session, workspace: tables.Workspace, name: str) -> list[dict[str, Any]]:
+def _dataset_issues(session: Session, workspace: tables.Workspace, name: str) -> list[dict[str, str]]:
     key = "experiment.dataset"
     try:
         dataset = datasets.find(session, workspace, name)
@@ -135,7 +134,7 @@ def _dataset_issues(session: Session, workspace: tables.Workspace, name: str) ->
 
 
 def _code(
-    platform: Platform, repository_id: str, config: EvalConfig | TrainingConfig, issues: list[dict[str, Any]]
+    platform: Platform, repository_id: str, config: EvalConfig | TrainingConfig, issues: list[dict[str, str]]
 ) -> CodeRef | None:
     """The commit that will run; problems are added to the issues."""
     try:

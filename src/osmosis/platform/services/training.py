@@ -77,7 +77,7 @@ def body(session: Session, run: tables.Run) -> TrainingMetrics:
         metric_summaries=[_summary(key, points) for key, points in series.items()],
         examples_processed_count=0,
         latest_step=max(steps, default=None),
-        total_steps=(run.progress or {}).get("total"),
+        total_steps=(run.progress or tables.StoredProgress()).get("total"),
     )
     curves = [Curve(metric_key=key, title=key, data_points=_points(points)) for key, points in series.items()]
     return TrainingMetrics(training_run_id=run.id, status=run.status, overview=overview, metrics=curves)

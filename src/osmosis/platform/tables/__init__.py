@@ -1,19 +1,27 @@
-"""The tables, one file per noun. Rows store; rules are in `services`.
+"""The tables, in four files: `people`, `code`, `data`, `run_rows`. Rows store; rules are in `services`.
 
 Used as `tables.Run`, so that a row is never mistaken for the record of the same name.
 """
 
 from .base import Base, UtcDateTime, new_id
-from .checkpoints import Checkpoint
-from .datasets import Dataset, DatasetLog, Upload
-from .imports import Import, ImportFile
-from .repositories import Repository, SyncedRollout, SyncEvent
-from .rollout_servers import RolloutServer
-from .rollouts import Rollout
-from .runs import MetricPoint, Run, RunEvent, RunLog
-from .secrets import Secret
-from .users import DeviceCode, Token, User
-from .workspaces import Member, Workspace
+from .code import Repository, SyncedRollout, SyncEvent
+from .data import Dataset, DatasetLog, Upload
+from .people import DeviceCode, Member, RolloutServer, Secret, Token, User, Workspace
+from .run_rows import (
+    Checkpoint,
+    Import,
+    Imported,
+    ImportFile,
+    MetricPoint,
+    Rollout,
+    Run,
+    RunEvent,
+    RunLog,
+    StoredConfig,
+    StoredEvaluation,
+    StoredExperiment,
+    StoredProgress,
+)
 
 __all__ = [
     "Base",
@@ -23,6 +31,7 @@ __all__ = [
     "DeviceCode",
     "Import",
     "ImportFile",
+    "Imported",
     "Member",
     "MetricPoint",
     "Repository",
@@ -32,6 +41,10 @@ __all__ = [
     "RunEvent",
     "RunLog",
     "Secret",
+    "StoredConfig",
+    "StoredEvaluation",
+    "StoredExperiment",
+    "StoredProgress",
     "SyncEvent",
     "SyncedRollout",
     "Token",

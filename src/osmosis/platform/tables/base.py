@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime, timezone
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase
 
+Json = sa.JSON(none_as_null=True)
+"""The type of every column that holds JSON; its annotation says what is in it."""
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -45,8 +46,6 @@ class Base(DeclarativeBase):
     type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads it as declared
         datetime: UtcDateTime(),
         float: sa.Double(),
-        dict[str, Any]: sa.JSON(none_as_null=True),
-        list[Any]: sa.JSON(none_as_null=True),
     }
 
 

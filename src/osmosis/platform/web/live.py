@@ -10,9 +10,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
+from starlette.applications import Starlette
 
 from osmosis.errors import RateLimited
 
@@ -97,7 +97,7 @@ def as_event(text: str) -> bytes:
     return "".join(f"data: {line}\n" for line in text.splitlines()).encode() + b"\n"
 
 
-def live_pages(app: Any) -> LivePages:
+def live_pages(app: Starlette) -> LivePages:
     """The streams of an application, made at its start."""
     found: LivePages = app.state.live
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Request, Response
 
@@ -100,13 +100,11 @@ def use_login_link(request: Request, code: Text, csrf: Text = "") -> Response:
     platform = platform_of(request)
     check_form(request, csrf, csrf_of(platform, request.cookies.get(GUEST_COOKIE, "")))
     with platform.db.write() as session:
-        answer: Any = login_flows.poll(session, code)
-        if isinstance(answer, str):
-            answer = None
-        else:
+        answer = login_flows.poll(session, code)
+        if not isinstance(answer, str):
             users.revoke_token(session, answer.user, answer.row.id)  # the browser gets one of its own kind
             answer = users.issue_token(session, answer.user, _browser(request), kind="session")
-    if answer is None:
+    if isinstance(answer, str):
         return _form(request, "/", problem=AuthRequired("this link was used or is too old", hint="make a new one"))
     return _enter(request, answer.text, "/")
 

@@ -80,7 +80,7 @@ def overview(
 def _listed(run: tables.Run, workspace: str, creator: str | None) -> dict[str, object]:
     """A run in a list: how far it is as last reported, without counting."""
     report = results.report_of(run)
-    done = report.completed if report else int((run.progress or {}).get("completed") or 0)
+    done = report.completed if report else (run.progress or tables.StoredProgress()).get("completed", 0)
     state = state_of(run, done, report)
     return {"run": run, "state": state, "primary": report.primary if report else None, "workspace": workspace,
             "creator": creator}  # fmt: skip

@@ -53,11 +53,11 @@ _ORDERS = {
 
 def state_of(run: tables.Run, stored: int, report: Report | None) -> RunState:
     """A run of which `stored` rollouts exist."""
-    evaluation = run.config.get("evaluation") or {}
-    progress = run.progress or {}
-    total = report.total if report else run.sampled_rows * int(evaluation.get("n", 1))
+    evaluation = run.config.get("evaluation", {})
+    progress = run.progress or tables.StoredProgress()
+    total = report.total if report else run.sampled_rows * evaluation.get("n", 1)
     if run.kind != "eval":
-        stored, total = int(progress.get("completed") or 0), int(progress.get("total") or 0)
+        stored, total = progress.get("completed", 0), progress.get("total", 0)
     return RunState(
         url=f"/runs/{run.id}",
         name=run.name,
@@ -66,8 +66,8 @@ def state_of(run: tables.Run, stored: int, report: Report | None) -> RunState:
         model=run.model_path,
         completed=stored,
         total=total,
-        pass_threshold=report.pass_threshold if report else float(evaluation.get("pass_threshold", 1.0)),
-        stage=str(progress.get("stage") or ""),
+        pass_threshold=report.pass_threshold if report else evaluation.get("pass_threshold", 1.0),
+        stage=progress.get("stage", ""),
         stopping=run.stop_requested_at is not None,
         duration_ms=results.duration_ms(run),
         failure=Failure.model_validate(run.failure) if run.failure else None,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from osmosis.records.base import utc_now
 
-from .base import Base, new_id
+from .base import Base, Json, new_id
 
 
 class Dataset(Base):
@@ -31,7 +30,7 @@ class Dataset(Base):
     sha256: Mapped[str | None]
     path: Mapped[str | None]
     """The validated file below the data folder; a new version is a new file, so a run keeps the one it started with."""
-    preview: Mapped[list[Any] | None]
+    preview: Mapped[list[dict[str, object]] | None] = mapped_column(Json)
     error: Mapped[str | None] = mapped_column(sa.Text)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
@@ -66,4 +65,4 @@ class DatasetLog(Base):
     level: Mapped[str] = mapped_column(default="info")
     step: Mapped[str] = mapped_column(default="")
     message: Mapped[str] = mapped_column(sa.Text)
-    details: Mapped[dict[str, Any] | None]
+    details: Mapped[dict[str, object] | None] = mapped_column(Json)
