@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis.platform import tables
-from osmosis.platform.run_upload import finished_run as files
+from osmosis.platform.run_upload import finished_run, sessions
 from osmosis.records.base import utc_now
 from osmosis.testing.platform_data import report, rollout
 
@@ -282,9 +282,9 @@ def test_sessions_over_their_time_are_forgotten_and_interrupted_ends_are_finishe
     with site.platform.db.write() as db:
         db.execute(sa.update(tables.Import).values(expires_at=utc_now() - timedelta(seconds=1)))
     done = of_ours(site, {(0, 0): 1.0, (1, 0): 0.0}, local_run_id="local-2").run()
-    left = files.folder_of(site.platform, done["session_id"])
+    left = sessions.folder_of(site.platform, done["session_id"])
     left.mkdir()
-    files.recover(site.platform)
+    finished_run.recover(site.platform)
     assert not any((site.platform.settings.objects_dir / "imports").iterdir())
     site.json("GET", f"{BASE}/{session}", expect=404)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from osmosis.errors import Conflict, NotFound
 from osmosis.records.contract.uploads import (
     ImportFile,
     ImportPaths,
@@ -13,11 +12,9 @@ from osmosis.records.contract.uploads import (
     ImportSession,
     ImportUpload,
     ImportUploads,
-    UploadPart,
-    UploadPlan,
 )
 
-from .. import Platform, objects, tables
+from .. import objects, tables
 from ..run_upload import finished_run, sessions
 from ..run_upload.manifest import Manifest
 from .contract_route import ContractRoute
@@ -47,36 +44,11 @@ def uploads(session_id: str, body: ImportPaths, platform: PlatformDep, scope: Sc
     with platform.db.read() as session:
         row = sessions.find(session, scope.workspace, session_id)
         found = sessions.files_at(session, row, body.paths)
-    return ImportUploads(
-        files=[
-            ImportUpload(path=file.path, size=file.size, sha256=file.sha256, upload=_upload(platform, file))
-            for file in found
-        ]
-    )
-
-
-def _upload(platform: Platform, file: tables.ImportFile) -> UploadPlan:
-    lifetime = platform.settings.url_lifetime_s
-    place = f"imports/{file.import_id}/{file.number}"
-    each = finished_run.part_size(platform, file.size)
-    if not each:
-        url = objects.sign_url(platform, f"{place}/1", method="PUT")
-        return UploadPlan(expires_in=lifetime, method="simple", presigned_url=url, upload_headers={})
-    count = finished_run.part_count(platform, file.size)
-    parts = [
-        UploadPart(
-            part_number=number,
-            presigned_url=objects.sign_url(platform, f"{place}/{number}", method="PUT"),
-            size=_part_bytes(platform, file, number),
-        )
-        for number in range(1, count + 1)
+    plans = [
+        ImportUpload(path=file.path, size=file.size, sha256=file.sha256, upload=sessions.upload_plan(platform, file))
+        for file in found
     ]
-    return UploadPlan(expires_in=lifetime, method="multipart", part_size=each, total_parts=count, presigned_urls=parts)
-
-
-def _part_bytes(platform: Platform, file: tables.ImportFile, number: int) -> int:
-    each = finished_run.part_size(platform, file.size)
-    return min(each, file.size - (number - 1) * each) if each else file.size
+    return ImportUploads(files=plans)
 
 
 @router.put("/api/objects/imports/{session_id}/{number}/{part}")
@@ -85,24 +57,11 @@ async def put_part(
 ) -> Response:
     path = f"imports/{session_id}/{number}/{part}"
     objects.check_url(platform, path, method="PUT", expires=expires, signature=signature)
-    file = await run_in_threadpool(_open_file, platform, session_id, number)
-    if not 1 <= part <= finished_run.part_count(platform, file.size):
-        raise NotFound(f"{file.path} has no part {part}")
-    folder = finished_run.part_dir(platform, session_id, number)
-    limit = _part_bytes(platform, file, part)
+    file = await run_in_threadpool(sessions.awaited, platform, session_id, number)
+    folder = sessions.part_dir(platform, session_id, number)
+    limit = sessions.part_bytes(platform, file, part)
     etag = await objects.store_part(folder, part, request.stream(), limit=limit)
     return Response(status_code=200, headers={"ETag": etag})
-
-
-def _open_file(platform: Platform, session_id: str, number: int) -> tables.ImportFile:
-    with platform.db.read() as session:
-        row = session.get(tables.Import, session_id)
-        file = session.get(tables.ImportFile, (session_id, number))
-    if row is None or file is None:
-        raise NotFound("there is no such upload any more", hint="upload the run again")
-    if row.status != sessions.UPLOADING or file.uploaded:
-        raise Conflict(f"{file.path} is here already")
-    return file
 
 
 @router.post(f"{PREFIX}/{{session_id}}/uploads/complete")
@@ -111,7 +70,7 @@ def complete(session_id: str, body: ImportSent, platform: PlatformDep, scope: Sc
     with platform.db.read() as session:
         row = sessions.find(session, scope.workspace, session_id)
         file = sessions.files_at(session, row, [body.path])[0]
-    finished_run.receive(platform, file)
+    sessions.receive(platform, file)
     return ImportFile(path=file.path, size=file.size, sha256=file.sha256, state="uploaded")
 
 

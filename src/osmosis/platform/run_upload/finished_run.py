@@ -1,8 +1,9 @@
-"""From the files of a local run to a finished run: received in parts, checked by their hash, read, taken over.
+"""From the files of a local run to a finished run: read, judged, stored, their artifacts taken over.
 
 Three phases, so that files are read and judged before a writer's session is open: load, read into one draft of
 rollouts, store all of it in one transaction. What a crash leaves between that and the last rename is done at the
-next start. Refuses whatever differs from what was announced.
+next start. A local run becomes one run here: another upload of it takes that run's place, and only when that is
+asked for.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -21,17 +25,19 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, OsmosisError, ValidationError
 from osmosis.metrics.summary import Summary, Terms
+from osmosis.records.base import utc_now
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
+from osmosis.records.run import RunStatus, Stage
 
 from .. import Platform, objects, tables
 from ..security.tokens import new_token
-from ..services import rollouts
+from ..services import rollouts, runs
 from . import sessions
 from .manifest import ARTIFACT, LOGS, REPORT, LocalRun
 from .trajectories import Find, read_all
 
-log = logging.getLogger("osmosis.platform.imports")
+log = logging.getLogger(__name__)
 
 BATCH = 200
 LOG_LINES = 5000
@@ -39,44 +45,12 @@ LOG_LINES = 5000
 NAME_TRIES = 20
 
 
-def folder_of(platform: Platform, import_id: str) -> Path:
-    return platform.settings.objects_dir / "imports" / import_id
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the files of a session said."""
 
-
-def part_dir(platform: Platform, import_id: str, number: int) -> Path:
-    """Where the parts of one file arrive."""
-    return folder_of(platform, import_id) / "parts" / str(number)
-
-
-def _file(platform: Platform, import_id: str, number: int) -> Path:
-    return folder_of(platform, import_id) / "files" / str(number)
-
-
-def part_size(platform: Platform, size: int) -> int:
-    """Bytes per part; 0 for a file that is sent in one piece."""
-    return platform.settings.part_bytes if size > 2 * platform.settings.part_bytes else 0
-
-
-def part_count(platform: Platform, size: int) -> int:
-    each = part_size(platform, size)
-    return max(1, -(-size // each)) if each else 1
-
-
-def receive(platform: Platform, file: tables.ImportFile) -> None:
-    """Put a file's parts together. ValidationError when it is not what was announced; said twice, it is the same."""
-    target = _file(platform, file.import_id, file.number)
-    parts = part_dir(platform, file.import_id, file.number)
-    if not file.uploaded:
-        found = objects.join_parts(parts, part_count(platform, file.size), target)
-        if found != (file.size, file.sha256):
-            target.unlink(missing_ok=True)
-            objects.remove_tree(parts)
-            raise ValidationError(f"{file.path} did not arrive as announced", hint="send it again", field="path")
-    with platform.db.write() as session:
-        stored = session.get(tables.ImportFile, (file.import_id, file.number))
-        if stored is not None:
-            stored.uploaded = True
-    objects.remove_tree(parts)
+    rows: list[int]
+    report: Report
 
 
 def finalize(platform: Platform, import_id: str) -> None:
@@ -96,9 +70,9 @@ def _take_in(platform: Platform, row: tables.Import, files: list[tables.ImportFi
     numbers = {file.path: file.number for file in files}
 
     def find(path: str) -> Path | None:
-        return _file(platform, row.id, numbers[path]) if path in numbers else None
+        return sessions.file_path(platform, row.id, numbers[path]) if path in numbers else None
 
-    draft = folder_of(platform, row.id) / f"rollouts.{new_token('')[:12]}"
+    draft = sessions.folder_of(platform, row.id) / f"rollouts.{new_token('')[:12]}"
     try:
         reading = _read(row, find, draft)
         for attempt in itertools.count(1):
@@ -113,7 +87,7 @@ def _take_in(platform: Platform, row: tables.Import, files: list[tables.ImportFi
         draft.unlink(missing_ok=True)
 
 
-def _read(row: tables.Import, find: Find, draft: Path) -> sessions.Reading:
+def _read(row: tables.Import, find: Find, draft: Path) -> Reading:
     """Every rollout, checked, one line each in `draft`; the report that came along, or one made from them."""
     local = LocalRun.model_validate(row.run)
     evaluation = local.evaluation_config
@@ -131,7 +105,7 @@ def _read(row: tables.Import, find: Find, draft: Path) -> sessions.Reading:
     report = _given_report(find(REPORT)) or summary.report(rows=len(rows), duration_ms=spent_ms)
     if report.completed != summary.completed:
         raise ValidationError(f"{REPORT} is about {report.completed} rollouts, but {summary.completed} were sent")
-    return sessions.Reading(rows, report)
+    return Reading(rows, report)
 
 
 def _given_report(path: Path | None) -> Report | None:
@@ -143,15 +117,15 @@ def _given_report(path: Path | None) -> Report | None:
         raise ValidationError(f"{REPORT} is no report that this version reads: {error.errors()[0]['msg']}") from error
 
 
-def _store(session: Session, import_id: str, reading: sessions.Reading, draft: Path, log_file: Path | None) -> None:
+def _store(session: Session, import_id: str, reading: Reading, draft: Path, log_file: Path | None) -> None:
     row = session.get_one(tables.Import, import_id, with_for_update=True)
     if row.status != sessions.UPLOADING:
         return  # another request was faster
-    run = sessions.become_run(session, row, reading)
+    run = _become_run(session, row, reading)
     with draft.open("rb") as lines:
         while batch := list(itertools.islice(lines, BATCH)):
             rollouts.store(session, run.id, (Rollout.model_validate_json(line) for line in batch))
-    sessions.add_log(session, run, _last_lines(log_file))
+    _add_log(session, run, _last_lines(log_file))
 
 
 def _last_lines(path: Path | None) -> list[str]:
@@ -161,9 +135,105 @@ def _last_lines(path: Path | None) -> list[str]:
         return [line.rstrip("\n") for line in deque(lines, LOG_LINES)]
 
 
+def _become_run(session: Session, row: tables.Import, reading: Reading) -> tables.Run:
+    """The finished run of a session, without its rollouts: new, or in the place of the earlier one."""
+    local = LocalRun.model_validate(row.run)
+    creator = session.get(tables.User, row.creator_id) if row.creator_id else None
+    earlier = sessions.run_of(session, row.workspace_id, row.local_run_id)
+    if earlier is not None and not row.reimport:
+        sessions.refuse_second(session, row.workspace_id, row.local_run_id)
+    values = _values(session, row, local, reading)
+    if earlier is None:
+        name = _free_name(session, row.workspace_id, local.name)
+        run = tables.Run(id=tables.new_id(), workspace_id=row.workspace_id, kind="eval", name=name, **values)
+        session.add(run)
+        before = None
+    else:
+        run, before = earlier, earlier.status
+        _clear(session, run, values)
+    session.flush()
+    who = f" by {creator.name}" if creator else ""
+    reason = f"uploaded{' again' if before else ''}{who} from a local run"
+    session.add(tables.RunEvent(run_id=run.id, before=before, status=run.status, reason=reason))
+    row.status, row.run_id = sessions.FINALIZED, run.id
+    session.flush()
+    return run
+
+
+def _clear(session: Session, run: tables.Run, values: dict[str, object]) -> None:
+    """Make room in a run that was uploaded before."""
+    for table in (tables.Rollout, tables.RunLog):
+        session.execute(sa.delete(table).where(table.run_id == run.id))
+    older = sa.update(tables.Import).where(tables.Import.run_id == run.id)
+    session.execute(older.values(status=sessions.REPLACED, run_id=None))
+    run.retries += 1  # files of the earlier upload lie in the folder of the earlier one
+    for key, value in values.items():
+        setattr(run, key, value)
+
+
+def _values(session: Session, row: tables.Import, local: LocalRun, reading: Reading) -> dict[str, object]:
+    experiment, source = local.experiment_config, local.experiment_config.rollout
+    query = sa.select(tables.Dataset).where(
+        tables.Dataset.workspace_id == row.workspace_id, tables.Dataset.sha256 == (experiment.dataset.sha256 or "-")
+    )
+    dataset = session.scalars(query.limit(1)).first()
+    report, now = reading.report, utc_now()
+    config = {"rollout": source.name, "entrypoint": experiment.entrypoint, "model_path": experiment.model_path}
+    return {
+        "dataset_id": dataset.id if dataset else None,
+        "creator_id": row.creator_id,
+        "status": RunStatus.FINISHED.value,
+        "config": {
+            "experiment": {**config, "dataset": experiment.dataset.name},
+            "evaluation": local.evaluation_config.to_dict(),
+        },
+        "rollout": source.name,
+        "model_path": experiment.model_path,
+        "dataset": experiment.dataset.name,
+        "dataset_path": dataset.path or "" if dataset else "",
+        "dataset_sha256": experiment.dataset.sha256,
+        "dataset_rows": report.dataset_rows or (dataset.row_count if dataset else None),
+        "branch": source.branch,
+        "commit_sha": source.commit_sha or "",
+        "rows": reading.rows,
+        "sampled_rows": len(reading.rows),
+        "secret_scopes": {},
+        "progress": {"stage": Stage.REPORT.value, "completed": report.completed, "total": report.total},
+        "report": report.to_dict(),
+        "imported": {"local_run_id": row.local_run_id, "name": local.name, "provenance": row.provenance},
+        "started_at": _aware(local.started_at) or now,
+        "completed_at": _aware(local.completed_at) or now,
+        "updated_at": now,
+    }
+
+
+def _aware(value: datetime | None) -> datetime | None:
+    return value.replace(tzinfo=timezone.utc) if value is not None and value.tzinfo is None else value
+
+
+def _free_name(session: Session, workspace_id: str, wanted: str) -> str:
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", wanted).strip("-.")[:90] or "run"
+    query = sa.select(tables.Run.name).where(
+        tables.Run.workspace_id == workspace_id, tables.Run.kind == "eval", tables.Run.name.startswith(stem)
+    )
+    taken = set(session.scalars(query))
+    name, number = stem, 2
+    while name in taken:
+        name, number = f"{stem}-{number}", number + 1
+    return name
+
+
+def _add_log(session: Session, run: tables.Run, lines: Iterable[str]) -> None:
+    """Lines of the local run's own log, under the time at which that run began."""
+    session.add_all(
+        tables.RunLog(run_id=run.id, timestamp=run.started_at or utc_now(), step="local", message=runs.storable(line))
+        for line in lines
+    )
+
+
 def _settle(platform: Platform, import_id: str) -> None:
     """Artifacts go to the run's folder, the rest of the upload goes away. Done again, it finds nothing to do."""
-    folder = folder_of(platform, import_id)
+    folder = sessions.folder_of(platform, import_id)
     if not folder.exists():
         return
     with platform.db.read() as session:
@@ -188,7 +258,10 @@ def _moves(platform: Platform, session: Session, row: tables.Import) -> Iterator
         match = ARTIFACT.match(file.path)
         rollout_id = ids.get((int(match[1]), int(match[2]))) if match else None
         if match and rollout_id:
-            yield _file(platform, row.id, file.number), work / "artifacts" / rollout_id / "artifacts" / match[3]
+            yield (
+                sessions.file_path(platform, row.id, file.number),
+                work / "artifacts" / rollout_id / "artifacts" / match[3],
+            )
 
 
 def recover(platform: Platform) -> None:
@@ -196,7 +269,7 @@ def recover(platform: Platform) -> None:
     with platform.db.write() as session:
         gone = sessions.expired(session)
     for import_id in gone:
-        objects.remove_tree(folder_of(platform, import_id))
+        objects.remove_tree(sessions.folder_of(platform, import_id))
     root = platform.settings.objects_dir / "imports"
     left = [path.name for path in root.iterdir()] if root.exists() else []
     with platform.db.read() as session:

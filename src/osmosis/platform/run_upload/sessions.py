@@ -1,15 +1,14 @@
-"""Sessions in which a local run is taken in: opened, filled, and turned into a finished run.
+"""Sessions in which a local run is sent: opened by a manifest, and filled file by file.
 
-A session is found again by the digest of its manifest, so an interrupted upload goes on where it was. A local run
-becomes one run here: another upload of it takes that run's place, and only when that is asked for.
+A session is found again by the digest of its manifest, so an interrupted upload goes on where it was. Files come in
+parts and count once their hash is the announced one; a file is stored under its number.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -17,14 +16,12 @@ from sqlalchemy.orm import Session
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.base import utc_now
 from osmosis.records.contract.body import moment
-from osmosis.records.contract.uploads import ImportFile, ImportSession
-from osmosis.records.report import Report
-from osmosis.records.run import RunStatus, Stage
+from osmosis.records.contract.uploads import ImportFile, ImportSession, UploadPart, UploadPlan
 
-from .. import tables
-from ..services import links, runs
+from .. import Platform, objects, tables
+from ..services import links
 from ..settings import PlatformSettings
-from .manifest import LocalRun, Manifest
+from .manifest import Manifest
 
 LIFETIME = timedelta(days=7)
 UPLOADING, FINALIZED, REPLACED = "uploading", "finalized", "replaced"
@@ -42,7 +39,7 @@ def open_session(session: Session, workspace: tables.Workspace, user: tables.Use
             known.reimport, known.expires_at = manifest.reimport, utc_now() + LIFETIME
         return known
     if not manifest.reimport:
-        _refuse_second(session, workspace.id, manifest.local_run_id)
+        refuse_second(session, workspace.id, manifest.local_run_id)
     row = tables.Import(
         id=tables.new_id(),
         workspace_id=workspace.id,
@@ -90,7 +87,8 @@ def run_of(session: Session, workspace_id: str, local_run_id: str) -> tables.Run
     return session.scalars(query.limit(1)).first()
 
 
-def _refuse_second(session: Session, workspace_id: str, local_run_id: str) -> None:
+def refuse_second(session: Session, workspace_id: str, local_run_id: str) -> None:
+    """Conflict when this local run was uploaded before."""
     earlier = run_of(session, workspace_id, local_run_id)
     if earlier is not None:
         raise Conflict(
@@ -162,108 +160,84 @@ def expired(session: Session) -> list[str]:
     return [row.id for row in rows]
 
 
-# --- the run -----------------------------------------------------------------------------------------------------
+# --- its files ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What the files of a session said."""
-
-    rows: list[int]
-    report: Report
+def folder_of(platform: Platform, import_id: str) -> Path:
+    return platform.settings.objects_dir / "imports" / import_id
 
 
-def become_run(session: Session, row: tables.Import, reading: Reading) -> tables.Run:
-    """The finished run of a session, without its rollouts: new, or in the place of the earlier one."""
-    local = LocalRun.model_validate(row.run)
-    creator = session.get(tables.User, row.creator_id) if row.creator_id else None
-    earlier = run_of(session, row.workspace_id, row.local_run_id)
-    if earlier is not None and not row.reimport:
-        _refuse_second(session, row.workspace_id, row.local_run_id)
-    values = _values(session, row, local, reading)
-    if earlier is None:
-        name = _free_name(session, row.workspace_id, local.name)
-        run = tables.Run(id=tables.new_id(), workspace_id=row.workspace_id, kind="eval", name=name, **values)
-        session.add(run)
-        before = None
-    else:
-        run, before = earlier, earlier.status
-        _clear(session, run, values)
-    session.flush()
-    who = f" by {creator.name}" if creator else ""
-    reason = f"uploaded{' again' if before else ''}{who} from a local run"
-    session.add(tables.RunEvent(run_id=run.id, before=before, status=run.status, reason=reason))
-    row.status, row.run_id = FINALIZED, run.id
-    session.flush()
-    return run
+def part_dir(platform: Platform, import_id: str, number: int) -> Path:
+    """Where the parts of one file arrive."""
+    return folder_of(platform, import_id) / "parts" / str(number)
 
 
-def _clear(session: Session, run: tables.Run, values: dict[str, object]) -> None:
-    """Make room in a run that was uploaded before."""
-    for table in (tables.Rollout, tables.RunLog):
-        session.execute(sa.delete(table).where(table.run_id == run.id))
-    older = sa.update(tables.Import).where(tables.Import.run_id == run.id)
-    session.execute(older.values(status=REPLACED, run_id=None))
-    run.retries += 1  # files of the earlier upload lie in the folder of the earlier one
-    for key, value in values.items():
-        setattr(run, key, value)
+def file_path(platform: Platform, import_id: str, number: int) -> Path:
+    return folder_of(platform, import_id) / "files" / str(number)
 
 
-def _values(session: Session, row: tables.Import, local: LocalRun, reading: Reading) -> dict[str, object]:
-    experiment, source = local.experiment_config, local.experiment_config.rollout
-    query = sa.select(tables.Dataset).where(
-        tables.Dataset.workspace_id == row.workspace_id, tables.Dataset.sha256 == (experiment.dataset.sha256 or "-")
-    )
-    dataset = session.scalars(query.limit(1)).first()
-    report, now = reading.report, utc_now()
-    config = {"rollout": source.name, "entrypoint": experiment.entrypoint, "model_path": experiment.model_path}
-    return {
-        "dataset_id": dataset.id if dataset else None,
-        "creator_id": row.creator_id,
-        "status": RunStatus.FINISHED.value,
-        "config": {
-            "experiment": {**config, "dataset": experiment.dataset.name},
-            "evaluation": local.evaluation_config.to_dict(),
-        },
-        "rollout": source.name,
-        "model_path": experiment.model_path,
-        "dataset": experiment.dataset.name,
-        "dataset_path": dataset.path or "" if dataset else "",
-        "dataset_sha256": experiment.dataset.sha256,
-        "dataset_rows": report.dataset_rows or (dataset.row_count if dataset else None),
-        "branch": source.branch,
-        "commit_sha": source.commit_sha or "",
-        "rows": reading.rows,
-        "sampled_rows": len(reading.rows),
-        "secret_scopes": {},
-        "progress": {"stage": Stage.REPORT.value, "completed": report.completed, "total": report.total},
-        "report": report.to_dict(),
-        "imported": {"local_run_id": row.local_run_id, "name": local.name, "provenance": row.provenance},
-        "started_at": _aware(local.started_at) or now,
-        "completed_at": _aware(local.completed_at) or now,
-        "updated_at": now,
-    }
+def part_size(platform: Platform, size: int) -> int:
+    """Bytes per part; 0 for a file that is sent in one piece."""
+    return platform.settings.part_bytes if size > 2 * platform.settings.part_bytes else 0
 
 
-def _aware(value: datetime | None) -> datetime | None:
-    return value.replace(tzinfo=timezone.utc) if value is not None and value.tzinfo is None else value
+def part_count(platform: Platform, size: int) -> int:
+    each = part_size(platform, size)
+    return max(1, -(-size // each)) if each else 1
 
 
-def _free_name(session: Session, workspace_id: str, wanted: str) -> str:
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", wanted).strip("-.")[:90] or "run"
-    query = sa.select(tables.Run.name).where(
-        tables.Run.workspace_id == workspace_id, tables.Run.kind == "eval", tables.Run.name.startswith(stem)
-    )
-    taken = set(session.scalars(query))
-    name, number = stem, 2
-    while name in taken:
-        name, number = f"{stem}-{number}", number + 1
-    return name
+def receive(platform: Platform, file: tables.ImportFile) -> None:
+    """Put a file's parts together. ValidationError when it is not what was announced; said twice, it is the same."""
+    target = file_path(platform, file.import_id, file.number)
+    parts = part_dir(platform, file.import_id, file.number)
+    if not file.uploaded:
+        found = objects.join_parts(parts, part_count(platform, file.size), target)
+        if found != (file.size, file.sha256):
+            target.unlink(missing_ok=True)
+            objects.remove_tree(parts)
+            raise ValidationError(f"{file.path} did not arrive as announced", hint="send it again", field="path")
+    with platform.db.write() as session:
+        stored = session.get(tables.ImportFile, (file.import_id, file.number))
+        if stored is not None:
+            stored.uploaded = True
+    objects.remove_tree(parts)
 
 
-def add_log(session: Session, run: tables.Run, lines: Iterable[str]) -> None:
-    """Lines of the local run's own log, under the time at which that run began."""
-    session.add_all(
-        tables.RunLog(run_id=run.id, timestamp=run.started_at or utc_now(), step="local", message=runs.storable(line))
-        for line in lines
-    )
+def upload_plan(platform: Platform, file: tables.ImportFile) -> UploadPlan:
+    """Where the parts of an announced file are sent, by signed addresses."""
+    lifetime = platform.settings.url_lifetime_s
+    place = f"imports/{file.import_id}/{file.number}"
+    each = part_size(platform, file.size)
+    if not each:
+        url = objects.sign_url(platform, f"{place}/1", method="PUT")
+        return UploadPlan(expires_in=lifetime, method="simple", presigned_url=url, upload_headers={})
+    count = part_count(platform, file.size)
+    parts = [
+        UploadPart(
+            part_number=number,
+            presigned_url=objects.sign_url(platform, f"{place}/{number}", method="PUT"),
+            size=part_bytes(platform, file, number),
+        )
+        for number in range(1, count + 1)
+    ]
+    return UploadPlan(expires_in=lifetime, method="multipart", part_size=each, total_parts=count, presigned_urls=parts)
+
+
+def part_bytes(platform: Platform, file: tables.ImportFile, number: int) -> int:
+    """The most that part `number` may have; NotFound when the file has no such part."""
+    if not 1 <= number <= part_count(platform, file.size):
+        raise NotFound(f"{file.path} has no part {number}")
+    each = part_size(platform, file.size)
+    return min(each, file.size - (number - 1) * each) if each else file.size
+
+
+def awaited(platform: Platform, import_id: str, number: int) -> tables.ImportFile:
+    """The announced file with this number; NotFound or Conflict when nothing more is taken in for it."""
+    with platform.db.read() as session:
+        row = session.get(tables.Import, import_id)
+        file = session.get(tables.ImportFile, (import_id, number))
+    if row is None or file is None:
+        raise NotFound("there is no such upload any more", hint="upload the run again")
+    if row.status != UPLOADING or file.uploaded:
+        raise Conflict(f"{file.path} is here already")
+    return file
