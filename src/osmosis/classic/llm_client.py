@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ..errors import ModelError
@@ -75,28 +76,11 @@ class ExternalLLMClient:
             done = await self._model.complete(ChatRequest(messages, tools or None, kwargs))
         except ModelError as exc:
             raise ProviderError(exc.message, exc.category, exc.hint) from exc
+        took_ms = (time.monotonic() - started) * 1000
         usage = done.usage
-        known = self._metrics
-        self._metrics = known.model_copy(
-            update={
-                "llm_latency_ms": known.llm_latency_ms + (time.monotonic() - started) * 1000,
-                "num_llm_calls": known.num_llm_calls + 1,
-                "prompt_tokens": known.prompt_tokens + usage.prompt_tokens,
-                "response_tokens": known.response_tokens + usage.completion_tokens,
-                "max_context_tokens": max(known.max_context_tokens, usage.total_tokens),
-            }
-        )
-        return CompletionsResult(
-            message={key: value for key, value in done.message.items() if value is not None},
-            token_ids=[],
-            logprobs=[],
-            usage={
-                "prompt_tokens": usage.prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-                "total_tokens": usage.total_tokens,
-            },
-            finish_reason=done.finish_reason or "stop",
-        )
+        self._metrics = self._metrics.counting(usage.prompt_tokens, usage.completion_tokens, took_ms)
+        message = {key: value for key, value in done.message.items() if value is not None}
+        return replace(CompletionsResult.of(done), message=message)
 
     async def close(self) -> None:
         """Releases connections; may be called twice."""

@@ -37,18 +37,7 @@ class RolloutLLM:
         """One call; `tools` replaces the rollout's own, everything else is a sampling parameter."""
         tools = kwargs.pop("tools", self._tools)
         done = await self.ask(messages, tools, kwargs)
-        usage = done.usage
-        return CompletionsResult(
-            message=done.message,
-            token_ids=done.token_ids or [],
-            logprobs=done.logprobs or [],
-            usage={
-                "prompt_tokens": usage.prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-                "total_tokens": usage.total_tokens,
-            },
-            finish_reason=done.finish_reason or "stop",
-        )
+        return CompletionsResult.of(done)
 
     async def ask(self, messages: list[Message], tools: Any, params: dict[str, Any]) -> Completion:
         task = self._task

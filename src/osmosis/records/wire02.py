@@ -186,6 +186,18 @@ class RolloutMetrics(Record):
     max_context_tokens: int = 0
     """The largest prompt plus reply of any single call."""
 
+    def counting(self, prompt_tokens: int, response_tokens: int, latency_ms: float) -> RolloutMetrics:
+        """These counters, and one more call of the model."""
+        return self.model_copy(
+            update={
+                "llm_latency_ms": self.llm_latency_ms + latency_ms,
+                "num_llm_calls": self.num_llm_calls + 1,
+                "prompt_tokens": self.prompt_tokens + prompt_tokens,
+                "response_tokens": self.response_tokens + response_tokens,
+                "max_context_tokens": max(self.max_context_tokens, prompt_tokens + response_tokens),
+            }
+        )
+
 
 class RolloutRequest(Record):
     """`POST /v1/rollout/init`: one rollout to run."""

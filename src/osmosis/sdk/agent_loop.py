@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from ..base.redact import Redactor
+from ..llm.model import Completion
 from ..records.base import utc_now
 from ..records.rollout import Message
 from ..records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
@@ -44,6 +45,22 @@ class CompletionsResult:
     usage: dict[str, int]
     """`prompt_tokens`, `completion_tokens`, `total_tokens`."""
     finish_reason: str
+
+    @classmethod
+    def of(cls, done: Completion) -> CompletionsResult:
+        """A model's answer in the words of generation 0.2."""
+        usage = done.usage
+        return cls(
+            message=done.message,
+            token_ids=done.token_ids or [],
+            logprobs=done.logprobs or [],
+            usage={
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "total_tokens": usage.total_tokens,
+            },
+            finish_reason=done.finish_reason or "stop",
+        )
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:

@@ -65,28 +65,10 @@ class UrlModel:
         started = time.monotonic()
         params = {key: value for key, value in kwargs.items() if value is not None and key not in ("model", "tools")}
         done = await self._chat.complete(messages, tools=self._tools or None, **params)
+        took_ms = (time.monotonic() - started) * 1000
         usage = done.usage
-        known = self._metrics
-        self._metrics = known.model_copy(
-            update={
-                "llm_latency_ms": known.llm_latency_ms + (time.monotonic() - started) * 1000,
-                "num_llm_calls": known.num_llm_calls + 1,
-                "prompt_tokens": known.prompt_tokens + usage.prompt_tokens,
-                "response_tokens": known.response_tokens + usage.completion_tokens,
-                "max_context_tokens": max(known.max_context_tokens, usage.total_tokens),
-            }
-        )
-        return CompletionsResult(
-            message=done.message,
-            token_ids=done.token_ids or [],
-            logprobs=done.logprobs or [],
-            usage={
-                "prompt_tokens": usage.prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-                "total_tokens": usage.total_tokens,
-            },
-            finish_reason=done.finish_reason or "stop",
-        )
+        self._metrics = self._metrics.counting(usage.prompt_tokens, usage.completion_tokens, took_ms)
+        return CompletionsResult.of(done)
 
     def get_metrics(self) -> RolloutMetrics:
         return self._metrics.model_copy()

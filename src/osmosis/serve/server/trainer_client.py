@@ -140,18 +140,8 @@ class OsmosisLLMClient:
         return self._metrics.model_copy()
 
     def _count(self, result: CompletionsResult, latency_ms: float) -> None:
-        known = self._metrics
-        prompt = result.usage.get("prompt_tokens", 0)
-        answer = result.usage.get("completion_tokens", 0)
-        self._metrics = known.model_copy(
-            update={
-                "llm_latency_ms": known.llm_latency_ms + latency_ms,
-                "num_llm_calls": known.num_llm_calls + 1,
-                "prompt_tokens": known.prompt_tokens + prompt,
-                "response_tokens": known.response_tokens + answer,
-                "max_context_tokens": max(known.max_context_tokens, prompt + answer),
-            }
-        )
+        prompt, answer = (result.usage.get(key, 0) for key in ("prompt_tokens", "completion_tokens"))
+        self._metrics = self._metrics.counting(prompt, answer, latency_ms)
 
     async def _deliver(self, path: str, body: dict[str, Any], repeats: int) -> str:
         """POSTs until it is accepted or the repeats are used up; the response text."""
