@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from osmosis.platform import tables
-from osmosis.platform.services import runs, secrets, users
+from osmosis.platform.services import run_lifecycle, secrets, users
 from osmosis.records.rollout import Score
 from osmosis.records.run import RunStatus
 from osmosis.testing.platform import RunningPlatform, running_platform
@@ -281,8 +281,8 @@ def test_logs_page_back_and_filter(script: httpx.Client, platform: RunningPlatfo
     run_id = add_run(platform.parts, platform.workspace_id, "logged")
     with platform.parts.db.write() as session:
         for number in range(250):
-            runs.log(session, run_id, f"line <{number}>", level="error" if number == 3 else "info")
-        runs.log(session, run_id, "a detail", level="debug")
+            run_lifecycle.log(session, run_id, f"line <{number}>", level="error" if number == 3 else "info")
+        run_lifecycle.log(session, run_id, "a detail", level="debug")
     newest = script.get(f"/runs/{run_id}/logs").text
     assert "line &lt;249&gt;" in newest
     assert "line &lt;3&gt;" not in newest
@@ -386,7 +386,7 @@ def test_events_bring_new_figures_and_end_with_the_run(script: httpx.Client, pla
                 elif "1 of 30" in line and not finished:
                     finished = True
                     with platform.parts.db.write() as session:
-                        runs.switch_status(session, session.get_one(tables.Run, run_id), RunStatus.FINISHED)
+                        run_lifecycle.switch_status(session, session.get_one(tables.Run, run_id), RunStatus.FINISHED)
             if line == "event: end":
                 break
         else:

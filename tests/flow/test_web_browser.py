@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from osmosis.platform import tables
-from osmosis.platform.services import runs
+from osmosis.platform.services import run_lifecycle
 from osmosis.records.run import RunStatus
 from osmosis.testing.platform import RunningPlatform, running_platform
 from osmosis.testing.platform_data import add_rollouts, add_run, report, rollout, timeout
@@ -80,7 +80,7 @@ def test_figures_follow_a_run_without_a_reload(visit: Visit, platform: RunningPl
     add_rollouts(platform.parts, run_id, [rollout(0, 0), rollout(0, 1)])
     playwright.expect(state).to_contain_text("2 of 30 rollouts", timeout=15_000)
     with platform.parts.db.write() as session:
-        runs.switch_status(session, session.get_one(tables.Run, run_id), RunStatus.FINISHED)
+        run_lifecycle.switch_status(session, session.get_one(tables.Run, run_id), RunStatus.FINISHED)
     playwright.expect(state).to_contain_text("finished", timeout=15_000)
     assert visit.page.evaluate("window.sameDocument") is True
     assert visit.complaints == []

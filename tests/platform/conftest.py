@@ -18,7 +18,7 @@ from fastapi.testclient import TestClient
 
 from osmosis.platform import Platform, tables
 from osmosis.platform.app import create_app
-from osmosis.platform.gitsync import sync
+from osmosis.platform.gitsync import syncing
 from osmosis.platform.settings import PlatformSettings
 
 POSTGRES = os.environ.get("OSMOSIS_TEST_POSTGRES_URL", "")
@@ -74,7 +74,7 @@ class Site:
         _git(checkout, "add", "-A")
         _git(checkout, "-c", "user.name=T", "-c", "user.email=t@localhost", "commit", "-q", "-m", "a change")
         _git(checkout, "push", "-q", str(self.platform.settings.located(repository.path)), branch)
-        sync.after_push(self.platform.db, self.platform.settings, repository.id)
+        syncing.after_push(self.platform.db, self.platform.settings, repository.id)
         return _git(checkout, "rev-parse", "HEAD")
 
 

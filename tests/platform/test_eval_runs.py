@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import undefer
 
 from osmosis.platform import tables
-from osmosis.platform.services import rollouts, runs
+from osmosis.platform.services import rollouts, run_lifecycle
 from osmosis.platform.services.submit import pick_rows
 from osmosis.records.report import PassAtK, Report, ScoreReport
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
@@ -67,10 +67,10 @@ def finished(site, *stored: Rollout, status: RunStatus = RunStatus.FINISHED, **c
     """A run that is over, with these rollouts."""
     run = submit(site, **changes)
     with site.platform.db.write() as session:
-        row, _ = runs.claim(session, "test", 60)
+        row, _ = run_lifecycle.claim(session, "test", 60)
         assert row.id == run["id"]
         rollouts.store(session, row.id, stored)
-        runs.end(session, row, JobResult(status=status, report=a_report()), "done")
+        run_lifecycle.end(session, row, JobResult(status=status, report=a_report()), "done")
     return run
 
 
@@ -326,7 +326,7 @@ def test_log_pages_lead_back_and_forth(ready) -> None:
     with ready.platform.db.write() as session:
         run_id = session.scalars(sa.select(tables.Run.id)).one()
         for number in range(9):
-            runs.log(session, run_id, f"line {number}")
+            run_lifecycle.log(session, run_id, f"line {number}")
     newest = ready.json("GET", f"eval-runs/{name}/logs?limit=4")
     assert [line["message"] for line in newest["logs"]] == [f"line {n}" for n in (5, 6, 7, 8)]
     assert {"timestamp", "level", "step", "message"} <= set(newest["logs"][0])
@@ -354,7 +354,7 @@ def test_a_pending_run_stops_at_once(ready) -> None:
     assert ready.json("POST", f"eval-runs/{name}/stop", json={})["status"] == "stopped"
     assert ready.json("POST", f"eval-runs/{name}/stop", json={})["status"] == "stopped"
     with ready.platform.db.write() as session:
-        assert runs.claim(session, "test", 60) is None
+        assert run_lifecycle.claim(session, "test", 60) is None
 
 
 def test_retry_repeats_what_failed_and_keeps_the_rest(ready) -> None:

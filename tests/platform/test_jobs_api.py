@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from osmosis.errors import Conflict
 from osmosis.platform import tables
-from osmosis.platform.services import runs
+from osmosis.platform.services import run_lifecycle
 from osmosis.records.base import utc_now
 from osmosis.records.rollout import Rollout, RolloutStatus, Score
 from osmosis.records.run import JobResult, RunStatus
@@ -65,7 +65,7 @@ def rollout(row: int, attempt: int = 0) -> dict[str, Any]:
 
 def claim(site, worker: str = "one") -> Job | None:
     with site.platform.db.write() as session:
-        found = runs.claim(session, worker, 60)
+        found = run_lifecycle.claim(session, worker, 60)
         return Job(site, found[0].id, found[1]) if found else None
 
 
@@ -80,7 +80,7 @@ def job(ready) -> Job:
 def release(job: Job, **changes: Any) -> None:
     with job.site.platform.db.write() as session:
         run = session.get_one(tables.Run, job.run_id)
-        runs.release(session, run, "gone", **{"max_starts": 3, **changes})
+        run_lifecycle.release(session, run, "gone", **{"max_starts": 3, **changes})
 
 
 def test_a_job_reports_from_start_to_finish(job) -> None:
@@ -251,7 +251,7 @@ def test_every_change_of_status_is_an_event_and_nonsense_is_refused(job) -> None
     with job.site.platform.db.write() as session:
         run = session.get_one(tables.Run, job.run_id)
         with pytest.raises(Conflict):
-            runs.switch_status(session, run, RunStatus.RUNNING)
+            run_lifecycle.switch_status(session, run, RunStatus.RUNNING)
         with pytest.raises(Conflict):
-            runs.end(session, run, JobResult(status=RunStatus.FAILED), "no")
-        assert [e.status for e in runs.events(session, run.id)] == ["pending", "running", "finished"]
+            run_lifecycle.end(session, run, JobResult(status=RunStatus.FAILED), "no")
+        assert [e.status for e in run_lifecycle.events(session, run.id)] == ["pending", "running", "finished"]

@@ -29,7 +29,7 @@ from osmosis.records.run import JobResult, JobSpec, RunStatus
 from . import Platform, tables
 from .executors.executor import Executor, JobState
 from .executors.local import LocalExecutor, machine_id
-from .services import runs, secrets
+from .services import run_lifecycle, secrets
 
 log = logging.getLogger("osmosis.platform.worker")
 
@@ -108,8 +108,8 @@ class Worker:
                     run = session.get(tables.Run, watched.run_id, with_for_update=True)
                     if run is not None and run.lease_hash == watched.lease_hash:
                         run.worker = self.name
-                        runs.extend(run, self.platform.settings.lease_s)
-                        runs.log(session, run.id, "the platform was restarted; the job goes on")
+                        run_lifecycle.extend(run, self.platform.settings.lease_s)
+                        run_lifecycle.log(session, run.id, "the platform was restarted; the job goes on")
 
     def _running(self) -> list[Watched]:
         query = sa.select(tables.Run).where(
@@ -162,16 +162,16 @@ class Worker:
             if run is None or run.lease_hash != watched.lease_hash or run.status != RunStatus.RUNNING.value:
                 return
             log.info("run %s: %s", watched.name, reason)
-            runs.release(session, run, reason, max_starts=self.platform.settings.max_starts, count=count)
+            run_lifecycle.release(session, run, reason, max_starts=self.platform.settings.max_starts, count=count)
 
     # --- starting ---
 
     def _start_next(self) -> bool:
         with self.platform.db.read() as session:
-            if not session.scalar(sa.select(sa.func.count()).select_from(runs.waiting().subquery())):
+            if not session.scalar(sa.select(sa.func.count()).select_from(run_lifecycle.waiting().subquery())):
                 return False
         with self.platform.db.write() as session:
-            claimed = runs.claim(session, self.name, self.platform.settings.lease_s)
+            claimed = run_lifecycle.claim(session, self.name, self.platform.settings.lease_s)
             if claimed is None:
                 return False
             run, token = claimed
@@ -221,21 +221,21 @@ class Worker:
 
     def _note_handle(self, run_id: str, token: str, handle: dict[str, object]) -> None:
         with self.platform.db.write() as session:
-            run = runs.of_lease(session, run_id, token)
+            run = run_lifecycle.of_lease(session, run_id, token)
             run.handle = handle
             with suppress(NotFound):  # deleted in this moment: there is nothing to write it beside
                 secrets.note_use(session, run)
-            runs.log(session, run_id, f"job started (process {handle.get('pid')})")
+            run_lifecycle.log(session, run_id, f"job started (process {handle.get('pid')})")
 
     def _refuse(self, run_id: str, token: str, error: OsmosisError) -> None:
         """The run cannot be started at all: it failed, and says why."""
         failure = Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=error.message, fix=error.hint)
         with self.platform.db.write() as session:
             try:
-                run = runs.of_lease(session, run_id, token)
+                run = run_lifecycle.of_lease(session, run_id, token)
             except LeaseLost:
                 return
-            runs.end(session, run, JobResult(status=RunStatus.FAILED, failure=failure), error.message)
+            run_lifecycle.end(session, run, JobResult(status=RunStatus.FAILED, failure=failure), error.message)
 
     # --- the end ---
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from osmosis.platform.githost.backend import BackendResponse, Limits, parse_head
+from osmosis.platform.githost.http_backend import BackendResponse, Limits, parse_head
 from osmosis.testing.waiting import until
 
 ECHO = """

@@ -14,7 +14,7 @@ import pytest
 from osmosis.errors import Conflict, ValidationError
 from osmosis.platform import Platform, tables
 from osmosis.platform.app import create_app
-from osmosis.platform.gitsync import repositories, sync, synced
+from osmosis.platform.gitsync import repositories, synced, syncing
 from osmosis.platform.services import users, workspaces
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.config import Experiment
@@ -91,8 +91,8 @@ def connect(platform: Platform, url: str) -> str:
 
 def sync_now(platform: Platform, repository_id: str) -> tables.SyncEvent:
     with platform.db.write() as session:
-        event_id = sync.request(session, session.get_one(tables.Repository, repository_id)).id
-    sync.run(platform.db, platform.settings, event_id)
+        event_id = syncing.request(session, session.get_one(tables.Repository, repository_id)).id
+    syncing.run(platform.db, platform.settings, event_id)
     with platform.db.read() as session:
         return session.get_one(tables.SyncEvent, event_id)
 
@@ -224,7 +224,7 @@ def test_syncs_of_one_repository_at_once(platform: Platform, git: Git, tmp_path:
 def test_a_sync_that_was_cut_off_is_closed_by_the_next(platform: Platform, git: Git, tmp_path: Path) -> None:
     repository_id = connect(platform, str(tmp_path / "ann" / "origin.git"))
     with platform.db.write() as session:
-        sync.request(session, session.get_one(tables.Repository, repository_id)).status = "Syncing"
+        syncing.request(session, session.get_one(tables.Repository, repository_id)).status = "Syncing"
     sync_now(platform, repository_id)
     assert [status for status, _, _ in all_events(platform)] == ["Failed", "Success"]
 
@@ -233,7 +233,7 @@ def test_a_new_start_leaves_no_sync_open(platform: Platform, git: Git, tmp_path:
     repository_id = connect(platform, str(tmp_path / "ann" / "origin.git"))
     sync_now(platform, repository_id)
     with platform.db.write() as session:
-        sync.request(session, session.get_one(tables.Repository, repository_id))
+        syncing.request(session, session.get_one(tables.Repository, repository_id))
     create_app(platform.settings)
     assert [status for status, _, _ in all_events(platform)] == ["Success", "Failed"]
 

@@ -20,7 +20,7 @@ from osmosis.records.contract.run_bodies import (
 from osmosis.records.rollout import Rollout
 
 from .. import objects, tables
-from ..services import results, rollouts, run_bodies, run_retry, samples, submit
+from ..services import rollouts, run_bodies, run_results, run_retry, samples, submit
 from ..services.paging import Page
 from .deps import PlatformDep, ScopeDep
 from .run_routes import RunRoutes
@@ -41,7 +41,7 @@ def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Bod
 @router.get(f"{PREFIX}/{{name}}/metrics")
 def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> EvalMetrics:
     with platform.db.read() as session:
-        return results.metrics(session, routes.find(session, scope, name))
+        return run_results.metrics(session, routes.find(session, scope, name))
 
 
 @router.post(f"{PREFIX}/{{name}}/retry")

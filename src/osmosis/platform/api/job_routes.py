@@ -15,7 +15,7 @@ from osmosis.records.run import HeartbeatReply, JobResult, Progress, RolloutBatc
 
 from .. import tables
 from ..security.tokens import hash_token
-from ..services import rollouts, runs, training
+from ..services import rollouts, run_lifecycle, training
 from .contract_route import ContractRoute
 from .deps import PlatformDep, bearer
 
@@ -28,8 +28,8 @@ TokenDep = Annotated[str, Depends(bearer)]
 @router.post("/heartbeat")
 def heartbeat(run_id: str, body: Progress, token: TokenDep, platform: PlatformDep) -> HeartbeatReply:
     with platform.db.write() as session:
-        run = runs.of_lease(session, run_id, token)
-        stop = runs.heartbeat(session, run, body, platform.settings.lease_s)
+        run = run_lifecycle.of_lease(session, run_id, token)
+        stop = run_lifecycle.heartbeat(session, run, body, platform.settings.lease_s)
     return HeartbeatReply(stop=stop)
 
 
@@ -60,23 +60,23 @@ def _check_token(run: tables.Run | None, token: str) -> tables.Run:
 @router.post("/rollouts")
 def store(run_id: str, body: RolloutBatch, token: TokenDep, platform: PlatformDep) -> StoredCount:
     with platform.db.write() as session:
-        run = runs.of_lease(session, run_id, token)
-        runs.extend(run, platform.settings.lease_s)
+        run = run_lifecycle.of_lease(session, run_id, token)
+        run_lifecycle.extend(run, platform.settings.lease_s)
         return StoredCount(stored=rollouts.store(session, run_id, body.rollouts))
 
 
 @router.post("/logs")
 def add_logs(run_id: str, body: JobLogs, token: TokenDep, platform: PlatformDep) -> StoredCount:
     with platform.db.write() as session:
-        run = runs.of_lease(session, run_id, token)
-        runs.add_lines(session, run, body.lines)
+        run = run_lifecycle.of_lease(session, run_id, token)
+        run_lifecycle.add_lines(session, run, body.lines)
     return StoredCount(stored=len(body.lines))
 
 
 @router.post("/metrics")
 def add_metrics(run_id: str, body: JobMetrics, token: TokenDep, platform: PlatformDep) -> StoredCount:
     with platform.db.write() as session:
-        runs.of_lease(session, run_id, token)
+        run_lifecycle.of_lease(session, run_id, token)
         return StoredCount(stored=training.store(session, run_id, body.points))
 
 
@@ -87,6 +87,6 @@ def finish(run_id: str, body: JobResult, token: TokenDep, platform: PlatformDep)
         known = session.get(tables.Run, run_id, with_for_update=True)
         if known is not None and known.lease_hash == hash_token(token) and known.status == body.status.value:
             return JobEnd(status=known.status)
-        run = runs.of_lease(session, run_id, token)
-        runs.finish(session, run, body, max_starts=platform.settings.max_starts)
+        run = run_lifecycle.of_lease(session, run_id, token)
+        run_lifecycle.finish(session, run, body, max_starts=platform.settings.max_starts)
         return JobEnd(status=run.status)

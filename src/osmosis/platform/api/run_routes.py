@@ -17,7 +17,7 @@ from osmosis.records.contract.training_bodies import TrainingRunDetail, Training
 from osmosis.records.run import RunKind
 
 from .. import objects, tables
-from ..services import datasets, run_bodies, runs
+from ..services import datasets, run_bodies, run_lifecycle
 from ..services.paging import LogSlice, Page
 from .contract_route import ContractRoute
 from .deps import PlatformDep, Scope, ScopeDep
@@ -51,12 +51,12 @@ class RunRoutes:
 
     def find(self, session: Session, scope: Scope, name: str) -> tables.Run:
         """The run of this kind with this name or id in the caller's workspace; NotFound otherwise."""
-        return runs.find(session, scope.workspace, self.kind, name)
+        return run_lifecycle.find(session, scope.workspace, self.kind, name)
 
     def list_runs(self, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> RunPage:
         page = Page(limit, offset)
         with platform.db.read() as session:
-            found, total = page.fetch(session, runs.newest_first(scope.workspace.id, self.kind))
+            found, total = page.fetch(session, run_lifecycle.newest_first(scope.workspace.id, self.kind))
             users = datasets.creator_names(session, {run.creator_id for run in found})
         return run_bodies.run_page(platform.settings, self.kind, found, users, page.place(len(found), total))
 
@@ -83,13 +83,13 @@ class RunRoutes:
     def stop(self, name: str, platform: PlatformDep, scope: ScopeDep) -> StoppingRun:
         with platform.db.write() as session:
             run = self.find(session, scope, name)
-            runs.request_stop(session, run)
+            run_lifecycle.request_stop(session, run)
             return run_bodies.stopping(platform.settings, run)
 
     def delete(self, name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
         with platform.db.write() as session:
             run = self.find(session, scope, name)
             run_id = run.id
-            runs.delete(session, run)
+            run_lifecycle.delete(session, run)
         objects.remove_tree(platform.settings.runs_dir / run_id)
         return Response(status_code=204)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, BackgroundTasks, Query
 from osmosis.records.contract.repository import SyncedRolloutPage, SyncReport, SyncStarted
 
 from .. import tables
-from ..gitsync import repositories, sync, synced
+from ..gitsync import repositories, synced, syncing
 from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 
@@ -28,11 +28,11 @@ def start_sync(platform: PlatformDep, scope: ScopeDep, background: BackgroundTas
     """Start a sync; with `?wait=true` the answer comes when it is over."""
     with platform.db.write() as session:
         repository = repositories.require(session, scope.workspace.id)
-        event_id = sync.request(session, repository).id
+        event_id = syncing.request(session, repository).id
     if wait:
-        sync.run(platform.db, platform.settings, event_id)
+        syncing.run(platform.db, platform.settings, event_id)
     else:
-        background.add_task(sync.run, platform.db, platform.settings, event_id)
+        background.add_task(syncing.run, platform.db, platform.settings, event_id)
     with platform.db.read() as session:
         return SyncStarted(event=synced.event_body(session.get_one(tables.SyncEvent, event_id)))
 

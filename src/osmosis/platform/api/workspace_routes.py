@@ -17,7 +17,7 @@ from osmosis.records.contract.accounts import (
 from osmosis.records.contract.body import Nothing
 
 from .. import Platform, tables
-from ..gitsync import mirror, repositories, sync
+from ..gitsync import mirror, repositories, syncing
 from ..services import workspaces
 from .contract_route import ContractRoute
 from .deps import CallerDep, PlatformDep
@@ -52,8 +52,7 @@ def create(body: NewWorkspace, platform: PlatformDep, caller: CallerDep) -> Work
     with platform.db.write() as session:
         workspace = workspaces.create(session, caller.user, body.name)
         repository = repositories.add_internal(session, platform.settings, workspace, caller.user.handle)
-    place = mirror.Place.of(repository, platform.settings)
-    repositories.prepare_bare(place.path, place.default_branch, platform.settings)
+    mirror.prepare(mirror.Place.of(repository, platform.settings), platform.settings)
     return _body(platform, workspace, "owner", repository)
 
 
@@ -66,8 +65,8 @@ def connect(name: str, body: ConnectRepository, platform: PlatformDep, caller: C
     with platform.db.write() as session:
         workspace, role = workspaces.by_name(session, caller.user, name)
         repository = repositories.connect_external(session, platform.settings, workspace, body.repository_url)
-        event_id = sync.request(session, repository).id
-    sync.run(platform.db, platform.settings, event_id)
+        event_id = syncing.request(session, repository).id
+    syncing.run(platform.db, platform.settings, event_id)
     with platform.db.read() as session:
         return _body(platform, workspace, role, repositories.of_workspace(session, workspace.id))
 

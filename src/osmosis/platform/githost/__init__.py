@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from ..gitsync import sync
+from ..gitsync import syncing
 from .routes import router
 
 
 def mount(app: FastAPI) -> None:
     """Add the git host's routes to the platform, and close syncs that a former process left open."""
-    sync.recover(app.state.platform.db)
+    syncing.recover(app.state.platform.db)
     app.router.routes.extend(router.routes)  # as in ..app

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -21,10 +20,10 @@ from osmosis.errors import AuthRequired, NotFound, OsmosisError
 from osmosis.records.base import utc_now
 
 from .. import Platform
-from ..gitsync import repositories, sync
+from ..gitsync import mirror, repositories, syncing
 from ..services import users, workspaces
 from .address import RECEIVE, UPLOAD, GitAddress, Service, parse_address, parse_credential, parse_service
-from .backend import BackendResponse, Limits
+from .http_backend import BackendResponse, Limits
 
 log = logging.getLogger(__name__)
 router = APIRouter(prefix="/git", include_in_schema=False)
@@ -33,16 +32,14 @@ MAX_PROCESSES = 16
 """git processes at once; further requests wait."""
 SYNC_WAIT_S = 20.0
 """How long a push is held open for its sync; a longer one goes on after the push has returned."""
-_LIMITS = Limits(body_bytes=repositories.MAX_PUSH_BYTES)
+_LIMITS = Limits(body_bytes=mirror.MAX_PUSH_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
     """Who asked for which repository, settled."""
 
-    repository_id: str
-    path: Path
-    default_branch: str
+    place: mirror.Place
     handle: str
 
 
@@ -69,7 +66,7 @@ async def _serve(request: Request, owner: str, name: str, tail: str, *, discover
         if discover:
             parse_service(request.query_params.get("service"))
         visit = await run_in_threadpool(_admit, platform, token, address)
-        await run_in_threadpool(repositories.prepare_bare, visit.path, visit.default_branch, platform.settings)
+        await run_in_threadpool(mirror.prepare, visit.place, platform.settings)
     except OsmosisError as error:
         return _refusal(error)
     return BackendResponse(
@@ -77,7 +74,7 @@ async def _serve(request: Request, owner: str, name: str, tail: str, *, discover
         _environ(platform, request, visit, tail),
         _slots(request),
         limits=_LIMITS,
-        on_exit=_after_push(platform, visit.repository_id) if tail == RECEIVE else None,
+        on_exit=_after_push(platform, visit.place.id) if tail == RECEIVE else None,
     )
 
 
@@ -90,8 +87,7 @@ def _admit(platform: Platform, token: str, address: GitAddress) -> _Visit:
             raise NotFound(
                 f"no repository {address.full_name} for {row.user.handle}", hint="list yours: osmosis workspace list"
             )
-        folder = platform.settings.located(repository.path)
-        visit = _Visit(repository.id, folder, repository.default_branch, row.user.handle)
+        visit = _Visit(mirror.Place.of(repository, platform.settings), row.user.handle)
     if touch:
         with platform.db.write() as session:
             users.touch_token(session, row.id)
@@ -115,9 +111,9 @@ def _environ(platform: Platform, request: Request, visit: _Visit, tail: str) -> 
         {
             "GATEWAY_INTERFACE": "CGI/1.1",
             "SERVER_PROTOCOL": "HTTP/1.1",
-            "GIT_PROJECT_ROOT": str(visit.path.parent),
+            "GIT_PROJECT_ROOT": str(visit.place.path.parent),
             "GIT_HTTP_EXPORT_ALL": "1",
-            "PATH_INFO": f"/{visit.path.name}/{tail}",
+            "PATH_INFO": f"/{visit.place.path.name}/{tail}",
             "REQUEST_METHOD": request.method,
             "QUERY_STRING": "",
             "CONTENT_TYPE": headers.get("content-type", ""),
@@ -152,7 +148,9 @@ def _after_push(platform: Platform, repository_id: str) -> Callable[[], Awaitabl
     """Git Sync of the pushed repository, finished before `git push` returns unless it takes long."""
 
     async def wait_for_sync() -> None:
-        job = asyncio.ensure_future(run_in_threadpool(sync.after_push, platform.db, platform.settings, repository_id))
+        job = asyncio.ensure_future(
+            run_in_threadpool(syncing.after_push, platform.db, platform.settings, repository_id)
+        )
         _running.add(job)
         job.add_done_callback(_finished)
         await asyncio.wait({job}, timeout=SYNC_WAIT_S)

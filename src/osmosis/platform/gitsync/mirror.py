@@ -6,9 +6,12 @@ its branches, tags and snapshot refs. What was synced once stays reachable, also
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,13 +23,30 @@ from osmosis.errors import Conflict
 
 from .. import tables
 from ..settings import PlatformSettings
-from .repositories import SNAPSHOT_REFS, SYNCED_REFS, parse_remote, prepare_bare
+from .repositories import parse_remote
 
+HIDDEN_REFS = "refs/osmosis"
+SNAPSHOT_REFS = "refs/osmosis/snapshots"
+SYNCED_REFS = "refs/osmosis/synced"
+MAX_PUSH_BYTES = 4 * 1024**3
 FETCH_TIMEOUT_S = 600.0
 MAX_MESSAGE = 500
 LOOSE_OBJECTS = 6000
 """From about this many unpacked objects on, a folder is packed after a sync."""
 FULL_SHA = re.compile(r"^[0-9a-f]{40}$")
+# Non-fast-forward pushes are allowed, as in any personal repository; what was synced once is kept reachable by
+# a ref under SYNCED_REFS that no push can move, so a run's commit never disappears.
+_BARE_SETTINGS = {
+    "http.receivepack": "true",
+    "http.uploadpack": "true",
+    "core.logAllRefUpdates": "true",
+    "receive.autogc": "false",
+    "receive.denyDeleteCurrent": "refuse",
+    "receive.maxInputSize": str(MAX_PUSH_BYTES),
+    "receive.hideRefs": SYNCED_REFS,
+    "uploadpack.hideRefs": HIDDEN_REFS,
+    "uploadpack.allowAnySHA1InWant": "true",
+}
 _PINNED_REFS = "refs/osmosis/pinned"
 _HEAD_FORMAT = "%(objectname)%00%(refname:lstrip=2)%00%(authorname)%00%(committerdate:unix)%00%(contents:subject)%00"
 
@@ -63,11 +83,35 @@ class Place:
         return Git.bare(self.path, sealed_environ(environ, settings=settings))
 
 
-@contextmanager
+@contextlib.contextmanager
 def locked(place: Place) -> Iterator[None]:
     """One sync of a repository at a time, across threads and processes of this machine."""
     with locks.locked(place.path.with_suffix(".lock")):
         yield
+
+
+def prepare(place: Place, settings: PlatformSettings) -> Path:
+    """Make the bare folder of a repository if it is not there; safe to call at any time, by several at once.
+
+    Starts git: never call it inside a session. GitError when git cannot.
+    """
+    path = place.path
+    if (path / "HEAD").is_file():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    made = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        environ = sealed_environ(settings.environ)
+        Git.bare(None, environ).run(
+            "init", "--quiet", "--bare", "--template=", f"--initial-branch={place.default_branch}", str(made)
+        )
+        for key, value in _BARE_SETTINGS.items():
+            Git.bare(made, environ).run("config", key, value)
+        with contextlib.suppress(OSError):
+            os.rename(made, path)  # fails when another process was first: its folder is as good
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return path
 
 
 def fetch(place: Place, settings: PlatformSettings) -> str | None:
@@ -75,7 +119,7 @@ def fetch(place: Place, settings: PlatformSettings) -> str | None:
 
     GitError when the remote cannot be read: unknown host, refused, no credential, too slow.
     """
-    prepare_bare(place.path, place.default_branch, settings)
+    prepare(place, settings)
     if place.kind == "internal":
         return None
     environ = _remote_environ(settings)

@@ -1,24 +1,18 @@
-"""The repository of a workspace: hosted here (internal) or elsewhere (external), and its bare folder on disk.
+"""The repository of a workspace: hosted here (internal) or elsewhere (external), and the address it has there.
 
-Functions with a session only touch rows; `prepare_bare` starts git and is called with no session open. A URL with
-a credential in it is refused, so that none is ever stored or shown.
+Touches rows only; its folder on disk is `mirror`'s. A URL with a credential in it is refused, so that none is ever
+stored or shown.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import shutil
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from osmosis.base.git import Git, sealed_environ
 from osmosis.base.net import is_loopback
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.run import RunStatus
@@ -27,26 +21,9 @@ from .. import tables
 from ..settings import PlatformSettings
 
 DEFAULT_BRANCH = "main"
-HIDDEN_REFS = "refs/osmosis"
-SNAPSHOT_REFS = "refs/osmosis/snapshots"
-SYNCED_REFS = "refs/osmosis/synced"
-MAX_PUSH_BYTES = 4 * 1024**3
 _SCP = re.compile(r"^(?:[^@/\s]+@)?(?P<host>\[[^\]]+\]|[^:/\s]+):(?P<path>[^\s]+)$")
 _SCHEMES = ("https", "http", "ssh", "git", "file", "git+ssh", "ssh+git")
 _IDENTITY = re.compile(r"^[a-z0-9_][a-z0-9._-]*/[a-z0-9_][a-z0-9._-]*$")
-# Non-fast-forward pushes are allowed, as in any personal repository; what was synced once is kept reachable by
-# a ref under SYNCED_REFS that no push can move, so a run's commit never disappears.
-_BARE_SETTINGS = {
-    "http.receivepack": "true",
-    "http.uploadpack": "true",
-    "core.logAllRefUpdates": "true",
-    "receive.autogc": "false",
-    "receive.denyDeleteCurrent": "refuse",
-    "receive.maxInputSize": str(MAX_PUSH_BYTES),
-    "receive.hideRefs": SYNCED_REFS,
-    "uploadpack.hideRefs": HIDDEN_REFS,
-    "uploadpack.allowAnySHA1InWant": "true",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +131,7 @@ def find_internal(session: Session, full_name: str) -> tables.Repository | None:
 def add_internal(
     session: Session, settings: PlatformSettings, workspace: tables.Workspace, owner: str
 ) -> tables.Repository:
-    """A row for a repository hosted here, `<owner>/<workspace>`. Call `prepare_bare` after the commit.
+    """A row for a repository hosted here, `<owner>/<workspace>`. Call `mirror.prepare` after the commit.
 
     Conflict when the name is taken by another workspace (two names that differ only in characters git hosts
     do not allow).
@@ -224,26 +201,3 @@ def _refuse_while_running(session: Session, repository: tables.Repository) -> No
         raise Conflict(
             f"{open_runs} run(s) of {repository.full_name} are not over", hint="wait for them or stop them first"
         )
-
-
-def prepare_bare(path: Path, default_branch: str, settings: PlatformSettings) -> Path:
-    """Make the bare folder of a repository if it is not there; safe to call at any time, by several at once.
-
-    Starts git: never call it inside a session. GitError when git cannot.
-    """
-    if (path / "HEAD").is_file():
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    made = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
-        environ = sealed_environ(settings.environ)
-        Git.bare(None, environ).run(
-            "init", "--quiet", "--bare", "--template=", f"--initial-branch={default_branch}", str(made)
-        )
-        for key, value in _BARE_SETTINGS.items():
-            Git.bare(made, environ).run("config", key, value)
-        with contextlib.suppress(OSError):
-            os.rename(made, path)  # fails when another process was first: its folder is as good
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-    return path

@@ -28,7 +28,7 @@ from ..settings import PlatformSettings
 from . import mirror, repositories
 from .discovery import Tree
 from .mirror import Place
-from .sync import CodeRef, known_branches
+from .syncing import CodeRef, known_branches
 
 
 def code_for_run(

@@ -32,7 +32,7 @@ from osmosis.records.run import RunStatus, Stage
 
 from .. import Platform, objects, tables
 from ..security.tokens import new_token
-from ..services import rollouts, runs
+from ..services import rollouts, run_lifecycle
 from . import sessions
 from .manifest import ARTIFACT, LOGS, REPORT, LocalRun
 from .trajectories import Find, read_all
@@ -226,7 +226,9 @@ def _free_name(session: Session, workspace_id: str, wanted: str) -> str:
 def _add_log(session: Session, run: tables.Run, lines: Iterable[str]) -> None:
     """Lines of the local run's own log, under the time at which that run began."""
     session.add_all(
-        tables.RunLog(run_id=run.id, timestamp=run.started_at or utc_now(), step="local", message=runs.storable(line))
+        tables.RunLog(
+            run_id=run.id, timestamp=run.started_at or utc_now(), step="local", message=run_lifecycle.storable(line)
+        )
         for line in lines
     )
 

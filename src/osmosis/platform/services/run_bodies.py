@@ -1,9 +1,9 @@
-"""Runs as clients read them: rows of the database as the records of contract B."""
+"""Runs as clients read them: rows of the database as the bodies of the API."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from sqlalchemy.orm import Session
 
@@ -13,6 +13,7 @@ from osmosis.records.contract.run_bodies import (
     NamedRef,
     RetriedRun,
     RunDetail,
+    RunEvent,
     RunFailure,
     RunPage,
     RunProgress,
@@ -30,7 +31,7 @@ from osmosis.records.run import RunKind
 
 from .. import tables
 from ..settings import PlatformSettings
-from . import links, results, runs
+from . import links, run_lifecycle, run_results
 from .paging import Place
 
 
@@ -63,7 +64,7 @@ def _said(settings: PlatformSettings, run: tables.Run, creator: tables.User | No
         "creator_name": creator.name if creator else None,
         "creator_email": creator.email if creator else None,
         "platform_url": links.run(settings, run.id),
-        "progress": results.progress_of(run),
+        "progress": run_results.progress_of(run),
         "resolved_secret_scopes": run.secret_scopes,
         "stop_requested": run.stop_requested_at is not None,
         "imported": run.imported is not None,
@@ -77,7 +78,7 @@ def eval_row(settings: PlatformSettings, run: tables.Run, creator: tables.User |
         model=NamedRef(name=run.model_path),
         dataset=NamedRef(id=run.dataset_id, name=run.dataset),
         rollout=NamedRef(name=run.rollout),
-        results=results.brief(run),
+        results=run_results.brief(run),
         config=_config(run),
     )
 
@@ -116,9 +117,25 @@ def _config(run: tables.Run) -> JsonObject:
     return {**experiment, **{key: value for key, value in run.config.items() if key not in ("env", "experiment")}}
 
 
+class _Detail(TypedDict):
+    """What the detail of either kind says beside its row."""
+
+    config: JsonObject
+    dataset: NamedRef
+    rollout: NamedRef
+    entrypoint: str | None
+    branch: str | None
+    commit_sha: str
+    env_config: dict[str, str]
+    resolved_secret_scopes: dict[str, str]
+    failure: RunFailure | None
+    events: list[RunEvent]
+    sample_seed: int | None
+
+
 def detail(session: Session, settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> RunDetail:
     """One run, whole."""
-    shared: dict[str, Any] = {
+    shared: _Detail = {
         "config": _config(run),
         "dataset": NamedRef(id=run.dataset_id, name=run.dataset),
         "rollout": NamedRef(id=None, name=run.rollout),
@@ -128,13 +145,13 @@ def detail(session: Session, settings: PlatformSettings, run: tables.Run, creato
         "env_config": run.config.get("env", {}),
         "resolved_secret_scopes": run.secret_scopes,
         "failure": RunFailure.model_validate(run.failure) if run.failure is not None else None,
-        "events": runs.events(session, run.id),
+        "events": run_lifecycle.events(session, run.id),
         "sample_seed": run.sample_seed,
     }
     if run.kind == "eval":
-        figures = results.full(session, run)
+        figures = run_results.full(session, run)
         about = eval_row(settings, run, creator).model_copy(update={"results": figures})
-        return EvalRunDetail(eval_run=about, **shared, results=figures, report=results.report_of(run))
+        return EvalRunDetail(eval_run=about, **shared, results=figures, report=run_results.report_of(run))
     return TrainingRunDetail(
         training_run=training_row(settings, run, creator),
         **shared,

@@ -16,7 +16,7 @@ from osmosis.records.run import RunStatus
 
 from .. import tables
 from ..security.vault import Vault
-from . import rollouts, runs, secrets
+from . import rollouts, run_lifecycle, secrets
 
 
 def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, given: Mapping[str, str]) -> int:
@@ -40,8 +40,8 @@ def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, gi
     run.starts = 0
     run.lease_hash = None
     run.progress = run.started_at = None
-    runs.switch_status(session, run, RunStatus.PENDING, f"retried by {user.name}")
-    runs.log(session, run.id, f"retry {run.retries}: {missing or total} of {total} rollouts")
+    run_lifecycle.switch_status(session, run, RunStatus.PENDING, f"retried by {user.name}")
+    run_lifecycle.log(session, run.id, f"retry {run.retries}: {missing or total} of {total} rollouts")
     return missing
 
 

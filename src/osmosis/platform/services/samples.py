@@ -24,7 +24,7 @@ from osmosis.records.wire import check_rollout_id
 
 from .. import tables
 from ..settings import PlatformSettings
-from . import results, rollouts
+from . import rollouts, run_results
 
 TYPES = ("metrics", "trajectories", "artifacts", "logs")
 MAX_URLS = 500
@@ -99,7 +99,7 @@ def _artifacts(
 def content(session: Session, settings: PlatformSettings, run: tables.Run, path: str) -> bytes:
     """One file. NotFound for a path that the manifest does not have."""
     if path == "metrics.json":
-        return json.dumps(results.metrics(session, run).to_dict(), indent=2, allow_nan=False).encode() + b"\n"
+        return json.dumps(run_results.metrics(session, run).to_dict(), indent=2, allow_nan=False).encode() + b"\n"
     if path == "summary.jsonl":
         rows = session.scalars(rollouts.listed(run.id))
         return b"".join(json.dumps(_index_row(row), allow_nan=False).encode() + b"\n" for row in rows)

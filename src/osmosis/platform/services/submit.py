@@ -22,8 +22,8 @@ from osmosis.records.run import RunKind, RunStatus
 
 from .. import Platform, tables
 from ..gitsync import repositories, synced
-from ..gitsync.sync import CodeRef
-from . import datasets, links, runs, secrets
+from ..gitsync.syncing import CodeRef
+from . import datasets, links, run_lifecycle, secrets
 
 NAME_TRIES = 20
 SAMPLE = 10
@@ -161,7 +161,7 @@ def _insert(session: Session, order: _Order) -> tables.Run:
         dataset_id=dataset.id,
         creator_id=user.id,
         kind=kind,
-        name=runs.next_name(session, workspace.id, kind, config.experiment.rollout),
+        name=run_lifecycle.next_name(session, workspace.id, kind, config.experiment.rollout),
         status=RunStatus.PENDING.value,
         config=config.to_dict(),
         rollout=config.experiment.rollout,
@@ -182,5 +182,5 @@ def _insert(session: Session, order: _Order) -> tables.Run:
     session.add(tables.RunEvent(run_id=run.id, before=None, status=run.status, reason=f"submitted by {user.name}"))
     where = f"commit {code.commit_sha[:12]}" + (f" of branch {code.branch}" if code.branch else "")
     drawn = f", drawn with seed {picked.seed}" if picked.seed is not None else ""
-    runs.log(session, run.id, f"submitted: {where}, {len(picked.rows)} of {dataset.row_count} rows{drawn}")
+    run_lifecycle.log(session, run.id, f"submitted: {where}, {len(picked.rows)} of {dataset.row_count} rows{drawn}")
     return run

@@ -26,7 +26,7 @@ from osmosis.records.contract.training_bodies import (
 from osmosis.records.run import MetricPoint
 
 from .. import tables
-from .results import duration_ms
+from .run_results import duration_ms
 
 NEEDED = ("osmosis.training", "torch", "trl", "peft")
 

@@ -73,7 +73,7 @@ class Run(Base):
     """`eval` or `training`."""
     name: Mapped[str]
     status: Mapped[str]
-    """records.run.RunStatus; changed only by `services.runs.switch_status`."""
+    """records.run.RunStatus; changed only by `services.run_lifecycle.switch_status`."""
     config: Mapped[StoredConfig] = mapped_column(Json)
     """The checked config, in the shape of the TOML file."""
     rollout: Mapped[str]

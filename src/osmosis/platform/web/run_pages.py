@@ -15,7 +15,7 @@ from osmosis.viewer import pages
 from osmosis.viewer.pages import View
 
 from .. import Platform, tables
-from ..services import results, run_retry, runs, workspaces
+from ..services import run_lifecycle, run_results, run_retry, workspaces
 from .live import live_pages
 from .run_source import DatabaseRun, find_run, state_of
 from .session import Viewer, check_viewer_form, platform_of, viewer
@@ -79,7 +79,7 @@ def overview(
 
 def _listed(run: tables.Run, workspace: str, creator: str | None) -> dict[str, object]:
     """A run in a list: how far it is as last reported, without counting."""
-    report = results.report_of(run)
+    report = run_results.report_of(run)
     done = report.completed if report else (run.progress or tables.StoredProgress()).get("completed", 0)
     state = state_of(run, done, report)
     return {"run": run, "state": state, "primary": report.primary if report else None, "workspace": workspace,
@@ -102,7 +102,7 @@ def run_page(request: Request, who: ViewerDep, run_id: str) -> Response:
 def run_by_name(request: Request, who: ViewerDep, workspace: str, name: str) -> Response:
     with platform_of(request).db.read() as session:
         row, _ = workspaces.by_name(session, who.user, workspace)
-        return redirect(f"/runs/{runs.find(session, row, 'eval', name).id}")
+        return redirect(f"/runs/{run_lifecycle.find(session, row, 'eval', name).id}")
 
 
 @router.get("/runs/{run_id}/live")
@@ -145,7 +145,7 @@ def _live_text(platform: Platform, run_id: str) -> tuple[str, bool]:
 def stop(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str, Form()] = "") -> Response:
     check_viewer_form(request, who, csrf)
     with platform_of(request).db.write() as session:
-        runs.request_stop(session, find_run(session, who, run_id).run)
+        run_lifecycle.request_stop(session, find_run(session, who, run_id).run)
     return redirect(f"/runs/{run_id}")
 
 

@@ -36,7 +36,7 @@ from osmosis.viewer.source import (
 )
 
 from .. import tables
-from ..services import results, rollouts, runs, workspaces
+from ..services import rollouts, run_lifecycle, run_results, workspaces
 from ..services.paging import LogSlice
 from .session import Viewer
 
@@ -69,7 +69,7 @@ def state_of(run: tables.Run, stored: int, report: Report | None) -> RunState:
         pass_threshold=report.pass_threshold if report else evaluation.get("pass_threshold", 1.0),
         stage=progress.get("stage", ""),
         stopping=run.stop_requested_at is not None,
-        duration_ms=results.duration_ms(run),
+        duration_ms=run_results.duration_ms(run),
         failure=Failure.model_validate(run.failure) if run.failure else None,
     )
 
@@ -84,7 +84,7 @@ class DatabaseRun:
 
     @cached_property
     def _report(self) -> Report | None:
-        return results.report_of(self.run)
+        return run_results.report_of(self.run)
 
     @cached_property
     def _state(self) -> RunState:
@@ -132,7 +132,7 @@ class DatabaseRun:
             Fact("Rows", f"{run.sampled_rows:,}{of}{seed}"),
             Fact("Uploaded" if imported else "Submitted", run.created_at, note=f"by {creator.name}" if creator else ""),
         )
-        return Origin(facts, runs.events(self.session, run.id))
+        return Origin(facts, run_lifecycle.events(self.session, run.id))
 
     def _repository(self) -> Fact:
         if self.run.imported:

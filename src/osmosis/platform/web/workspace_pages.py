@@ -11,7 +11,7 @@ from fastapi import APIRouter, BackgroundTasks, Depends, Form, Request, Response
 from osmosis.errors import NotFound
 
 from .. import tables
-from ..gitsync import repositories, sync, synced
+from ..gitsync import repositories, synced, syncing
 from ..services import datasets, rollout_servers, secrets, workspaces
 from .session import Viewer, check_viewer_form, platform_of, viewer
 from .templating import PageRoute, page, redirect
@@ -94,7 +94,7 @@ def repository_page(request: Request, who: ViewerDep, workspace: str, branch: st
                 repository=None,
                 servers=servers,
             )
-        known = sync.known_branches(session, repository.id)
+        known = syncing.known_branches(session, repository.id)
         shown = branch if branch in known else repository.default_branch
         commit = known.get(shown)
         held = synced.found_in(session, repository.id, commit) if commit else []
@@ -115,6 +115,6 @@ def start_sync(
     platform = platform_of(request)
     with platform.db.write() as session:
         row, _ = workspaces.by_name(session, who.user, workspace)
-        event_id = sync.request(session, repositories.require(session, row.id)).id
-    background.add_task(sync.run, platform.db, platform.settings, event_id)
+        event_id = syncing.request(session, repositories.require(session, row.id)).id
+    background.add_task(syncing.run, platform.db, platform.settings, event_id)
     return redirect(f"/{workspace}/repository")

@@ -1,4 +1,4 @@
-"""A run's figures in the words of contract B, read from its report and its stored rollouts.
+"""A run's figures as the API says them, read from its report and its stored rollouts.
 
 The report comes from the job's engine; nothing is estimated here. Reward statistics are over the rollouts that
 have a reward, as that contract says; the report itself is passed along for readers of ours.
