@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from ..base import paths
 from ..base.files import write_json
@@ -26,6 +25,7 @@ from ..errors import (
     EnvTokenPlatformMismatch,
     EnvTokenPlatformRequired,
 )
+from ..records.base import JsonObject
 from . import keyrings
 from .settings import local_url, normalise
 
@@ -40,7 +40,7 @@ class Login:
 
     url: str
     token: str = field(repr=False)
-    user: dict[str, Any] = field(default_factory=dict)
+    user: dict[str, object] = field(default_factory=dict)
     """`id`, `email`, `name`."""
     token_id: str | None = None
     expires_at: str | None = None
@@ -164,7 +164,7 @@ class CredentialStore:
         return login
 
     # -- the file --------------------------------------------------------------------------------------------
-    def _login(self, url: str, entry: dict[str, Any]) -> Login:
+    def _login(self, url: str, entry: JsonObject) -> Login:
         store = entry.get("token_store", "file")
         token = keyrings.get(entry["keyring_account"]) if store == "keyring" else entry.get("access_token")
         if not token:
@@ -183,7 +183,7 @@ class CredentialStore:
             active_workspace=entry.get("active_workspace"),
         )
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> JsonObject:
         try:
             with self.path.open("rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
@@ -198,7 +198,7 @@ class CredentialStore:
             )
         return _parse(raw, self.path)
 
-    def _write(self, data: dict[str, Any]) -> None:
+    def _write(self, data: Mapping[str, object]) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_json(self.path, {**data, "version": VERSION}, indent=2, mode=0o600, durable=True)
@@ -231,7 +231,7 @@ class CredentialStore:
             lock.release()
 
 
-def _parse(raw: bytes, path: Path) -> dict[str, Any]:
+def _parse(raw: bytes, path: Path) -> dict[str, object]:
     hint = "osmosis login: it keeps the file aside and starts a new one"
     try:
         data = json.loads(raw)
@@ -249,7 +249,7 @@ def _parse(raw: bytes, path: Path) -> dict[str, Any]:
     return dict(data)
 
 
-def _from_version_1(data: dict[str, Any]) -> dict[str, Any]:
+def _from_version_1(data: Mapping[str, object]) -> dict[str, object]:
     workspaces = data.get("workspaces") or {}
     name = data.get("active_workspace")
     entry = workspaces.get(name) if isinstance(workspaces, dict) else None

@@ -7,11 +7,12 @@ says how to start the platform. API calls are not repeated on their own: the pla
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .._version import __version__
 from ..base.net import is_loopback
 from ..errors import AuthRequired, NetworkError, PlatformError, from_wire
+from ..records.base import JsonObject
 from .lean_httpx import httpx
 
 if TYPE_CHECKING:
@@ -64,11 +65,11 @@ class Http:
         method: str,
         path: str,
         *,
-        json: Record | Mapping[str, Any] | None = None,
+        json: Record | Mapping[str, object] | None = None,
         params: Params | None = None,
         scoped: bool = True,
         timeout: float | None = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """One call under `/api/cli/`. Returns the JSON object, `{}` for an empty body."""
         if json is not None and not isinstance(json, Mapping):
             json = json.to_dict()
@@ -99,7 +100,7 @@ class Http:
         method: str,
         path: str,
         *,
-        json: Record | Mapping[str, Any] | None = None,
+        json: Record | Mapping[str, object] | None = None,
         params: Params | None = None,
         scoped: bool = True,
         timeout: float | None = None,
@@ -136,7 +137,7 @@ class Http:
         """Does a platform answer here."""
         return self.health() is not None
 
-    def health(self) -> dict[str, Any] | None:
+    def health(self) -> dict[str, object] | None:
         """`{"status", "version"}` of the platform; None when none answers."""
         try:
             response = self._client.get("/health", timeout=3.0)
@@ -152,7 +153,7 @@ class Http:
         hint = "osmosis platform start" if is_loopback(self.url) else "check the address: --platform URL"
         return NetworkError(f"the platform at {self.url} {why}", hint=hint, platform_url=self.url)
 
-    def _refused(self, response: httpx.Response, body: dict[str, Any] | None) -> Exception:
+    def _refused(self, response: httpx.Response, body: dict[str, object] | None) -> Exception:
         if body is None:
             text = response.text.strip()[:300]
             body = {"message": f"the platform answered HTTP {response.status_code}" + (f": {text}" if text else "")}
@@ -172,7 +173,7 @@ class Http:
             self._warn(code, message)
 
 
-def _body(response: httpx.Response) -> dict[str, Any] | None:
+def _body(response: httpx.Response) -> dict[str, object] | None:
     if response.status_code == 204 or not response.content:
         return {}
     try:

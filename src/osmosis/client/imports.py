@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from ..records.contract.uploads import ImportPart, ImportPaths, ImportSent, ImportSession, ImportUpload, ImportUploads
 from .http import Http
@@ -28,7 +27,7 @@ class Imports:
         self._http = http
         self._transfer = transfer
 
-    def open(self, manifest: Mapping[str, Any]) -> ImportSession:
+    def open(self, manifest: Mapping[str, object]) -> ImportSession:
         """A session for this manifest; the finished one when it was uploaded before."""
         return self._http.read(ImportSession, "POST", PATH, json=manifest, timeout=COMPLETE_TIMEOUT_S)
 

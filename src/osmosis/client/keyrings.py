@@ -9,12 +9,13 @@ import hashlib
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeVar
 
 from ..errors import KeyringUnavailable
 
 SERVICE = "osmosis-cli"
 PROBE_TIMEOUT_S = 5.0
+Result = TypeVar("Result")
 _SOUND = ("SecretService", "kwallet", "libsecret", "macOS", "Windows")
 
 
@@ -43,7 +44,7 @@ def is_sound(environ: Mapping[str, str]) -> bool:
     """Is there a desktop keyring that stores, returns and deletes a value without asking anything."""
     if sys.platform not in ("darwin", "win32") and not environ.get("DBUS_SESSION_BUS_ADDRESS"):
         return False
-    return bool(_within(_probe, default=False))
+    return _within(_probe, default=False)
 
 
 def _probe() -> bool:
@@ -60,9 +61,9 @@ def _probe() -> bool:
     return kept
 
 
-def _within(work: Callable[[], Any], *, default: Any) -> Any:
+def _within(work: Callable[[], Result], *, default: Result) -> Result:
     """The result of `work`, or the default when it fails or hangs (a locked keyring may wait for a dialog)."""
-    box: list[Any] = []
+    box: list[Result] = []
 
     def run() -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 from urllib.parse import quote
 
 from ..records.contract.body import LogPage
@@ -46,7 +46,7 @@ class Runs:
     def __init__(self, http: Http) -> None:
         self._http = http
 
-    def submit(self, body: Mapping[str, Any]) -> SubmittedRun:
+    def submit(self, body: Mapping[str, object]) -> SubmittedRun:
         """Start a run of a config, given as the sections of a submit."""
         return self._http.read(SubmittedRun, "POST", self.noun, json=body)
 

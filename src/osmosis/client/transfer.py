@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from ..base.backoff import backoff_delay
@@ -18,6 +18,7 @@ from ..errors import NetworkError, NotFound, PlatformError, ValidationError
 from ..records.contract.uploads import SentPart, UploadPlan
 from .lean_httpx import httpx
 
+Result = TypeVar("Result")
 Progress = Callable[[int], None]
 """Called with the number of bytes just moved (negative when a try starts over)."""
 
@@ -56,7 +57,7 @@ class Transfer:
         destination.parent.mkdir(parents=True, exist_ok=True)
         with replacing(destination) as out:
             size = self._tried(url, progress, lambda client, moved: _fetch(client, url, out, moved))
-        return int(size)
+        return size
 
     def _put(
         self, url: str, path: Path, span: tuple[int, int], headers: dict[str, str], progress: Progress | None
@@ -68,10 +69,9 @@ class Transfer:
             tag: str | None = response.headers.get("ETag")
             return tag
 
-        result: str | None = self._tried(url, progress, send)
-        return result
+        return self._tried(url, progress, send)
 
-    def _tried(self, url: str, progress: Progress | None, work: Callable[[httpx.Client, Progress], Any]) -> Any:
+    def _tried(self, url: str, progress: Progress | None, work: Callable[[httpx.Client, Progress], Result]) -> Result:
         self._check(url)
         trust_env = not is_loopback(url)
         with httpx.Client(timeout=TIMEOUT, transport=self._transport, trust_env=trust_env) as client:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from osmosis.base.files import write_bytes
+from osmosis.records.base import JsonObject
 from osmosis.records.rollout import Usage
 
 from .model import ChatRequest, Completion, Model
@@ -64,8 +64,8 @@ class CachedModel:
 
 def _read(path: Path) -> Completion | None:
     try:
-        stored: dict[str, Any] = orjson.loads(path.read_bytes())
-        fields: dict[str, Any] = {name: stored.get(name) for name in _FIELDS}
+        stored: JsonObject = orjson.loads(path.read_bytes())
+        fields: JsonObject = {name: stored.get(name) for name in _FIELDS}
         return Completion(**fields, usage=Usage(**stored["usage"]), cached=True)
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
         return None

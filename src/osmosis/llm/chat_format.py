@@ -6,26 +6,26 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import orjson
 
+from ..records.base import JsonObject
 from .model import Completion
 
 CHUNK_CHARS = 200
 
 
-def completion_body(done: Completion, *, model: str = "") -> dict[str, Any]:
+def completion_body(done: Completion, *, model: str = "") -> dict[str, object]:
     """A `chat.completion` object; `model` is named when the completion does not say which it was. Token ids and
     log-probabilities ride along when the model gave them."""
-    choice: dict[str, Any] = {
+    choice: dict[str, object] = {
         "index": 0,
         "message": done.message,
         "finish_reason": done.finish_reason or "stop",
         "logprobs": None,
     }
-    body: dict[str, Any] = {
+    body: dict[str, object] = {
         "id": _id(done),
         "object": "chat.completion",
         "created": int(time.time()),
@@ -37,13 +37,13 @@ def completion_body(done: Completion, *, model: str = "") -> dict[str, Any]:
     return body
 
 
-def token_extras(done: Completion) -> dict[str, Any]:
+def token_extras(done: Completion) -> dict[str, object]:
     """`token_ids`, `logprobs`, `prompt_token_ids`: the keys generation 0.2 and trainers read."""
     extras = {"token_ids": done.token_ids, "logprobs": done.logprobs, "prompt_token_ids": done.prompt_token_ids}
     return {key: value for key, value in extras.items() if value is not None}
 
 
-def usage_body(done: Completion) -> dict[str, Any]:
+def usage_body(done: Completion) -> dict[str, object]:
     usage = done.usage
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -62,7 +62,7 @@ def completion_events(done: Completion, *, model: str, with_usage: bool) -> Iter
         "model": done.model or model,
     }
 
-    def event(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+    def event(delta: Mapping[str, object], finish: str | None = None, **more: object) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
         return b"data: " + orjson.dumps({**head, "choices": [choice], **more}) + b"\n\n"
 
@@ -85,7 +85,7 @@ def _id(done: Completion) -> str:
     return done.raw_id or f"chatcmpl-{uuid.uuid4().hex}"
 
 
-def _call_deltas(index: int, call: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _call_deltas(index: int, call: JsonObject) -> Iterator[dict[str, object]]:
     function = call.get("function") or {}
     arguments = function.get("arguments") or ""
     if not isinstance(arguments, str):

@@ -6,7 +6,6 @@ Knows no client library. A repeat is worth it only for the categories in `RETRYA
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import orjson
 
@@ -61,7 +60,7 @@ _MESSAGE_LIMIT = 500
 def error_text(body: bytes) -> str:
     """The endpoint's own words, whatever shape its error body has; at most a few lines."""
     try:
-        data: Any = orjson.loads(body)
+        data: object = orjson.loads(body)
     except orjson.JSONDecodeError:
         return body.decode("utf-8", "replace").strip()[:_MESSAGE_LIMIT]
     if isinstance(data, dict):
@@ -148,6 +147,6 @@ def _words(body: bytes) -> str:
     return body[:4000].decode("utf-8", "replace")
 
 
-def model_error(category: Category, message: str, **details: Any) -> ModelError:
+def model_error(category: Category, message: str) -> ModelError:
     """An error that is not an HTTP answer."""
-    return ModelError(message, category=category.value, hint=HINTS.get(category), **details)
+    return ModelError(message, category=category.value, hint=HINTS.get(category))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from osmosis.records.base import JsonObject
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Message, Usage
 
@@ -19,8 +20,8 @@ class ChatRequest:
     """One question to a model."""
 
     messages: list[Message]
-    tools: list[dict[str, Any]] | None = None
-    params: dict[str, Any] = field(default_factory=dict)
+    tools: list[JsonObject] | None = None
+    params: JsonObject = field(default_factory=dict)
     """Sampling parameters of this call; they override the model's own."""
     rollout_id: str = ""
     """Who asks. With `row_index` and `attempt` it seeds the stand-in and keys the cache."""
@@ -30,7 +31,7 @@ class ChatRequest:
     """Called with the seconds before each wait for a rate limit, so that a deadline can be moved."""
 
 
-def sampling(spec: ModelSpec, request: ChatRequest) -> dict[str, Any]:
+def sampling(spec: ModelSpec, request: ChatRequest) -> JsonObject:
     """The sampling parameters of one call: the model's own, then the request's.
 
     The plan's `seed` is moved on by the attempt number: with one seed for all, attempts would repeat one answer.

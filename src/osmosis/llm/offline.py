@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from typing import Any
 
 import orjson
 
 from osmosis.errors import ModelError
+from osmosis.records.base import JsonObject
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Category, Message, Usage
 
@@ -142,13 +142,13 @@ def parse_task(text: str) -> tuple[str, float, float] | None:
     return None
 
 
-def choose_tool(tools: list[dict[str, Any]], operation: str) -> tuple[str, str, str] | None:
+def choose_tool(tools: list[JsonObject], operation: str) -> tuple[str, str, str] | None:
     """The tool named like the operation, else the only one, with its first two numeric parameters."""
     found = []
     for tool in tools:
         function = tool.get("function") or {}
         parameters = function.get("parameters") or {}
-        properties: dict[str, Any] = parameters.get("properties") or {}
+        properties: JsonObject = parameters.get("properties") or {}
         numeric = [n for n, p in properties.items() if (p or {}).get("type") in ("number", "integer")]
         required = [n for n in numeric if n in (parameters.get("required") or numeric)]
         if len(required) >= 2:
@@ -212,5 +212,5 @@ def _tokens(message: Message) -> int:
     return 3 + (len(_text(message)) + (len(orjson.dumps(calls)) if calls else 0)) // 4
 
 
-def _digest(*parts: Any) -> str:
+def _digest(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -7,6 +7,7 @@ validated beyond what an agent needs, and no parameter is dropped or renamed on 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,8 +15,9 @@ import orjson
 
 from osmosis.base.net import is_loopback
 from osmosis.errors import ModelError
+from osmosis.records.base import JsonObject
 from osmosis.records.plan import ModelSpec, Retry
-from osmosis.records.rollout import Category, Usage
+from osmosis.records.rollout import Category, Message, Usage
 
 from .failures import http_error, model_error
 from .model import ChatRequest, Completion, Signals, sampling
@@ -50,7 +52,7 @@ class OpenAICompatibleModel(RetryingModel):
     async def close(self) -> None:
         await self._wire.close()
 
-    def body(self, request: ChatRequest) -> dict[str, Any]:
+    def body(self, request: ChatRequest) -> dict[str, object]:
         """The request as it is sent."""
         body = sampling(self.spec, request)
         body["model"] = self.spec.name
@@ -66,7 +68,9 @@ class OpenAICompatibleModel(RetryingModel):
         return read_completion(raw, model=self.spec.name, price=self._price)
 
 
-async def ask(wire: Wire, body: dict[str, Any], *, name: str, origin: str, limit: str = "the time limit") -> bytes:
+async def ask(
+    wire: Wire, body: Mapping[str, object], *, name: str, origin: str, limit: str = "the time limit"
+) -> bytes:
     """Sends one chat-completions request, no repeats: the body of its answer; `ModelError` when that is no success."""
     try:
         payload = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -122,7 +126,7 @@ def completion_of(data: Any, *, model: str, price: Price | None = None) -> Compl
     )
 
 
-def clean_message(message: dict[str, Any]) -> dict[str, Any]:
+def clean_message(message: Message) -> Message:
     """Without the empty fields some servers add and refuse when they come back."""
     cleaned = {k: v for k, v in message.items() if v is not None or k == "content"}
     cleaned.setdefault("role", "assistant")
@@ -132,7 +136,7 @@ def clean_message(message: dict[str, Any]) -> dict[str, Any]:
     return cleaned
 
 
-def read_usage(raw: Any, price: Price | None) -> Usage:
+def read_usage(raw: JsonObject | None, price: Price | None) -> Usage:
     """Tokens and money of one call; the provider's own cost wins over the price table."""
     if not raw:
         return Usage()
@@ -150,7 +154,7 @@ def read_usage(raw: Any, price: Price | None) -> Usage:
     )
 
 
-def _logprobs(raw: Any) -> list[float] | None:
+def _logprobs(raw: object) -> list[float] | None:
     if isinstance(raw, list):
         return raw
     if isinstance(raw, dict) and isinstance(raw.get("content"), list):
@@ -158,7 +162,7 @@ def _logprobs(raw: Any) -> list[float] | None:
     return None
 
 
-def malformed(model: str, raw: Any, error: Exception) -> ModelError:
+def malformed(model: str, raw: object, error: Exception) -> ModelError:
     """The error of an answer that is no chat completion; it shows how the answer begins."""
     shown = raw[:200].decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)[:200]
     return model_error(

@@ -9,7 +9,6 @@ import importlib.util
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -50,7 +49,7 @@ def table_price(name: str) -> Price | None:
         return None
     path = Path(found.submodule_search_locations[0]) / _TABLE
     try:
-        table: dict[str, Any] = orjson.loads(path.read_bytes())
+        table: dict[str, object] = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return None
     entry = table.get(name) or table.get(name.partition("/")[2])

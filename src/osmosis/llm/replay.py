@@ -7,11 +7,11 @@ what it asked then: a conversation that has gone another way is a `bad_request`,
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from osmosis.errors import ModelError, NotFound
+from osmosis.records.base import JsonObject
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Category, Message, Usage
 
@@ -43,7 +43,7 @@ class ReplayModel:
             if any(asked.get(name) != was.get(name) for name in _COMPARED):
                 raise self._refusal(f"row {key[0]} attempt {key[1]}: message {i} differs from the recording")
         answers = sum(1 for m in recorded[:position] if m.get("role") == "assistant")
-        calls: list[dict[str, Any]] = rollout.get("calls") or []
+        calls: list[JsonObject] = rollout.get("calls") or []
         call = calls[answers] if answers < len(calls) else {}
         message = recorded[position]
         return Completion(
@@ -82,8 +82,8 @@ def _index(path: Path) -> dict[tuple[int, int], int]:
     return offsets
 
 
-def _line(path: Path, offset: int) -> dict[str, Any]:
+def _line(path: Path, offset: int) -> JsonObject:
     with path.open("rb") as lines:
         lines.seek(offset)
-        rollout: dict[str, Any] = orjson.loads(lines.readline())
+        rollout: dict[str, object] = orjson.loads(lines.readline())
     return rollout

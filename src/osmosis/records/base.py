@@ -7,6 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+JsonObject = dict[str, Any]
+"""A JSON object whose keys somebody else decides and whose values are looked into: a config, a tool's schema."""
+
 
 class Record(BaseModel):
     """A typed value that moves between layers. Unknown keys are ignored, so older readers meet newer writers."""
@@ -14,7 +17,7 @@ class Record(BaseModel):
     # Deferred: a command builds the schemas of the records it uses, not of all that its imports bring along.
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False, defer_build=True, protected_namespaces=())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """JSON-safe dict; keys with no value are left out."""
         return self.model_dump(mode="json", exclude_none=True)
 

@@ -11,12 +11,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from .base import Record
+from .base import JsonObject, Record
 from .rules import Table, at, broken, said
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Experiment(Table):
         return value
 
     @classmethod
-    def across(cls, written: dict[str, Any]) -> Iterator[InitErrorDetails]:
+    def across(cls, written: Mapping[str, object]) -> Iterator[InitErrorDetails]:
         if written.get("branch") and written.get("commit_sha"):
             fix = "keep commit_sha to pin, or branch to follow"
             yield at(broken("branch and commit_sha exclude each other", fix), "commit_sha")
@@ -183,7 +183,7 @@ def _texts(value: object) -> list[str]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
-def _table(data: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _table(data: Mapping[str, object], name: str) -> dict[str, object]:
     """What ought to be a table; empty when it is none."""
     held = data.get(name)
     if isinstance(held, Record):
@@ -198,7 +198,7 @@ class Secrets(Table):
     """Names registered with `osmosis secret set`; each arrives as an environment variable of that name."""
 
     @classmethod
-    def across(cls, written: dict[str, Any]) -> Iterator[InitErrorDetails]:
+    def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
         names = _texts(written.get("required"))
         for name in dict.fromkeys(names):
             if names.count(name) > 1:
@@ -219,7 +219,7 @@ class Advanced(Record):
     """Eval: an OpenAI-compatible endpoint to ask instead of a provider; the model name goes verbatim."""
     api_key_env: str | None = Field(default=None, examples=["OPENAI_API_KEY"])
     """Eval: the variable (a required secret) that holds that endpoint's key."""
-    params: dict[str, Any] = Field(default_factory=dict)
+    params: JsonObject = Field(default_factory=dict)
     """Eval: further sampling parameters (temperature, top_p, max_tokens, seed, ...)."""
 
     @field_validator("base_url")
@@ -241,7 +241,7 @@ def _unknown_section(name: str, known: Mapping[str, str]) -> InitErrorDetails:
     return at(broken("unknown section", fix, code="unknown-section", near=near), name)
 
 
-def _taken_out(tables: dict[str, Any], found: list[InitErrorDetails]) -> dict[str, str]:
+def _taken_out(tables: dict[str, object], found: list[InitErrorDetails]) -> dict[str, str]:
     """The secret values of a submit, taken out of its `secrets`; their names join the required ones."""
     if not isinstance(tables["secrets"], dict):
         return {}
@@ -264,7 +264,7 @@ class _Config(Table):
     """Non-secret environment variables of the rollout."""
 
     @classmethod
-    def across(cls, written: dict[str, Any]) -> Iterator[InitErrorDetails]:
+    def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
         secrets, env, advanced = (_table(written, name) for name in ("secrets", "env", "advanced"))
         required = _texts(secrets.get("required"))
         for name in dict.fromkeys(required):
@@ -285,7 +285,7 @@ class _Config(Table):
         secrets: Secrets | None = getattr(self, "secrets", None)
         return list(secrets.required) if secrets else []
 
-    def to_request(self, provided: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def to_request(self, provided: Mapping[str, str] | None = None) -> dict[str, object]:
         """The body that submits this config, with secret values for this run only. Empty sections are left out."""
         body = {section(table): held for table, held in self.to_dict().items() if held and table != "secrets"}
         if provided or self.secret_names():
@@ -293,7 +293,7 @@ class _Config(Table):
         return body
 
     @classmethod
-    def from_request(cls, body: Mapping[str, Any]) -> tuple[Self, dict[str, str]]:
+    def from_request(cls, body: Mapping[str, object]) -> tuple[Self, dict[str, str]]:
         """The config of a submit, and the secret values that came with it; their names count as required.
 
         Raises pydantic's ValidationError with every problem, located by the names of the TOML file.

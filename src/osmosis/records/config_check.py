@@ -44,7 +44,7 @@ class ConfigIssue:
         return {"key": self.key, "message": self.what, "fix": self.fix, "code": self.code, **near}
 
 
-def check_config(kind: str, data: Mapping[str, Any]) -> tuple[Config | None, list[ConfigIssue]]:
+def check_config(kind: str, data: Mapping[str, object]) -> tuple[Config | None, list[ConfigIssue]]:
     """The typed config, or None and every issue found."""
     try:
         return CONFIGS[kind].model_validate(data, strict=True), []
@@ -72,7 +72,7 @@ def expected(field: FieldInfo) -> str:
         word = "a list of texts"
     elif get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel)):
         word = "a table"
-    bounds: dict[str, Any] = {}
+    bounds: dict[str, float] = {}
     for part in field.metadata:
         for bound in ("ge", "gt", "le", "lt", "min_length"):
             if (value := getattr(part, bound, None)) is not None:
@@ -80,7 +80,7 @@ def expected(field: FieldInfo) -> str:
     return f"{word}{_range(bounds)}"
 
 
-def _range(bounds: dict[str, Any]) -> str:
+def _range(bounds: Mapping[str, float]) -> str:
     if bounds.get("min_length"):
         return ", not empty"
     low, above, high = bounds.get("ge"), bounds.get("gt"), bounds.get("le")
@@ -93,7 +93,7 @@ def _range(bounds: dict[str, Any]) -> str:
     return f" above {above:g}" if above is not None else ""
 
 
-def _plain(annotation: Any) -> Any:
+def _plain(annotation: object) -> Any:
     """The type itself: without `| None` and without `Annotated`."""
     if get_origin(annotation) is Annotated:
         return _plain(get_args(annotation)[0])
@@ -192,14 +192,14 @@ def _assign(key: str, field: FieldInfo) -> str:
     return f"{key} = {f'{default:g}'.replace('e-0', 'e-') if isinstance(default, float) else default}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str) if not isinstance(value, float) else f"{value:g}"
     if _kind(value) == "a date or time":
         text = str(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, bool):
         return "true/false"
     if isinstance(value, Mapping):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
-from typing import Any
 
-from .base import Record
+from .base import JsonObject, Record
 from .rollout import Message
 
 FORMATS = ("jsonl", "json", "csv", "parquet")
@@ -19,7 +18,7 @@ class Row(Record):
 
     index: int
     """Zero-based position in the file."""
-    data: dict[str, Any]
+    data: JsonObject
     """Every column, required ones included: this whole dict is what score functions receive."""
     line: int | None = None
     """One-based line in the file, for messages."""
@@ -34,7 +33,7 @@ class Row(Record):
         return None if value is None else str(value)
 
     @property
-    def metadata(self) -> dict[str, Any] | None:
+    def metadata(self) -> JsonObject | None:
         value = self.data.get("metadata")
         return value if isinstance(value, dict) else None
 
@@ -72,7 +71,7 @@ class Dataset(Record):
     file_format: str
     row_count: int | None = None
     sha256: str | None = None
-    data_preview: list[dict[str, Any]] | None = None
+    data_preview: list[JsonObject] | None = None
     error: str | None = None
     creator_name: str | None = None
     created_at: datetime

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from pydantic import BaseModel
 
@@ -35,7 +35,7 @@ def _describe(model: type[BaseModel], seen: set[type[BaseModel]]) -> None:
     model.model_rebuild(force=True)
 
 
-def _records_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def _records_in(annotation: object) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):

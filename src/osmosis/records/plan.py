@@ -6,11 +6,12 @@ the platform all produce this record; the engine reads nothing else.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
 from pydantic import Field
 
-from .base import Record
+from .base import JsonObject, Record
 from .config import EvalConfig
 
 ModelKind = Literal["openai", "litellm", "offline", "replay"]
@@ -26,7 +27,7 @@ class ModelSpec(Record):
     """Of an OpenAI-compatible endpoint, up to and including `/v1`."""
     api_key_env: str | None = None
     """Environment variable that holds the key."""
-    params: dict[str, Any] = Field(default_factory=dict)
+    params: JsonObject = Field(default_factory=dict)
     """Sampling parameters sent with every call: temperature, top_p, max_tokens, seed, anything else."""
     seed: int = 0
     """Seed of the offline stand-in."""
@@ -40,7 +41,7 @@ class ModelSpec(Record):
         *,
         base_url: str | None = None,
         api_key_env: str | None = None,
-        params: dict[str, Any] | None = None,
+        params: Mapping[str, object] | None = None,
     ) -> ModelSpec:
         """From what a person writes: `offline/...` is the stand-in, a base URL takes the name verbatim,
         anything else is LiteLLM's (`openai/` assumed when there is no provider)."""
@@ -136,7 +137,7 @@ class EvalPlan(Record):
     cache: bool = False
     skip_bad_rows: bool = False
     require_ground_truth: bool = False
-    provenance: dict[str, Any] = Field(default_factory=dict)
+    provenance: JsonObject = Field(default_factory=dict)
     """Versions, git commit, dirty diff hash: for the reader, not for the engine."""
 
     @classmethod
@@ -150,7 +151,7 @@ class EvalPlan(Record):
         selection: Selection | None = None,
         attempts: int | None = None,
         concurrency: int | None = None,
-        provenance: dict[str, Any] | None = None,
+        provenance: Mapping[str, object] | None = None,
     ) -> EvalPlan:
         """What a config asks for, on the platform and on this machine. What is given wins over the config."""
         experiment, wanted = config.experiment, config.evaluation

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
-from typing import Any
 
 from pydantic import Field
 
-from .base import Record, utc_now
+from .base import JsonObject, Record, utc_now
 from .keys import Key, place_key
 
-Message = dict[str, Any]
+Message = JsonObject
 """One chat message in the OpenAI shape (`role`, `content`, `tool_calls`, `tool_call_id`, ...)."""
 
 
@@ -158,7 +157,7 @@ class Rollout(Record):
     """Which model answered, when several are compared."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """Numbers the agent reported."""
-    info: dict[str, Any] = Field(default_factory=dict)
+    info: JsonObject = Field(default_factory=dict)
     """Anything JSON the agent wants to keep; not interpreted."""
     hashes: dict[str, str] = Field(default_factory=dict)
     """What the result depends on: `agent`, `row`, `sampling`, `score`; resume compares them."""

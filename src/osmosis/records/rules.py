@@ -7,7 +7,7 @@ checked although another key is wrong, and errors whose context names the fix. N
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -40,13 +40,13 @@ class Table(Strict):
     """A table of a config. Its rules over several keys see what was written, so that no other mistake hides them."""
 
     @classmethod
-    def across(cls, written: dict[str, Any]) -> Iterator[InitErrorDetails]:
+    def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
         """What breaks a rule over several keys. Keys about which all is said then may be taken out of `written`."""
         return iter(())
 
     @model_validator(mode="wrap")
     @classmethod
-    def _all_at_once(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _all_at_once(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if not isinstance(data, dict):
             return handler(data)
         written = dict(data)

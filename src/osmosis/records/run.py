@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from .base import Record, utc_now
+from .base import JsonObject, Record, utc_now
 from .config import EvalConfig, TrainingConfig
 from .report import Report
 from .rollout import Failure, Rollout
@@ -58,7 +58,7 @@ class LogLine(Record):
     step: str = ""
     """Stage, or the stream it came from (`rollout-server`, `uv`)."""
     message: str
-    details: dict[str, Any] | None = None
+    details: JsonObject | None = None
 
 
 class Progress(Record):

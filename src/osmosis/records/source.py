@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
-from .base import Record
+from .base import JsonObject, Record
 
 
 class Source(Record):
@@ -96,7 +94,7 @@ class SyncState(Record):
     error: str | None = None
     rollouts: list[str] = Field(default_factory=list)
     """Names found by the latest sync of the default branch."""
-    events: list[dict[str, Any]] = Field(default_factory=list)
+    events: list[JsonObject] = Field(default_factory=list)
     """Newest first."""
 
     def synced(self, branch: str | None) -> str | None:

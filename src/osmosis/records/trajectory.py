@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import math
 import mimetypes
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator
 
-from .base import Record, Strict
+from .base import JsonObject, Record, Strict
 from .rollout import Message, Rollout
 
 SCHEMA_VERSION: Literal["ATIF-v1.7"] = "ATIF-v1.7"
@@ -26,7 +26,7 @@ _SOURCES: dict[str, Source] = {"system": "system", "developer": "system", "user"
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not a finite number")
     for part in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
@@ -34,7 +34,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-Free = Annotated[dict[str, Any], AfterValidator(_finite)]
+Free = Annotated[JsonObject, AfterValidator(_finite)]
 """Any JSON object."""
 
 
@@ -155,7 +155,7 @@ class ModelUsage(Record):
 
     @field_validator("final_metrics", mode="before")
     @classmethod
-    def _known(cls, value: Any) -> Any:
+    def _known(cls, value: object) -> object:
         # It comes from any trainer, and is refused for what it says wrongly, not for what it says in addition.
         if not isinstance(value, dict):
             return value
@@ -191,7 +191,7 @@ def build_trajectory(
     version: str,
     usage: ModelUsage | None = None,
     opening: int = 0,
-    osmosis: dict[str, Any] | None = None,
+    osmosis: Mapping[str, object] | None = None,
 ) -> Trajectory:
     """The document of one conversation. `ValueError` when it has no message, or holds what the format refuses.
 
@@ -276,7 +276,7 @@ def _step(number: int, message: Message, *, given: bool) -> Step:
     )
 
 
-def _tool_call(call: Any, stand_in: str) -> ToolCall:
+def _tool_call(call: object, stand_in: str) -> ToolCall:
     call = call if isinstance(call, dict) else {}
     function = call.get("function")
     function = function if isinstance(function, dict) else {}
@@ -316,17 +316,17 @@ def _observe(steps: list[Step], message: Message) -> None:
     step.observation = Observation(results=[*(step.observation.results if step.observation else ()), result])
 
 
-def _content(value: Any) -> Content:
+def _content(value: object) -> Content:
     if isinstance(value, list):
         return [_part(part) for part in value]
     return _text(value) or ""
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _part(part: Any) -> ContentPart:
+def _part(part: object) -> ContentPart:
     if isinstance(part, dict):
         if isinstance(part.get("text"), str):
             return ContentPart(type="text", text=part["text"])
@@ -347,7 +347,7 @@ def _media_type(url: str) -> str | None:
 def _totals(usage: ModelUsage, steps: int, *, unplaced: bool) -> FinalMetrics:
     calls = usage.llm_call_metrics
     said = usage.final_metrics.model_dump(exclude_none=True) if usage.final_metrics else {}
-    summed: dict[str, Any] = {
+    summed: JsonObject = {
         f"total_{name}": _sum(getattr(call, name) for call in calls)
         for name in ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
     }
@@ -357,6 +357,6 @@ def _totals(usage: ModelUsage, steps: int, *, unplaced: bool) -> FinalMetrics:
     return FinalMetrics(**{**summed, **said, "total_steps": steps, "extra": extra or None})
 
 
-def _sum(values: Iterable[Any]) -> Any:
+def _sum(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None

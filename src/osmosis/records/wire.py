@@ -6,12 +6,12 @@ Generation 0.2 (`/v1/rollout/init`) is in `records.wire02`. Unknown keys are ign
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from .base import Record
+from .base import JsonObject, Record
 from .rollout import Failure, Message
 
 LEASE_HEADER = "X-Osmosis-Rollout-Lease"
@@ -60,7 +60,7 @@ class RolloutInit(Record):
     initial_messages: list[Message]
     label: str | None = None
     """The row's ground truth."""
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
     rollout_id: str | None = None
     """One path segment; required when polling."""
     chat_completions_url: str
@@ -74,7 +74,7 @@ class RolloutInit(Record):
     grade: bool = True
     agent_timeout_sec: float | None = Field(default=None, gt=0)
     grader_timeout_sec: float | None = Field(default=None, gt=0)
-    extra_fields: dict[str, Any] | None = None
+    extra_fields: JsonObject | None = None
 
     @field_validator("rollout_id")
     @classmethod
@@ -107,8 +107,8 @@ class WireSample(Record):
     reward: float | None = None
     """None when grading failed or the sample is to be left out."""
     remove_sample: bool = False
-    metrics: dict[str, Any] = Field(default_factory=dict)
-    extra_fields: dict[str, Any] = Field(default_factory=dict)
+    metrics: JsonObject = Field(default_factory=dict)
+    extra_fields: JsonObject = Field(default_factory=dict)
 
 
 class CompletionCallback(Record):
@@ -116,7 +116,7 @@ class CompletionCallback(Record):
 
     status: Literal["success", "failure", "cancelled"]
     rollout_id: str
-    extra_fields: dict[str, Any] | None = None
+    extra_fields: JsonObject | None = None
     err_message: str | None = None
     err_category: str | None = None
     failure: Failure | None = None
@@ -204,7 +204,7 @@ class StatusReply(Record):
 class ErrorReply(Record):
     """The body of every answer of a rollout server that is no success."""
 
-    detail: Any
+    detail: object
     """A sentence, or for 422 the list of what is wrong with the body."""
 
 
@@ -212,12 +212,12 @@ class CallbackReply(Record):
     """A callback was taken. `trajectory` tells the rollout what only the gate knows."""
 
     status: str = "ok"
-    trajectory: dict[str, Any] | None = None
+    trajectory: JsonObject | None = None
     """`model_name` and `samples.<id>.llm_call_metrics`: tokens and cost of each model call."""
 
 
 class ModelErrorReply(Record):
     """An error of a model endpoint, in the shape that OpenAI clients read."""
 
-    error: dict[str, Any]
+    error: JsonObject
     """`message`, `type`, `code` (the category of the failure)."""

@@ -13,13 +13,13 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
 
-from .base import Record
+from .base import JsonObject, Record
 from .rollout import Failure
 from .wire import ServerHealth, check_bearer, check_url
 
-MessageDict = dict[str, Any]
+MessageDict = JsonObject
 """One chat message in the OpenAI shape."""
-SamplingParamsDict = dict[str, Any]
+SamplingParamsDict = JsonObject
 """Sampling parameters of a model call (`temperature`, `top_p`, `max_tokens`, ...)."""
 
 DEFAULT_MAX_METADATA_SIZE_BYTES = 1024 * 1024
@@ -56,7 +56,7 @@ class _JsonSchema(Record):
     model_config = ConfigDict(extra="allow")
 
     @model_serializer(mode="wrap")
-    def _schema(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _schema(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
         # `default: null` and `const: null` mean something in JSON Schema; an unset field of ours does not.
         dumped = handler(self)
         extra = self.__pydantic_extra__ or {}
@@ -82,7 +82,7 @@ class OpenAIFunctionParametersSchema(_JsonSchema):
 
     @field_validator("properties", mode="before")
     @classmethod
-    def _boolean_schemas(cls, value: Any) -> Any:
+    def _boolean_schemas(cls, value: object) -> object:
         # JSON Schema allows true (anything) and false (nothing) in place of an object.
         if not isinstance(value, dict):
             return value
@@ -104,7 +104,7 @@ class OpenAIFunctionToolSchema(Record):
     type: str = "function"
     function: OpenAIFunctionSchema
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The tool as a chat-completions request carries it."""
         return self.model_dump(mode="json", exclude_none=True)
 
@@ -120,7 +120,7 @@ class OpenAIFunctionCallSchema(Record):
     """A call with its arguments decoded."""
 
     name: str
-    arguments: dict[str, Any]
+    arguments: JsonObject
 
     @staticmethod
     def from_openai_function_parsed_schema(
@@ -152,7 +152,7 @@ class ToolResponse(Record):
 
     @field_validator("image", "video", mode="before")
     @classmethod
-    def _lists(cls, value: Any) -> Any:
+    def _lists(cls, value: object) -> object:
         if value is not None and not isinstance(value, list):
             raise ValueError("must be a list, even for one")
         return value
@@ -211,7 +211,7 @@ class RolloutRequest(Record):
     tool_server_url: str | None = None
     max_turns: int = Field(default=10, ge=1)
     max_tokens_total: int = Field(default=8192, ge=1)
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: JsonObject = Field(default_factory=dict)
     """The row's columns and whatever the trainer adds."""
     api_key: str | None = None
     """Bearer for calls to `server_url`."""
@@ -236,7 +236,7 @@ class RolloutRequest(Record):
 
     @field_validator("metadata")
     @classmethod
-    def _metadata(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _metadata(cls, value: JsonObject) -> JsonObject:
         try:
             size = len(json.dumps(value, ensure_ascii=False).encode())
         except (TypeError, ValueError) as exc:
@@ -264,7 +264,7 @@ class RolloutResponse(Record):
     error_message: str | None = None
     reward: float | None = None
     metrics: RolloutMetrics | None = None
-    extra_fields: dict[str, Any] = Field(default_factory=dict)
+    extra_fields: JsonObject = Field(default_factory=dict)
     failure: Failure | None = None
     """Why it is an ERROR, with phase, category and traceback; ours, other servers leave it out."""
 
@@ -294,7 +294,7 @@ class ChatCompletionsRequest(CompletionsRequest):
 
     rollout_id: str = Field(default="", max_length=256)
     """Only for generation 0.2, whose URL does not name the rollout."""
-    tools: list[dict[str, Any]] | None = None
+    tools: list[JsonObject] | None = None
     stream: bool = False
     """Server-sent events with text and tool-call deltas, then `[DONE]`."""
 
@@ -352,5 +352,5 @@ class RegisterReply(Record):
     id: str
     status: str
     """`healthy`, or why not."""
-    health_check_result: dict[str, Any] | None = None
+    health_check_result: JsonObject | None = None
     """`server_info` or `error`."""

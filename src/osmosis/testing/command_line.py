@@ -11,7 +11,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from osmosis.records.base import JsonObject
 
 
 @dataclass(frozen=True)
@@ -23,14 +24,15 @@ class CommandRun:
     err: str
 
     @property
-    def json(self) -> Any:
+    def json(self) -> JsonObject:
         """The envelope on stdout."""
-        return json.loads(self.out)
+        envelope: JsonObject = json.loads(self.out)
+        return envelope
 
     @property
-    def error(self) -> dict[str, Any]:
+    def error(self) -> JsonObject:
         """The `error` of the last envelope on stderr."""
-        body: dict[str, Any] = json.loads(self.err.strip().splitlines()[-1])["error"]
+        body: JsonObject = json.loads(self.err.strip().splitlines()[-1])["error"]
         return body
 
 

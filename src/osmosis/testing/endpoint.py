@@ -11,12 +11,12 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from aiohttp import web
 
 from ..llm.model import ChatRequest
 from ..llm.offline import OfflineModel
+from ..records.base import JsonObject
 from ..records.plan import ModelSpec
 
 
@@ -24,7 +24,7 @@ from ..records.plan import ModelSpec
 class Reply:
     """What one request gets. `body` is sent as it is when bytes or text, else as JSON."""
 
-    body: Any = None
+    body: object = None
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     delay_s: float = 0.0
@@ -34,7 +34,7 @@ class Reply:
     """Close the connection instead of answering."""
 
 
-Decide = Callable[[dict[str, Any], int], "Reply | None"]
+Decide = Callable[[JsonObject, int], "Reply | None"]
 """Of the request's body and its number (from 0); None answers as usual."""
 
 
@@ -50,7 +50,7 @@ class ModelEndpoint:
 
     def __init__(self, decide: Decide | None = None, *, seed: int = 0) -> None:
         self.url = ""
-        self.requests: list[dict[str, Any]] = []
+        self.requests: list[JsonObject] = []
         """Every body received."""
         self.headers: list[dict[str, str]] = []
         self._decide = decide
@@ -106,7 +106,7 @@ class ModelEndpoint:
             body=raw, status=reply.status, headers={"content-type": "application/json", **reply.headers}
         )
 
-    async def _usual(self, body: dict[str, Any]) -> Reply:
+    async def _usual(self, body: JsonObject) -> Reply:
         done = await self._model.complete(ChatRequest(body["messages"], body.get("tools")))
         usage = {"prompt_tokens": done.usage.prompt_tokens, "completion_tokens": done.usage.completion_tokens}
         choice = {"index": 0, "message": done.message, "finish_reason": done.finish_reason}

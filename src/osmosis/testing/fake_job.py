@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 
+from osmosis.records.base import JsonObject, Record
 from osmosis.records.report import Report, ScoreReport
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score
 from osmosis.records.run import JobResult, JobSpec, LogLine, Progress, RolloutBatch, RunStatus, Stage
@@ -141,10 +141,10 @@ class FakeJob:
             scores=[score],
         )
 
-    def post(self, path: str, body: Any) -> dict[str, Any]:
+    def post(self, path: str, body: Record) -> JsonObject:
         return self.request("POST", path, json.loads(body.model_dump_json()))
 
-    def request(self, method: str, path: str, body: Any) -> dict[str, Any]:
+    def request(self, method: str, path: str, body: object) -> JsonObject:
         """Patient while nobody answers; a lost lease ends the job."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -158,7 +158,7 @@ class FakeJob:
             if answer.status_code == 409:
                 sys.exit(5)
             answer.raise_for_status()
-            found: dict[str, Any] = answer.json()
+            found: JsonObject = answer.json()
             return found
 
 

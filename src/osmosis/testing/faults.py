@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,11 @@ class Fault:
 class Faulty:
     """`Faulty(app, decide)`: `decide(path, body)` returns a `Fault` or None for each POST."""
 
-    def __init__(self, app: Any, decide: Callable[[str, bytes], Fault | None]) -> None:
+    def __init__(self, app: ASGIApp, decide: Callable[[str, bytes], Fault | None]) -> None:
         self.app = app
         self._decide = decide
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
@@ -46,7 +47,7 @@ class Faulty:
             await send({"type": "http.response.body", "body": fault.body})
 
 
-async def _body(receive: Any) -> bytes:
+async def _body(receive: Receive) -> bytes:
     parts = []
     while True:
         message = await receive()
@@ -55,10 +56,10 @@ async def _body(receive: Any) -> bytes:
             return b"".join(parts)
 
 
-def _replay(body: bytes, receive: Any) -> Any:
+def _replay(body: bytes, receive: Receive) -> Receive:
     sent = False
 
-    async def again() -> Any:
+    async def again() -> Message:
         nonlocal sent
         if sent:
             return await receive()
@@ -68,5 +69,5 @@ def _replay(body: bytes, receive: Any) -> Any:
     return again
 
 
-async def _nowhere(_: Any) -> None:
+async def _nowhere(_: Message) -> None:
     return None

@@ -6,12 +6,12 @@ somebody else, to ask the job to stop, or to refuse large bodies. It runs nothin
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from osmosis.errors import LeaseLost
 from osmosis.records.keys import Key
@@ -82,10 +82,7 @@ async def job_api(run_id: str = "run_1", token: str = "lease-token", port: int =
         await runner.cleanup()
 
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-def _guard(api: FakeJobApi) -> Any:
+def _guard(api: FakeJobApi) -> Middleware:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         api.requests += 1

@@ -9,17 +9,19 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
+import httpx
 from fastapi import FastAPI, Request
 
+from ..records.base import JsonObject
 from ..records.rollout import Message
 from ..sdk.messages import get_message_content, get_message_role
 
 _ARITHMETIC = ("calculate", "add", "sum", "plus", "subtract", "multiply", "divide")
 
-ToolCallGenerator = Callable[[Message], "list[dict[str, Any]] | None"]
+ToolCallGenerator = Callable[[Message], "list[JsonObject] | None"]
 """Takes the last message, returns the tool calls to ask for, or None to answer in words."""
 
 
@@ -28,9 +30,9 @@ class RolloutCompletionTracker:
 
     def __init__(self) -> None:
         self.event = threading.Event()
-        self.responses: list[dict[str, Any]] = []
+        self.responses: list[JsonObject] = []
 
-    def record(self, response: dict[str, Any]) -> None:
+    def record(self, response: JsonObject) -> None:
         """Keeps one body and wakes whoever waits."""
         self.responses.append(response)
         self.event.set()
@@ -55,7 +57,7 @@ def fake_prompt_token_ids(messages: list[Message]) -> list[int]:
     return list(range(10 * max(1, len(messages))))
 
 
-def default_tool_calls(last: Message) -> list[dict[str, Any]] | None:
+def default_tool_calls(last: Message) -> list[JsonObject] | None:
     """One call of `add(5, 3)` when the user asks for arithmetic."""
     words = get_message_content(last).lower()
     if get_message_role(last) != "user" or not any(word in words for word in _ARITHMETIC):
@@ -69,11 +71,11 @@ def create_mock_trainer_app(
 ) -> FastAPI:
     """The trainer as an ASGI app: `/v1/chat/completions`, `/v1/rollout/completed[/{id}]`, `/health`."""
     generate = tool_call_generator or default_tool_calls
-    completed: dict[str, Any] = {}
+    completed: dict[str, JsonObject] = {}
     app = FastAPI(title="mock-trainer")
 
     # Bodies are read by hand: a test may post anything and see how its own code takes the answer.
-    async def completions(request: Request) -> dict[str, Any]:
+    async def completions(request: Request) -> JsonObject:
         body = await request.json()
         messages: list[Message] = body.get("messages") or [{}]
         return completion_of(messages, generate(messages[-1]))
@@ -85,7 +87,7 @@ def create_mock_trainer_app(
             tracker.record(body)
         return {"status": "ok"}
 
-    async def completed_one(rollout_id: str) -> Any:
+    async def completed_one(rollout_id: str) -> JsonObject:
         return completed.get(rollout_id, {})
 
     async def health() -> dict[str, str]:
@@ -98,7 +100,7 @@ def create_mock_trainer_app(
     return app
 
 
-def completion_of(messages: list[Message], calls: list[dict[str, Any]] | None) -> dict[str, Any]:
+def completion_of(messages: list[Message], calls: Sequence[Mapping[str, object]] | None) -> JsonObject:
     """A completions body: the calls, or the closing words."""
     after_tool = get_message_role(messages[-1]) == "tool"
     text = "The calculation is complete." if after_tool else "OK."
@@ -124,7 +126,13 @@ def completion_of(messages: list[Message], calls: list[dict[str, Any]] | None) -
     }
 
 
-def patch_httpx_for_mock_trainer(client: Any, monkeypatch: Any) -> None:
+class Patches(Protocol):
+    """What this needs of pytest's `monkeypatch`."""
+
+    def setattr(self, target: object, name: str, value: object, /) -> None: ...
+
+
+def patch_httpx_for_mock_trainer(client: httpx.Client, monkeypatch: Patches) -> None:
     """Sends what agent loops post to a trainer into `client` (a test client of the mock trainer) instead.
 
     `httpx.AsyncClient.post`, `OsmosisLLMClient` and a rollout server's results are redirected, until `monkeypatch`
@@ -132,22 +140,22 @@ def patch_httpx_for_mock_trainer(client: Any, monkeypatch: Any) -> None:
     """
     import json as codec
 
-    import httpx
-
     from ..serve.server.delivery import Post, ResultDelivery, Spool
     from ..serve.server.trainer_client import OsmosisLLMClient
 
-    def posted(url: str, **kwargs: Any) -> Any:
-        return client.post(httpx.URL(url).path, **kwargs)
+    def posted(url: str, json: object, headers: dict[str, str] | None = None) -> httpx.Response:
+        return client.post(httpx.URL(url).path, json=json, headers=headers)
 
-    async def httpx_post(_: Any, url: Any, *, json: Any = None, headers: Any = None, **__: Any) -> Any:
+    async def httpx_post(
+        _: object, url: object, *, json: object = None, headers: dict[str, str] | None = None, **__: object
+    ) -> httpx.Response:
         return posted(str(url), json=json, headers=headers)
 
-    async def send(_: Any, url: str, body: dict[str, Any]) -> tuple[int, str, str | None]:
+    async def send(_: object, url: str, body: Mapping[str, object]) -> tuple[int, str, str | None]:
         reply = posted(url, json=body)
         return reply.status_code, reply.text, reply.headers.get("Retry-After")
 
-    async def exchange(_: Any, post: Post) -> tuple[int, bytes, str | None]:
+    async def exchange(_: object, post: Post) -> tuple[int, bytes, str | None]:
         reply = posted(post.url, json=codec.loads(post.body))
         return reply.status_code, reply.content, reply.headers.get("Retry-After")
 

@@ -13,7 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the platform's libraries are loaded when one is started
+    from fastapi import FastAPI
+
+    from osmosis.platform import Platform
 
 START_TIMEOUT_S = 20.0
 
@@ -27,9 +32,8 @@ class RunningPlatform:
     """Of the owner, who belongs to the workspace."""
     workspace_id: str
     workspace: str
-    parts: Any
-    """`osmosis.platform.Platform`."""
-    app: Any
+    parts: Platform
+    app: FastAPI
     """The ASGI application."""
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from osmosis.records.base import utc_now
+from osmosis.records.base import JsonObject, utc_now
 from osmosis.records.report import (
     Distribution,
     FailureCount,
@@ -16,6 +16,7 @@ from osmosis.records.report import (
 from osmosis.records.rollout import (
     Category,
     Failure,
+    Message,
     ModelCall,
     Phase,
     Rollout,
@@ -24,10 +25,13 @@ from osmosis.records.rollout import (
     Usage,
 )
 
+if TYPE_CHECKING:  # the platform's libraries are loaded with the platform under test
+    from osmosis.platform import Platform
+
 COMMIT = "4f1c2d3e" * 5
 
 
-def conversation(a: int, b: int, answer: int) -> list[dict[str, Any]]:
+def conversation(a: int, b: int, answer: int) -> list[Message]:
     """A short conversation with one tool call."""
     call = {
         "id": "call_1",
@@ -44,11 +48,11 @@ def conversation(a: int, b: int, answer: int) -> list[dict[str, Any]]:
 
 
 def rollout(
-    row: int, attempt: int, value: float | None = 1.0, *, failure: Failure | None = None, **more: Any
+    row: int, attempt: int, value: float | None = 1.0, *, failure: Failure | None = None, **more: object
 ) -> Rollout:
     """A finished rollout; with a failure it has no score."""
     usage = Usage(prompt_tokens=120 + row, completion_tokens=30, cost_usd=0.0004)
-    known: dict[str, Any] = {
+    known: dict[str, object] = {
         "rollout_id": f"r-{row}-{attempt}",
         "row_index": row,
         "attempt": attempt,
@@ -74,7 +78,7 @@ def timeout() -> Failure:
     )
 
 
-def report(rows: int = 10, attempts: int = 3, completed: int | None = None, **more: Any) -> Report:
+def report(rows: int = 10, attempts: int = 3, completed: int | None = None, **more: object) -> Report:
     """A report with every part filled."""
     done = rows * attempts if completed is None else completed
     failed = min(2, done)
@@ -99,7 +103,7 @@ def report(rows: int = 10, attempts: int = 3, completed: int | None = None, **mo
         pass_hat_k=[PassAtK(k=k, value=0.8 - 0.15 * k, rows=rows) for k in (1, 2, 3)],
         flake_rate=0.3,
     )
-    known: dict[str, Any] = {
+    known: dict[str, object] = {
         "rows": rows,
         "attempts": attempts,
         "pass_threshold": 1.0,
@@ -125,11 +129,13 @@ def report(rows: int = 10, attempts: int = 3, completed: int | None = None, **mo
     return Report(**{**known, **more})
 
 
-def add_run(platform: Any, workspace_id: str, name: str = "multiply-1", status: str = "finished", **more: Any) -> str:
+def add_run(
+    platform: Platform, workspace_id: str, name: str = "multiply-1", status: str = "finished", **more: Any
+) -> str:
     """A run of the workspace, by id; `more` sets columns."""
     from osmosis.platform import tables
 
-    known: dict[str, Any] = {
+    known: JsonObject = {
         "kind": "eval",
         "config": {
             "experiment": {
@@ -165,7 +171,7 @@ def add_run(platform: Any, workspace_id: str, name: str = "multiply-1", status: 
         return str(row.id)
 
 
-def add_rollouts(platform: Any, run_id: str, rollouts: list[Rollout]) -> None:
+def add_rollouts(platform: Platform, run_id: str, rollouts: list[Rollout]) -> None:
     """Store rollouts as a job's batch would."""
     from osmosis.platform.services import rollouts as service
 

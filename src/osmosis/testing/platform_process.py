@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from ..base.git import Git
+from ..records.base import JsonObject
 
 WITHIN_S = 60.0
 FAKE_JOB = f"{sys.executable} -m osmosis.testing.fake_job"
@@ -109,18 +110,18 @@ class PlatformProcess:
             body["env_config"] = {"FAKE_JOB": mode}
         return str(self.json("POST", "eval-runs", json=body)["name"])
 
-    def run(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.json("GET", f"eval-runs/{name}")["eval_run"]
+    def run(self, name: str) -> JsonObject:
+        found: JsonObject = self.json("GET", f"eval-runs/{name}")["eval_run"]
         return found
 
-    def reaches(self, name: str, status: str) -> dict[str, Any]:
+    def reaches(self, name: str, status: str) -> JsonObject:
         def arrived() -> bool:
             found = str(self.run(name)["status"])
             assert found == status or found in ("pending", "running"), self.logs(name)
             return found == status
 
         until(arrived, f"run {name} is {status}")
-        found: dict[str, Any] = self.json("GET", f"eval-runs/{name}")
+        found: JsonObject = self.json("GET", f"eval-runs/{name}")
         return found
 
     def rollouts(self, name: str) -> list[int]:

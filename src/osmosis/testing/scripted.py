@@ -5,21 +5,21 @@ When the script runs out it fails, so that a loop that asks too often is noticed
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from ..errors import ModelError
+from ..records.base import JsonObject
 from ..records.rollout import Category, Message
 from ..records.wire02 import RolloutMetrics
 from ..sdk.agent_loop import CompletionsResult
 
 
-def call(name: str, arguments: str, call_id: str = "call_1") -> dict[str, Any]:
+def call(name: str, arguments: str, call_id: str = "call_1") -> JsonObject:
     """A tool call as a model writes it; `arguments` is JSON text."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def says(text: str | None = None, *calls: dict[str, Any]) -> Message:
+def says(text: str | None = None, *calls: Mapping[str, object]) -> Message:
     """An assistant message with text, tool calls or both."""
     message: Message = {"role": "assistant", "content": text}
     if calls:
@@ -35,10 +35,10 @@ class ScriptedLLM:
 
     def __init__(self, script: Iterable[Message | Exception]) -> None:
         self._script = iter(script)
-        self.questions: list[dict[str, Any]] = []
+        self.questions: list[JsonObject] = []
         """Every request body, in order."""
 
-    async def respond(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def respond(self, body: JsonObject) -> JsonObject:
         """The next answer as a chat-completions body."""
         self.questions.append({**body, "messages": list(body["messages"])})
         answer = next(self._script, None)
@@ -50,7 +50,7 @@ class ScriptedLLM:
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         return {"choices": [{"index": 0, "message": dict(answer), "finish_reason": finish}], "usage": usage}
 
-    async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
+    async def chat_completions(self, messages: list[Message], **kwargs: object) -> CompletionsResult:
         """The next answer as an agent loop gets it."""
         body = await self.respond({"messages": messages, **kwargs})
         choice = body["choices"][0]

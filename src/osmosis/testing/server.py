@@ -6,9 +6,9 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 
 class _Server(uvicorn.Server):
@@ -33,7 +33,7 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def running_app(app: Any, *, host: str = "127.0.0.1") -> AsyncIterator[str]:
+async def running_app(app: ASGIApp, *, host: str = "127.0.0.1") -> AsyncIterator[str]:
     """The base URL of `app`, served by uvicorn with its lifespan; shut down gracefully at the end."""
     config = uvicorn.Config(app, host=host, port=0, log_config=None, access_log=False, lifespan="on")
     server = _Server(config)

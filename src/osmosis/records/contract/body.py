@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
 
-from ..base import Record
+from ..base import JsonObject, Record
 
 Moment = str
 """An ISO 8601 time with its zone, kept as it was sent."""
-JsonObject = dict[str, Any]
-"""An object whose keys somebody else decides: a config, the details of a log line."""
 
 
 class Body(Record):
@@ -24,7 +21,7 @@ class Body(Record):
 
     model_config = ConfigDict(extra="allow", coerce_numbers_to_str=True)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """JSON-safe dict of the keys that were given: a key that was null is null, one that was absent is absent."""
         return self.model_dump(mode="json", exclude_unset=True)
 
@@ -34,7 +31,7 @@ class Request(Record):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """JSON-safe dict under the names of the wire, without what was not given."""
         return self.model_dump(mode="json", exclude_none=True, by_alias=True)
 

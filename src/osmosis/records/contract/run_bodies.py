@@ -10,9 +10,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
+from ..base import JsonObject
 from ..report import Report
 from ..run import RunKind, RunStatus
-from .body import Body, JsonObject, Moment, OrEmpty, Page, Request, spelled
+from .body import Body, Moment, OrEmpty, Page, Request, spelled
 
 OVER = frozenset({status.value for status in RunStatus if status.over} | {"crashed", "killed", "error"})
 """The statuses in which nothing comes any more, on any server."""

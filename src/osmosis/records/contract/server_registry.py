@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from .body import Body, JsonObject, Moment, Page, Request
+from ..base import JsonObject
+from .body import Body, Moment, Page, Request
 
 
 class NewServer(Request):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -74,7 +74,7 @@ class DatasetRow(Body):
     file_size: int | None = None
     status: str | None = None
     """`uploaded` is ready; `pending`, `uploading` and `processing` are on the way there; `error`, `cancelled`."""
-    data_preview: list[Any] | str | None = None
+    data_preview: list[object] | str | None = None
     """The first rows."""
     file_format: str | None = None
     original_file_format: str | None = None
@@ -96,7 +96,7 @@ class DatasetRow(Body):
     def ready(self) -> bool:
         return self.status == "uploaded"
 
-    def brief(self) -> dict[str, Any]:
+    def brief(self) -> dict[str, object]:
         """Without its rows."""
         return {key: value for key, value in self.to_dict().items() if key not in ("data_preview", "is_internal_user")}
 
