@@ -70,14 +70,14 @@ def agent_of(found: object, name: str, base_dir: Path, *, grader: str | type[Gra
     return agent
 
 
-def as_agent(found: Any) -> Agent:
+def as_agent(found: object) -> Agent:
     """An agent from an object that is one already: an instance or class of an agent loop, a workflow, a backend."""
     if isinstance(found, Agent):
         return found
     return _agent(type(found).__name__, found, sys.modules.get(type(found).__module__), None)
 
 
-def _agent(path: str, found: Any, module: ModuleType | None, grader: type[Grader[Any]] | None) -> Agent:
+def _agent(path: str, found: object, module: ModuleType | None, grader: type[Grader[Any]] | None) -> Agent:
     if inspect.isclass(found) and issubclass(found, RolloutAgentLoop):
         found = _instance(path, found)
     if isinstance(found, RolloutAgentLoop):
@@ -133,7 +133,7 @@ def _grader_class(grader: str | type[Grader[Any]] | None, base_dir: Path) -> typ
     return _grader(grader, grader.__qualname__)
 
 
-def _grader(found: Any, path: str | None) -> type[Grader[Any]]:
+def _grader(found: object, path: str | None) -> type[Grader[Any]]:
     from osmosis.sdk.grader import Grader
 
     if not (inspect.isclass(found) and issubclass(found, Grader)):
@@ -141,7 +141,7 @@ def _grader(found: Any, path: str | None) -> type[Grader[Any]]:
     return found
 
 
-def _module_of(path: str, found: Any, base_dir: Path) -> ModuleType:
+def _module_of(path: str, found: object, base_dir: Path) -> ModuleType:
     owner = getattr(found, "__module__", None) or type(found).__module__
     named = load_module(path.partition(":")[0], base_dir)
     return named if not isinstance(owner, str) or owner.startswith("osmosis.") else sys.modules.get(owner, named)
@@ -166,7 +166,7 @@ def _only_grader(path: str, module: ModuleType | None) -> type[Grader[Any]] | No
     return graders[0] if graders else None
 
 
-def _discover(path: str, module: ModuleType) -> Any:
+def _discover(path: str, module: ModuleType) -> object:
     from osmosis.sdk.backend import LocalBackend
     from osmosis.sdk.workflow import AgentWorkflow
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from pydantic import ValidationError as PydanticError
 
@@ -38,8 +38,8 @@ class Ended:
 class Sample(Protocol):
     """What a workflow leaves, here or as it came over the wire."""
 
-    metrics: dict[str, Any]
-    extra_fields: dict[str, Any]
+    metrics: dict[str, object]
+    extra_fields: dict[str, object]
     remove_sample: bool
 
     @property
@@ -47,7 +47,7 @@ class Sample(Protocol):
 
 
 def rollout_of(task: Task, ended: Ended) -> Rollout:
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         "rollout_id": task.rollout_id,
         "row_index": task.row.index,
         "attempt": task.attempt,
@@ -94,7 +94,7 @@ def tool_results(messages: list[Message]) -> int:
     return sum(1 for message in messages if message.get("role") == "tool")
 
 
-def own_reward(value: Any) -> Score:
+def own_reward(value: object) -> Score:
     """The agent's own reward as a score; one that is no finite number is a failure."""
     number, problem = as_number(value)
     if problem is None:

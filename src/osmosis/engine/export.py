@@ -10,11 +10,11 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from osmosis.errors import Conflict
+from osmosis.records.base import JsonObject
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 
@@ -24,7 +24,7 @@ SCHEMA = 1
 _ROLLOUT = re.compile(r"^rollouts/([^/]+)/(.+)$")
 
 
-def export(journal: Journal, folder: Path) -> dict[str, Any]:
+def export(journal: Journal, folder: Path) -> JsonObject:
     """Write the files of a complete run below `folder`; the manifest of them is the answer.
 
     The same run gives the same manifest, so that an interrupted upload is found again. Conflict when it is not over.
@@ -33,7 +33,7 @@ def export(journal: Journal, folder: Path) -> dict[str, Any]:
     (folder / "trajectories").mkdir(parents=True, exist_ok=True)
     rows: set[int] = set()
     count = 0
-    first: dict[str, Any] = {}
+    first: dict[str, object] = {}
     with (folder / "index.jsonl").open("wb") as index:
         for line in journal.lines():
             first = first or line
@@ -62,7 +62,7 @@ def complete_report(journal: Journal) -> Report:
     return report
 
 
-def index_row(line: dict[str, Any], trajectory: str) -> dict[str, Any]:
+def index_row(line: JsonObject, trajectory: str) -> dict[str, object]:
     """A stored rollout as its line of `index.jsonl`."""
     score = next(iter((line.get("scores") or {}).values()), None) if line["status"] == "success" else None
     usage, failure = line.get("usage") or {}, line.get("failure") or (score or {}).get("failure")
@@ -80,8 +80,8 @@ def index_row(line: dict[str, Any], trajectory: str) -> dict[str, Any]:
 
 
 def _manifest(
-    run: dict[str, Any], plan: EvalPlan, report: Report, folder: Path, rows: list[int], first: dict[str, Any]
-) -> dict[str, Any]:
+    run: JsonObject, plan: EvalPlan, report: Report, folder: Path, rows: list[int], first: JsonObject
+) -> dict[str, object]:
     git = plan.provenance.get("git") or {}
     sessions = run.get("sessions") or [{}]
     rollout, entrypoint = _code(plan.agent)
@@ -91,7 +91,7 @@ def _manifest(
         "branch": git.get("branch"),
         "commit_sha": git.get("commit"),
     }
-    body: dict[str, Any] = {
+    body: dict[str, object] = {
         "schema_version": SCHEMA,
         "local_run_id": hashlib.sha256(f"{plan.name}|{run.get('created_at')}".encode()).hexdigest()[:32],
         "run": {
@@ -125,10 +125,10 @@ def _code(agent: str) -> tuple[str, str]:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", agent.partition(":")[0]).strip("-.") or "agent", agent
 
 
-def _provenance(plan: EvalPlan) -> dict[str, Any]:
+def _provenance(plan: EvalPlan) -> dict[str, object]:
     """Versions and the commit; neither folders of this machine nor the text of uncommitted changes."""
     versions = ("osmosis", "python", "platform")
-    kept: dict[str, Any] = {key: plan.provenance[key] for key in versions if key in plan.provenance}
+    kept: dict[str, object] = {key: plan.provenance[key] for key in versions if key in plan.provenance}
     git = {key: value for key, value in (plan.provenance.get("git") or {}).items() if key != "diff"}
     return {**kept, **({"git": git} if git else {})}
 
@@ -137,7 +137,7 @@ def _files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-def _file(path: Path, folder: Path) -> dict[str, Any]:
+def _file(path: Path, folder: Path) -> dict[str, object]:
     data = path.read_bytes()
     name = path.relative_to(folder).as_posix()
     return {"path": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}

@@ -11,12 +11,12 @@ import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from osmosis._version import __version__
 from osmosis.base.git import Git, GitError, shown
+from osmosis.records.base import JsonObject
 from osmosis.records.plan import EvalPlan, ModelSpec
 
 from .loader import load_module, source_files, source_hash, source_of
@@ -24,7 +24,7 @@ from .loader import load_module, source_files, source_hash, source_of
 _DIFF_LIMIT = 200_000
 
 
-def digest(*parts: Any) -> str:
+def digest(*parts: object) -> str:
     """A short digest of JSON-like values."""
     return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()[:16]
 
@@ -74,9 +74,9 @@ def folder_files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*.py") if not skipped & set(p.relative_to(folder).parts))
 
 
-def provenance(base_dir: Path) -> dict[str, Any]:
+def provenance(base_dir: Path) -> dict[str, object]:
     """Versions and the state of git, as far as there is any."""
-    found: dict[str, Any] = {
+    found: JsonObject = {
         "osmosis": __version__,
         "python": sys.version.split()[0],
         "platform": sys.platform,

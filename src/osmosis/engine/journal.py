@@ -23,7 +23,7 @@ from osmosis.base.files import replacing, sync_folder, write_bytes
 from osmosis.base.locks import FileLock
 from osmosis.base.redact import Redactor
 from osmosis.errors import Conflict, NotFound, ValidationError
-from osmosis.records.base import utc_now
+from osmosis.records.base import JsonObject, utc_now
 from osmosis.records.keys import DerivedKeys, Key
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
@@ -93,8 +93,8 @@ class Journal:
         """Lines that could not be read; their rollouts are owed again."""
         self._file: IO[bytes] | None = None
         self._lock: FileLock | None = None
-        self._run: dict[str, Any] = {}
-        self._session: dict[str, Any] = {}
+        self._run: JsonObject = {}
+        self._session: dict[str, object] = {}
 
     @property
     def exists(self) -> bool:
@@ -105,7 +105,7 @@ class Journal:
         """Whether rollouts can be appended now."""
         return self._file is not None
 
-    def open(self, plan: EvalPlan, *, facts: dict[str, Any] | None = None) -> None:
+    def open(self, plan: EvalPlan, *, facts: Mapping[str, object] | None = None) -> None:
         """Makes the folder, or takes it up again; raises `Conflict` while another process writes it.
 
         `facts` are further keys of `run.json`, for whoever resumes the run.
@@ -157,11 +157,11 @@ class Journal:
             line = orjson.dumps(self.redactor.data(orjson.loads(line))) + b"\n"
         return line
 
-    def lines(self) -> Iterator[dict[str, Any]]:
+    def lines(self) -> Iterator[JsonObject]:
         """Every stored rollout as parsed JSON with its row key, first come, each key once."""
         return (line for line, _ in self.positions())
 
-    def positions(self) -> Iterator[tuple[dict[str, Any], int]]:
+    def positions(self) -> Iterator[tuple[JsonObject, int]]:
         """`lines`, each with its offset in the file."""
         seen, keys = KeySet(), DerivedKeys()
         for line, offset in self._read(orjson.loads):
@@ -190,7 +190,7 @@ class Journal:
             if seen.add((outcome.step, row_key, outcome.attempt)):
                 yield outcome
 
-    def _read(self, parse: Callable[[bytes], Any]) -> Iterator[tuple[Any, int]]:
+    def _read(self, parse: Callable[[bytes], object]) -> Iterator[tuple[Any, int]]:
         """What `parse` makes of each whole line, and where it begins; the others are counted as damaged."""
         if not self.rollouts_path.exists():
             return
@@ -250,10 +250,10 @@ class Journal:
             self._file.close()
             self._file = self.rollouts_path.open("ab")
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> JsonObject:
         """`run.json`: the plan, when it was made, its sessions, what it was made from."""
         try:
-            found: dict[str, Any] = orjson.loads(self.run_path.read_bytes())
+            found: dict[str, object] = orjson.loads(self.run_path.read_bytes())
         except FileNotFoundError as error:
             raise NotFound(
                 f"there is no run in {self.folder}", hint="`osmosis eval report` lists none either"
@@ -280,7 +280,7 @@ class Journal:
         except FileNotFoundError:
             return None
 
-    def note(self, **facts: Any) -> None:
+    def note(self, **facts: object) -> None:
         """Adds keys to `run.json` while the run is open."""
         self._run.update(facts)
         self._write_run()
@@ -313,7 +313,7 @@ class Journal:
         self._session.setdefault("python", sys.version.split()[0])
         self._store(self.run_path, self._run)
 
-    def _store(self, path: Path, data: dict[str, Any]) -> None:
+    def _store(self, path: Path, data: Mapping[str, object]) -> None:
         safe = orjson.dumps(self.redactor.data(data), option=orjson.OPT_INDENT_2)
         write_bytes(path, safe + b"\n", durable=True)
 

@@ -16,19 +16,18 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from osmosis.errors import LoadError
 
 _SKIPPED = ("site-packages", "dist-packages")
 
 
-def load_object(path: str, base_dir: Path) -> Any:
+def load_object(path: str, base_dir: Path) -> object:
     """The object at `module:attribute` (or `folder/file.py:attribute`), imported with `base_dir` on the path."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise LoadError(f"{path!r} names no object", hint="write module:attribute, for example server:agent_loop")
-    found: Any = load_module(module_name, base_dir)
+    found: object = load_module(module_name, base_dir)
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise _no_attribute(path, found, part)
@@ -186,7 +185,7 @@ def _is_machinery(filename: str) -> bool:
     return filename.startswith("<frozen") or filename == __file__ or f"importlib{'/'}" in filename
 
 
-def _no_attribute(path: str, owner: Any, name: str) -> LoadError:
+def _no_attribute(path: str, owner: object, name: str) -> LoadError:
     public = [n for n in dir(owner) if not n.startswith("_")]
     close = difflib.get_close_matches(name, public, n=1)
     module = path.partition(":")[0]

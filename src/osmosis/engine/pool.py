@@ -12,14 +12,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    function: Callable[[], Any]
+    function: Callable[[], object]
     loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
+    future: asyncio.Future[object]
     started: bool = False
     given_up: bool = False
 
@@ -33,11 +32,11 @@ class DaemonPool:
         self._threads = 0
         self._free = 0
         self._lock = threading.Lock()
-        self._done: deque[tuple[asyncio.Future[Any], Any, Exception | None]] = deque()
+        self._done: deque[tuple[asyncio.Future[object], object, Exception | None]] = deque()
         self._waking = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def run(self, function: Callable[[], Any], timeout_s: float | None = None) -> Any:
+    async def run(self, function: Callable[[], object], timeout_s: float | None = None) -> object:
         """The function's result, or what it raised; `asyncio.TimeoutError` when it ran longer and was given up."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # a later event loop: what the last one was told is nobody's now
@@ -108,7 +107,7 @@ class DaemonPool:
                 return  # the loop is closed: nobody waits any more
 
 
-def _call(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
+def _call(function: Callable[[], object]) -> tuple[object, Exception | None]:
     try:
         return function(), None
     except Exception as error:  # noqa: BLE001 - user code: whatever it raises belongs to its rollout

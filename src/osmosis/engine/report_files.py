@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
-from typing import Any
 
 from osmosis.metrics.alarms import alarms
 from osmosis.metrics.figures import Figure, figures, grouped
+from osmosis.records.base import JsonObject
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 
@@ -170,7 +170,7 @@ def _plots(journal: Journal, report: Report) -> Iterator[str]:
 
 def _rollouts(journal: Journal, plan: EvalPlan, report: Report) -> Iterator[str]:
     first = report.scores[0].name if report.scores else None
-    good: list[dict[str, Any]] = []
+    good: list[dict[str, object]] = []
     shown = 0
     for line in sorted_lines(journal):
         if _passed(line, first, plan.pass_threshold):
@@ -187,12 +187,12 @@ def _rollouts(journal: Journal, plan: EvalPlan, report: Report) -> Iterator[str]
         yield f'<p class="dim">{shown} of {report.completed} shown; all of them are in {where}</p>'
 
 
-def _passed(line: dict[str, Any], name: str | None, threshold: float) -> bool:
+def _passed(line: JsonObject, name: str | None, threshold: float) -> bool:
     value = ((line.get("scores") or {}).get(name) or {}).get("value")
     return value is not None and value >= threshold
 
 
-def _rollout(line: dict[str, Any], *, passed: bool) -> str:
+def _rollout(line: JsonObject, *, passed: bool) -> str:
     scores = line.get("scores") or {}
     said = ", ".join(
         f"{name} = {score['value']:g}" if score.get("value") is not None else f"{name}: no score"
@@ -215,7 +215,7 @@ def _rollout(line: dict[str, Any], *, passed: bool) -> str:
     return f"<details><summary>{head} {mark} {escape(said)}</summary>{''.join(body)}</details>"
 
 
-def message_text(message: dict[str, Any]) -> str:
+def message_text(message: JsonObject) -> str:
     """A message's content and tool calls as text."""
     content = message.get("content")
     if isinstance(content, list):

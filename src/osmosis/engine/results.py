@@ -10,13 +10,14 @@ import os
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import orjson
 
 from osmosis._version import __version__
 from osmosis.base.files import replacing
 from osmosis.errors import ValidationError
+from osmosis.records.base import JsonObject
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Interval, Report, ScoreReport
 from osmosis.records.rollout import RolloutStatus
@@ -36,7 +37,7 @@ def check_output(path: Path) -> None:
         raise ValidationError(f"-o {path} cannot be written", hint="choose another file")
 
 
-def write_results(path: Path, journal: Journal, plan: EvalPlan, report: Report, **more: Any) -> None:
+def write_results(path: Path, journal: Journal, plan: EvalPlan, report: Report, **more: object) -> None:
     """The document of this run; `more` are further top-level keys."""
     safe = journal.redactor.data  # the rows come from the journal, where nothing secret is
     with replacing(path, durable=True) as out:
@@ -50,7 +51,7 @@ def write_results(path: Path, journal: Journal, plan: EvalPlan, report: Report, 
         out.write(b"}\n")
 
 
-def config_part(journal: Journal, plan: EvalPlan) -> dict[str, Any]:
+def config_part(journal: Journal, plan: EvalPlan) -> dict[str, object]:
     return {
         "model": plan.model.name,
         "n_runs": plan.attempts,
@@ -71,7 +72,7 @@ def config_part(journal: Journal, plan: EvalPlan) -> dict[str, Any]:
     }
 
 
-def summary_part(report: Report) -> dict[str, Any]:
+def summary_part(report: Report) -> dict[str, object]:
     """The figures; `eval_fns` maps each score function to its own."""
     return {
         "total_rows": report.rows,
@@ -96,9 +97,9 @@ def summary_part(report: Report) -> dict[str, Any]:
     }
 
 
-def score_part(score: ScoreReport) -> dict[str, Any]:
+def score_part(score: ScoreReport) -> dict[str, object]:
     """One score function's figures, with `pass_at_<k>` and `pass_hat_<k>` as keys of their own."""
-    part: dict[str, Any] = {"mean": score.mean, "std": score.std, "min": score.min, "max": score.max}
+    part: dict[str, object] = {"mean": score.mean, "std": score.std, "min": score.min, "max": score.max}
     for point in score.pass_at_k:
         part[f"pass_at_{point.k}"] = point.value
     for point in score.pass_hat_k:
@@ -135,7 +136,7 @@ def _write_rows(out: IO[bytes], journal: Journal, plan: EvalPlan) -> None:
         out.write((b"" if first else b",") + _row(row, runs, plan))
 
 
-def _row(index: int, runs: list[dict[str, Any]], plan: EvalPlan) -> bytes:
+def _row(index: int, runs: list[JsonObject], plan: EvalPlan) -> bytes:
     """One row; its pass rates count as the summary's do: failures as no pass, skipped runs nowhere."""
     counted = [run["scores"] for run in runs if run["status"] != RolloutStatus.SKIPPED.value]
     names = [*plan.score_fns, *(name for scores in counted for name in scores)] if counted else []
@@ -146,11 +147,11 @@ def _row(index: int, runs: list[dict[str, Any]], plan: EvalPlan) -> bytes:
     return orjson.dumps({"row_index": index, "runs": runs, "pass_rate": rates})
 
 
-def run_part(line: dict[str, Any]) -> dict[str, Any]:
+def run_part(line: JsonObject) -> dict[str, object]:
     """One rollout; `error` only when there is one. A score that failed is null, never 0."""
     usage, scores, failure = line.get("usage") or {}, line.get("scores") or {}, line.get("failure")
     prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
-    run: dict[str, Any] = {
+    run: dict[str, object] = {
         "run_index": line["attempt"],
         "success": line["status"] == RolloutStatus.SUCCESS.value,
         "scores": {name: score.get("value") for name, score in scores.items()},
@@ -174,7 +175,7 @@ def run_part(line: dict[str, Any]) -> dict[str, Any]:
     return run
 
 
-def sorted_lines(journal: Journal) -> Iterator[dict[str, Any]]:
+def sorted_lines(journal: Journal) -> Iterator[JsonObject]:
     """The stored rollouts by row, then attempt; keeps positions in memory, not rollouts."""
     rows, attempts, offsets = array("q"), array("q"), array("q")
     if not journal.rollouts_path.exists():

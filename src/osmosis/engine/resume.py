@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -72,7 +72,7 @@ class ResumePlan:
         why = ", ".join(f"{name} changed" for name in self.changed)
         return ", ".join(parts) + (f" ({why})" if why else "")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "reuse": self.reuse,
             "regrade": len(self.regrade),
@@ -277,7 +277,7 @@ async def regrade(
     work.folder.rmdir()
 
 
-def _merged(journal: Journal, work: Journal, done: KeySet) -> Iterator[dict[str, Any]]:
+def _merged(journal: Journal, work: Journal, done: KeySet) -> Iterator[dict[str, object]]:
     for line in journal.lines():
         if key_of(line) not in done:
             yield line

@@ -39,7 +39,7 @@ _REQUEST = RolloutRequest(rollout_id="local", server_url=LOCAL_URL, messages=[],
 
 @asynccontextmanager
 async def in_process(
-    agent: Any, model: Model, plan: EvalPlan, *, endpoints: Endpoints | None = None
+    agent: object, model: Model, plan: EvalPlan, *, endpoints: Endpoints | None = None
 ) -> AsyncIterator[RolloutFn]:
     """The `RolloutFn` of an agent: an `Agent`, an agent loop, a workflow class or a `LocalBackend`.
 
@@ -137,7 +137,7 @@ def _request(plan: EvalPlan, model: Model, task: Task, opening: list[Message]) -
     return request
 
 
-def _refusal(result: Any) -> Failure | None:
+def _refusal(result: object) -> Failure | None:
     """Why a result that came back is none: the agent's own error, or something that is no result."""
     if not isinstance(result, RolloutResult):
         return Failure(

@@ -6,10 +6,12 @@ Waiting for a rate limit moves the rollout's deadline. Nothing is decided here a
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, Model
+from osmosis.records.base import JsonObject
 from osmosis.records.rollout import Message, ModelCall, Usage
 from osmosis.records.wire02 import RolloutMetrics
 from osmosis.sdk.agent_loop import CompletionsResult
@@ -21,7 +23,9 @@ from .task import Task
 class RolloutLLM:
     """The model as one rollout of an agent loop sees it; remembers the calls and the conversation."""
 
-    def __init__(self, model: Model, task: Task, deadline: Deadline, tools: list[dict[str, Any]] | None) -> None:
+    def __init__(
+        self, model: Model, task: Task, deadline: Deadline, tools: Sequence[Mapping[str, object]] | None
+    ) -> None:
         self._model = model
         self._task = task
         self._deadline = deadline
@@ -33,13 +37,13 @@ class RolloutLLM:
         self.finish_reason: str | None = None
         self._waits = Waits()
 
-    async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
+    async def chat_completions(self, messages: list[Message], **kwargs: object) -> CompletionsResult:
         """One call; `tools` replaces the rollout's own, everything else is a sampling parameter."""
         tools = kwargs.pop("tools", self._tools)
         done = await self.ask(messages, tools, kwargs)
         return CompletionsResult.of(done)
 
-    async def ask(self, messages: list[Message], tools: Any, params: dict[str, Any]) -> Completion:
+    async def ask(self, messages: list[Message], tools: object, params: dict[str, object]) -> Completion:
         task = self._task
         stage = task.stage
         task.enter("model call")
@@ -118,7 +122,7 @@ def sum_usage(calls: list[ModelCall]) -> Usage:
     return total
 
 
-def plain_tools(tools: Any) -> list[dict[str, Any]] | None:
+def plain_tools(tools: Any) -> list[JsonObject] | None:
     """Tools as a chat request carries them."""
     if not tools:
         return None

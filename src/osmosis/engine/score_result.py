@@ -18,7 +18,7 @@ from osmosis.sdk.classify import failure_of, traceback_tail
 from osmosis.sdk.judge import collect_judge_usage
 
 
-async def run_score(name: str, call: Callable[[], Any], timeout_s: float | None) -> Score:
+async def run_score(name: str, call: Callable[[], object], timeout_s: float | None) -> Score:
     """Awaits `call()` and turns whatever comes of it into a score."""
     started = time.perf_counter()
     with collect_judge_usage() as judged:
@@ -48,7 +48,7 @@ async def _run_score(name: str, call: Callable[[], Any], timeout_s: float | None
     return _score(name, started, value=value)
 
 
-def as_number(result: Any) -> tuple[float | None, str | None]:
+def as_number(result: object) -> tuple[float | None, str | None]:
     """The result as a finite number, or what is wrong with it."""
     if not isinstance(result, (int, float)):
         unwrap = getattr(result, "item", None)  # array scalars

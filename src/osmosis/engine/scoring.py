@@ -38,7 +38,12 @@ class FunctionScorer:
     """A score function in either form."""
 
     def __init__(
-        self, name: str, function: Callable[..., Any], *, pool: DaemonPool | None = None, timeout_s: float | None = None
+        self,
+        name: str,
+        function: Callable[..., object],
+        *,
+        pool: DaemonPool | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         self.name = name
         self.function = function
@@ -80,7 +85,7 @@ def load_scorers(
     timeout_s: float | None = None,
     pool: DaemonPool | None = None,
     environ: Mapping[str, str] | None = None,
-    functions: Mapping[str, Callable[..., Any]] | None = None,
+    functions: Mapping[str, Callable[..., object]] | None = None,
 ) -> list[Scorer]:
     """The score functions as given, `module:function` or `rubric:file.yaml#id`; `functions` are there already.
 
@@ -116,7 +121,7 @@ async def close_scorers(scorers: Sequence[Scorer]) -> None:
             await close()
 
 
-def _is_full(name: str, function: Callable[..., Any]) -> bool:
+def _is_full(name: str, function: Callable[..., object]) -> bool:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:

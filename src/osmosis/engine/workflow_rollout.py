@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from osmosis.errors import ModelError
 from osmosis.llm.chat_format import completion_body
 from osmosis.llm.model import Model
-from osmosis.records.base import utc_now
+from osmosis.records.base import JsonObject, utc_now
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Message, ModelCall, Phase, Rollout, Score, Usage
 from osmosis.records.wire import RolloutInit
@@ -93,7 +93,7 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
     deadline = Deadline(plan.timeouts.agent_s)
     llm = RolloutLLM(model, task, deadline, None)
 
-    async def transport(body: dict[str, Any]) -> dict[str, Any]:
+    async def transport(body: JsonObject) -> dict[str, object]:
         params = {k: v for k, v in body.items() if k not in ("model", "messages", "tools", "stream")}
         done = await llm.ask(body["messages"], body.get("tools"), params)
         return completion_body(done)
@@ -156,6 +156,6 @@ def _init(task: Task, plan: EvalPlan, over_http: _OverHttp) -> RolloutInit:
     )
 
 
-def _metadata(task: Task) -> dict[str, Any]:
+def _metadata(task: Task) -> dict[str, object]:
     own = task.row.metadata
     return own if own is not None else dict(task.row.data)

@@ -238,7 +238,7 @@ def _named(found: T) -> tuple[str, T | None]:
     return name, None if findable else found
 
 
-def _write(rows: Iterable[Mapping[str, Any] | Row], folder: Path) -> Path:
+def _write(rows: Iterable[Mapping[str, object] | Row], folder: Path) -> Path:
     """Rows in memory as a file in the run's folder, named by their content: a resume and a regrade read it again."""
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()

@@ -183,7 +183,7 @@ def parse_model(
     *,
     base_url: str | None = None,
     api_key_env: str | None = None,
-    params: Mapping[str, Any] | None = None,
+    params: Mapping[str, object] | None = None,
     option: str = "base_url",
 ) -> ModelSpec:
     """A model as typed; `name@http://host/v1` brings its own endpoint. `option` is what errors call the URL."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from osmosis.engine.journal import Journal
 from osmosis.errors import OsmosisError
@@ -17,6 +17,7 @@ from osmosis.metrics.compare import Comparison, compare
 from osmosis.metrics.figures import figures, grouped
 from osmosis.metrics.formats import interval, score
 from osmosis.metrics.summary import Summary
+from osmosis.records.base import JsonObject
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
@@ -154,7 +155,7 @@ def summary_of(journal: Journal, plan: EvalPlan) -> Report:
     return summary.report(rows=run.get("rows"), duration_ms=spent, stopped="it goes on, or was cut off")
 
 
-def _took(session: dict[str, Any], rollouts: Path) -> float:
+def _took(session: JsonObject, rollouts: Path) -> float:
     """Milliseconds of a session; one that was killed lasted at least until its last rollout."""
     if "ended_at" in session or not rollouts.exists():
         return float(session.get("duration_ms") or 0.0)

@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from osmosis.errors import ValidationError
+from osmosis.records.base import JsonObject
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class RubricRecord:
     index: int
     """One-based position among the records of the file."""
     line: int
-    payload: dict[str, Any]
+    payload: dict[str, object]
     """The record as read."""
     solution: str
     rubric_id: str | None = None
     original_input: str | None = None
     ground_truth: str | None = None
-    metadata: dict[str, Any] | None = None
-    extra_info: dict[str, Any] | None = None
+    metadata: dict[str, object] | None = None
+    extra_info: dict[str, object] | None = None
     score_min: float | None = None
     score_max: float | None = None
 
@@ -44,9 +44,9 @@ class RubricRecord:
         found = self.payload.get("id")
         return found if isinstance(found, str) and found else self.conversation_id
 
-    def judge_metadata(self) -> dict[str, Any] | None:
+    def judge_metadata(self) -> dict[str, object] | None:
         """What the judge is told about the record: `extra_info["metadata"]` and the record's own."""
-        told: dict[str, Any] = {}
+        told: dict[str, object] = {}
         inner = (self.extra_info or {}).get("metadata")
         if isinstance(inner, dict):
             told.update(inner)
@@ -65,7 +65,7 @@ def load_rubric_records(path: Path, rubric_id: str | None = None) -> list[Rubric
 
     `ValidationError` names each bad record with its line; a bad record of another rubric is left alone.
     """
-    issues: list[dict[str, Any]] = []
+    issues: list[dict[str, object]] = []
     records: list[RubricRecord] = []
     total = 0
     for line, payload in read_json_lines(path):
@@ -86,7 +86,7 @@ def load_rubric_records(path: Path, rubric_id: str | None = None) -> list[Rubric
     return records
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
     """(line, object) of every line that is not blank."""
     for line, text in enumerate(read_text(path).splitlines(), start=1):
         if not text.strip():
@@ -100,7 +100,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield line, payload
 
 
-def solution_of(payload: dict[str, Any]) -> str | None:
+def solution_of(payload: JsonObject) -> str | None:
     """`solution_str`, else the last assistant message of `messages`."""
     solution = payload.get("solution_str")
     if solution is None and isinstance(payload.get("messages"), list):
@@ -110,7 +110,7 @@ def solution_of(payload: dict[str, Any]) -> str | None:
     return solution if isinstance(solution, str) and solution.strip() else None
 
 
-def _record_problems(payload: dict[str, Any]) -> list[tuple[str, str]]:
+def _record_problems(payload: dict[str, object]) -> list[tuple[str, str]]:
     problems = []
     label = next((payload[k] for k in ("conversation_id", "id", "rubric_id") if payload.get(k)), "<record>")
     if solution_of(payload) is None:
@@ -121,12 +121,12 @@ def _record_problems(payload: dict[str, Any]) -> list[tuple[str, str]]:
     return problems
 
 
-def _record(payload: dict[str, Any], index: int, line: int) -> RubricRecord:
+def _record(payload: JsonObject, index: int, line: int) -> RubricRecord:
     def text(key: str) -> str | None:
         found = payload.get(key)
         return found if isinstance(found, str) and found.strip() else None
 
-    def mapping(key: str) -> dict[str, Any] | None:
+    def mapping(key: str) -> dict[str, object] | None:
         found = payload.get(key)
         return found if isinstance(found, dict) else None
 
@@ -158,10 +158,10 @@ def read_text(path: Path) -> str:
         raise ValidationError(f"cannot read {path}: {exc.strerror or exc}") from exc
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def digest_of(data: Any) -> str:
+def digest_of(data: object) -> str:
     text = json.dumps(data, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from osmosis.errors import ValidationError
+from osmosis.records.base import JsonObject
 from osmosis.sdk.judge_model import ModelInfo
 
 from .conversations import digest_of, is_number, read_text
@@ -35,7 +36,7 @@ class RubricConfig:
 
     id: str
     rubric: str
-    model_info: dict[str, Any]
+    model_info: dict[str, object]
     score_min: float | None = None
     score_max: float | None = None
     system_prompt: str | None = None
@@ -47,7 +48,7 @@ class RubricConfig:
     """`path:label`."""
     line: int = 0
 
-    def judge_info(self) -> dict[str, Any]:
+    def judge_info(self) -> dict[str, object]:
         """`model_info` with the config's own prompt before the judge's."""
         prompts = [p for p in (self.system_prompt, self.model_info.get("system_prompt")) if p]
         info = dict(self.model_info)
@@ -67,7 +68,7 @@ class ParsedItem:
     """One entry as it stands, valid or not."""
 
     label: str
-    payload: dict[str, Any]
+    payload: dict[str, object]
     line: int
     problems: tuple[str, ...] = ()
 
@@ -133,7 +134,7 @@ def load_rubric_configs(path: Path) -> list[ParsedItem]:
 @dataclass(frozen=True)
 class _Entry:
     label: str
-    value: dict[str, Any]
+    value: dict[str, object]
     line: int
     lines: dict[str, int]
 
@@ -144,7 +145,7 @@ class _Reading:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.version: int | None = None
-        self.issues: list[dict[str, Any]] = []
+        self.issues: list[JsonObject] = []
         self.warnings: list[str] = []
         self._seen: dict[str, int] = {}
         self._versions: set[int | None] = set()
@@ -170,7 +171,7 @@ class _Reading:
         first = self.issues[0]
         raise ValidationError(f"{first['where']}: {first['message']}", issues=self.issues)
 
-    def entries(self) -> Iterator[tuple[_Entry, dict[str, Any]]]:
+    def entries(self) -> Iterator[tuple[_Entry, dict[str, object]]]:
         for position, node in enumerate(self._nodes):
             if node is None:
                 continue
@@ -179,7 +180,7 @@ class _Reading:
                 label = entry.label or f"document[{position}]"
                 yield _Entry(label, entry.value, entry.line, entry.lines), defaults
 
-    def _defaults(self, node: yaml.MappingNode) -> dict[str, Any]:
+    def _defaults(self, node: yaml.MappingNode) -> dict[str, object]:
         value, lines = _plain(node), _lines(node)
         if isinstance(value.get("rubric"), str):
             return {}
@@ -215,7 +216,7 @@ class _Reading:
             for position, child in enumerate(node.value):
                 yield from self._walk(child, f"{label}[{position}]")
 
-    def config(self, entry: _Entry, defaults: dict[str, Any]) -> RubricConfig | None:
+    def config(self, entry: _Entry, defaults: JsonObject) -> RubricConfig | None:
         """The checked config, or None with issues."""
         before = len(self.issues)
         value = {**defaults, **{key: one for key, one in entry.value.items() if one is not None}}
@@ -258,7 +259,7 @@ class _Reading:
             **texts,
         )
 
-    def _model_info(self, info: dict[str, Any], problem: _Problems) -> None:
+    def _model_info(self, info: JsonObject, problem: _Problems) -> None:
         for key in ("provider", "model"):
             if not isinstance(info.get(key), str) or not info[key].strip():
                 problem(f"model_info.{key}", "must be a non-empty string")
@@ -267,7 +268,7 @@ class _Reading:
             meant = f"; did you mean {near[0]}?" if near else ""
             self.warnings.append(f"{self.path}:{problem.line('model_info')}: model_info.{key} is not used{meant}")
 
-    def _bound(self, value: dict[str, Any], info: Any, key: str, problem: _Problems) -> float | None:
+    def _bound(self, value: JsonObject, info: object, key: str, problem: _Problems) -> float | None:
         found = value.get(key)
         if found is None and isinstance(info, dict):
             found = info.get(key)
@@ -317,5 +318,5 @@ def _lines(node: yaml.MappingNode) -> dict[str, int]:
     return {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
 
 
-def _said(value: dict[str, Any], key: str) -> bool:
+def _said(value: JsonObject, key: str) -> bool:
     return isinstance(value.get(key), str) and bool(value[key].strip())

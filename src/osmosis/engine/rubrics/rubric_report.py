@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from osmosis.base.files import write_text
 from osmosis.errors import ValidationError
-from osmosis.records.base import utc_now
+from osmosis.records.base import JsonObject, utc_now
 from osmosis.records.rollout import Usage
 
 from .conversations import RubricRecord
@@ -23,7 +22,7 @@ from .rubric_run import RubricJob, RubricRun
 STATISTICS = ("average", "variance", "stdev", "min", "max")
 
 
-def summarise(runs: Iterable[RubricRun]) -> dict[str, Any]:
+def summarise(runs: Iterable[RubricRun]) -> dict[str, object]:
     """Population statistics over the scored runs; all 0.0 when there is none."""
     runs = list(runs)
     scores = [run.score for run in runs if run.score is not None]
@@ -55,13 +54,13 @@ def usage_of(runs: Iterable[RubricRun]) -> Usage:
 
 def build_report(
     job: RubricJob, runs: list[RubricRun], *, config_path: Path, data_path: Path, baseline: Baseline | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The report as JSON-safe data, `overall_statistics` before the records."""
     overall = summarise(runs)
     by_record: dict[int, list[RubricRun]] = {}
     for run in runs:
         by_record.setdefault(run.record_index, []).append(run)
-    report: dict[str, Any] = {
+    report: dict[str, object] = {
         "generated_at": utc_now().isoformat(),
         "rubric_id": job.config.id,
         "rubric_source": job.config.source_label,
@@ -79,7 +78,7 @@ def build_report(
     return report
 
 
-def _record_block(record: RubricRecord, runs: list[RubricRun]) -> dict[str, Any]:
+def _record_block(record: RubricRecord, runs: list[RubricRun]) -> dict[str, object]:
     hidden = ("record_index",)
     return {
         "id": record.id,
@@ -117,7 +116,7 @@ class Baseline:
             raise ValidationError(f"the baseline {path} has no figures: it needs overall_statistics")
         return cls(path, figures)
 
-    def compare(self, current: dict[str, Any]) -> dict[str, Any]:
+    def compare(self, current: JsonObject) -> dict[str, object]:
         """The baseline's figures and how far the current ones are from them."""
         deltas = {key: current[key] - value for key, value in self.figures.items()}
         return {
@@ -127,7 +126,7 @@ class Baseline:
         }
 
 
-def write_json(path: Path, data: dict[str, Any]) -> None:
+def write_json(path: Path, data: Mapping[str, object]) -> None:
     """Writes a report so that no reader ever sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(data, ensure_ascii=False, indent=2, default=str)

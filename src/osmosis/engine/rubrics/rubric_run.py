@@ -58,8 +58,8 @@ class RubricRun:
     explanation: str | None = None
     preview: str | None = None
     error: str | None = None
-    raw: Any = None
-    usage: dict[str, Any] = field(default_factory=dict)
+    raw: object = None
+    usage: dict[str, object] = field(default_factory=dict)
 
     @property
     def scored(self) -> bool:
@@ -78,7 +78,7 @@ class RubricJob:
     number: int = 1
     """Runs per record."""
     concurrency: int = 8
-    function: Callable[..., Any] | None = None
+    function: Callable[..., object] | None = None
     """A custom rubric function in place of the judge."""
     timeout: float | None = None
     """Seconds for one call of the judge."""
@@ -284,7 +284,7 @@ def _run_of(rollout: Rollout, record: RubricRecord) -> RubricRun:
     )
 
 
-def _code_digest(function: Callable[..., Any]) -> str:
+def _code_digest(function: Callable[..., object]) -> str:
     try:
         return digest_of(inspect.getsource(inspect.unwrap(function)))
     except (OSError, TypeError):
@@ -310,10 +310,10 @@ def bounds_of(config: RubricConfig, record: RubricRecord) -> tuple[float | None,
     return low, high
 
 
-def _as_function(config: RubricConfig, record: RubricRecord) -> dict[str, Any]:
+def _as_function(config: RubricConfig, record: RubricRecord) -> dict[str, object]:
     info = config.judge_info()
     low, high = bounds_of(config, record)
-    extra: dict[str, Any] = {
+    extra: dict[str, object] = {
         **(record.extra_info or {}),
         "provider": info.get("provider"),
         "model": info.get("model"),
@@ -338,7 +338,7 @@ def _as_function(config: RubricConfig, record: RubricRecord) -> dict[str, Any]:
     }
 
 
-def _as_judge(config: RubricConfig, record: RubricRecord) -> dict[str, Any]:
+def _as_judge(config: RubricConfig, record: RubricRecord) -> dict[str, object]:
     low, high = bounds_of(config, record)
     return {
         "rubric": config.rubric,
@@ -353,7 +353,7 @@ def _as_judge(config: RubricConfig, record: RubricRecord) -> dict[str, Any]:
     }
 
 
-def _read(result: Any) -> tuple[float, str | None, Any]:
+def _read(result: object) -> tuple[float, str | None, object]:
     explanation, raw = None, None
     if isinstance(result, dict):
         explanation, raw, result = result.get("explanation"), result.get("raw"), result.get("score")
