@@ -10,14 +10,15 @@ import os
 import socket
 import time
 import webbrowser
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 from ..client import PlatformClient
 from ..client.credentials import CredentialStore, Login
 from ..client.settings import platform_url
 from ..errors import AuthRequired, OsmosisError
+from ..records.base import JsonObject
 from ..records.contract.accounts import DeviceOffer, IssuedLogin
 from ..serve.server.console import console
 
@@ -48,18 +49,18 @@ class WorkspaceCredentials:
     """One login."""
 
     access_token: str = field(repr=False)
-    user: dict[str, Any]
+    user: JsonObject
     """`id`, `email`, `name`."""
     expires_at: datetime
     """Aware."""
-    organization: dict[str, Any] = field(default_factory=dict)
+    organization: JsonObject = field(default_factory=dict)
     """`id`, `name`, `role` of the workspace."""
     created_at: datetime | None = None
     token_id: str | None = None
     token_type: str = "Bearer"
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> WorkspaceCredentials:
+    def from_dict(cls, data: JsonObject) -> WorkspaceCredentials:
         """From the stored shape; `ValueError` for an expiry without time zone."""
         created = data.get("created_at")
         return cls(
@@ -72,7 +73,7 @@ class WorkspaceCredentials:
             token_type=data.get("token_type", "Bearer"),
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The stored shape, token included."""
         data = {
             "access_token": self.access_token,
@@ -94,8 +95,8 @@ class WorkspaceCredentials:
 
 @dataclass
 class LoginResult:
-    user: dict[str, Any]
-    organization: dict[str, Any]
+    user: JsonObject
+    organization: JsonObject
     expires_at: datetime
     revoked_previous_tokens: int = 0
 
@@ -157,11 +158,11 @@ def get_all_workspaces() -> list[tuple[str, WorkspaceCredentials, bool]]:
 def platform_request(
     endpoint: str,
     method: str = "GET",
-    data: dict[str, Any] | None = None,
+    data: Mapping[str, object] | None = None,
     headers: dict[str, str] | None = None,
     timeout: float = 30.0,
     credentials: WorkspaceCredentials | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """One call of the platform's API; `endpoint` such as `/api/cli/verify`.
 
     `AuthenticationExpiredError` without a login it accepts, `PlatformAPIError` for anything else it refuses.
@@ -182,7 +183,7 @@ def platform_request(
     if reply.status_code >= 400:
         raise PlatformAPIError(f"{endpoint} answered {reply.status_code}: {reply.text[:500]}", reply.status_code)
     try:
-        body: dict[str, Any] = reply.json() if reply.content else {}
+        body: JsonObject = reply.json() if reply.content else {}
     except ValueError as exc:
         raise PlatformAPIError(f"{endpoint} did not answer with JSON", reply.status_code) from exc
     return body
@@ -202,7 +203,7 @@ def _credentials(found: Login) -> WorkspaceCredentials:
     )
 
 
-def _aware(value: Any) -> datetime:
+def _aware(value: object) -> datetime:
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).replace("Z", "+00:00"))
     if moment.tzinfo is None:
         raise ValueError(f"{value!r} has no time zone")

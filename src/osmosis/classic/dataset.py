@@ -6,13 +6,14 @@ Reads through `osmosis.datasets`, so every format and every message is the same 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from ..datasets.reader import count_rows
 from ..datasets.scan import read_rows
 from ..errors import DatasetError
+from ..records.base import JsonObject
 from ..records.dataset import FORMATS
 from ..records.plan import Selection
 from ..records.wire02 import RolloutRequest
@@ -48,11 +49,11 @@ class DatasetReader:
     def __len__(self) -> int:
         return count_rows(self.path)
 
-    def read(self, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
+    def read(self, limit: int | None = None, offset: int = 0) -> list[JsonObject]:
         """The rows as dicts, at most `limit` of them after `offset`."""
         return list(self.iter_rows(limit=limit, offset=offset))
 
-    def iter_rows(self, limit: int | None = None, offset: int = 0) -> Iterator[dict[str, Any]]:
+    def iter_rows(self, limit: int | None = None, offset: int = 0) -> Iterator[JsonObject]:
         """The same, one at a time."""
         try:
             for row in read_rows(self.path, Selection(limit=limit, offset=offset)):
@@ -60,7 +61,7 @@ class DatasetReader:
         except DatasetError as exc:
             raise DatasetParseError(exc.message, hint=exc.hint) from exc
 
-    def _checked(self, index: int, data: dict[str, Any]) -> dict[str, Any]:
+    def _checked(self, index: int, data: JsonObject) -> JsonObject:
         row = {name.lower() if name.lower() in REQUIRED_COLUMNS else name: value for name, value in data.items()}
         missing = [name for name in self.required if name not in row]
         if missing:
@@ -72,14 +73,14 @@ class DatasetReader:
 
 
 def dataset_row_to_request(
-    row: dict[str, Any],
+    row: Mapping[str, object],
     row_index: int,
     max_turns: int = 10,
     max_tokens_total: int = 4096,
-    completion_params: dict[str, Any] | None = None,
+    completion_params: Mapping[str, object] | None = None,
     rollout_id_prefix: str = "local",
     rollout_id: str | None = None,
-    metadata_overrides: dict[str, Any] | None = None,
+    metadata_overrides: Mapping[str, object] | None = None,
 ) -> RolloutRequest:
     """The request a trainer would send for this row: system and user message, every other column as metadata."""
     messages = [

@@ -17,6 +17,7 @@ from ..engine.loader import load_object
 from ..engine.scoring import FunctionScorer, Scorer
 from ..engine.task import Task
 from ..errors import LoadError
+from ..records.base import JsonObject
 from ..records.dataset import Row
 from ..records.report import ScoreReport
 from ..records.rollout import Rollout, RolloutStatus
@@ -40,7 +41,7 @@ __all__ = [
 class EvalFnWrapper:
     """An eval function in either form; `EvalFnError` when it has another."""
 
-    def __init__(self, fn: Callable[..., Any], name: str) -> None:
+    def __init__(self, fn: Callable[..., object], name: str) -> None:
         self.fn = fn
         self.name = name
         try:
@@ -49,7 +50,7 @@ class EvalFnWrapper:
             raise EvalFnError(exc.message, hint=exc.hint) from exc
         self.mode = "full" if self.scorer.full else "simple"
 
-    async def __call__(self, messages: list[dict[str, Any]], row: dict[str, Any]) -> float:
+    async def __call__(self, messages: list[JsonObject], row: JsonObject) -> float:
         """The score of a conversation; `EvalFnError` when the function raised or gave no finite number."""
         rollout = Rollout.model_construct(
             rollout_id="eval", row_index=0, attempt=0, status=RolloutStatus.SUCCESS, messages=messages, scores={}
@@ -136,7 +137,7 @@ class EvalRunner:
         eval_fns: Sequence[EvalFnWrapper],
         debug: bool = False,
         debug_dir: str | os.PathLike[str] | None = None,
-        llm_client_factory: Callable[[], Any] | None = None,
+        llm_client_factory: Callable[[], object] | None = None,
     ) -> None:
         self.agent_loop = agent_loop
         self.llm_client = llm_client
@@ -146,11 +147,11 @@ class EvalRunner:
 
     async def run_single(
         self,
-        row: dict[str, Any],
+        row: JsonObject,
         row_index: int,
         run_index: int,
         max_turns: int = 10,
-        completion_params: dict[str, Any] | None = None,
+        completion_params: JsonObject | None = None,
         runner: LocalRolloutRunner | None = None,
     ) -> EvalRunResult:
         """One run, scored."""
@@ -165,10 +166,10 @@ class EvalRunner:
 
     async def run_eval(
         self,
-        rows: Sequence[dict[str, Any]],
+        rows: Sequence[JsonObject],
         n_runs: int = 1,
         max_turns: int = 10,
-        completion_params: dict[str, Any] | None = None,
+        completion_params: JsonObject | None = None,
         pass_threshold: float = 1.0,
         on_progress: OnRun | None = None,
         start_index: int = 0,
@@ -220,7 +221,7 @@ class EvalRunner:
         self,
         runner: LocalRolloutRunner,
         max_turns: int,
-        completion_params: dict[str, Any] | None,
+        completion_params: JsonObject | None,
         run_index: int | None = None,
     ) -> RunOne:
         async def one(task: Task) -> LocalRunResult:

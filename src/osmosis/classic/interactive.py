@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..records.base import JsonObject
 from ..records.rollout import Message
 from ..records.wire02 import RolloutMetrics
 from ..sdk.agent_loop import CompletionsResult, RolloutAgentLoop
@@ -28,7 +29,7 @@ class InteractiveStep:
     step_type: str
     """`llm_response`."""
     message: Message
-    tool_calls: list[dict[str, Any]]
+    tool_calls: list[JsonObject]
     finish_reason: str
 
 
@@ -62,7 +63,7 @@ class InteractiveLLMClient:
         metrics: RolloutMetrics = self._client.get_metrics()
         return metrics
 
-    async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
+    async def chat_completions(self, messages: list[Message], **kwargs: object) -> CompletionsResult:
         """The wrapped client's answer; `InterruptedError` when `on_step` says to leave."""
         answer: CompletionsResult = await self._client.chat_completions(messages, **kwargs)
         self._turn += 1
@@ -83,7 +84,7 @@ class InteractiveRunner:
     def __init__(
         self,
         agent_loop: RolloutAgentLoop,
-        llm_client: Any,
+        llm_client: object,
         debug: bool = False,
         *,
         ask: Callable[[str], str] = input,
@@ -98,7 +99,11 @@ class InteractiveRunner:
         self._left = False
 
     async def run_single_interactive(
-        self, row: dict[str, Any], row_index: int, max_turns: int = 10, completion_params: dict[str, Any] | None = None
+        self,
+        row: JsonObject,
+        row_index: int,
+        max_turns: int = 10,
+        completion_params: JsonObject | None = None,
     ) -> LocalRunResult:
         """One row, step by step."""
         self._going, self._left, self._messages = False, False, []
@@ -111,9 +116,9 @@ class InteractiveRunner:
 
     async def run_interactive_session(
         self,
-        rows: list[dict[str, Any]],
+        rows: list[JsonObject],
         max_turns: int = 10,
-        completion_params: dict[str, Any] | None = None,
+        completion_params: JsonObject | None = None,
         initial_row: int | None = None,
         row_offset: int = 0,
     ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import ModelError
 from ..llm import ChatRequest, Model, open_model
+from ..records.base import JsonObject
 from ..records.plan import ModelSpec
 from ..records.rollout import Message
 from ..records.wire02 import RolloutMetrics
@@ -41,7 +42,7 @@ class ExternalLLMClient:
             self._open = lambda: ready
         self.model = self.spec.name
         """The full name, provider included."""
-        self._tools: list[dict[str, Any]] | None = None
+        self._tools: list[JsonObject] | None = None
         self._metrics = RolloutMetrics()
 
     async def __aenter__(self) -> ExternalLLMClient:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ..engine.rubrics.conversations import RubricRecord
 from ..engine.rubrics.rubric_files import RubricConfig
 from ..engine.rubrics.rubric_run import ask_function
+from ..records.base import JsonObject
 from ..sdk.evaluate_rubric import background, evaluate_rubric
 
 
@@ -18,10 +18,10 @@ class RubricEvaluator:
     as `(solution_str, ground_truth, extra_info)`.
     """
 
-    def __init__(self, evaluate_fn: Callable[..., Any] = evaluate_rubric) -> None:
+    def __init__(self, evaluate_fn: Callable[..., object] = evaluate_rubric) -> None:
         self._function = evaluate_fn
 
-    def run(self, config: RubricConfig, record: RubricRecord) -> dict[str, Any]:
+    def run(self, config: RubricConfig, record: RubricRecord) -> JsonObject:
         """`score`, `explanation` and `raw`; raises what the function raises."""
         score, explanation, raw = background.run(ask_function(config, record, self._function))
         return {"score": score, "explanation": explanation, "raw": raw}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from ..engine.evaluate import evaluate
 from ..engine.observer import Silent
 from ..engine.scoring import Scorer
 from ..engine.task import Task
+from ..records.base import JsonObject
 from ..records.dataset import Row
 from ..records.plan import EvalPlan, ModelSpec, Timeouts
 from ..records.report import Report
@@ -105,7 +106,7 @@ class LocalRolloutRunner:
         debug: bool = False,
         debug_dir: str | os.PathLike[str] | None = None,
         rollout_id_prefix: str | None = None,
-        request_metadata: dict[str, Any] | None = None,
+        request_metadata: Mapping[str, object] | None = None,
     ) -> None:
         self.agent_loop = agent_loop
         self.llm_client = llm_client
@@ -115,12 +116,12 @@ class LocalRolloutRunner:
 
     async def run_single(
         self,
-        row: dict[str, Any],
+        row: Mapping[str, object],
         row_index: int,
         max_turns: int = 10,
-        completion_params: dict[str, Any] | None = None,
+        completion_params: Mapping[str, object] | None = None,
         rollout_id: str | None = None,
-        request_metadata: dict[str, Any] | None = None,
+        request_metadata: Mapping[str, object] | None = None,
     ) -> LocalRunResult:
         """One row; never raises for the loop's own failure."""
         started = time.monotonic()
@@ -159,9 +160,9 @@ class LocalRolloutRunner:
 
     async def run_batch(
         self,
-        rows: list[dict[str, Any]],
+        rows: list[JsonObject],
         max_turns: int = 10,
-        completion_params: dict[str, Any] | None = None,
+        completion_params: Mapping[str, object] | None = None,
         on_progress: OnProgress | None = None,
         start_index: int = 0,
     ) -> LocalBatchResult:
@@ -197,7 +198,7 @@ RunOne = Callable[[Task], Awaitable[LocalRunResult]]
 
 
 async def run_rows(
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[Mapping[str, object]],
     lanes: Sequence[RunOne],
     on_rollout: Callable[[Rollout], None],
     *,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ..base import paths
 from ..base.net import is_loopback
@@ -61,21 +61,27 @@ def normalise(value: str) -> str:
             loopback = is_loopback("http://" + text)
             text = ("http://" if loopback else "https://") + text
         parts = urlsplit(text)
-        host, port = parts.hostname, parts.port
+        host, port = parts.hostname or "", parts.port
     except ValueError as error:
         raise _bad(value, str(error)) from error
-    if parts.scheme not in _DEFAULT_PORTS:
-        raise _bad(value, f"{parts.scheme}:// is not http:// or https://")
     if not host or any(c.isspace() or ord(c) < 32 for c in text):
-        raise _bad(value, "there is no host in it")
-    if parts.username or parts.password:
-        raise _bad(parts.hostname or "", "credentials do not belong in it")
-    if parts.query or parts.fragment:
-        raise _bad(value, "a query or fragment does not belong in it")
+        host = ""
+    _check(value, parts, host)
     shown = f"[{host}]" if ":" in host else host
     if port is not None and port != _DEFAULT_PORTS[parts.scheme]:
         shown += f":{port}"
     return f"{parts.scheme}://{shown}{parts.path.rstrip('/')}"
+
+
+def _check(value: str, parts: SplitResult, host: str) -> None:
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise _bad(value, f"{parts.scheme}:// is not http:// or https://")
+    if not host:
+        raise _bad(value, "there is no host in it")
+    if parts.username or parts.password:
+        raise _bad(host, "credentials do not belong in it")
+    if parts.query or parts.fragment:
+        raise _bad(value, "a query or fragment does not belong in it")
 
 
 def _bad(value: str, why: str) -> ValidationError:

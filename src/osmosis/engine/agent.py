@@ -20,7 +20,7 @@ from .loader import load_module, load_object, source_files, source_hash, source_
 
 if TYPE_CHECKING:
     from osmosis.sdk.backend import LocalBackend
-    from osmosis.sdk.grader import Grader
+    from osmosis.sdk.grader import GraderClass
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Agent:
         return "workflow and grader" if self.graded else "workflow"
 
 
-def load_agent(path: str, base_dir: Path, *, grader: str | type[Grader[Any]] | None = None) -> Agent:
+def load_agent(path: str, base_dir: Path, *, grader: str | GraderClass | None = None) -> Agent:
     """The agent at `module:attribute`; a bare module or file is searched for the one agent it defines."""
     if ":" in path:
         found = load_object(path, base_dir)
@@ -62,7 +62,7 @@ def load_agent(path: str, base_dir: Path, *, grader: str | type[Grader[Any]] | N
     return agent
 
 
-def agent_of(found: object, name: str, base_dir: Path, *, grader: str | type[Grader[Any]] | None = None) -> Agent:
+def agent_of(found: object, name: str, base_dir: Path, *, grader: str | GraderClass | None = None) -> Agent:
     """The agent that an object is, as `load_agent` would have found it; `name` is what errors call it."""
     owner = found if inspect.isclass(found) else type(found)
     agent = _agent(name, found, sys.modules.get(owner.__module__), _grader_class(grader, base_dir))
@@ -77,7 +77,7 @@ def as_agent(found: object) -> Agent:
     return _agent(type(found).__name__, found, sys.modules.get(type(found).__module__), None)
 
 
-def _agent(path: str, found: object, module: ModuleType | None, grader: type[Grader[Any]] | None) -> Agent:
+def _agent(path: str, found: object, module: ModuleType | None, grader: GraderClass | None) -> Agent:
     if inspect.isclass(found) and issubclass(found, RolloutAgentLoop):
         found = _instance(path, found)
     if isinstance(found, RolloutAgentLoop):
@@ -110,7 +110,7 @@ def _agent(path: str, found: object, module: ModuleType | None, grader: type[Gra
     )
 
 
-def _refuse_grader(path: str, grader: type[Grader[Any]] | None, what: str) -> None:
+def _refuse_grader(path: str, grader: GraderClass | None, what: str) -> None:
     if grader is not None:
         raise LoadError(f"{path} is {what}: {grader.__name__} would not be used", hint="leave out --grader")
 
@@ -125,7 +125,7 @@ def _instance(path: str, cls: type[RolloutAgentLoop]) -> RolloutAgentLoop:
         ) from error
 
 
-def _grader_class(grader: str | type[Grader[Any]] | None, base_dir: Path) -> type[Grader[Any]] | None:
+def _grader_class(grader: str | GraderClass | None, base_dir: Path) -> GraderClass | None:
     if not grader:
         return None
     if isinstance(grader, str):
@@ -133,7 +133,7 @@ def _grader_class(grader: str | type[Grader[Any]] | None, base_dir: Path) -> typ
     return _grader(grader, grader.__qualname__)
 
 
-def _grader(found: object, path: str | None) -> type[Grader[Any]]:
+def _grader(found: object, path: str | None) -> GraderClass:
     from osmosis.sdk.grader import Grader
 
     if not (inspect.isclass(found) and issubclass(found, Grader)):
@@ -156,7 +156,7 @@ def _own(module: ModuleType, base: type) -> list[Any]:
     ]
 
 
-def _only_grader(path: str, module: ModuleType | None) -> type[Grader[Any]] | None:
+def _only_grader(path: str, module: ModuleType | None) -> GraderClass | None:
     from osmosis.sdk.grader import Grader
 
     graders = _own(module, Grader) if module else []

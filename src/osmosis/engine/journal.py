@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import orjson
 from pydantic import ValidationError as PydanticError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .outcome import Outcome
 
 SCHEMA = 1
+Parsed = TypeVar("Parsed")
 
 
 class KeySet:
@@ -75,7 +76,7 @@ class KeySet:
         return True
 
 
-def key_of(line: Mapping[str, Any]) -> Key:
+def key_of(line: JsonObject) -> Key:
     """Of a stored rollout as `Journal.lines` gives it."""
     return (line.get("step", 0), line["row_key"], line["attempt"])
 
@@ -190,7 +191,7 @@ class Journal:
             if seen.add((outcome.step, row_key, outcome.attempt)):
                 yield outcome
 
-    def _read(self, parse: Callable[[bytes], object]) -> Iterator[tuple[Any, int]]:
+    def _read(self, parse: Callable[[bytes], Parsed]) -> Iterator[tuple[Parsed, int]]:
         """What `parse` makes of each whole line, and where it begins; the others are counted as damaged."""
         if not self.rollouts_path.exists():
             return

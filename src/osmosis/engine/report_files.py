@@ -11,7 +11,7 @@ from osmosis.metrics.alarms import alarms
 from osmosis.metrics.figures import Figure, figures, grouped
 from osmosis.records.base import JsonObject
 from osmosis.records.plan import EvalPlan
-from osmosis.records.report import Report
+from osmosis.records.report import Interval, Report
 
 from .journal import Journal
 from .plots import bars, curves, histogram
@@ -140,19 +140,24 @@ def html(journal: Journal, plan: EvalPlan, report: Report) -> str:
 
 
 def _plots(journal: Journal, report: Report) -> Iterator[str]:
-    rates = [
-        (s.name, s.pass_rate, (i.low, i.high) if (i := s.pass_rate_interval) else None)
-        for s in report.scores
-        if s.pass_rate is not None
-    ]
+    rates = [(s.name, s.pass_rate, _bounds(s.pass_rate_interval)) for s in report.scores if s.pass_rate is not None]
     yield bars(rates, "pass rate with 95 % interval")
     for score in report.scores:
         lines = [
-            (name, [(float(p.k), p.value, (p.interval.low, p.interval.high) if p.interval else None) for p in points])
+            (name, [(float(p.k), p.value, _bounds(p.interval)) for p in points])
             for name, points in (("pass@k", score.pass_at_k), ("pass^k", score.pass_hat_k))
             if points
         ]
         yield curves(lines, f"{score.name}: over attempts", "k")
+    yield from _histograms(journal, report)
+
+
+def _bounds(interval: Interval | None) -> tuple[float, float] | None:
+    return None if interval is None else (interval.low, interval.high)
+
+
+def _histograms(journal: Journal, report: Report) -> Iterator[str]:
+    """Of scores, durations and tokens: the figures for which every rollout is read."""
     values: dict[str, list[float]] = {score.name: [] for score in report.scores}
     durations, tokens = [], []
     for line in journal.lines():

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from osmosis.llm.model import Model
 from osmosis.records.base import utc_now
@@ -69,7 +69,7 @@ async def _run_loop(loop: RolloutAgentLoop, model: Model, plan: EvalPlan, task: 
     context: RolloutContext | None = None
     failure: Failure | None = None
 
-    async def drive() -> Any:
+    async def drive() -> RolloutResult:
         nonlocal context
         request = _request(plan, model, task, opening)
         tools = loop.get_tools(request)

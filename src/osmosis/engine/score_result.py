@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
 
 from osmosis.errors import OsmosisError
 from osmosis.records.rollout import Category, Failure, Message, Phase, Score
@@ -18,7 +17,7 @@ from osmosis.sdk.classify import failure_of, traceback_tail
 from osmosis.sdk.judge import collect_judge_usage
 
 
-async def run_score(name: str, call: Callable[[], object], timeout_s: float | None) -> Score:
+async def run_score(name: str, call: Callable[[], Awaitable[object]], timeout_s: float | None) -> Score:
     """Awaits `call()` and turns whatever comes of it into a score."""
     started = time.perf_counter()
     with collect_judge_usage() as judged:
@@ -28,7 +27,9 @@ async def run_score(name: str, call: Callable[[], object], timeout_s: float | No
     return score
 
 
-async def _run_score(name: str, call: Callable[[], Any], timeout_s: float | None, started: float) -> Score:
+async def _run_score(
+    name: str, call: Callable[[], Awaitable[object]], timeout_s: float | None, started: float
+) -> Score:
     try:
         result = await contained(call())
     except asyncio.TimeoutError as error:

@@ -147,17 +147,21 @@ def choose_tool(tools: list[JsonObject], operation: str) -> tuple[str, str, str]
     found = []
     for tool in tools:
         function = tool.get("function") or {}
-        parameters = function.get("parameters") or {}
-        properties: JsonObject = parameters.get("properties") or {}
-        numeric = [n for n, p in properties.items() if (p or {}).get("type") in ("number", "integer")]
-        required = [n for n in numeric if n in (parameters.get("required") or numeric)]
-        if len(required) >= 2:
-            found.append((str(function.get("name")), required[0], required[1]))
+        operands = _numeric_parameters(function.get("parameters") or {})
+        if len(operands) >= 2:
+            found.append((str(function.get("name")), operands[0], operands[1]))
     named = [tool for tool in found if operation in tool[0].lower()]
     if named:
         return named[0]
     known = [tool for tool in found if any(o in tool[0].lower() for o in _APPLY)]
     return found[0] if len(found) == 1 and not known else None
+
+
+def _numeric_parameters(parameters: JsonObject) -> list[str]:
+    """The required ones; all, where none is said to be required."""
+    properties: JsonObject = parameters.get("properties") or {}
+    numeric = [name for name, said in properties.items() if (said or {}).get("type") in ("number", "integer")]
+    return [name for name in numeric if name in (parameters.get("required") or numeric)]
 
 
 def mistaken(value: float, request: ChatRequest, seed: int) -> float:

@@ -34,14 +34,14 @@ from .run import Run
 if TYPE_CHECKING:
     from osmosis.sdk.agent_loop import RolloutAgentLoop
     from osmosis.sdk.backend import LocalBackend
-    from osmosis.sdk.grader import Grader
-    from osmosis.sdk.workflow import AgentWorkflow
+    from osmosis.sdk.grader import GraderClass
+    from osmosis.sdk.workflow import WorkflowClass
 
 T = TypeVar("T")
 
 _INTERRUPTIBLE_S = 0.5
 
-AgentLike: TypeAlias = "str | RolloutAgentLoop | type[RolloutAgentLoop] | type[AgentWorkflow[Any]] | LocalBackend"
+AgentLike: TypeAlias = "str | RolloutAgentLoop | type[RolloutAgentLoop] | WorkflowClass | LocalBackend"
 DatasetLike: TypeAlias = "str | os.PathLike[str] | Iterable[Mapping[str, Any] | Row]"
 
 
@@ -68,7 +68,7 @@ class PlanFields(TypedDict, total=False):
 class EvaluateOptions(PlanFields, total=False):
     """Keywords of `evaluate`: the plan's, and what surrounds a run on this machine."""
 
-    grader: str | type[Grader[Any]]
+    grader: str | GraderClass
     """Of a workflow; default: the one beside it."""
     base_url: str
     """OpenAI-compatible endpoint of `model`, up to `/v1`."""

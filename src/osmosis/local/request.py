@@ -22,7 +22,7 @@ from osmosis.sdk.judge_model import key_variable
 from osmosis.workspace.layout import find_workspace
 
 if TYPE_CHECKING:
-    from osmosis.sdk.grader import Grader
+    from osmosis.sdk.grader import GraderClass
 
 RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
 FAILURE_CLASSES = [*(c.value for c in Category), *(p.value for p in Phase), RolloutStatus.SKIPPED.value]
@@ -54,7 +54,7 @@ class Request:
     """The agent itself, where the plan only names it."""
     functions: Mapping[str, ScoreFunction] = field(default_factory=dict)
     """Score functions themselves, by their names in the plan."""
-    grader: str | type[Grader[Any]] | None = None
+    grader: str | GraderClass | None = None
     """Of a workflow: a class, or its `module:Class`."""
     api_key: str | None = field(default=None, repr=False)
     server_key_env: str | None = None

@@ -298,8 +298,7 @@ def _tool_call(call: object, stand_in: str) -> ToolCall:
 def _observe(steps: list[Step], message: Message) -> None:
     """Puts a tool's answer on the step that asked: the last one with that call, as ids may come again."""
     wanted = message.get("tool_call_id")
-    askers = [step for step in reversed(steps) if step.tool_calls]
-    step = next((step for step in askers if any(c.tool_call_id == wanted for c in step.tool_calls or ())), None)
+    step = next((step for step in reversed(steps) if _asked(step, wanted)), None)
     extra = {str(key): value for key, value in message.items() if key not in ("role", "content") and value is not None}
     if step is not None:
         extra.pop("tool_call_id")
@@ -308,12 +307,21 @@ def _observe(steps: list[Step], message: Message) -> None:
         content=_content(message.get("content")),
         extra=extra or None,
     )
-    if step is None:  # nobody asked: beside the last answer, else a step of its own
-        step = next((step for step in reversed(steps) if step.source == "agent"), None)
-    if step is None:
-        step = Step(step_id=len(steps) + 1, source="system", message="")
-        steps.append(step)
+    step = step or _unasked(steps)
     step.observation = Observation(results=[*(step.observation.results if step.observation else ()), result])
+
+
+def _asked(step: Step, call_id: object) -> bool:
+    return any(call.tool_call_id == call_id for call in step.tool_calls or ())
+
+
+def _unasked(steps: list[Step]) -> Step:
+    """Where an answer goes that nobody asked for: beside the last words of the agent, else on a step of its own."""
+    last = next((step for step in reversed(steps) if step.source == "agent"), None)
+    if last is None:
+        last = Step(step_id=len(steps) + 1, source="system", message="")
+        steps.append(last)
+    return last
 
 
 def _content(value: object) -> Content:

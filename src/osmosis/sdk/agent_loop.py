@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ..base.redact import Redactor
 from ..llm.model import Completion
-from ..records.base import utc_now
+from ..records.base import JsonObject, utc_now
 from ..records.rollout import Message
 from ..records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
 from .types import whole_text
@@ -63,7 +63,7 @@ class CompletionsResult:
         )
 
     @property
-    def tool_calls(self) -> list[dict[str, Any]]:
+    def tool_calls(self) -> list[JsonObject]:
         """The tool calls asked for; `[]` when there are none."""
         return self.message.get("tool_calls") or []
 
@@ -116,7 +116,7 @@ class RolloutContext:
         if self._debug_dir is None:
             self._debug_dir = trace_folder.get()
 
-    async def chat(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
+    async def chat(self, messages: list[Message], **kwargs: object) -> CompletionsResult:
         """One model call; `kwargs` are sampling parameters."""
         return await self.llm.chat_completions(messages, **kwargs)
 
@@ -152,7 +152,7 @@ class RolloutContext:
         """Whether `log_event` writes anywhere."""
         return bool(self._debug_dir)
 
-    def log_event(self, event_type: str, **data: Any) -> None:
+    def log_event(self, event_type: str, **data: object) -> None:
         """Adds one line to this rollout's trace; nothing when traces are off. The request's key is blanked out."""
         if not self._debug_dir:
             return
@@ -204,7 +204,7 @@ class _Trace:
         self._path = path
         self._redactor = Redactor(secrets)
 
-    def write(self, line: dict[str, Any]) -> None:
+    def write(self, line: Mapping[str, object]) -> None:
         text = self._redactor.text(trace_line(line))
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ class RolloutAgentLoop(ABC):
 
     name: str
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if _still_abstract(cls):
             return

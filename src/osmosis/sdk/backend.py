@@ -32,10 +32,10 @@ from .execution import (
     nobody,
     resolve_class,
 )
-from .grader import Grader
+from .grader import GraderClass
 from .grading import Grading
 from .types import AgentWorkflowConfig, GraderConfig, RolloutSample
-from .workflow import AgentWorkflow, AgentWorkflowOutput
+from .workflow import AgentWorkflow, AgentWorkflowOutput, WorkflowClass
 
 
 class LocalBackend:
@@ -48,14 +48,14 @@ class LocalBackend:
 
     def __init__(
         self,
-        workflow: type[AgentWorkflow[Any]] | str,
+        workflow: WorkflowClass | str,
         workflow_config: AgentWorkflowConfig | None = None,
-        grader: type[Grader[Any]] | str | None = None,
+        grader: GraderClass | str | None = None,
         grader_config: GraderConfig | None = None,
         *,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        self.workflow: type[AgentWorkflow[Any]] = resolve_class(workflow, AgentWorkflow)
+        self.workflow: WorkflowClass = resolve_class(workflow, AgentWorkflow)
         self.workflow_config = workflow_config
         self.max_concurrent = limit_of(workflow_config)
         # The variable is set by whoever starts the rollout's process; user code constructs this without one.
@@ -63,7 +63,7 @@ class LocalBackend:
         self.artifact_root = Path(root) if root else Path("~/.osmosis").expanduser()
         self.project_path = folder_of(self.workflow)
         self._grading = None if grader is None else Grading(grader, grader_config, self.project_path)
-        self.grader: type[Grader[Any]] | None = None if self._grading is None else self._grading.grader
+        self.grader: GraderClass | None = None if self._grading is None else self._grading.grader
         self.grader_config = grader_config
         self.slots = Slots(self.max_concurrent)
 
@@ -108,7 +108,7 @@ class LocalBackend:
 
     async def _work(self, init: RolloutInit, rollout: WorkflowRollout) -> Any:
         agent = self.workflow(self.workflow_config)
-        context: AgentWorkflowContext[Any] = AgentWorkflowContext(
+        context: AgentWorkflowContext[object] = AgentWorkflowContext(
             prompt=[dict(message) for message in init.initial_messages],
             config=self.workflow_config,
             metadata=dict(init.metadata or {}),
@@ -123,7 +123,7 @@ class LocalBackend:
         return self.artifact_root / check_rollout_id(init.rollout_id) / "artifacts"
 
 
-async def _sample_of(output: Any, rollout: WorkflowRollout) -> RolloutSample:
+async def _sample_of(output: object, rollout: WorkflowRollout) -> RolloutSample:
     if output is None:
         sample = await rollout.get_sample()
         if sample is None:

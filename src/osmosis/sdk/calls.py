@@ -99,7 +99,7 @@ def _retrieve(task: asyncio.Task[T]) -> None:
         task.exception()
 
 
-async def in_thread(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+async def in_thread(function: Callable[..., T], /, *args: object, **kwargs: object) -> T:
     """The result of `function(*args, **kwargs)`, run in a thread of its own with the caller's context variables."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
@@ -133,7 +133,7 @@ async def in_thread(function: Callable[..., T], /, *args: Any, **kwargs: Any) ->
     return await outcome
 
 
-def is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Callable[..., object]) -> bool:
     """Whether calling gives a coroutine: `async def`, or an object whose `__call__` is."""
     target = inspect.unwrap(function)
     while hasattr(target, "func") and not inspect.isfunction(target):

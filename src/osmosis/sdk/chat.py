@@ -21,6 +21,7 @@ from ..llm.model import ChatRequest, Completion
 from ..llm.openai_compatible import ask, completion_of, malformed
 from ..llm.retry import RetryingModel
 from ..llm.wire import Pool, open_wire
+from ..records.base import JsonObject
 from ..records.plan import ModelSpec, Retry
 from ..records.rollout import Category, Message, Usage
 from ..records.wire02 import OpenAIFunctionToolSchema
@@ -41,7 +42,7 @@ _MAX_WAIT_S = 60.0
 class ChatCompletion(Completion):
     """One answer of the model; `message` is to be appended to the conversation as it is."""
 
-    raw: dict[str, Any] = field(default_factory=dict, repr=False)
+    raw: JsonObject = field(default_factory=dict, repr=False)
     """The whole response body."""
 
     @property
@@ -50,7 +51,7 @@ class ChatCompletion(Completion):
         return text_of(self.message)
 
     @property
-    def tool_calls(self) -> list[dict[str, Any]]:
+    def tool_calls(self) -> list[JsonObject]:
         """The tool calls asked for, in order; empty when there are none."""
         return self.message.get("tool_calls") or []
 
@@ -161,11 +162,11 @@ class ChatClient:
         *,
         tools: list[Any] | None = None,
         model: str = MODEL_ID,
-        **params: Any,
+        **params: object,
     ) -> ChatCompletion:
         """One model call. `tools` takes OpenAI tool dicts, tool schemas or functions made with `@tool`;
         `params` are sampling parameters. `ModelError` when there is no usable answer."""
-        body: dict[str, Any] = {"model": model, "messages": messages, **params}
+        body: JsonObject = {"model": model, "messages": messages, **params}
         if tools:
             body["tools"] = [_tool_dict(one) for one in tools]
         completion = parse_completion(await self._transport(body)) if self._transport else await self._post(body)
@@ -173,7 +174,7 @@ class ChatClient:
         self.usage = self.usage + completion.usage
         return completion
 
-    async def _post(self, body: dict[str, Any]) -> ChatCompletion:
+    async def _post(self, body: JsonObject) -> ChatCompletion:
         if self._endpoint is None:
             raise RuntimeError("the chat client is not open: use `async with ctx.chat() as chat:`")
         done = await self._endpoint.complete(ChatRequest(body["messages"], params=body))
@@ -181,7 +182,7 @@ class ChatClient:
         return done
 
 
-def _tool_dict(one: Any) -> dict[str, Any]:
+def _tool_dict(one: object) -> JsonObject:
     if isinstance(one, dict):
         return one
     schema = one if isinstance(one, OpenAIFunctionToolSchema) else getattr(one, "schema", None)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from ..records.base import JsonObject
 from ..records.rollout import Message
 from .chat import ChatClient, ChatTransport
 from .types import RolloutSample
@@ -112,7 +113,7 @@ class AgentWorkflowContext(_Artifacts, Generic[TConfig]):
         self,
         prompt: list[Message],
         config: TConfig | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: JsonObject | None = None,
         artifacts_dir: Path | None = None,
         *,
         rollout: WorkflowRollout | None = None,
@@ -147,7 +148,7 @@ class GraderContext(_Artifacts):
         label: str | None = None,
         sample: RolloutSample | None = None,
         project_path: Path | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: JsonObject | None = None,
         artifacts_dir: Path | None = None,
         *,
         config: Any = None,

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
+from ..records.base import JsonObject
 from .judge import Judge, Question, RewardRubricRunResult, Verdict, judge_usage, make_question
 from .judge_model import ModelInfo, info_of
 
@@ -27,7 +28,7 @@ def evaluate_rubric(
     *,
     ground_truth: str | None = ...,
     original_input: str | None = ...,
-    metadata: dict[str, Any] | None = ...,
+    metadata: JsonObject | None = ...,
     score_min: float | None = ...,
     score_max: float | None = ...,
     timeout: float | None = ...,
@@ -41,7 +42,7 @@ def evaluate_rubric(
     *,
     ground_truth: str | None = ...,
     original_input: str | None = ...,
-    metadata: dict[str, Any] | None = ...,
+    metadata: JsonObject | None = ...,
     score_min: float | None = ...,
     score_max: float | None = ...,
     timeout: float | None = ...,
@@ -54,7 +55,7 @@ def evaluate_rubric(
     *,
     ground_truth: str | None = None,
     original_input: str | None = None,
-    metadata: dict[str, Any] | None = None,
+    metadata: JsonObject | None = None,
     score_min: float | None = None,
     score_max: float | None = None,
     timeout: float | None = None,
@@ -80,7 +81,7 @@ async def evaluate_rubric_async(
     *,
     ground_truth: str | None = None,
     original_input: str | None = None,
-    metadata: dict[str, Any] | None = None,
+    metadata: JsonObject | None = None,
     score_min: float | None = None,
     score_max: float | None = None,
     timeout: float | None = None,
@@ -101,7 +102,7 @@ def judge_solution(
     model: str,
     ground_truth: str | None = None,
     original_input: str | None = None,
-    metadata: dict[str, Any] | None = None,
+    metadata: JsonObject | None = None,
     score_min: float = 0.0,
     score_max: float = 1.0,
     api_key: str | None = None,
@@ -114,7 +115,7 @@ def judge_solution(
     In a coroutine it returns at once: `await` the result (looking at it without waiting blocks). Everywhere else it
     blocks until the verdict is there. Raises as `evaluate_rubric` does.
     """
-    info: dict[str, Any] = dict(info_of(model))
+    info: JsonObject = dict(info_of(model))
     if api_key:
         info["api_key"] = api_key
     if system_prompt:
@@ -136,7 +137,7 @@ def _prepare(
     model_info: Mapping[str, object],
     ground_truth: str | None,
     original_input: str | None,
-    metadata: dict[str, Any] | None,
+    metadata: JsonObject | None,
     bounds: tuple[float | None, float | None],
     timeout: float | None,
 ) -> tuple[Judge, Question]:

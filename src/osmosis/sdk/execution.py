@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ..records.base import JsonObject
 from ..records.rollout import Failure, Phase
 from ..records.wire import RolloutState
 from .classify import failure_of, self_cancelled, wire_category
@@ -46,7 +47,7 @@ class ExecutionResult:
     queue_ms: float = 0.0
     graded: bool = False
     """A grader ran to its end."""
-    info: dict[str, Any] = field(default_factory=dict)
+    info: JsonObject = field(default_factory=dict)
     """`AgentWorkflowOutput.info`."""
 
     @property
@@ -112,7 +113,7 @@ def limit_of(config: AgentWorkflowConfig | GraderConfig | None) -> int | None:
     return DEFAULT_MAX_CONCURRENT if config is None else config.concurrency.max_concurrent
 
 
-def resolve_class(given: Any, base: type) -> Any:
+def resolve_class(given: object, base: type) -> Any:
     """The class behind a class or a `"module:Class"` string; `TypeError` when it is not a `base`."""
     found = given
     if isinstance(given, str):

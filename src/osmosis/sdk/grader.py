@@ -6,7 +6,7 @@ A grader that raises, or that leaves no reward, is a failure of the score phase 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from .context import GraderContext
 
@@ -22,3 +22,7 @@ class Grader(ABC, Generic[TConfig]):
     @abstractmethod
     async def grade(self, ctx: GraderContext) -> None:
         """Judges `ctx.sample` against `ctx.label`: calls `ctx.set_reward(x)`, or sets `ctx.sample.remove_sample`."""
+
+
+GraderClass: TypeAlias = type[Grader[Any]]
+"""A grader, whatever config it takes."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 from ..records.rollout import Category, Failure, Phase
 from ..records.wire import RolloutInit
@@ -16,7 +15,7 @@ from .calls import SelfCancelled, run_with_deadline
 from .classify import failure_of, wire_category
 from .context import GraderContext
 from .execution import ExecutionResult, OnState, Slots, cancelled_result, limit_of, resolve_class, with_failure
-from .grader import Grader
+from .grader import Grader, GraderClass
 from .types import GraderConfig, RolloutSample
 
 
@@ -24,9 +23,9 @@ class Grading:
     """One backend's grader; one instance of its class is made per rollout, with its config."""
 
     def __init__(
-        self, grader: type[Grader[Any]] | str, config: GraderConfig | None = None, project_path: Path | None = None
+        self, grader: GraderClass | str, config: GraderConfig | None = None, project_path: Path | None = None
     ) -> None:
-        self.grader: type[Grader[Any]] = resolve_class(grader, Grader)
+        self.grader: GraderClass = resolve_class(grader, Grader)
         self.config = config
         self.project_path = project_path
         self._slots = Slots(limit_of(config) if config else None)

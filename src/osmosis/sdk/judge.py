@@ -17,12 +17,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from ..base.redact import Redactor
 from ..errors import ModelError
 from ..llm import ChatRequest, Completion, Model, open_model
 from ..llm.litellm_model import supports_schema
+from ..records.base import JsonObject
 from ..records.plan import Retry
 from ..records.rollout import Category, Message, Usage
 from .judge_model import JudgeModel, ModelNotFoundError, ProviderRequestError, resolve_judge
@@ -35,7 +36,7 @@ _THINK = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.S | re.I)
 _THINK_END = re.compile(r"</think(?:ing)?>", re.I)
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.S | re.I)
 
-RESPONSE_SCHEMA: dict[str, Any] = {
+RESPONSE_SCHEMA: JsonObject = {
     "type": "object",
     "properties": {"score": {"type": "number"}, "explanation": {"type": "string"}},
     "required": ["score", "explanation"],
@@ -49,9 +50,9 @@ class RewardRubricRunResult(TypedDict):
 
     score: float
     explanation: str
-    raw: Any
+    raw: object
     """The provider's answer: id, model, choices, usage."""
-    usage: dict[str, Any]
+    usage: JsonObject
     """`prompt_tokens`, `completion_tokens`, `cached_tokens`, `cost_usd` (None = unknown price)."""
     duration_ms: float
 
@@ -64,7 +65,7 @@ class Verdict:
     explanation: str
     usage: Usage
     duration_ms: float
-    raw: dict[str, Any] = field(default_factory=dict, repr=False)
+    raw: JsonObject = field(default_factory=dict, repr=False)
 
     def details(self) -> RewardRubricRunResult:
         return {
@@ -153,7 +154,7 @@ class Judge:
         except ModelError as exc:
             raise self._error(exc) from exc
 
-    def _format(self) -> dict[str, Any]:
+    def _format(self) -> JsonObject:
         schema = {"name": "reward_rubric_response", "strict": True, "schema": RESPONSE_SCHEMA}
         if self.resolved.spec.kind == "litellm" and not supports_schema(self.resolved.spec.name):
             return {"type": "json_object"}
@@ -216,7 +217,7 @@ class Question:
     system_prompt: str | None = None
     original_input: str | None = None
     ground_truth: str | None = None
-    metadata: dict[str, Any] | None = field(default=None)
+    metadata: JsonObject | None = field(default=None)
 
     def messages(self) -> list[Message]:
         """The system and the user message, with a fresh fence."""
@@ -269,7 +270,7 @@ def make_question(
     *,
     ground_truth: str | None = None,
     original_input: str | None = None,
-    metadata: dict[str, Any] | None = None,
+    metadata: JsonObject | None = None,
     bounds: tuple[float | None, float | None] = (None, None),
 ) -> Question:
     """A checked question; `TypeError` for missing text, `ValueError` for bounds that are none."""
@@ -316,7 +317,7 @@ def _quoted(heading: str, name: str, text: str, fence: str) -> str:
     )
 
 
-def metadata_text(metadata: dict[str, Any]) -> str:
+def metadata_text(metadata: Mapping[str, object]) -> str:
     """Metadata as sorted JSON; values JSON cannot hold are spelled out."""
     try:
         return json.dumps(metadata, ensure_ascii=False, indent=2, sort_keys=True)
@@ -346,10 +347,10 @@ def read_reply(text: str, low: float, high: float) -> tuple[float, str]:
     raise BadReply(problem)
 
 
-def _objects(text: str) -> list[dict[str, Any]]:
+def _objects(text: str) -> list[JsonObject]:
     """Every JSON object in the text, the likeliest first: the whole text, fenced blocks, then from the end."""
     decoder = json.JSONDecoder()
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     for whole in (text, *reversed(_FENCE.findall(text))):
         try:
             parsed = json.loads(whole)
@@ -357,7 +358,7 @@ def _objects(text: str) -> list[dict[str, Any]]:
             continue
         if isinstance(parsed, dict):
             found.append(parsed)
-    loose: list[dict[str, Any]] = []
+    loose: list[JsonObject] = []
     position = text.find("{")
     while position != -1:
         try:
@@ -371,7 +372,7 @@ def _objects(text: str) -> list[dict[str, Any]]:
     return found + loose[::-1]
 
 
-def _verdict(candidate: dict[str, Any]) -> tuple[float, str]:
+def _verdict(candidate: Mapping[str, object]) -> tuple[float, str]:
     score, explanation = candidate.get("score"), candidate.get("explanation")
     if isinstance(score, bool) or not isinstance(score, (int, float)):
         raise BadReply(f"the reply's score is {score!r}, not a number")
@@ -389,7 +390,7 @@ def _text(completion: Completion) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _raw(completion: Completion) -> dict[str, Any]:
+def _raw(completion: Completion) -> JsonObject:
     usage = completion.usage
     return {
         "id": completion.raw_id,

@@ -13,9 +13,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from ..errors import OsmosisError
+from ..records.base import JsonObject
 from ..records.plan import ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -204,7 +205,7 @@ def provider_of(model: str) -> tuple[str, str]:
 
 
 def _spec(provider: str, model: str, base: str | None, effort: object) -> ModelSpec:
-    params: dict[str, Any] = {}
+    params: JsonObject = {}
     if not model.lower().startswith("gpt-5"):
         params["temperature"] = 0
     if effort:

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import LoadError, OsmosisError
+from ..records.base import JsonObject
 from ..records.rollout import Message
 from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
 from .agent_loop import RolloutContext
@@ -195,7 +196,7 @@ def _schema(tool: Any) -> OpenAIFunctionToolSchema:
     )
 
 
-def _untitled(schema: dict[str, Any]) -> dict[str, Any]:
+def _untitled(schema: Mapping[str, object]) -> JsonObject:
     properties = schema.get("properties")
     trimmed = {key: value for key, value in schema.items() if key != "title"}
     if isinstance(properties, dict):
@@ -206,7 +207,7 @@ def _untitled(schema: dict[str, Any]) -> dict[str, Any]:
     return trimmed
 
 
-def _text(result: Any) -> str:
+def _text(result: object) -> str:
     blocks = getattr(result, "content", None) or []
     texts = [block.text for block in blocks if getattr(block, "type", "") == "text"]
     if texts:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
+from ..records.base import JsonObject
 from ..records.rollout import Message
 
 
-def parse_tool_calls(message: Message) -> list[dict[str, Any]]:
+def parse_tool_calls(message: Message) -> list[JsonObject]:
     """The message's tool calls; `[]` when there are none or they are not a list."""
     calls = message.get("tool_calls")
     return calls if isinstance(calls, list) else []
 
 
-def normalize_stop(stop: Any) -> list[str] | None:
+def normalize_stop(stop: object) -> list[str] | None:
     """Stop sequences as a list: None stays None, a string becomes a list of one, anything else None."""
     if isinstance(stop, str):
         return [stop]

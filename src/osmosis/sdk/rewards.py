@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
+from ..records.base import JsonObject
 from .calls import is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,11 +47,11 @@ Prepare = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dic
 
 def checked(function: F, name: str, decorator: str, prepare: Prepare) -> F:
     """`function`, with its arguments prepared and its result held to a finite float."""
-    wrapper: Callable[..., Any]
+    wrapper: Callable[..., object]
     if is_async(function):
 
         @functools.wraps(function)
-        async def asynchronous(*args: Any, **kwargs: Any) -> float:
+        async def asynchronous(*args: object, **kwargs: object) -> float:
             given, named = prepare(args, kwargs)
             return check_result(await function(*given, **named), name, decorator)
 
@@ -58,7 +59,7 @@ def checked(function: F, name: str, decorator: str, prepare: Prepare) -> F:
     else:
 
         @functools.wraps(function)
-        def plain(*args: Any, **kwargs: Any) -> float:
+        def plain(*args: object, **kwargs: object) -> float:
             given, named = prepare(args, kwargs)
             return check_result(function(*given, **named), name, decorator)
 
@@ -67,7 +68,7 @@ def checked(function: F, name: str, decorator: str, prepare: Prepare) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-def _any_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _any_call(args: tuple[object, ...], kwargs: JsonObject) -> tuple[tuple[Any, ...], JsonObject]:
     kwargs.pop("data_source", None)
     return args, kwargs
 
@@ -75,7 +76,7 @@ def _any_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any,
 class Signature:
     """The signature of one function, with annotations resolved where they can be."""
 
-    def __init__(self, function: Callable[..., Any], decorator: str) -> None:
+    def __init__(self, function: Callable[..., object], decorator: str) -> None:
         if not callable(function):
             raise TypeError(f"@{decorator} decorates functions, got {type(function).__name__}")
         self.function = function

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin
 
+from ..records.base import JsonObject
 from .judge_model import ModelInfo, resolve_judge
 from .rewards import Prepare, Signature, annotated, checked
 
@@ -50,10 +51,10 @@ def osmosis_rubric(function: F) -> F:
     return checked(function, signature.name, _NAME, _bound_call(function, signature.name))
 
 
-def _bound_call(function: Callable[..., Any], name: str) -> Prepare:
+def _bound_call(function: Callable[..., object], name: str) -> Prepare:
     bind = inspect.signature(function).bind
 
-    def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def prepare(args: tuple[object, ...], kwargs: JsonObject) -> tuple[tuple[Any, ...], JsonObject]:
         kwargs.pop("data_source", None)
         try:
             bound = bind(*args, **kwargs)
@@ -65,7 +66,7 @@ def _bound_call(function: Callable[..., Any], name: str) -> Prepare:
     return prepare
 
 
-def _check_call(name: str, arguments: dict[str, Any]) -> None:
+def _check_call(name: str, arguments: JsonObject) -> None:
     solution, truth, info = (arguments[key] for key in ("solution_str", "ground_truth", "extra_info"))
     if not isinstance(solution, str):
         _refuse(name, "solution_str", solution, "str")
@@ -77,7 +78,7 @@ def _check_call(name: str, arguments: dict[str, Any]) -> None:
         arguments["extra_info"] = merged_configuration(dict(info), name)
 
 
-def merged_configuration(info: dict[str, Any], name: str) -> dict[str, Any]:
+def merged_configuration(info: JsonObject, name: str) -> JsonObject:
     """`info` checked, with `model_info_overrides` merged in and `model_info` ready for `evaluate_rubric`."""
     overrides = info.get("model_info_overrides") or {}
     if not isinstance(overrides, Mapping):
@@ -89,13 +90,7 @@ def merged_configuration(info: dict[str, Any], name: str) -> dict[str, Any]:
     rubric = info.get("rubric")
     if not isinstance(rubric, str) or not rubric.strip():
         _refuse(name, "extra_info['rubric']", rubric, "a non-empty str")
-    for key in _TEXTS:
-        if model_info.get(key) is not None and not isinstance(model_info[key], str):
-            _refuse(name, f"extra_info[{key!r}]", model_info[key], "str")
-    for key in _NUMBERS:
-        value = model_info.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            _refuse(name, f"extra_info[{key!r}]", value, "a number")
+    _check_kinds(model_info, name)
     low, high = model_info.get("score_min", 0.0), model_info.get("score_max", 1.0)
     if not low < high:
         raise ValueError(f"@{_NAME}: {name}: score_max must be greater than score_min, got {low} to {high}")
@@ -104,6 +99,16 @@ def merged_configuration(info: dict[str, Any], name: str) -> dict[str, Any]:
     except TypeError as exc:
         raise TypeError(f"@{_NAME}: {name}: extra_info: {exc}") from None
     return {**info, **overrides, "model_info": model_info}
+
+
+def _check_kinds(model_info: Mapping[str, object], name: str) -> None:
+    for key in _TEXTS:
+        if model_info.get(key) is not None and not isinstance(model_info[key], str):
+            _refuse(name, f"extra_info[{key!r}]", model_info[key], "str")
+    for key in _NUMBERS:
+        value = model_info.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            _refuse(name, f"extra_info[{key!r}]", value, "a number")
 
 
 def _text_or_none(annotation: object) -> bool:

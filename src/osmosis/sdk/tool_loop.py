@@ -58,5 +58,5 @@ class ToolLoop(RolloutAgentLoop):
             messages.extend(await self._call_tools(answer.tool_calls, ctx))
         return ctx.complete(messages, finish_reason="max_turns")
 
-    async def _call_functions(self, calls: Sequence[Mapping[str, Any]], ctx: RolloutContext) -> list[Message]:
+    async def _call_functions(self, calls: Sequence[Mapping[str, object]], ctx: RolloutContext) -> list[Message]:
         return await run_tool_calls(calls, self._tools, timeout_s=self._timeout_s, ctx=ctx)

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Generic, Literal, ParamSpec, TypeVar, get_typ
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
+from ..records.base import JsonObject
 from ..records.rollout import Message
 from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
 from .agent_loop import RolloutContext
@@ -38,7 +39,7 @@ _SECTIONS = ("args:", "arguments:", "parameters:", "returns:", "raises:", "yield
 class _PlainSchema(GenerateJsonSchema):
     """Without generated titles: they repeat the name and cost prompt tokens."""
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
+    def field_title_should_be_set(self, schema: object) -> bool:
         return False
 
 
@@ -72,7 +73,7 @@ class FunctionTool(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
-    async def invoke(self, arguments: Mapping[str, Any]) -> Any:
+    async def invoke(self, arguments: Mapping[str, object]) -> Any:
         """Checks `arguments` against the schema and calls the function (a plain one in a thread).
 
         `ToolArgumentError` names each argument that does not fit; what the function raises passes through.
@@ -92,7 +93,7 @@ class FunctionTool(Generic[P, R]):
 
     def _arguments_model(self) -> tuple[type[BaseModel], dict[str, str]]:
         hints = get_type_hints(self.function, include_extras=True)
-        fields: dict[str, Any] = {}
+        fields: JsonObject = {}
         names: dict[str, str] = {}
         extra: Literal["allow", "forbid"] = "forbid"
         for position, parameter in enumerate(inspect.signature(self.function).parameters.values()):
@@ -107,7 +108,7 @@ class FunctionTool(Generic[P, R]):
             annotation = hints.get(parameter.name, Any)
             described = self._arguments_doc.get(parameter.name)
             required = parameter.default is parameter.empty
-            options: dict[str, Any] = {"alias": parameter.name}
+            options: JsonObject = {"alias": parameter.name}
             if described and not _described(annotation):
                 options["description"] = described
             fields[field] = (
@@ -155,7 +156,7 @@ def tool_schemas(tools: Iterable[FunctionTool[..., Any]]) -> list[OpenAIFunction
 
 
 async def run_tool_calls(
-    tool_calls: Sequence[Mapping[str, Any]],
+    tool_calls: Sequence[Mapping[str, object]],
     tools: Iterable[FunctionTool[..., Any]],
     *,
     timeout_s: float | None = None,
@@ -168,7 +169,7 @@ async def run_tool_calls(
     """
     known = {one.name: one for one in tools}
 
-    async def one(call: Mapping[str, Any]) -> Message:
+    async def one(call: Mapping[str, object]) -> Message:
         call_id, name, arguments = get_tool_call_info(call)
         found = known.get(name)
         if found is None:
@@ -177,7 +178,7 @@ async def run_tool_calls(
         result = await _limited(found.invoke(arguments), found.timeout_s or timeout_s, name)
         return create_tool_result(call_id, serialize_tool_result(result))
 
-    async def counted(call: Mapping[str, Any]) -> Message:
+    async def counted(call: Mapping[str, object]) -> Message:
         started = time.monotonic()
         try:
             return await one(call)
@@ -201,7 +202,7 @@ def create_tool_error_result(tool_call_id: str, error_message: str) -> Message:
     return create_tool_result(tool_call_id, f"Error: {error_message}")
 
 
-def serialize_tool_result(result: Any) -> str:
+def serialize_tool_result(result: object) -> str:
     """A result as text: strings as they are, numbers plain, everything else JSON (`TypeError` when it cannot be)."""
     if isinstance(result, str):
         return result
@@ -216,7 +217,7 @@ def serialize_tool_result(result: Any) -> str:
     return json.dumps(result, ensure_ascii=False)
 
 
-def parse_tool_arguments(arguments: str | dict[str, Any]) -> dict[str, Any]:
+def parse_tool_arguments(arguments: str | Mapping[str, object]) -> JsonObject:
     """A call's arguments as a dict; `ToolArgumentError` when they are no JSON object. Blank text is `{}`."""
     if isinstance(arguments, dict):
         return arguments
@@ -233,7 +234,7 @@ def parse_tool_arguments(arguments: str | dict[str, Any]) -> dict[str, Any]:
     return parsed
 
 
-def get_tool_call_info(tool_call: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+def get_tool_call_info(tool_call: Mapping[str, Any]) -> tuple[str, str, JsonObject]:
     """(id, name, arguments) of a tool call; `ToolArgumentError` carries the id and name of the call it is about."""
     call_id = tool_call.get("id") or "unknown"
     function = tool_call.get("function") or {}
@@ -245,7 +246,7 @@ def get_tool_call_info(tool_call: Mapping[str, Any]) -> tuple[str, str, dict[str
 
 
 async def execute_tool_calls(
-    tool_calls: Sequence[Mapping[str, Any]],
+    tool_calls: Sequence[Mapping[str, object]],
     executor: Callable[[Any], Awaitable[Message]],
     *,
     timeout_s: float | None = None,
@@ -267,7 +268,7 @@ async def execute_tool_calls(
     return list(await asyncio.gather(*(guarded(call) for call in tool_calls)))
 
 
-async def _limited(work: Awaitable[Any], timeout_s: float | None, name: str) -> Any:
+async def _limited(work: Awaitable[object], timeout_s: float | None, name: str) -> Any:
     timeout_s = tool_time_limit.get() if timeout_s is None else timeout_s
     if timeout_s is None:
         return await work
@@ -284,7 +285,7 @@ async def _limited(work: Awaitable[Any], timeout_s: float | None, name: str) -> 
 # -- reading functions -------------------------------------------------------------------------------------------
 
 
-def _described(annotation: Any) -> bool:
+def _described(annotation: object) -> bool:
     return any(getattr(extra, "description", None) for extra in getattr(annotation, "__metadata__", ()))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from ..records.base import JsonObject
 from ..records.rollout import Message
 from ..records.wire import WireSample
 
@@ -68,9 +69,9 @@ class RolloutSample(BaseModel):
     """Finite; None until a grader sets it."""
     remove_sample: bool = False
     """Leave this rollout out of every mean and of training."""
-    metrics: dict[str, Any] = Field(default_factory=dict)
+    metrics: JsonObject = Field(default_factory=dict)
     """Numbers worth plotting."""
-    extra_fields: dict[str, Any] = Field(default_factory=dict)
+    extra_fields: JsonObject = Field(default_factory=dict)
     """Anything JSON."""
 
     @field_validator("reward", mode="before")
@@ -80,7 +81,7 @@ class RolloutSample(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _keep_a_copy(cls, data: Any) -> Any:
+    def _keep_a_copy(cls, data: object) -> Any:
         if isinstance(data, dict) and "trajectory_messages" not in data and data.get("messages") is not None:
             data = {**data, "trajectory_messages": copy.deepcopy(data["messages"])}
         return data

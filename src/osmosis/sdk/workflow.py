@@ -6,10 +6,11 @@ A workflow never scores itself; that is the grader's. One instance is made per r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..records.base import JsonObject
 from ..records.rollout import Message
 from .context import AgentWorkflowContext
 
@@ -25,7 +26,7 @@ class AgentWorkflowOutput(BaseModel):
     """The whole conversation, opening messages included."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """Numbers worth plotting."""
-    info: dict[str, Any] = Field(default_factory=dict)
+    info: JsonObject = Field(default_factory=dict)
     """Anything JSON worth keeping; not interpreted."""
 
 
@@ -42,3 +43,7 @@ class AgentWorkflow(ABC, Generic[TConfig]):
         Returns the conversation (a list of messages or an `AgentWorkflowOutput`), or None when an integration has
         registered the conversation with the rollout.
         """
+
+
+WorkflowClass: TypeAlias = type[AgentWorkflow[Any]]
+"""A workflow, whatever config it takes."""

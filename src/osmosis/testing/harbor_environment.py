@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 from harbor.environments.base import BaseEnvironment, ExecResult
@@ -38,7 +39,7 @@ class ProcessEnvironment(BaseEnvironment):
     the machine's PATH.
     """
 
-    def __init__(self, *args: object, python: str | None = None, path: Sequence[str] = (), **kwargs: object) -> None:
+    def __init__(self, *args: Any, python: str | None = None, path: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._python = python or sys.executable
         self._path = list(path)

@@ -184,8 +184,15 @@ class _Reading:
         value, lines = _plain(node), _lines(node)
         if isinstance(value.get("rubric"), str):
             return {}
-        line = lines.get("version", node.start_mark.line + 1)
-        version = value.get("version")
+        self._version(value.get("version"), lines.get("version", node.start_mark.line + 1))
+        if "default_extra_info" in value:
+            self.issue(lines["default_extra_info"], "default_extra_info", _NO_EXTRA, fatal=True)
+        for key in ("default_score_min", "default_score_max"):
+            if value.get(key) is not None and not is_number(value[key]):
+                self.issue(lines[key], key, f"must be a number, got {value[key]!r}", fatal=True)
+        return {key: value[f"default_{key}"] for key in _DEFAULTED if value.get(f"default_{key}") is not None}
+
+    def _version(self, version: object, line: int) -> None:
         if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
             self.issue(line, "version", f"must be a whole number, got {version!r}", fatal=True)
         elif version is not None and version != SUPPORTED_VERSION:
@@ -194,12 +201,6 @@ class _Reading:
         if len(self._versions) > 1:
             self.issue(line, "version", "the documents of this file have different versions", fatal=True)
         self.version = version if isinstance(version, int) else self.version
-        if "default_extra_info" in value:
-            self.issue(lines["default_extra_info"], "default_extra_info", _NO_EXTRA, fatal=True)
-        for key in ("default_score_min", "default_score_max"):
-            if value.get(key) is not None and not is_number(value[key]):
-                self.issue(lines[key], key, f"must be a number, got {value[key]!r}", fatal=True)
-        return {key: value[f"default_{key}"] for key in _DEFAULTED if value.get(f"default_{key}") is not None}
 
     def _walk(self, node: yaml.Node, label: str) -> Iterator[_Entry]:
         line = node.start_mark.line + 1
@@ -221,13 +222,7 @@ class _Reading:
         before = len(self.issues)
         value = {**defaults, **{key: one for key, one in entry.value.items() if one is not None}}
         problem = _Problems(self, entry)
-        name = value.get("id")
-        if not isinstance(name, str) or not name.strip():
-            problem("id", "must be a non-empty string")
-        elif name in self._seen:
-            problem("id", f"{name!r} is used twice, first in line {self._seen[name]}", fatal=True)
-        else:
-            self._seen[name] = entry.line
+        self._id(value.get("id"), entry, problem)
         if not value["rubric"].strip():
             problem("rubric", "must not be empty")
         info = value.get("model_info")
@@ -237,12 +232,7 @@ class _Reading:
             self._model_info(info, problem)
         if "extra_info" in entry.value:
             problem("extra_info", _NO_EXTRA, fatal=True)
-        bounds = [self._bound(value, info, key, problem) for key in ("score_min", "score_max")]
-        low = 0.0 if bounds[0] is None else bounds[0]
-        high = 1.0 if bounds[1] is None else bounds[1]
-        if high <= low:
-            key = "score_max" if value.get("score_max") is not None else "score_min"
-            problem(key, f"score_max must be greater than score_min, got {low:g} to {high:g}")
+        low, high = self._bounds(value, info, problem)
         self._unknown(entry)
         if len(self.issues) > before:
             return None
@@ -251,13 +241,30 @@ class _Reading:
             id=value["id"],
             rubric=value["rubric"],
             model_info=dict(value["model_info"]),
-            score_min=bounds[0],
-            score_max=bounds[1],
+            score_min=low,
+            score_max=high,
             label=entry.label,
             source_label=f"{self.path}:{entry.label}",
             line=entry.line,
             **texts,
         )
+
+    def _id(self, name: object, entry: _Entry, problem: _Problems) -> None:
+        if not isinstance(name, str) or not name.strip():
+            problem("id", "must be a non-empty string")
+        elif name in self._seen:
+            problem("id", f"{name!r} is used twice, first in line {self._seen[name]}", fatal=True)
+        else:
+            self._seen[name] = entry.line
+
+    def _bounds(self, value: JsonObject, info: object, problem: _Problems) -> tuple[float | None, float | None]:
+        """The lowest and highest score as they are said; where one is not, 0 and 1 count."""
+        said_low, said_high = (self._bound(value, info, key, problem) for key in ("score_min", "score_max"))
+        low, high = 0.0 if said_low is None else said_low, 1.0 if said_high is None else said_high
+        if high <= low:
+            key = "score_max" if value.get("score_max") is not None else "score_min"
+            problem(key, f"score_max must be greater than score_min, got {low:g} to {high:g}")
+        return said_low, said_high
 
     def _model_info(self, info: JsonObject, problem: _Problems) -> None:
         for key in ("provider", "model"):

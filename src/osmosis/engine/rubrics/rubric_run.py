@@ -229,7 +229,7 @@ class RecordScorer:
 
 async def ask_function(
     config: RubricConfig, record: RubricRecord, function: Callable[..., Any]
-) -> tuple[float, str | None, Any]:
+) -> tuple[float, str | None, object]:
     """Score, explanation and raw answer of a rubric function; raises what it raises.
 
     One with a `rubric` or `model_info` parameter, or `**kwargs` without `extra_info`, is called like `evaluate_rubric`,

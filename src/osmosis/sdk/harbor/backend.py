@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from ...base.redact import Redactor
+from ...records.base import JsonObject
 from ...records.rollout import Category, Failure, Phase
 from ...records.wire import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
 from ..classify import describe, traceback_tail
 from ..execution import ExecutionResult, OnState, Slots, failed_result, folder_of, limit_of, nobody, with_failure
-from ..grader import Grader
+from ..grader import GraderClass
 from ..grading import Grading
 from ..types import AgentWorkflowConfig, GraderConfig
-from ..workflow import AgentWorkflow
+from ..workflow import WorkflowClass
 from .code import code_of, describe_config
 from .outcome import Finished, execution_of
 from .preparing import AGENT_GRACE_S, Preparation, PreparedTrial
-from .settings import DEFAULT_SETUP_S, choose_agent, environment_of, require_harbor, two_generations
+from .settings import DEFAULT_SETUP_S, Chosen, choose_agent, environment_of, require_harbor, two_generations
 from .tasks import Tasks
 from .ticket import close_ticket
 
@@ -68,18 +69,18 @@ class HarborBackend:
 
     def __init__(
         self,
-        orchestrator: Any = None,
+        orchestrator: object = None,
         tasks_dir: str | os.PathLike[str] | None = None,
-        agent: type[AgentWorkflow[Any]] | type | str | None = None,
-        native_agent_kwargs: Mapping[str, Any] | None = None,
+        agent: WorkflowClass | type | str | None = None,
+        native_agent_kwargs: Mapping[str, object] | None = None,
         task_mode: str = "dataset",
         model_name: str = "openai/osmosis-rollout",
-        grader: type[Grader[Any]] | str | None = None,
+        grader: GraderClass | str | None = None,
         workflow_config: AgentWorkflowConfig | None = None,
         grader_config: GraderConfig | None = None,
         code_dir: str | os.PathLike[str] | None = None,
         bundle: bool | str | os.PathLike[str] = True,
-        environment_config: Any = None,
+        environment_config: object = None,
         trials_dir: str | os.PathLike[str] | None = None,
         cleanup_successful_trials: bool = True,
         patch_dockerfile_with_sdk: bool = False,
@@ -95,14 +96,9 @@ class HarborBackend:
         code_folder = None if code_dir is None else Path(code_dir).expanduser().resolve()
         self.agent = choose_agent(agent, code_folder)
         workflow = self.agent.workflow_class
-        if native_agent_kwargs and (self.agent.workflow or self.agent.utility):
-            raise ValueError("native_agent_kwargs are for Harbor's own agents that call a model")
-        if patch_dockerfile_with_sdk and not self.agent.workflow:
-            raise ValueError("patch_dockerfile_with_sdk is for an AgentWorkflow: Harbor's agents need no SDK")
+        _check_agent(self.agent, native_agent_kwargs, patch_dockerfile_with_sdk)
         code = code_of(workflow, code_folder) if self.agent.workflow else None
-        sent = bundle if isinstance(bundle, bool) else Path(bundle).expanduser().resolve()
-        if isinstance(sent, Path) and not sent.is_file():
-            raise ValueError(f"bundle {sent} is no file")
+        sent = _bundle(bundle)
         self.max_queue_depth = _count("max_queue_depth", max_queue_depth)
         self.cleanup_successful_trials = cleanup_successful_trials
         # The variable is set by whoever starts the rollout's process; user code constructs this without one.
@@ -111,9 +107,7 @@ class HarborBackend:
         self._keeps_artifacts = bool(root)
         self.trials_dir = Path(trials_dir or self.artifact_root / "rollout_trials").expanduser().resolve()
         project = code.folder if code else code_folder
-        self._grading = None if grader is None else Grading(grader, grader_config, project)
-        if self._grading is not None and project is None:
-            self._grading.project_path = folder_of(self._grading.grader)
+        self._grading = None if grader is None else _grading_of(grader, grader_config, project)
         self._preparation = Preparation(
             tasks=self.tasks,
             agent=self.agent,
@@ -131,7 +125,7 @@ class HarborBackend:
         )
         self.max_concurrent = limit_of(workflow_config)
         self.slots = Slots(self.max_concurrent)
-        self._runs: set[asyncio.Task[Any]] = set()
+        self._runs: set[asyncio.Task[object]] = set()
         self._trials: dict[str, PreparedTrial] = {}
         """By Harbor's name for them; how the hooks of a shared queue know ours."""
         if self.orchestrator is not None:
@@ -281,7 +275,31 @@ def _not_started(exc: Exception) -> ExecutionResult:
     return with_failure(ExecutionResult("failure"), failure, "validation_error" if told else "agent_error")
 
 
-def _setup_timeout(given: float | None, native: dict[str, Any]) -> float:
+def _check_agent(agent: Chosen, native: Mapping[str, object] | None, patch_dockerfile: bool) -> None:
+    if native and (agent.workflow or agent.utility):
+        raise ValueError("native_agent_kwargs are for Harbor's own agents that call a model")
+    if patch_dockerfile and not agent.workflow:
+        raise ValueError("patch_dockerfile_with_sdk is for an AgentWorkflow: Harbor's agents need no SDK")
+
+
+def _bundle(given: bool | str | os.PathLike[str]) -> bool | Path:
+    if isinstance(given, bool):
+        return given
+    sent = Path(given).expanduser().resolve()
+    if not sent.is_file():
+        raise ValueError(f"bundle {sent} is no file")
+    return sent
+
+
+def _grading_of(grader: GraderClass | str, config: GraderConfig | None, project: Path | None) -> Grading:
+    """The grader on this machine, by default with the folder that its module is in."""
+    grading = Grading(grader, config, project)
+    if project is None:
+        grading.project_path = folder_of(grading.grader)
+    return grading
+
+
+def _setup_timeout(given: float | None, native: JsonObject) -> float:
     if given is not None:
         if given <= 0:
             raise ValueError(f"agent_setup_timeout_sec is {given}: it is a number of seconds above 0")

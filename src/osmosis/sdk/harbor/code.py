@@ -14,8 +14,8 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from ...records.base import JsonObject
 from ..types import AgentWorkflowConfig
 
 SKIPPED = {
@@ -74,7 +74,7 @@ def import_string(cls: type) -> str:
     return f"{home_of(cls)[1]}:{cls.__qualname__}"
 
 
-def describe_config(config: AgentWorkflowConfig | None, workflow: type | None) -> dict[str, Any] | None:
+def describe_config(config: AgentWorkflowConfig | None, workflow: type | None) -> JsonObject | None:
     """How the sandbox gets the workflow's config: `{"object": "module:name"}` when it stands in the workflow's module,
     else `{"class": ..., "values": ...}`. `ValueError` when it is neither there nor JSON."""
     if config is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from ...records.base import JsonObject
 from ...records.rollout import Message
 
 ROLES = {"system": "system", "user": "user", "agent": "assistant"}
@@ -27,7 +28,7 @@ def read_messages(path: Path) -> list[Message]:
     return messages
 
 
-def _of_step(step: dict[str, Any]) -> list[Message]:
+def _of_step(step: JsonObject) -> list[Message]:
     message: Message = {"role": ROLES.get(str(step.get("source")), "user"), "content": _text(step.get("message"))}
     if step.get("reasoning_content"):
         message["reasoning_content"] = step["reasoning_content"]
@@ -49,14 +50,14 @@ def _of_step(step: dict[str, Any]) -> list[Message]:
     return found
 
 
-def _call(call: dict[str, Any]) -> dict[str, Any]:
+def _call(call: Mapping[str, object]) -> JsonObject:
     arguments = call.get("arguments")
     written = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
     function = {"name": str(call.get("function_name") or ""), "arguments": written}
     return {"id": str(call.get("tool_call_id") or ""), "type": "function", "function": function}
 
 
-def _text(content: Any) -> str:
+def _text(content: object) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text")) for part in content if isinstance(part, dict) and part.get("text"))
     return "" if content is None else str(content)

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..._version import __version__
 from ...base.files import write_json
+from ...records.base import JsonObject
 from ...records.trajectory import build_trajectory
 from ...records.wire import RolloutInit
 from ..backend import LocalBackend
@@ -59,7 +60,7 @@ async def run(request: Mapping[str, Any], environ: Mapping[str, str], artifacts:
     return await backend.execute(init)
 
 
-def load_config(described: Mapping[str, Any] | None) -> AgentWorkflowConfig | None:
+def load_config(described: Mapping[str, object] | None) -> AgentWorkflowConfig | None:
     """What `code.describe_config` described."""
     if described is None:
         return None
@@ -73,10 +74,10 @@ def load_config(described: Mapping[str, Any] | None) -> AgentWorkflowConfig | No
     return made
 
 
-def result_body(result: ExecutionResult) -> dict[str, Any]:
+def result_body(result: ExecutionResult) -> JsonObject:
     """The result as JSON; `read_result` of `outcome.py` reads it."""
     sample = result.sample
-    body: dict[str, Any] = {
+    body: JsonObject = {
         "protocol": PROTOCOL,
         "status": result.status,
         "err_category": result.err_category,

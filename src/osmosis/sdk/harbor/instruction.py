@@ -6,8 +6,8 @@ among them: what the agent reads never contains it, and a template that asks for
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...records.rollout import Message
 
@@ -22,7 +22,7 @@ class Instruction:
     """For a native agent: everything in one text."""
 
 
-def from_row(messages: list[Message], metadata: dict[str, Any], template: str | None) -> Instruction:
+def from_row(messages: list[Message], metadata: Mapping[str, object], template: str | None) -> Instruction:
     """The instruction of a row under a template's `instruction.md`; `ValueError` when it cannot be rendered.
 
     A template without placeholders is put before the prompt; an empty one, or none, leaves the prompt as it is.
@@ -75,7 +75,7 @@ def _last_user(messages: list[Message]) -> str:
     return next((text_of(m) for m in reversed(messages) if m.get("role") == "user"), "")
 
 
-def _render(template: str, messages: list[Message], metadata: dict[str, Any]) -> str:
+def _render(template: str, messages: list[Message], metadata: Mapping[str, object]) -> str:
     from jinja2 import StrictUndefined, TemplateError
     from jinja2.sandbox import SandboxedEnvironment
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...records.base import JsonObject
 from ...records.rollout import Category, Failure, Message, Phase
 from ..classify import wire_category
 from ..execution import ExecutionResult, with_failure
@@ -103,7 +104,7 @@ def execution_of(trial: Finished) -> ExecutionResult:
     return _rewarded(trial, result)
 
 
-def read_result(path: Path) -> dict[str, Any] | None:
+def read_result(path: Path) -> JsonObject | None:
     """What `inside.py` left; None when it left nothing readable. A link is none: it would point into this machine."""
     if path.is_symlink():
         return None
@@ -114,16 +115,10 @@ def read_result(path: Path) -> dict[str, Any] | None:
     return body if isinstance(body, dict) else None
 
 
-def _sample(trial: Finished, records: list[dict[str, Any]]) -> RolloutSample:
+def _sample(trial: Finished, records: list[JsonObject]) -> RolloutSample:
     samples = [record["sample"] for record in records if record.get("sample")]
     if samples:
-        made = RolloutSample(messages=[message for one in samples for message in one["messages"]])
-        traces = [one["trajectory_messages"] for one in samples if one.get("trajectory_messages") is not None]
-        made.trajectory_messages = [message for trace in traces for message in trace] if traces else None
-        for one in samples:
-            made.metrics.update(one.get("metrics") or {})
-            made.extra_fields.update(one.get("extra_fields") or {})
-        made.remove_sample = any(one.get("remove_sample") for one in samples)
+        made = _joined(samples)
     else:
         said = [m for folder in trial.agent_folders for m in read_messages(folder / TRAJECTORY_FILE)]
         made = RolloutSample(messages=said or trial.prompt)
@@ -132,13 +127,25 @@ def _sample(trial: Finished, records: list[dict[str, Any]]) -> RolloutSample:
     return made
 
 
-def _usage(result: Any) -> dict[str, Any]:
+def _joined(samples: list[JsonObject]) -> RolloutSample:
+    """The samples of a task's steps as one, in their order."""
+    made = RolloutSample(messages=[message for one in samples for message in one["messages"]])
+    traces = [one["trajectory_messages"] for one in samples if one.get("trajectory_messages") is not None]
+    made.trajectory_messages = [message for trace in traces for message in trace] if traces else None
+    for one in samples:
+        made.metrics.update(one.get("metrics") or {})
+        made.extra_fields.update(one.get("extra_fields") or {})
+    made.remove_sample = any(one.get("remove_sample") for one in samples)
+    return made
+
+
+def _usage(result: Any) -> JsonObject:
     prompt, cached, completion, cost = result.compute_token_cost_totals()
     found = {"prompt_tokens": prompt, "cached_tokens": cached, "completion_tokens": completion, "cost_usd": cost}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _facts(trial: Finished) -> dict[str, Any]:
+def _facts(trial: Finished) -> JsonObject:
     result = trial.result
     spans = {}
     for name in ("environment_setup", "agent_setup", "agent_execution", "verifier"):

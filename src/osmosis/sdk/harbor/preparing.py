@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...records.base import JsonObject
 from ...records.wire import RolloutInit
 from ..execution import OnState
 from .code import Code, pack
@@ -52,10 +53,10 @@ class Preparation:
     tasks: Tasks
     agent: Chosen
     code: Code | None
-    config: dict[str, Any] | None
+    config: JsonObject | None
     """The workflow's config as `describe_config` describes it."""
     bundle: bool | Path
-    native_kwargs: dict[str, Any]
+    native_kwargs: JsonObject
     model_name: str
     model_host: str | None
     environment: Any
@@ -112,7 +113,7 @@ class Preparation:
         from harbor.models.trial.config import AgentConfig, TaskConfig, TrialConfig, VerifierConfig
 
         limit = init.agent_timeout_sec
-        agent: dict[str, Any] = {"override_setup_timeout_sec": self.setup_timeout_s}
+        agent: JsonObject = {"override_setup_timeout_sec": self.setup_timeout_s}
         if self.agent.utility:
             agent |= self.agent.native
         else:
@@ -133,7 +134,7 @@ class Preparation:
             ),
         )
 
-    def _request(self, init: RolloutInit) -> dict[str, Any]:
+    def _request(self, init: RolloutInit) -> JsonObject:
         return {
             "workflow": self.agent.workflow,
             "config": self.config,

@@ -11,9 +11,9 @@ import hashlib
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 from ...base.wheel import DISTRIBUTION, build_wheel
+from ...records.base import JsonObject
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -98,7 +98,7 @@ def _declared(code_dir: Path | None) -> list[str]:
     path = None if code_dir is None else code_dir / "pyproject.toml"
     if path is None or not path.is_file():
         return []
-    project: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8")).get("project") or {}
+    project: JsonObject = tomllib.loads(path.read_text(encoding="utf-8")).get("project") or {}
     return [str(line) for line in project.get("dependencies") or []]
 
 

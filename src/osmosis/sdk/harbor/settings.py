@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...records.base import JsonObject
 from ..execution import resolve_class
 from ..workflow import AgentWorkflow
 from .code import import_string
@@ -35,7 +36,7 @@ class Chosen:
     """None for a workflow that only the sandbox can import."""
     workflow: str | None = None
     """`module:Class` as the sandbox imports it."""
-    native: dict[str, Any] = field(default_factory=dict)
+    native: JsonObject = field(default_factory=dict)
     """`name` or `import_path` of one of Harbor's agents."""
 
     @property
@@ -53,7 +54,7 @@ def require_harbor() -> None:
         raise ImportError(MISSING) from exc
 
 
-def choose_agent(agent: Any, code_dir: Path | None) -> Chosen:
+def choose_agent(agent: object, code_dir: Path | None) -> Chosen:
     """The agent behind a class, a `"module:Class"` string, one of Harbor's names, or None for the oracle."""
     from harbor.agents.base import BaseAgent
     from harbor.models.agent.name import AgentName
@@ -77,7 +78,7 @@ def choose_agent(agent: Any, code_dir: Path | None) -> Chosen:
     return Chosen(workflow_class=workflow, workflow=import_string(workflow))
 
 
-def environment_of(given: Any) -> Any:
+def environment_of(given: object) -> Any:
     """Harbor's `EnvironmentConfig` from one, its fields, a type's name or an import path; Docker from nothing."""
     from harbor.models.environment_type import EnvironmentType
     from harbor.models.trial.config import EnvironmentConfig
@@ -98,7 +99,7 @@ def environment_of(given: Any) -> Any:
     )
 
 
-def two_generations(orchestrator: Any, tasks_dir: Any) -> tuple[Any, Path]:
+def two_generations(orchestrator: object, tasks_dir: object) -> tuple[Any, Path]:
     """Generation 0.4 has no orchestrator, and its tasks_dir comes first: both ways of calling mean the same."""
     if tasks_dir is None:
         if not isinstance(orchestrator, (str, os.PathLike)):
@@ -119,7 +120,7 @@ def _imported(agent: str, code_dir: Path | None) -> Any:
     it needs is not installed here."""
     module, _, name = agent.rpartition(":" if ":" in agent else ".")
     try:
-        found: Any = importlib.import_module(module)
+        found: object = importlib.import_module(module)
     except ImportError as exc:
         if ":" in agent and code_dir is not None and _file_in(module, code_dir):
             return None

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ...records.wire import RolloutInit
 from ..types import json_safe
@@ -52,7 +52,7 @@ class Tasks:
             )
         return cls(folder, "template" if mode == "template" else "dataset")
 
-    def of_row(self, metadata: Mapping[str, Any]) -> Path:
+    def of_row(self, metadata: Mapping[str, object]) -> Path:
         """The folder of the row's task; `ValueError` when the row names none, or one that is not there."""
         named = next((metadata[key] for key in TASK_KEYS if metadata.get(key)), None)
         if named is None or (self.mode == "template" and is_task(self.folder)):

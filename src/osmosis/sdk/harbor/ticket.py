@@ -9,10 +9,10 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from ...base.net import is_loopback
+from ...records.base import JsonObject
 from ...records.rollout import Message
 
 URL_VARIABLE = "OSMOSIS_CHAT_COMPLETIONS_URL"
@@ -70,10 +70,10 @@ class Ticket:
     endpoint: Endpoint
     messages: list[Message] = field(default_factory=list)
     instruction: str = ""
-    request: dict[str, Any] = field(default_factory=dict)
+    request: JsonObject = field(default_factory=dict)
     """For `inside.py`, but for the messages."""
     delivery: Delivery | None = None
-    native: dict[str, Any] = field(default_factory=dict)
+    native: JsonObject = field(default_factory=dict)
     """Harbor's own agent: `name` or `import_path`, `model_name`, `kwargs`."""
     id: str = field(default_factory=lambda: secrets.token_hex(8))
 
