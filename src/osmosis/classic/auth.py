@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
+from ..base.json_types import JsonObject
 from ..client import PlatformClient
 from ..client.credentials import CredentialStore, Login
 from ..client.settings import platform_url
 from ..errors import AuthRequired, OsmosisError
-from ..records.base import JsonObject
 from ..records.contract.accounts import DeviceOffer, IssuedLogin
 from ..serve.server.console import console
 

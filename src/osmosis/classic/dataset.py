@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict
 
+from ..base.json_types import JsonObject
 from ..datasets.reader import count_rows
 from ..datasets.scan import read_rows
 from ..errors import DatasetError
-from ..records.base import JsonObject
 from ..records.dataset import FORMATS
 from ..records.plan import Selection
 from ..records.wire02 import RolloutRequest

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..base.json_types import JsonObject
 from ..base.stats import pass_at_k
 from ..engine.loader import load_object
 from ..engine.scoring import FunctionScorer, Scorer
 from ..engine.task import Task
 from ..errors import LoadError
-from ..records.base import JsonObject
 from ..records.dataset import Row
 from ..records.report import ScoreReport
 from ..records.rollout import Rollout, RolloutStatus

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..records.base import JsonObject
+from ..base.json_types import JsonObject
 from ..records.rollout import Message
 from ..records.wire02 import RolloutMetrics
 from ..sdk.agent_loop import CompletionsResult, RolloutAgentLoop

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ..base.json_types import JsonObject
 from ..errors import ModelError
 from ..llm import ChatRequest, Model, open_model
-from ..records.base import JsonObject
 from ..records.plan import ModelSpec
 from ..records.rollout import Message
 from ..records.wire02 import RolloutMetrics

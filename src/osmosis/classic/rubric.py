@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..base.json_types import JsonObject
 from ..engine.rubrics.conversations import RubricRecord
 from ..engine.rubrics.rubric_files import RubricConfig
 from ..engine.rubrics.rubric_run import ask_function
-from ..records.base import JsonObject
 from ..sdk.evaluate_rubric import background, evaluate_rubric
 
 

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ..base.json_types import JsonObject
 from ..engine.evaluate import evaluate
 from ..engine.observer import Silent
 from ..engine.scoring import Scorer
 from ..engine.task import Task
-from ..records.base import JsonObject
 from ..records.dataset import Row
 from ..records.plan import EvalPlan, ModelSpec, Timeouts
 from ..records.report import Report

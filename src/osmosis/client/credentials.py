@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ..base import paths
 from ..base.files import write_json
+from ..base.json_types import JsonObject
 from ..base.locks import FileLock
 from ..errors import (
     CredentialsParseFailed,
@@ -25,7 +26,6 @@ from ..errors import (
     EnvTokenPlatformMismatch,
     EnvTokenPlatformRequired,
 )
-from ..records.base import JsonObject
 from . import keyrings
 from .settings import local_url, normalise
 

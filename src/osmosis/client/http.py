@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from .._version import __version__
+from ..base.json_types import JsonObject
 from ..base.net import is_loopback
 from ..errors import AuthRequired, NetworkError, PlatformError, from_wire
-from ..records.base import JsonObject
 from .lean_httpx import httpx
 
 if TYPE_CHECKING:

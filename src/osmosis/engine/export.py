@@ -13,8 +13,8 @@ from pathlib import Path
 
 import orjson
 
+from osmosis.base.json_types import JsonObject
 from osmosis.errors import Conflict
-from osmosis.records.base import JsonObject
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 

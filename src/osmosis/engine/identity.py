@@ -16,7 +16,7 @@ import orjson
 
 from osmosis._version import __version__
 from osmosis.base.git import Git, GitError, shown
-from osmosis.records.base import JsonObject
+from osmosis.base.json_types import JsonObject
 from osmosis.records.plan import EvalPlan, ModelSpec
 
 from .loader import load_module, source_files, source_hash, source_of

@@ -20,10 +20,11 @@ from pydantic import ValidationError as PydanticError
 from pydantic_core import PydanticSerializationError
 
 from osmosis.base.files import replacing, sync_folder, write_bytes
+from osmosis.base.json_types import JsonObject
 from osmosis.base.locks import FileLock
 from osmosis.base.redact import Redactor
 from osmosis.errors import Conflict, NotFound, ValidationError
-from osmosis.records.base import JsonObject, utc_now
+from osmosis.records.base import utc_now
 from osmosis.records.keys import DerivedKeys, Key
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report

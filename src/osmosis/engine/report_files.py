@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
+from osmosis.base.json_types import JsonObject
 from osmosis.metrics.alarms import alarms
 from osmosis.metrics.figures import Figure, figures, grouped
-from osmosis.records.base import JsonObject
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Interval, Report
 

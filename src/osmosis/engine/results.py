@@ -16,8 +16,8 @@ import orjson
 
 from osmosis._version import __version__
 from osmosis.base.files import replacing
+from osmosis.base.json_types import JsonObject
 from osmosis.errors import ValidationError
-from osmosis.records.base import JsonObject
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Interval, Report, ScoreReport
 from osmosis.records.rollout import RolloutStatus

@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, Model
-from osmosis.records.base import JsonObject
 from osmosis.records.rollout import Message, ModelCall, Usage
 from osmosis.records.wire02 import RolloutMetrics
 from osmosis.sdk.agent_loop import CompletionsResult

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
 from osmosis.llm.chat_format import completion_body
 from osmosis.llm.model import Model
-from osmosis.records.base import JsonObject, utc_now
+from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Message, ModelCall, Phase, Rollout, Score, Usage
 from osmosis.records.wire import RolloutInit

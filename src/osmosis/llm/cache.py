@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 
 from osmosis.base.files import write_bytes
-from osmosis.records.base import JsonObject
+from osmosis.base.json_types import JsonObject
 from osmosis.records.rollout import Usage
 
 from .model import ChatRequest, Completion, Model

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import orjson
 
-from ..records.base import JsonObject
+from ..base.json_types import JsonObject
 from .model import Completion
 
 CHUNK_CHARS = 200

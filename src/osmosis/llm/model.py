@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from osmosis.records.base import JsonObject
+from osmosis.base.json_types import JsonObject
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Message, Usage
 

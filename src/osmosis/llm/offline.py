@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import orjson
 
+from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
-from osmosis.records.base import JsonObject
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Category, Message, Usage
 

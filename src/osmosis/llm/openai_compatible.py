@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from osmosis.base.json_types import JsonObject
 from osmosis.base.net import is_loopback
 from osmosis.errors import ModelError
-from osmosis.records.base import JsonObject
 from osmosis.records.plan import ModelSpec, Retry
 from osmosis.records.rollout import Category, Message, Usage
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import orjson
 
+from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError, NotFound
-from osmosis.records.base import JsonObject
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Category, Message, Usage
 

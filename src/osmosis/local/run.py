@@ -11,13 +11,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from osmosis.base.json_types import JsonObject
 from osmosis.engine.journal import Journal
 from osmosis.errors import OsmosisError
 from osmosis.metrics.compare import Comparison, compare
 from osmosis.metrics.figures import figures, grouped
 from osmosis.metrics.formats import interval, score
 from osmosis.metrics.summary import Summary
-from osmosis.records.base import JsonObject
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-JsonObject = dict[str, Any]
-"""A JSON object whose keys somebody else decides and whose values are looked into: a config, a tool's schema."""
+from ..base.json_types import JsonObject
 
 
 class Record(BaseModel):

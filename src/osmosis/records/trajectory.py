@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator
 
-from .base import JsonObject, Record, Strict
+from ..base.json_types import JsonObject
+from .base import Record, Strict
 from .rollout import Message, Rollout
 
 SCHEMA_VERSION: Literal["ATIF-v1.7"] = "ATIF-v1.7"

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from .base import JsonObject, Record
+from ..base.json_types import JsonObject
+from .base import Record
 from .rollout import Failure, Message
 
 LEASE_HEADER = "X-Osmosis-Rollout-Lease"

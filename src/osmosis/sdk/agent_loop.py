@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from ..base.json_types import JsonObject
 from ..base.redact import Redactor
 from ..llm.model import Completion
-from ..records.base import JsonObject, utc_now
+from ..records.base import utc_now
 from ..records.rollout import Message
 from ..records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
 from .types import whole_text

@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from ..base.json_types import JsonObject
 from ..errors import ModelError
 from ..llm.failures import RETRYABLE
 from ..llm.model import ChatRequest, Completion
 from ..llm.openai_compatible import ask, completion_of, malformed
 from ..llm.retry import RetryingModel
 from ..llm.wire import Pool, open_wire
-from ..records.base import JsonObject
 from ..records.plan import ModelSpec, Retry
 from ..records.rollout import Category, Message, Usage
 from ..records.wire02 import OpenAIFunctionToolSchema

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from ..records.base import JsonObject
+from ..base.json_types import JsonObject
 from ..records.rollout import Message
 from .chat import ChatClient, ChatTransport
 from .types import RolloutSample

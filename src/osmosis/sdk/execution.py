@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..records.base import JsonObject
+from ..base.json_types import JsonObject
 from ..records.rollout import Failure, Phase
 from ..records.wire import RolloutState
 from .classify import failure_of, self_cancelled, wire_category

@@ -19,11 +19,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from ..base.json_types import JsonObject
 from ..base.redact import Redactor
 from ..errors import ModelError
 from ..llm import ChatRequest, Completion, Model, open_model
 from ..llm.litellm_model import supports_schema
-from ..records.base import JsonObject
 from ..records.plan import Retry
 from ..records.rollout import Category, Message, Usage
 from .judge_model import JudgeModel, ModelNotFoundError, ProviderRequestError, resolve_judge

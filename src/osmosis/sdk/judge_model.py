@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypedDict
 
+from ..base.json_types import JsonObject
 from ..errors import OsmosisError
-from ..records.base import JsonObject
 from ..records.plan import ModelSpec
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
+from ..base.json_types import JsonObject
 from ..errors import LoadError, OsmosisError
-from ..records.base import JsonObject
 from ..records.rollout import Message
 from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
 from .agent_loop import RolloutContext

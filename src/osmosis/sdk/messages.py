@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..records.base import JsonObject
+from ..base.json_types import JsonObject
 from ..records.rollout import Message
 
 

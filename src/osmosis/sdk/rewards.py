@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from ..records.base import JsonObject
+from ..base.json_types import JsonObject
 from .calls import is_async
 
 F = TypeVar("F", bound=Callable[..., Any])

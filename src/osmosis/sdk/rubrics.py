@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from ..records.base import JsonObject
+from ..base.json_types import JsonObject
 from .judge_model import ModelInfo, resolve_judge
 from .rewards import Prepare, Signature, annotated, checked
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Generic, Literal, ParamSpec, TypeVar, get_typ
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
-from ..records.base import JsonObject
+from ..base.json_types import JsonObject
 from ..records.rollout import Message
 from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
 from .agent_loop import RolloutContext

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from ..records.base import JsonObject
+from ..base.json_types import JsonObject
 from ..records.rollout import Message
 from ..records.wire import WireSample
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..records.base import JsonObject
+from ..base.json_types import JsonObject
 from ..records.rollout import Message
 from .context import AgentWorkflowContext
 

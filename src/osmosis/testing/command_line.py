@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from osmosis.records.base import JsonObject
+from osmosis.base.json_types import JsonObject
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from ..base.json_types import JsonObject
 from ..llm.model import ChatRequest
 from ..llm.offline import OfflineModel
-from ..records.base import JsonObject
 from ..records.plan import ModelSpec
 
 

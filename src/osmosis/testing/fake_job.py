@@ -18,7 +18,8 @@ from pathlib import Path
 
 import httpx
 
-from osmosis.records.base import JsonObject, Record
+from osmosis.base.json_types import JsonObject
+from osmosis.records.base import Record
 from osmosis.records.report import Report, ScoreReport
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score
 from osmosis.records.run import JobResult, JobSpec, LogLine, Progress, RolloutBatch, RunStatus, Stage

@@ -15,7 +15,7 @@ from typing import Protocol
 import httpx
 from fastapi import FastAPI, Request
 
-from ..records.base import JsonObject
+from ..base.json_types import JsonObject
 from ..records.rollout import Message
 from ..sdk.messages import get_message_content, get_message_role
 

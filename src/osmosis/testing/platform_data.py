@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from osmosis.records.base import JsonObject, utc_now
+from osmosis.base.json_types import JsonObject
+from osmosis.records.base import utc_now
 from osmosis.records.report import (
     Distribution,
     FailureCount,

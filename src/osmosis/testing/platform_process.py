@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from ..base.git import Git
-from ..records.base import JsonObject
+from ..base.json_types import JsonObject
 
 WITHIN_S = 60.0
 FAKE_JOB = f"{sys.executable} -m osmosis.testing.fake_job"

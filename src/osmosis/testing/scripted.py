@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ..base.json_types import JsonObject
 from ..errors import ModelError
-from ..records.base import JsonObject
 from ..records.rollout import Category, Message
 from ..records.wire02 import RolloutMetrics
 from ..sdk.agent_loop import CompletionsResult

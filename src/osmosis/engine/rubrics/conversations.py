@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from osmosis.base.json_types import JsonObject
 from osmosis.errors import ValidationError
-from osmosis.records.base import JsonObject
 
 
 @dataclass(frozen=True)

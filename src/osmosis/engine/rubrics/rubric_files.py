@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from osmosis.base.json_types import JsonObject
 from osmosis.errors import ValidationError
-from osmosis.records.base import JsonObject
 from osmosis.sdk.judge_model import ModelInfo
 
 from .conversations import digest_of, is_number, read_text

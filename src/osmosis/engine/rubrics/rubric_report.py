@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis.base.files import write_text
+from osmosis.base.json_types import JsonObject
 from osmosis.errors import ValidationError
-from osmosis.records.base import JsonObject, utc_now
+from osmosis.records.base import utc_now
 from osmosis.records.rollout import Usage
 
 from .conversations import RubricRecord

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from sqlalchemy.orm import Session
 
-from osmosis.records.base import JsonObject
+from osmosis.base.json_types import JsonObject
 from osmosis.records.contract.body import Moment, moment
 from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage, EvalRunRow
 from osmosis.records.contract.run_bodies import (

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from ..base import JsonObject
+from ...base.json_types import JsonObject
 from ..run import RunKind
 from .body import Body, OrEmpty
 from .run_bodies import NamedRef, RewardStats, RunDetail, RunPage, RunProgress, RunReport, RunResults, RunRow

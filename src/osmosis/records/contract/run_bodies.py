@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from ..base import JsonObject
+from ...base.json_types import JsonObject
 from ..report import Report
 from ..run import RunKind, RunStatus
 from .body import Body, Moment, OrEmpty, Page, Request, spelled

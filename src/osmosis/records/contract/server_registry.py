@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from ..base import JsonObject
+from ...base.json_types import JsonObject
 from .body import Body, Moment, Page, Request
 
 

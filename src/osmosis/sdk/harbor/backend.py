@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...base.json_types import JsonObject
 from ...base.redact import Redactor
-from ...records.base import JsonObject
 from ...records.rollout import Category, Failure, Phase
 from ...records.wire import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
 from ..classify import describe, traceback_tail

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...records.base import JsonObject
+from ...base.json_types import JsonObject
 from ..types import AgentWorkflowConfig
 
 SKIPPED = {

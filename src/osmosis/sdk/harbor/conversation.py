@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...records.base import JsonObject
+from ...base.json_types import JsonObject
 from ...records.rollout import Message
 
 ROLES = {"system": "system", "user": "user", "agent": "assistant"}

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..._version import __version__
 from ...base.files import write_json
-from ...records.base import JsonObject
+from ...base.json_types import JsonObject
 from ...records.trajectory import build_trajectory
 from ...records.wire import RolloutInit
 from ..backend import LocalBackend

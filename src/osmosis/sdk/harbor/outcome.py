@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...records.base import JsonObject
+from ...base.json_types import JsonObject
 from ...records.rollout import Category, Failure, Message, Phase
 from ..classify import wire_category
 from ..execution import ExecutionResult, with_failure

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...records.base import JsonObject
+from ...base.json_types import JsonObject
 from ...records.wire import RolloutInit
 from ..execution import OnState
 from .code import Code, pack

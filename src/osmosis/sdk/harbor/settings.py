@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...records.base import JsonObject
+from ...base.json_types import JsonObject
 from ..execution import resolve_class
 from ..workflow import AgentWorkflow
 from .code import import_string

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from ...base.json_types import JsonObject
 from ...base.net import is_loopback
-from ...records.base import JsonObject
 from ...records.rollout import Message
 
 URL_VARIABLE = "OSMOSIS_CHAT_COMPLETIONS_URL"
