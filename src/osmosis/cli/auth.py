@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -35,6 +36,8 @@ from .output import Mode
 from .results import DetailResult, NextStep, OperationResult
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..records.contract.accounts import DeviceOffer, IssuedLogin, Verified
 
 app = typer.Typer(
@@ -287,7 +290,7 @@ def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> 
     return OperationResult("auth.login", message, resource, next_steps=steps)
 
 
-def _verified(ctx: AppContext, found: Login) -> tuple[Login, dict[str, Any] | None, bool]:
+def _verified(ctx: AppContext, found: Login) -> tuple[Login, dict[str, object] | None, bool]:
     """The login as the platform sees it; as stored when the platform cannot be reached.
 
     Reads the answer as it is: loading records would make this command half as slow again.
@@ -322,8 +325,8 @@ def _revoke(ctx: AppContext, old: Login) -> bool:
         return False
 
 
-def _drawer(shown: dict[str, Any]) -> Any:
-    def draw(console: Any) -> None:
+def _drawer(shown: Mapping[str, object]) -> Callable[[Console], None]:
+    def draw(console: Console) -> None:
         from .render import pairs
 
         console.print(pairs(shown))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,10 @@ from ..workspace.config import ConfigFile, check_file, issue_of, locate, read
 from ..workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspace
 from .context import AppContext, current
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
 
 app = typer.Typer(
     help="""Check, show and change configs.
@@ -41,7 +45,7 @@ def check(
     ctx = current()
     workspace = find_workspace(ctx.cwd)
     files = _files(ctx, workspace, paths or [])
-    items: list[dict[str, Any]] = []
+    items: list[dict[str, object]] = []
     for file in files:
         _, problems = check_file(file, workspace)
         items += [{"severity": p.severity, **issue_of(p), "what": p.what} for p in problems]
@@ -97,8 +101,8 @@ def show(
     )
 
 
-def _draw_text(text: str) -> Any:
-    def draw(console: Any) -> None:
+def _draw_text(text: str) -> Callable[[Console], None]:
+    def draw(console: Console) -> None:
         from rich.syntax import Syntax
 
         console.print(Syntax(text, "toml", background_color="default") if console.is_terminal else text, markup=False)

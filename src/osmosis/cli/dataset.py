@@ -6,11 +6,13 @@ A file is checked here before a byte is sent, by the same reader that evaluation
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
+from ..base.json_types import JsonObject
 from ..errors import Conflict, DatasetError, NotFound, ValidationError
 from ..metrics.formats import size
 from ..records.contract.uploads import DatasetRow
@@ -23,6 +25,8 @@ from .render_text import when
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..client import PlatformClient
 
 app = typer.Typer(
@@ -107,7 +111,7 @@ def _until_ready(client: PlatformClient, made: DatasetRow) -> DatasetRow:
     return made
 
 
-def _check(path: Path) -> dict[str, Any]:
+def _check(path: Path) -> JsonObject:
     """The facts of a file that can be uploaded, by a platform's rules. Raises with the first problems."""
     from ..datasets.scan import check_upload, file_hash  # with pyarrow, which only a check needs
 
@@ -248,8 +252,8 @@ def delete(name: str = NAME, yes: bool = prompts.YES) -> OperationResult:
     return OperationResult("dataset.delete", f"dataset {shown} is deleted", {"id": found.id, "name": shown})
 
 
-def _pairs(shown: dict[str, Any]) -> Any:
-    def draw(console: Any) -> None:
+def _pairs(shown: Mapping[str, object]) -> Callable[[Console], None]:
+    def draw(console: Console) -> None:
         from .render import pairs
 
         console.print(pairs(shown))

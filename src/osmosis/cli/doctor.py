@@ -7,14 +7,15 @@ each rollout's own environment says. A part that cannot be asked is a finding, n
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .._version import __version__
 from ..base.git import Git, GitError
+from ..base.json_types import JsonObject
 from ..errors import AuthRequired, OsmosisError, WorkspaceRequired
 from ..records.problem import Problem
 from ..records.source import Source
@@ -28,6 +29,8 @@ from .import_check import check_imports
 from .results import DetailResult, NextStep, clean
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..client import PlatformClient
 
 _ORDER = ("error", "warning", "info")
@@ -89,8 +92,8 @@ def doctor(
 
 
 def _data(
-    workspace: Workspace | None, source: Source | None, problems: list[Problem], platform: dict[str, Any]
-) -> dict[str, Any]:
+    workspace: Workspace | None, source: Source | None, problems: list[Problem], platform: Mapping[str, object]
+) -> dict[str, object]:
     """The report as data: the keys clients of the platform know, and every finding."""
     return {
         "version": __version__,
@@ -112,9 +115,9 @@ def _from_error(error: OsmosisError, code: str, severity: str, where: str = "") 
 
 def _platform(
     ctx: AppContext, workspace: Workspace | None, source: Source | None
-) -> tuple[dict[str, Any], list[Problem]]:
+) -> tuple[dict[str, object], list[Problem]]:
     """What the platform says of this person, this workspace, its secrets, datasets and sync state."""
-    facts: dict[str, Any] = {"url": None, "reachable": False, "version": None, "logged_in": False, "credentials": None}
+    facts: JsonObject = {"url": None, "reachable": False, "version": None, "logged_in": False, "credentials": None}
     try:
         facts["url"] = ctx.platform_url
         login = login_of(ctx)
@@ -171,7 +174,7 @@ def _logged_in(
     client: PlatformClient,
     workspace: Workspace | None,
     source: Source | None,
-    facts: dict[str, Any],
+    facts: dict[str, object],
 ) -> Iterable[Problem]:
     if workspace is None or source is None or source.identity is None:
         return
@@ -225,7 +228,7 @@ def _imports(ctx: AppContext, workspace: Workspace) -> list[Problem]:
     return check_imports(ctx, workspace, uv)
 
 
-def _draw(console: Any, data: dict[str, Any], problems: list[Problem]) -> None:
+def _draw(console: Console, data: JsonObject, problems: list[Problem]) -> None:
     from rich.text import Text
 
     place = data["workspace_directory"] or "no workspace"

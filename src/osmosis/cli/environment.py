@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..base.net import is_loopback
 from ..errors import Conflict, NetworkError, ValidationError
@@ -91,7 +90,7 @@ def allow_host(url: str) -> None:
         _ALLOWED_HOSTS.add(host)
 
 
-def _guard(event: str, args: tuple[Any, ...]) -> None:
+def _guard(event: str, args: tuple[object, ...]) -> None:
     if _ALLOWED_HOSTS is None or event not in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):
         return
     if event == "socket.getaddrinfo":

@@ -5,8 +5,7 @@ Draws what `osmosis.metrics` lists; text of users and models is plain text here,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -65,7 +64,7 @@ def _failures(failures: Iterable[FailureCount]) -> Table:
     return table
 
 
-def draw_run(console: Console, head: dict[str, Any], report: Report | None, failure: RunFailure | None) -> None:
+def draw_run(console: Console, head: Mapping[str, object], report: Report | None, failure: RunFailure | None) -> None:
     """One run: what it is, its figures, why it failed."""
     console.print(pairs(head))
     if failure:

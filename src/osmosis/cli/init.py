@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -158,7 +159,7 @@ def _never_pushed(ctx: AppContext, name: str) -> bool:
     return state.connected and not state.commit_sha and not state.branches
 
 
-def _connect(ctx: AppContext, client: PlatformClient, made: Created) -> dict[str, Any]:
+def _connect(ctx: AppContext, client: PlatformClient, made: Created) -> dict[str, object]:
     """Platform workspace, repository, origin, credential helper, first push. May be repeated."""
 
     source = read_source(made.root)
@@ -186,13 +187,15 @@ def _shown(ctx: AppContext, path: Path) -> str:
         return str(path)
 
 
-def _result(ctx: AppContext, made: Created, connected: dict[str, Any] | None, template: str | None) -> OperationResult:
+def _result(
+    ctx: AppContext, made: Created, connected: Mapping[str, object] | None, template: str | None
+) -> OperationResult:
     place = _shown(ctx, made.root)
     message = f"workspace {made.name} is in {place}" if place != "." else f"this folder is the workspace {made.name}"
     if connected:
         verb = "pushed to" if connected["pushed"] else "connected with"
         message += f", {verb} {connected['url']}"
-    resource: dict[str, Any] = {
+    resource: dict[str, object] = {
         "name": made.name,
         "path": str(made.root),
         "files": made.files,

@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..base import paths
+from ..base.json_types import JsonObject
 from ..base.locks import FileLock
 from ..base.processes import is_same
 from ..errors import Conflict, PlatformError, ValidationError
@@ -156,7 +156,7 @@ def log_file(data_dir: Path) -> Path:
     return data_dir / "logs" / "platform.log"
 
 
-def _note(data_dir: Path) -> dict[str, Any]:
+def _note(data_dir: Path) -> JsonObject:
     try:
         note = json.loads((data_dir / "platform.json").read_text())
     except (OSError, ValueError):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
 from ..errors import NotFound, UsageError
@@ -37,7 +35,7 @@ def list_models(
     if kind not in ("all", "base", "lora"):
         raise UsageError(f"--type {kind}: not one of all, base, lora")
     paging = Paging(limit, everything)
-    blocks: dict[str, list[dict[str, Any]]] = {}
+    blocks: dict[str, list[dict[str, object]]] = {}
     with current().client() as client:
         for each in ("base", "lora") if kind == "all" else (kind,):
             rows = client.models.all(each) if everything else client.models.page(each, limit=paging.size).models

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from .._version import __version__
 from ..errors import OsmosisError
@@ -66,7 +66,7 @@ class Output:
                     self._line(self.stdout, line.rstrip())
         return result.exit_code
 
-    def stream(self, row: dict[str, Any], text: str) -> None:
+    def stream(self, row: Mapping[str, object], text: str) -> None:
         """One line of something that goes on (`logs -f`): JSON line or text."""
         self._line(self.stdout, to_json(row) if self.mode is Mode.JSON else clean(text))
 
@@ -95,7 +95,7 @@ class Output:
         """Show a known error on stderr; returns its exit code."""
         if self.mode is Mode.JSON:
             details = {**error.details, **({"hint": error.hint} if error.hint else {})}
-            body: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "command": command, "cli_version": __version__}
+            body: dict[str, object] = {"schema_version": SCHEMA_VERSION, "command": command, "cli_version": __version__}
             code = str(error.details.get("cli_code") or error.code)
             body["error"] = {"code": code, "message": error.message, "details": details}
             self._line(self.stderr, to_json(body))
@@ -171,11 +171,11 @@ def issue_lines(error: OsmosisError) -> list[str]:
     return lines
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     return clean(value).replace("\t", " ").replace("\n", " ")
 
 
-def _plain(result: Result) -> Iterable[list[Any]]:
+def _plain(result: Result) -> Iterable[list[object]]:
     if isinstance(result, ListResult):
         for row in result.items:
             yield [pick(row, column.key) for column in result.columns]
@@ -186,7 +186,7 @@ def _plain(result: Result) -> Iterable[list[Any]]:
         yield from _flat(result.resource)
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[list[Any]]:
+def _flat(data: Mapping[str, object], prefix: str = "") -> Iterable[list[object]]:
     for key, value in data.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")

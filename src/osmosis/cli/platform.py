@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -145,7 +144,7 @@ def logs(
     return None
 
 
-def _facts(running: Running, data_dir: Path) -> dict[str, Any]:
+def _facts(running: Running, data_dir: Path) -> dict[str, object]:
     return {
         "url": running.url,
         "pid": running.pid,

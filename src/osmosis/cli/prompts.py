@@ -74,7 +74,7 @@ def require_person(ctx: AppContext, question: str, flags: Sequence[str]) -> None
         )
 
 
-def _ask(question: Any) -> Any:
+def _ask(question: Any) -> object:
     answer = question.unsafe_ask()  # raises KeyboardInterrupt instead of returning None
     if answer is None:
         raise KeyboardInterrupt

@@ -66,7 +66,7 @@ def _draw_list(console: Console, result: ListResult) -> None:
         console.print(Text(shown, style="dim"))
 
 
-def table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, width: int = 120) -> Table:
+def table(columns: Sequence[Column], rows: Sequence[Mapping[str, object]], *, width: int = 120) -> Table:
     """A table of rows; columns marked `wide` are dropped on a narrow terminal."""
     kept = [c for c in columns if not (c.wide and width < NARROW)]
     drawn = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
@@ -93,7 +93,7 @@ def pairs(data: Mapping[str, Any], *, indent: int = 0) -> Table:
     return grid
 
 
-def _fill(grid: Table, data: Mapping[str, Any], indent: int) -> None:
+def _fill(grid: Table, data: Mapping[str, object], indent: int) -> None:
     pad = " " * indent
     for key, value in data.items():
         if value is None or value == {} or value == []:
@@ -113,7 +113,7 @@ def _fill(grid: Table, data: Mapping[str, Any], indent: int) -> None:
             grid.add_row(Text(name), Text(clean(value)))
 
 
-def _brief(entry: Any) -> str:
+def _brief(entry: object) -> str:
     """A nested object on one line: its scalars."""
     if not isinstance(entry, Mapping):
         return clean(entry)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from ..base.json_types import JsonObject
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -53,7 +55,7 @@ class NextStep:
 class Result:
     """The base: what every kind of result carries."""
 
-    extra: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    extra: JsonObject = field(default_factory=dict, kw_only=True)
     """Further keys of the envelope (`git`, `workspace`, ...)."""
     next_steps: list[NextStep] = field(default_factory=list, kw_only=True)
     exit_code: int = field(default=0, kw_only=True)
@@ -61,10 +63,10 @@ class Result:
     human: Callable[[Console], None] | None = field(default=None, kw_only=True)
     """Draws the result for people instead of the default drawing. Use `Text`, never markup."""
 
-    def envelope(self) -> dict[str, Any]:
+    def envelope(self) -> JsonObject:
         raise TypeError("a command returns a ListResult, DetailResult or OperationResult")
 
-    def _tail(self) -> dict[str, Any]:
+    def _tail(self) -> JsonObject:
         steps = {"next_steps_structured": [s.to_dict() for s in self.next_steps]} if self.next_steps else {}
         return {**self.extra, **steps}
 
@@ -73,7 +75,7 @@ class Result:
 class ListResult(Result):
     """Rows of one kind. `items` are JSON-safe dicts; `columns` says which of their keys people see."""
 
-    items: list[dict[str, Any]]
+    items: list[JsonObject]
     columns: Sequence[Column]
     title: str = ""
     empty: str = "nothing here yet"
@@ -82,7 +84,7 @@ class ListResult(Result):
     has_more: bool = False
     next_offset: int | None = None
 
-    def envelope(self) -> dict[str, Any]:
+    def envelope(self) -> JsonObject:
         total = len(self.items) if self.total_count is None else self.total_count
         page = {"total_count": total, "has_more": self.has_more, "next_offset": self.next_offset}
         return {"schema_version": SCHEMA_VERSION, "items": self.items, **page, **self._tail()}
@@ -92,10 +94,10 @@ class ListResult(Result):
 class DetailResult(Result):
     """One thing. `data` is a JSON-safe dict; people see its scalars, or what `human` draws."""
 
-    data: dict[str, Any]
+    data: JsonObject
     title: str = ""
 
-    def envelope(self) -> dict[str, Any]:
+    def envelope(self) -> JsonObject:
         return {"schema_version": SCHEMA_VERSION, "data": self.data, **self._tail()}
 
 
@@ -105,16 +107,16 @@ class OperationResult(Result):
 
     operation: str
     message: str
-    resource: dict[str, Any] = field(default_factory=dict)
+    resource: JsonObject = field(default_factory=dict)
     status: str = "success"
     """`success`; `cancelled` when the person declined; `failed` when it was done and the outcome is a failure."""
 
-    def envelope(self) -> dict[str, Any]:
+    def envelope(self) -> JsonObject:
         head = {"schema_version": SCHEMA_VERSION, "status": self.status, "operation": self.operation}
         return {**head, "resource": self.resource, "message": self.message, **self._tail()}
 
 
-def clean(text: Any) -> str:
+def clean(text: object) -> str:
     """Any value as text that cannot steer a terminal: control characters become visible escapes."""
     if text is None:
         return ""
@@ -124,12 +126,12 @@ def clean(text: Any) -> str:
     return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", raw.replace("\r\n", "\n"))
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     """Compact JSON without non-finite numbers (they become null)."""
     return json.dumps(_finite(value), ensure_ascii=False, separators=(", ", ": "), default=_default)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
@@ -139,7 +141,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _default(value: Any) -> Any:
+def _default(value: object) -> object:
     if hasattr(value, "model_dump"):
         return _finite(value.model_dump(mode="json"))
     if isinstance(value, Enum):
@@ -147,9 +149,9 @@ def _default(value: Any) -> Any:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def pick(row: Mapping[str, Any], key: str) -> Any:
+def pick(row: Mapping[str, object], key: str) -> object:
     """`row["a"]["b"]` for `a.b`; None where the path ends early."""
-    value: Any = row
+    value: object = row
     for part in key.split("."):
         if not isinstance(value, Mapping):
             return None

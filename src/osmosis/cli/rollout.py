@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -126,7 +126,7 @@ def list_rollouts(
     return ListResult(items, columns, title="Rollouts", empty="no rollout yet: osmosis rollout new NAME", extra=extra)
 
 
-def _here(workspace: Workspace) -> list[dict[str, Any]]:
+def _here(workspace: Workspace) -> list[dict[str, object]]:
     return [
         {
             "name": folder.name,

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from ..base.json_types import JsonObject
 from ..base.paths import cache_dir
 from ..engine.loader import load_object
 from ..engine.rubrics.conversations import load_rubric_records, read_json_lines
@@ -200,7 +201,7 @@ def _find_config(ctx: AppContext, given: str | None, data: Path) -> Path:
     )
 
 
-def _load_function(ctx: AppContext, path: str) -> Callable[..., Any]:
+def _load_function(ctx: AppContext, path: str) -> Callable[..., object]:
 
     # A person's function reads its keys from the process: what the env file says has to be there.
     for name, value in ctx.environ.items():
@@ -208,7 +209,7 @@ def _load_function(ctx: AppContext, path: str) -> Callable[..., Any]:
     function = load_object(path, ctx.cwd)
     if not callable(function):
         raise ValidationError(f"--rubric-fn {path} is {type(function).__name__}, not a function")
-    loaded: Callable[..., Any] = function
+    loaded: Callable[..., object] = function
     return loaded
 
 
@@ -231,11 +232,11 @@ def _check_bounds(low: float, high: float) -> None:
         raise UsageError(f"--score-max must be greater than --score-min, got {low:g} to {high:g}")
 
 
-def _judge_info(model: str, base_url: str | None, api_key: str | None, api_key_env: str | None) -> dict[str, Any]:
+def _judge_info(model: str, base_url: str | None, api_key: str | None, api_key_env: str | None) -> dict[str, object]:
 
     if not model.strip():
         raise UsageError("--model is empty", hint="write provider/model, such as openai/gpt-5-mini")
-    info: dict[str, Any] = {"provider": "openai", "model": model} if base_url else dict(info_of(model))
+    info: dict[str, object] = {"provider": "openai", "model": model} if base_url else dict(info_of(model))
     pairs = {"api_base": base_url, "api_key": api_key, "api_key_env": api_key_env}
     return {**info, **{key: value for key, value in pairs.items() if value}}
 
@@ -296,7 +297,7 @@ def _progress(ctx: AppContext, total: int, done: int) -> Iterator[Callable[[Rubr
 
 
 def _result(
-    report: dict[str, Any], job: RubricJob, target: Path, again: list[str], *, fail_on_any: bool = False
+    report: JsonObject, job: RubricJob, target: Path, again: list[str], *, fail_on_any: bool = False
 ) -> DetailResult:
 
     overall = report["overall_statistics"]
@@ -339,7 +340,7 @@ def _preview_rubrics(ctx: AppContext, file: Path, limit: int | None) -> ListResu
     parsed = load_rubric_configs(file)
     if not parsed:
         raise ValidationError(f"{file} has no rubric: an entry needs `id`, `rubric` and `model_info`")
-    rows: list[dict[str, Any]] = [
+    rows: list[JsonObject] = [
         {"index": number, "label": one.label, "line": one.line, "problems": list(one.problems), "config": one.payload}
         for number, one in enumerate(parsed, start=1)
     ]

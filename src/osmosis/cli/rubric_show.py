@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 from rich.console import Console
 from rich.text import Text
 
+from ..base.json_types import JsonObject
 from ..engine.rubrics.rubric_run import RubricJob
 from .results import clean
 
 _STATISTICS = ("average", "variance", "stdev", "min", "max")
 
 
-def draw_report(console: Console, report: dict[str, Any], job: RubricJob, target: Path) -> None:
+def draw_report(console: Console, report: JsonObject, job: RubricJob, target: Path) -> None:
     """Header, one block per record, the summary, the baseline, where the report is."""
     _say(console, f"Rubric {report['rubric_id']}", "bold")
     _say(console, f"  {report['rubric_source']}, judge {report['provider']}/{report['model']}", "dim")
@@ -47,7 +48,7 @@ def draw_report(console: Console, report: dict[str, Any], job: RubricJob, target
     _say(console, f"Report: {target}")
 
 
-def _draw_run(console: Console, run: dict[str, Any]) -> None:
+def _draw_run(console: Console, run: JsonObject) -> None:
     good = run["status"] == "success" and run["score"] is not None
     head = f"  Run {run['run_index']:02d} [{run['status'].upper()}]"
     took = f"{run['duration_seconds']:.2f}s"
@@ -61,14 +62,14 @@ def _draw_run(console: Console, run: dict[str, Any]) -> None:
         _say(console, f"    why:  {run['explanation']}")
 
 
-def _counts(overall: dict[str, Any]) -> str:
+def _counts(overall: Mapping[str, object]) -> str:
     parts = [f"{overall['success_count']} scored"]
     if overall["failure_count"]:
         parts.append(f"{overall['failure_count']} failed")
     return ", ".join(parts)
 
 
-def draw_records(console: Console, file: Path, rows: list[dict[str, Any]], total: int) -> None:
+def draw_records(console: Console, file: Path, rows: Sequence[Mapping[str, object]], total: int) -> None:
     """Each record as indented JSON."""
     _say(console, f"Loaded {total} JSONL record(s) from {file}", "bold")
     for row in rows:
@@ -78,7 +79,7 @@ def draw_records(console: Console, file: Path, rows: list[dict[str, Any]], total
     _rest(console, len(rows), total)
 
 
-def draw_rubrics(console: Console, file: Path, rows: list[dict[str, Any]], total: int) -> None:
+def draw_rubrics(console: Console, file: Path, rows: Sequence[Mapping[str, object]], total: int) -> None:
     """Each rubric as YAML."""
     _say(console, f"Loaded {total} rubric config(s) from {file}", "bold")
     for row in rows:

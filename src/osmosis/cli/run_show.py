@@ -7,7 +7,7 @@ waited for.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +90,7 @@ class _Lines:
 class _Bar:
     """Progress on a terminal."""
 
-    def __init__(self, progress: Any, task: Any) -> None:
+    def __init__(self, progress: Any, task: object) -> None:
         self._progress = progress
         self._task = task
 
@@ -153,13 +153,13 @@ def drawn(seen: RunDetail) -> Callable[[Console], None]:
     return draw
 
 
-def brief(seen: RunDetail) -> dict[str, Any]:
+def brief(seen: RunDetail) -> dict[str, object]:
     """Which run it is, for an envelope."""
     return {"id": seen.run.id, "name": seen.run.name, "url": seen.run.platform_url}
 
 
 def finished_result(
-    operation: str, seen: RunDetail, *, fail_under: float | None = None, resource: dict[str, Any] | None = None
+    operation: str, seen: RunDetail, *, fail_under: float | None = None, resource: Mapping[str, object] | None = None
 ) -> OperationResult:
     """The result of a run that is over: exit code 1 when it failed, nothing was scored, or it is below the bar."""
     run, report = seen.run, seen.report

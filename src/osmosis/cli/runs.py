@@ -7,10 +7,10 @@ returns what it said; submitting is in `submit`, following and drawing in `run_s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -102,7 +102,7 @@ def run_commands(kind: RunKind, *, one: str, several: str, info_help: str, kept:
     def delete(name: str = NAME, yes: bool = prompts.YES) -> OperationResult:
         return delete_run(current(), kind, name, yes=yes)
 
-    def explained(command: Callable[..., Any], text: str, *examples: str) -> None:
+    def explained(command: Callable[..., object], text: str, *examples: str) -> None:
         lines = "".join(f"\n    osmosis {noun} {example}" for example in examples)
         command.__doc__ = f"{text}\n\nExample:{lines}\n"
 
@@ -215,7 +215,7 @@ def run_info(ctx: AppContext, kind: RunKind, name: str, output: str | None = Non
         runs = client.runs(kind)
         seen = runs.get(name)
         try:
-            metrics: dict[str, Any] | None = runs.metrics(name).to_dict()
+            metrics: dict[str, object] | None = runs.metrics(name).to_dict()
         except NotFound:
             metrics = None
     data = {**seen.to_dict(), "summary": seen.to_summary().to_dict(), "metrics": metrics}
@@ -228,7 +228,7 @@ def run_info(ctx: AppContext, kind: RunKind, name: str, output: str | None = Non
     return result
 
 
-def _write_json(path: Path, body: dict[str, Any]) -> Path:
+def _write_json(path: Path, body: Mapping[str, object]) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(to_json(body) + "\n")

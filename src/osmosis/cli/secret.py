@@ -7,7 +7,6 @@ would stay in the shell's history.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import typer
 
@@ -193,12 +192,12 @@ def _effective(scopes: list[str]) -> str | None:
     return "personal" if "personal" in scopes else scopes[0] if scopes else None
 
 
-def _with_shadows(rows: list[SecretRow]) -> list[dict[str, Any]]:
+def _with_shadows(rows: list[SecretRow]) -> list[dict[str, object]]:
     shared = {row.name for row in rows if row.scope == "workspace"}
     return [{**_shown(row), "shadows": row.scope == "personal" and row.name in shared} for row in rows]
 
 
-def _shown(row: SecretRow) -> dict[str, Any]:
+def _shown(row: SecretRow) -> dict[str, object]:
     """Never a value, whatever a server sends."""
     return {key: value for key, value in row.to_dict().items() if key != "value"}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from ..base.json_types import JsonObject
 from ..errors import OsmosisError
 from ..records.run import NOUNS
 from ..records.source import Source, SyncState
@@ -35,7 +37,7 @@ def status() -> DetailResult:
         errors = [p.line() for p in problems if p.severity == "error"]
         configs.append({"path": file.shown, "kind": kind, "errors": errors})
     state, runs, platform = _platform(ctx)
-    data: dict[str, Any] = {
+    data: dict[str, object] = {
         "workspace_directory": str(workspace.root),
         "rollouts": [r.name for r in workspace.rollouts()],
         "configs": configs,
@@ -49,9 +51,9 @@ def status() -> DetailResult:
     return DetailResult(data, title="Status", human=lambda console: _draw(console, data), next_steps=steps)
 
 
-def _platform(ctx: AppContext) -> tuple[SyncState | None, list[dict[str, Any]], dict[str, Any]]:
+def _platform(ctx: AppContext) -> tuple[SyncState | None, list[JsonObject], dict[str, object]]:
     """Sync state and the last runs. Without a platform the screen still says everything about the folder."""
-    facts: dict[str, Any] = {"url": None, "reachable": False, "note": None}
+    facts: dict[str, object] = {"url": None, "reachable": False, "note": None}
     try:
         facts["url"] = ctx.platform_url
         with ctx.client() as client:
@@ -85,9 +87,9 @@ def next_steps(
     workspace: Workspace,
     source: Source | None,
     state: SyncState | None,
-    configs: list[dict[str, Any]],
-    platform: dict[str, Any],
-    runs: list[dict[str, Any]],
+    configs: Sequence[Mapping[str, object]],
+    platform: JsonObject,
+    runs: list[JsonObject],
 ) -> list[NextStep]:
     """The one or two things that come next, the most pressing first."""
     if not workspace.rollouts():
@@ -112,7 +114,7 @@ def next_steps(
     return steps
 
 
-def _draw(console: Console, data: dict[str, Any]) -> None:
+def _draw(console: Console, data: JsonObject) -> None:
     from rich.text import Text
 
     def row(label: str, value: str, style: str = "default") -> None:
@@ -139,7 +141,7 @@ def _draw(console: Console, data: dict[str, Any]) -> None:
         row("run", f"{run['name']}  {run['status']}  {run['platform_url'] or ''}")
 
 
-def _git_line(git: dict[str, Any] | None) -> str:
+def _git_line(git: JsonObject | None) -> str:
     if git is None:
         return "no repository"
     parts = [git.get("branch") or "detached", str(git.get("commit") or "no commit")[:10]]

@@ -6,9 +6,10 @@ and `--json` carries the same as data.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -251,7 +252,7 @@ def _collect_secrets(case: _Case) -> None:
         case.provided[name] = value
 
 
-def _body(case: _Case) -> dict[str, Any]:
+def _body(case: _Case) -> dict[str, object]:
     """The request of contract B; with a snapshot, the commit that holds it."""
     config = case.config
     if case.snapshot is not None:
@@ -262,7 +263,7 @@ def _body(case: _Case) -> dict[str, Any]:
     return config.to_request(case.provided)
 
 
-def _plan(case: _Case) -> dict[str, Any]:
+def _plan(case: _Case) -> dict[str, object]:
     """What will run, for the person who confirms."""
     config, source = case.config, case.facts.source
     experiment = config.experiment
@@ -271,7 +272,7 @@ def _plan(case: _Case) -> dict[str, Any]:
         code = f"snapshot {case.snapshot.commit[:12]} of this working tree"
     elif experiment.commit_sha or experiment.branch:
         code = f"commit {experiment.commit_sha}" if experiment.commit_sha else f"branch {experiment.branch}"
-    plan: dict[str, Any] = {
+    plan: dict[str, object] = {
         "config": case.workspace.relative(case.path),
         "platform": case.ctx.platform_url,
         "rollout": f"{experiment.rollout} ({experiment.entrypoint})",
@@ -288,7 +289,7 @@ def _plan(case: _Case) -> dict[str, Any]:
     return plan
 
 
-def _show_plan(ctx: AppContext, plan: dict[str, Any]) -> None:
+def _show_plan(ctx: AppContext, plan: Mapping[str, object]) -> None:
     for key, value in plan.items():
         if value:
             ctx.output.say(f"  {key:<9} {value}")

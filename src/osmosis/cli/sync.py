@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..base.json_types import JsonObject
 from ..errors import Conflict, NotFound
 from ..records.source import Source, SyncState
 from ..workspace import findings
@@ -78,7 +79,7 @@ def status() -> DetailResult:
     return DetailResult(body, title="Git Sync", human=lambda console: _draw(console, body), next_steps=steps)
 
 
-def _draw(console: Console, body: dict[str, Any]) -> None:
+def _draw(console: Console, body: JsonObject) -> None:
     from rich.text import Text
 
     platform, here = body["platform"], body["here"]
@@ -124,7 +125,7 @@ def _require_pushed(source: Source) -> None:
         raise Conflict(found.what, hint=found.fix)
 
 
-def _body(state: SyncState, source: Source | None) -> dict[str, Any]:
+def _body(state: SyncState, source: Source | None) -> dict[str, object]:
     here = source.to_dict() if source else None
     differing = [p.what for p in findings.differences(source, state)] if source else []
     return {

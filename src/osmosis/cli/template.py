@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -116,11 +116,11 @@ def update(
     steps = [NextStep("look at it", command="git diff")] if done else []
     if conflicts:
         steps.append(NextStep("settle the marked places, then", command="git commit -am 'Update templates'"))
-    resource: dict[str, Any] = {"updates": [_body(m) for m in done], "conflicts": conflicts}
+    resource: dict[str, object] = {"updates": [_body(m) for m in done], "conflicts": conflicts}
     return OperationResult("template.update", message, resource, next_steps=steps, exit_code=1 if conflicts else 0)
 
 
-def _body(merged: Any) -> dict[str, Any]:
+def _body(merged: object) -> dict[str, object]:
     keys = ("label", "old", "new", "updated", "added", "removed", "conflicts", "kept")
     return {key: getattr(merged, key) for key in keys}
 

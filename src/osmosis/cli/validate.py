@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ..base.json_types import JsonObject
 from .agent_ref import AgentRef, find_agent, opened
 from .context import AppContext, current
 from .results import DetailResult, clean
@@ -43,7 +44,7 @@ def validate(
     )
 
 
-async def _checked(ctx: AppContext, ref: AgentRef) -> tuple[dict[str, Any], ValidationResult | None]:
+async def _checked(ctx: AppContext, ref: AgentRef) -> tuple[dict[str, object], ValidationResult | None]:
     from ..engine.agent import load_agent
 
     agent = None if ref.module is None else load_agent(ref.module, ref.base_dir)
@@ -55,7 +56,7 @@ async def _checked(ctx: AppContext, ref: AgentRef) -> tuple[dict[str, Any], Vali
     return _workflow(ref, agent.backend), None
 
 
-def _loop(ref: AgentRef, loop: Any) -> tuple[dict[str, Any], ValidationResult]:
+def _loop(ref: AgentRef, loop: Any) -> tuple[JsonObject, ValidationResult]:
     from ..engine.rollout import plain_tools
     from ..serve.server.validator import probe_request, validate_agent_loop
 
@@ -79,7 +80,7 @@ def _loop(ref: AgentRef, loop: Any) -> tuple[dict[str, Any], ValidationResult]:
     return data, result
 
 
-def _workflow(ref: AgentRef, backend: Any) -> dict[str, Any]:
+def _workflow(ref: AgentRef, backend: Any) -> dict[str, object]:
     """A backend refuses classes that cannot be used when it is made; what is left is whether they are coroutines."""
     issues = []
     checks = [(backend.workflow, "run", "WORKFLOW_RUN_NOT_ASYNC")]
@@ -102,11 +103,11 @@ def _workflow(ref: AgentRef, backend: Any) -> dict[str, Any]:
     }
 
 
-def _issue(severity: str, code: str, where: str, message: str) -> dict[str, Any]:
+def _issue(severity: str, code: str, where: str, message: str) -> dict[str, object]:
     return {"severity": severity, "code": code, "field": where, "message": message}
 
 
-def _draw(console: Console, data: dict[str, Any], result: ValidationResult | None, *, verbose: bool) -> None:
+def _draw(console: Console, data: JsonObject, result: ValidationResult | None, *, verbose: bool) -> None:
     name = data["name"] or data["agent"]
     tools = f", {data['tool_count']} tool(s)" if result is not None else ""
     word, style = ("is valid", "green") if data["valid"] else ("is not valid", "red")

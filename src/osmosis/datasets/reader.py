@@ -1,6 +1,6 @@
 """Reads `.jsonl .json .csv .parquet`, one row at a time, in bounded memory, with line numbers.
 
-Says what is there and judges nothing but whether it can be read; what cannot be is a `Fault` in the row's place.
+Says what is there and judges nothing but whether it can be read; what cannot be is a `RowFault` in the row's place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import orjson
 from osmosis.errors import DatasetError
 from osmosis.records.dataset import FORMATS
 
-from .rules import COLUMN_COUNT, COLUMN_TWICE, NOT_CSV, NOT_JSON, NOT_PARQUET, NOT_UTF8, ROW_LENGTH, Fault
+from .rules import COLUMN_COUNT, COLUMN_TWICE, NOT_CSV, NOT_JSON, NOT_PARQUET, NOT_UTF8, ROW_LENGTH, RowFault
 
 MAX_LINE = 64 * 1024 * 1024
 _BATCH_ROWS = 1024
@@ -26,11 +26,11 @@ _BOM = b"\xef\xbb\xbf"
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 Raw = tuple[int | None, object, bytes | None]
-"""The one-based line where there are lines; the row as parsed, or a `Fault`; the line's bytes in a .jsonl file."""
+"""The one-based line where there are lines; the row as parsed, or a `RowFault`; the line's bytes in a .jsonl file."""
 
 
 @dataclass(slots=True)
-class Source:
+class DatasetFile:
     """A dataset file that exists and has a known format."""
 
     path: Path
@@ -42,14 +42,14 @@ class Source:
         return _READERS[self.format](self)
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path) -> DatasetFile:
     """Raises `DatasetError` for a file that is not there or of another format."""
     suffix = path.suffix.lower().lstrip(".")
     if suffix not in FORMATS:
         raise DatasetError(f"{path}: unknown format {path.suffix!r}", hint=f"use one of: {', '.join(FORMATS)}")
     if not path.is_file():
         raise DatasetError(f"there is no dataset file {path}", hint="check -d/--dataset")
-    return Source(path, suffix)
+    return DatasetFile(path, suffix)
 
 
 def count_rows(path: Path) -> int:
@@ -57,7 +57,7 @@ def count_rows(path: Path) -> int:
     return sum(1 for _ in open_source(path).rows())
 
 
-def _jsonl(source: Source) -> Iterator[Raw]:
+def _jsonl(source: DatasetFile) -> Iterator[Raw]:
     loads, broken = orjson.loads, orjson.JSONDecodeError
     with source.path.open("rb") as file:
         # Where no line can be too long, reading without a limit is faster.
@@ -72,20 +72,20 @@ def _jsonl(source: Source) -> Iterator[Raw]:
                 yield number, loads(line), line
             except broken as error:
                 if len(line) == MAX_LINE:
-                    yield number, Fault(ROW_LENGTH, f"longer than {MAX_LINE // 2**20} MiB", ends=True), None
+                    yield number, RowFault(ROW_LENGTH, f"longer than {MAX_LINE // 2**20} MiB", ends=True), None
                     return
                 yield number, _not_json(line, error), None
 
 
-def _not_json(line: bytes, error: orjson.JSONDecodeError) -> Fault:
+def _not_json(line: bytes, error: orjson.JSONDecodeError) -> RowFault:
     try:
         line.decode()
     except UnicodeDecodeError as wrong:
-        return Fault(NOT_UTF8, f"not UTF-8 text ({wrong.reason})")
-    return Fault(NOT_JSON, f"not JSON: {error}")
+        return RowFault(NOT_UTF8, f"not UTF-8 text ({wrong.reason})")
+    return RowFault(NOT_JSON, f"not JSON: {error}")
 
 
-def _json(source: Source) -> Iterator[Raw]:
+def _json(source: DatasetFile) -> Iterator[Raw]:
     import ijson
 
     with source.path.open("rb") as file:
@@ -94,7 +94,7 @@ def _json(source: Source) -> Iterator[Raw]:
         first = next((byte for block in iter(lambda: file.read(4096), b"") if (byte := block.lstrip()[:1])), b"")
         if first not in (b"", b"["):  # an object or a number would be read as a file without rows
             begins = first.decode("latin-1")
-            yield None, Fault(NOT_JSON, f"not a JSON array of objects: it begins with {begins!r}", ends=True), None
+            yield None, RowFault(NOT_JSON, f"not a JSON array of objects: it begins with {begins!r}", ends=True), None
             return
         file.seek(start)
         try:
@@ -102,10 +102,10 @@ def _json(source: Source) -> Iterator[Raw]:
                 yield None, data, None
         except (ijson.JSONError, UnicodeDecodeError) as error:
             said = str(error.args[0] if error.args else error).split("\n")[0]
-            yield None, Fault(NOT_JSON, f"not a JSON array of objects: {said}", ends=True), None
+            yield None, RowFault(NOT_JSON, f"not a JSON array of objects: {said}", ends=True), None
 
 
-def _csv(source: Source) -> Iterator[Raw]:
+def _csv(source: DatasetFile) -> Iterator[Raw]:
     csv.field_size_limit(MAX_LINE)
     with (
         source.path.open("rb") as file,
@@ -119,7 +119,7 @@ def _csv(source: Source) -> Iterator[Raw]:
             except StopIteration:
                 return
             except csv.Error as error:
-                yield line, Fault(NOT_CSV, f"not CSV ({error})"), None
+                yield line, RowFault(NOT_CSV, f"not CSV ({error})"), None
                 line = reader.line_num + 1
                 continue
             if values and not source.header:
@@ -127,7 +127,7 @@ def _csv(source: Source) -> Iterator[Raw]:
                 names = [name.strip() for name in values]
                 if doubled := sorted({name for name in names if names.count(name) > 1}):
                     twice = f"columns named twice: {', '.join(map(repr, doubled))}"
-                    yield line, Fault(COLUMN_TWICE, twice, ends=True), None
+                    yield line, RowFault(COLUMN_TWICE, twice, ends=True), None
                     return
             elif values:
                 yield line, _record(source.header, values), None
@@ -137,13 +137,13 @@ def _csv(source: Source) -> Iterator[Raw]:
 def _record(header: list[str], values: list[str]) -> object:
     """A row of a .csv file; a column without a value is left out."""
     if len(values) != len(header):
-        return Fault(COLUMN_COUNT, f"{len(values)} columns, the header has {len(header)}")
+        return RowFault(COLUMN_COUNT, f"{len(values)} columns, the header has {len(header)}")
     if any(not value.isascii() and _NOT_UTF8.search(value) for value in values):
-        return Fault(NOT_UTF8, "not UTF-8 text")
+        return RowFault(NOT_UTF8, "not UTF-8 text")
     return {name: value for name, value in zip(header, values, strict=True) if value != ""}
 
 
-def _parquet(source: Source) -> Iterator[Raw]:
+def _parquet(source: DatasetFile) -> Iterator[Raw]:
     import pyarrow
     import pyarrow.parquet
 
@@ -154,10 +154,10 @@ def _parquet(source: Source) -> Iterator[Raw]:
                 for data in batch.to_pylist():
                     yield None, data, None
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        yield None, Fault(NOT_PARQUET, f"not a readable Parquet file: {error}", ends=True), None
+        yield None, RowFault(NOT_PARQUET, f"not a readable Parquet file: {error}", ends=True), None
 
 
-_READERS: dict[str, Callable[[Source], Iterator[Raw]]] = {
+_READERS: dict[str, Callable[[DatasetFile], Iterator[Raw]]] = {
     "jsonl": _jsonl,
     "json": _json,
     "csv": _csv,

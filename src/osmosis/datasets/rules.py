@@ -76,7 +76,7 @@ RULES: dict[str, Rule] = {rule.code: rule for rule in list(globals().values()) i
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class RowFault:
     """A rule that a row or a file breaks."""
 
     rule: Rule
@@ -88,7 +88,7 @@ class Fault:
 
 
 def normalised(data: object, usual: set[tuple[str, ...]]) -> object:
-    """A row with known columns in lower case and `metadata` as an object; a `Fault` when that fails.
+    """A row with known columns in lower case and `metadata` as an object; a `RowFault` when that fails.
 
     `usual` collects the column lists that need no renaming: nearly all rows of a file have the same one.
     """
@@ -100,7 +100,7 @@ def normalised(data: object, usual: set[tuple[str, ...]]) -> object:
         if renamed:
             names = tuple(renamed.get(key, key) for key in data)
             if len(set(names)) != len(names):
-                return Fault(COLUMN_TWICE, "two columns differ only in case")
+                return RowFault(COLUMN_TWICE, "two columns differ only in case")
             data = dict(zip(names, data.values(), strict=True))
         elif len(usual) < _MANY:
             usual.add(names)
@@ -109,30 +109,34 @@ def normalised(data: object, usual: set[tuple[str, ...]]) -> object:
         try:
             data = {**data, "metadata": orjson.loads(metadata)}
         except orjson.JSONDecodeError:
-            return Fault(METADATA_TEXT, "metadata is text that is not JSON", "metadata")
+            return RowFault(METADATA_TEXT, "metadata is text that is not JSON", "metadata")
     return data
 
 
-def error_of(data: object, require_ground_truth: bool = False) -> Fault | None:
+def error_of(data: object, require_ground_truth: bool = False) -> RowFault | None:
     """Why no run can use this normalised row; None when one can."""
     if not isinstance(data, dict):
-        return data if isinstance(data, Fault) else Fault(ROW_TYPE, f"a row must be an object, this is {_kind(data)}")
+        return (
+            data
+            if isinstance(data, RowFault)
+            else RowFault(ROW_TYPE, f"a row must be an object, this is {_kind(data)}")
+        )
     prompt = data.get("user_prompt")
     if prompt is None:
         if not data.get("messages") and not isinstance(data.get("metadata"), dict):
-            return Fault(NO_PROMPT, "no user_prompt (nor messages, nor metadata)", "user_prompt")
+            return RowFault(NO_PROMPT, "no user_prompt (nor messages, nor metadata)", "user_prompt")
     elif not isinstance(prompt, str) or not prompt or prompt.isspace():
-        return Fault(USER_PROMPT, "user_prompt must be text that is not blank", "user_prompt")
+        return RowFault(USER_PROMPT, "user_prompt must be text that is not blank", "user_prompt")
     system = data.get("system_prompt")
     if system is not None and not isinstance(system, str):
-        return Fault(SYSTEM_PROMPT, "system_prompt must be text", "system_prompt")
+        return RowFault(SYSTEM_PROMPT, "system_prompt must be text", "system_prompt")
     messages = data.get("messages")
     if messages is not None and not (
         isinstance(messages, list) and all(isinstance(m, dict) and m.get("role") for m in messages)
     ):
-        return Fault(MESSAGES, "messages must be a list of objects with a role", "messages")
+        return RowFault(MESSAGES, "messages must be a list of objects with a role", "messages")
     if require_ground_truth and _blank(data.get("ground_truth", data.get("label"))):
-        return Fault(GROUND_TRUTH_REQUIRED, "no ground_truth", "ground_truth")
+        return RowFault(GROUND_TRUTH_REQUIRED, "no ground_truth", "ground_truth")
     return None
 
 
@@ -142,7 +146,7 @@ class PlatformRules:
     def __init__(self, columns: Sequence[str], *, same_columns: bool) -> None:
         """`same_columns`: the rows name their columns themselves, and all have to name these."""
         self.columns = frozenset(columns)
-        self.faults: list[Fault] = []
+        self.faults: list[RowFault] = []
         """Of the file as a whole."""
         self._same_columns = same_columns
         self._metadata = "metadata" in self.columns
@@ -154,9 +158,9 @@ class PlatformRules:
                 if not self.columns & names:
                     missing = " or ".join(repr(name) for name in sorted(names))
                     message = f"no column {missing} (and no column 'metadata')"
-                    self.faults.append(Fault(COLUMNS, message, key))
+                    self.faults.append(RowFault(COLUMNS, message, key))
 
-    def faults_of(self, data: dict[str, object], line: bytes | None = None) -> Sequence[Fault]:
+    def faults_of(self, data: dict[str, object], line: bytes | None = None) -> Sequence[RowFault]:
         """The rules that a row breaks which `error_of` lets pass. `line` is its text in a .jsonl file."""
         if self.faults:
             return ()
@@ -165,23 +169,23 @@ class PlatformRules:
         if self._metadata:
             return self._in_metadata(data.get("metadata"), line)
         if data.get("user_prompt") is None:  # a blank one is an error
-            return (Fault(EMPTY_PROMPT, "no user_prompt", "user_prompt"),)
+            return (RowFault(EMPTY_PROMPT, "no user_prompt", "user_prompt"),)
         truth = data.get(self._truth)
         if truth is None or (truth.__class__ is str and _blank(truth)):
-            return (Fault(GROUND_TRUTH, f"no {self._truth}", self._truth),)
+            return (RowFault(GROUND_TRUTH, f"no {self._truth}", self._truth),)
         return ()
 
-    def _other_columns(self, data: dict[str, object]) -> Fault:
+    def _other_columns(self, data: dict[str, object]) -> RowFault:
         parts = []
         if lost := sorted(self.columns - data.keys()):
             parts.append(f"lacks {', '.join(map(repr, lost))}")
         if new := sorted(data.keys() - self.columns):
             parts.append(f"adds {', '.join(map(repr, new))}")
-        return Fault(SAME_COLUMNS, f"other columns than the first row: {' and '.join(parts)}")
+        return RowFault(SAME_COLUMNS, f"other columns than the first row: {' and '.join(parts)}")
 
-    def _in_metadata(self, value: object, line: bytes | None) -> Sequence[Fault]:
+    def _in_metadata(self, value: object, line: bytes | None) -> Sequence[RowFault]:
         if not isinstance(value, dict) or not value:
-            return (Fault(METADATA, "metadata must be an object that is not empty", "metadata"),)
+            return (RowFault(METADATA, "metadata must be an object that is not empty", "metadata"),)
         shape = (*value, *map(type, value.values()))
         numbers = self._shapes.get(shape)
         if numbers is not None:  # as in rows before: nearly all rows of a file look alike
@@ -198,23 +202,23 @@ class PlatformRules:
             self._shapes[shape] = numeric
         return found
 
-    def _walk(self, path: str, value: object) -> Iterator[Fault]:
+    def _walk(self, path: str, value: object) -> Iterator[RowFault]:
         if value is None:
             return
         kind = _kind(value)
         known = self._kinds.setdefault(path, kind)
         if kind != known:
-            yield Fault(METADATA_TYPE, f"{path} is {kind}, in earlier rows {known}", path)
+            yield RowFault(METADATA_TYPE, f"{path} is {kind}, in earlier rows {known}", path)
         elif isinstance(value, dict):
             if not value:
-                yield Fault(METADATA_EMPTY, f"{path} is an empty object", path)
+                yield RowFault(METADATA_EMPTY, f"{path} is an empty object", path)
             for key, inner in value.items():
                 yield from self._walk(f"{path}.{key}", inner)
         elif isinstance(value, list):
             for inner in value:
                 yield from self._walk(f"{path}[]", inner)
         elif isinstance(value, int) and not isinstance(value, bool) and value not in INT64:
-            yield Fault(METADATA_INT64, f"{path} does not fit 64 bits", path)
+            yield RowFault(METADATA_INT64, f"{path} does not fit 64 bits", path)
 
 
 def _blank(value: object) -> bool:

@@ -21,8 +21,8 @@ from osmosis.records.dataset import MIN_ROWS, Row
 from osmosis.records.plan import Selection
 
 from .keys import Repeats, RowKeys, SelectedRows, id_of
-from .reader import Source, count_rows, open_source
-from .rules import ID, ROW_DEPTH, ROWS, RULES, Fault, PlatformRules, Rule, Severity, error_of, normalised
+from .reader import DatasetFile, count_rows, open_source
+from .rules import ID, ROW_DEPTH, ROWS, RULES, PlatformRules, RowFault, Rule, Severity, error_of, normalised
 
 _SHOWN = 20
 _KEPT = 1000
@@ -90,7 +90,7 @@ class DatasetFacts:
     def bad_count(self) -> int:
         return sum(count for code, count in self.counts.items() if RULES[code].severity is Severity.ERROR)
 
-    def add(self, fault: Fault, index: int | None = None, line: int | None = None) -> None:
+    def add(self, fault: RowFault, index: int | None = None, line: int | None = None) -> None:
         kept = {Severity.ERROR: self.bad, Severity.PLATFORM: self.strict}.get(fault.rule.severity, self.notes)
         self.counts[fault.rule.code] = self.counts.get(fault.rule.code, 0) + 1
         if len(kept) < _KEPT or self.counts[fault.rule.code] == 1:
@@ -186,7 +186,7 @@ def read_rows(
             try:
                 found = row_hash(data)
             except RecursionError:
-                fault = Fault(ROW_DEPTH, _TOO_DEEP)
+                fault = RowFault(ROW_DEPTH, _TOO_DEEP)
             else:
                 yield Row(index=index, data=data, line=line, content_hash=found, key=keys.of(data, found))
                 continue
@@ -217,7 +217,7 @@ class _Scan:
 
     def __init__(
         self,
-        source: Source,
+        source: DatasetFile,
         selection: Selection,
         require_ground_truth: bool = False,
         rows: SelectedRows | None = None,
@@ -249,7 +249,7 @@ class _Scan:
                     for broken in rules.faults_of(data, raw):
                         facts.add(broken, index, line)
                 except RecursionError:
-                    fault = Fault(ROW_DEPTH, _TOO_DEEP)
+                    fault = RowFault(ROW_DEPTH, _TOO_DEEP)
             if fault is not None:
                 facts.add(fault, None if fault.ends and index == 0 else index, line)
                 if fault.ends:
@@ -276,7 +276,7 @@ class _Scan:
             rows.places, rows.hashes = known.places, known.hashes
             del rows.at
         if facts.rows is not None and facts.rows < MIN_ROWS:
-            facts.add(Fault(ROWS, f"the file has {facts.rows} rows; a platform takes at least {MIN_ROWS}", "rows"))
+            facts.add(RowFault(ROWS, f"the file has {facts.rows} rows; a platform takes at least {MIN_ROWS}", "rows"))
 
     def _see_id(self, data: dict[str, Any], index: int, line: int | None) -> None:
         assert self._ids is not None
@@ -285,7 +285,7 @@ class _Scan:
             self._ids[found] = index
             return
         why = f"id {found!r} is that of row {self._ids[found]}, too" if found else "no id that names the row"
-        self.facts.add(Fault(ID, f"{why}; the rows are told apart by their content instead", "id"), index, line)
+        self.facts.add(RowFault(ID, f"{why}; the rows are told apart by their content instead", "id"), index, line)
         self._ids = None
 
     def _begin(self, data: dict[str, Any]) -> PlatformRules:
@@ -312,7 +312,9 @@ class _End:
     rows: int | None = None
 
 
-def _selected(source: Source, selection: Selection, end: _End) -> Iterator[tuple[int, int | None, Any, bytes | None]]:
+def _selected(
+    source: DatasetFile, selection: Selection, end: _End
+) -> Iterator[tuple[int, int | None, Any, bytes | None]]:
     wanted: set[int] | None = None
     first, last = selection.offset, None
     if selection.rows is not None:
@@ -332,7 +334,7 @@ def _selected(source: Source, selection: Selection, end: _End) -> Iterator[tuple
             if last is not None and index > last:
                 return
             skipped = index < first or (wanted is not None and index not in wanted)
-            if skipped and not (isinstance(data, Fault) and data.ends):
+            if skipped and not (isinstance(data, RowFault) and data.ends):
                 continue
         yield index, line, normalised(data, usual), raw
     end.rows = index + 1

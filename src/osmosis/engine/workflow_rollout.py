@@ -32,7 +32,7 @@ from .task import Task
 LOCAL_URL = "http://local-rollout.local"
 
 
-class ModelEndpoint(Protocol):
+class HttpModelEndpoint(Protocol):
     """One rollout's model endpoint over HTTP."""
 
     @property
@@ -52,7 +52,7 @@ class ModelEndpoint(Protocol):
 class Endpoints(Protocol):
     """Gives a workflow a URL for its model calls; `serve.TrainGate` is one."""
 
-    def open_rollout(self, rollout_id: str, *, row_index: int = 0, attempt: int = 0) -> ModelEndpoint: ...
+    def open_rollout(self, rollout_id: str, *, row_index: int = 0, attempt: int = 0) -> HttpModelEndpoint: ...
 
     def close_rollout(self, endpoint: Any) -> None: ...
 

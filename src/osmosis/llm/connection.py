@@ -19,7 +19,7 @@ class ConnectionFailed(OSError):
 
 
 @dataclass(slots=True)
-class Reply:
+class HttpReply:
     status: int
     body: bytes
     retry_after: str | None = None
@@ -31,7 +31,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: Any = None
-        self._answer: asyncio.Future[Reply] | None = None
+        self._answer: asyncio.Future[HttpReply] | None = None
         self._parser: Any = None
         self._parts: list[bytes] = []
         self._size = 0
@@ -41,8 +41,8 @@ class Connection(asyncio.Protocol):
         self.reusable = False
         self.idle_since = 0.0
 
-    async def ask(self, request: bytes, timeout_s: float | None) -> Reply:
-        answer: asyncio.Future[Reply] = self._loop.create_future()
+    async def ask(self, request: bytes, timeout_s: float | None) -> HttpReply:
+        answer: asyncio.Future[HttpReply] = self._loop.create_future()
         self._answer = answer
         self._parser = httptools.HttpResponseParser(self)
         self._parts, self._size, self._retry_after, self.reusable = [], 0, None, False
@@ -119,4 +119,4 @@ class Connection(asyncio.Protocol):
         self.reusable = bool(self._parser.should_keep_alive()) and self._length_known and not self.closed
         if self._answer is not None and not self._answer.done():
             body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-            self._answer.set_result(Reply(status, body, self._retry_after))
+            self._answer.set_result(HttpReply(status, body, self._retry_after))

@@ -13,19 +13,19 @@ from urllib.parse import urlsplit
 
 from osmosis.errors import ValidationError
 
-from .connection import ConnectionFailed, Reply
+from .connection import ConnectionFailed, HttpReply
 from .connections import Connections
 
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["ConnectionFailed", "PlainWire", "Pool", "Reply", "Wire", "open_wire"]
+__all__ = ["ConnectionFailed", "HttpReply", "PlainWire", "Pool", "Wire", "open_wire"]
 
 
 class Wire(Protocol):
     """Sends one body and returns the reply. `timeout_s` covers everything but connecting; None = no limit."""
 
-    async def post(self, payload: bytes) -> Reply: ...
+    async def post(self, payload: bytes) -> HttpReply: ...
 
     async def close(self) -> None: ...
 
@@ -99,7 +99,7 @@ class PlainWire:
             )
         self._head = head.encode() + b"\r\nContent-Length: "
 
-    async def post(self, payload: bytes) -> Reply:
+    async def post(self, payload: bytes) -> HttpReply:
         connection = await self._connections.take()
         try:
             return await connection.ask(b"%b%d\r\n\r\n%b" % (self._head, len(payload), payload), self._timeout_s)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 from yarl import URL
 
-from .connection import ConnectionFailed, Reply
+from .connection import ConnectionFailed, HttpReply
 from .connections import CONNECT_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ class AiohttpWire:
         self._pool = pool
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, payload: bytes) -> Reply:
+    async def post(self, payload: bytes) -> HttpReply:
         try:
             async with self._open().post(
                 self._url, data=payload, headers=self._headers, timeout=self._timeout, allow_redirects=False
             ) as reply:
-                return Reply(reply.status, await reply.read(), reply.headers.get("retry-after"))
+                return HttpReply(reply.status, await reply.read(), reply.headers.get("retry-after"))
         except asyncio.TimeoutError:
             raise  # an OSError too, from Python 3.11 on
         except (aiohttp.ClientError, OSError) as error:

@@ -39,7 +39,7 @@ from osmosis.records.report import Report
 
 from .request import Request, declared_secrets, key_for
 from .run import Run
-from .source import Source, load_source
+from .source import RolloutSource, load_source
 
 Confirm = Callable[[str], bool]
 """Asks a person and waits for the answer; called in a thread of its own while a run goes on."""
@@ -70,7 +70,7 @@ class Prepared:
     request: Request
     plan: EvalPlan
     """The request's, with the dataset's hash and where the run comes from."""
-    source: Source | None
+    source: RolloutSource | None
     """None: nothing is run (a regrade)."""
     scorers: tuple[Scorer, ...]
     facts: DatasetFacts

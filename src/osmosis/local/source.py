@@ -19,7 +19,7 @@ from .request import Request, server_key
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RolloutSource:
     """What a plan's `agent` names, loaded as far as it is here."""
 
     kind: str
@@ -56,24 +56,24 @@ class Source:
                 yield rollout_fn
 
 
-def load_source(request: Request) -> Source:
+def load_source(request: Request) -> RolloutSource:
     """The source of a request. Raises what loading raises, and ValidationError for a folder or key that is missing."""
     base_dir, environ = request.base_dir, request.environ
     if request.agent is not None:
         agent = agent_of(request.agent, request.plan.agent, base_dir, grader=request.grader)
-        return Source("module", request.plan.agent, environ, agent, tuple(agent.files))
+        return RolloutSource("module", request.plan.agent, environ, agent, tuple(agent.files))
     kind, target = agent_kind(request.plan.agent)
     if kind == "server":
-        return Source(kind, target, environ, server_key=server_key(request.server_key_env, environ))
+        return RolloutSource(kind, target, environ, server_key=server_key(request.server_key_env, environ))
     if kind == "module":
         agent = load_agent(target, base_dir, grader=request.grader)
-        return Source(kind, target, environ, agent, tuple(agent.files))
+        return RolloutSource(kind, target, environ, agent, tuple(agent.files))
     if "://" in target:
-        return Source(kind, target, environ)
+        return RolloutSource(kind, target, environ)
     folder = base_dir / target
     if not folder.exists():
         raise ValidationError(f"there is no MCP folder {folder}", hint="--mcp DIR or URL")
-    return Source(kind, str(folder), environ, files=tuple(folder_files(folder) if folder.is_dir() else [folder]))
+    return RolloutSource(kind, str(folder), environ, files=tuple(folder_files(folder) if folder.is_dir() else [folder]))
 
 
 def agent_kind(agent: str) -> tuple[str, str]:
@@ -90,7 +90,7 @@ def agent_kind(agent: str) -> tuple[str, str]:
 
 
 @asynccontextmanager
-async def _through_gate(source: Source, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
+async def _through_gate(source: RolloutSource, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
     """A workflow here or a rollout server elsewhere: both may call the model over HTTP."""
     # An agent loop needs no HTTP server: it is most of what there would be to import.
     from osmosis.serve.drive.client import check_key, served

@@ -9,11 +9,12 @@ import asyncio
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ...base.files import write_text
+from ...base.json_types import JsonObject
 from ...errors import UsageError, ValidationError
 from ...local.prepare import Prepared, prepare
 from ...local.request import Request
@@ -164,7 +165,7 @@ def _batch(ctx: AppContext, prepared: Prepared, label: str, flags: TestFlags, ta
     )
 
 
-def results_of(rollouts: list[Rollout]) -> dict[str, Any]:
+def results_of(rollouts: list[Rollout]) -> JsonObject:
     """The results document: a summary, then one entry per row in file order."""
     ordered = sorted(rollouts, key=lambda rollout: rollout.place)
     passed = sum(rollout.failure is None for rollout in ordered)
@@ -180,7 +181,7 @@ def results_of(rollouts: list[Rollout]) -> dict[str, Any]:
     }
 
 
-def _result_of(rollout: Rollout) -> dict[str, Any]:
+def _result_of(rollout: Rollout) -> dict[str, object]:
     usage = rollout.usage
     return {
         "row_index": rollout.row_index,

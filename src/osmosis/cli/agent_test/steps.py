@@ -10,12 +10,13 @@ import asyncio
 import json
 import signal
 import threading
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console, Group
 from rich.panel import Panel
 from rich.text import Text
 
+from ...base.json_types import JsonObject
 from ...engine.task import RolloutFn, Task
 from ...errors import InteractiveRequired, ModelError
 from ...llm.model import ChatRequest, Completion, Model
@@ -70,7 +71,7 @@ class Prompt:
             Panel(Group(*parts), title=Text(title or name), title_align="left", border_style=_STYLES.get(role, ""))
         )
 
-    def tools(self, tools: list[dict[str, Any]] | None) -> None:
+    def tools(self, tools: list[JsonObject] | None) -> None:
         """The tools on offer, with their parameters."""
         if not tools:
             self.say("no tools are on offer", "dim")

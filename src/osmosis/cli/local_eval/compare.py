@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...base.json_types import JsonObject
 from ...engine.journal import Journal
 from ...engine.recorded import conversations
 from ...engine.report_files import message_text
@@ -74,7 +75,7 @@ def _draw(
     a: Journal,
     b: Journal,
     found: Comparison,
-    talks: list[dict[str, Any]],
+    talks: list[JsonObject],
     *,
     worse: bool,
     margin: float,

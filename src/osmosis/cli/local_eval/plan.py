@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError as PydanticError
 
+from ...base.json_types import JsonObject
 from ...base.net import is_http
 from ...errors import UsageError, ValidationError
 from ...local.request import check_name, generated_name, parse_model
@@ -285,7 +286,7 @@ def model_spec(flags: EvalFlags, runs_dir: Path) -> ModelSpec:
     return spec
 
 
-def sampling(flags: EvalFlags) -> dict[str, Any]:
+def sampling(flags: EvalFlags) -> JsonObject:
     """Every sampling parameter that was given, under its name in a request."""
     named = {"temperature": flags.temperature, "top_p": flags.top_p, "max_tokens": flags.max_tokens, "seed": flags.seed}
     params = {key: value for key, value in named.items() if value is not None}
@@ -358,7 +359,7 @@ def _timeouts(flags: EvalFlags) -> Timeouts:
 
 
 def _retry(flags: EvalFlags) -> Retry:
-    given: dict[str, Any] = {}
+    given: dict[str, object] = {}
     if flags.max_retries is not None:
         given["max_attempts"] = flags.max_retries + 1
     if flags.breaker_after is not None:

@@ -11,12 +11,13 @@ import contextlib
 import gc
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ...base.json_types import JsonObject
 from ...engine.journal import Journal
 from ...engine.results import check_output, config_part, summary_part, write_results
 from ...errors import OsmosisError, ValidationError
@@ -71,7 +72,7 @@ def run_local(ctx: AppContext, request: Request, ending: Ending) -> DetailResult
         finally:
             terminal.close()
             prepared.close()
-        more: dict[str, Any] = {"baselines": _baselines(prepared, run, terminal.kept)} if run.baselines else {}
+        more: dict[str, object] = {"baselines": _baselines(prepared, run, terminal.kept)} if run.baselines else {}
         if ending.output is not None:
             write_results(ending.output, _journal(prepared, run), run.plan, run.report, **more)
     return _result(ctx, prepared, run, ending, terminal.kept, more, interrupted=interrupted)
@@ -103,9 +104,9 @@ def _journal(prepared: Prepared, run: Run) -> Journal:
     return Journal(run.folder, redactor=prepared.redactor)
 
 
-def _baselines(prepared: Prepared, run: Run, notes: list[str]) -> dict[str, Any]:
+def _baselines(prepared: Prepared, run: Run, notes: list[str]) -> dict[str, object]:
     """Each baseline's part of the results document, by its model; a line about each is added to `notes`."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for (key, other), one in zip(run.baselines.items(), prepared.baselines, strict=False):  # fewer after Ctrl-C
         if isinstance(other, OsmosisError):
             notes.append(f"baseline {key}: {other.message}")
@@ -128,7 +129,7 @@ def _result(
     run: Run,
     ending: Ending,
     notes: list[str],
-    more: dict[str, Any],
+    more: Mapping[str, object],
     *,
     interrupted: bool,
 ) -> DetailResult | int:

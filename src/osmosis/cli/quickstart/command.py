@@ -22,7 +22,7 @@ from ..context import AppContext, current
 from ..output import Mode
 from ..results import NextStep, OperationResult, Result
 from .model import ModelChoice, choose_model
-from .steps import Declined, Demo
+from .steps import Demo, StepDeclined
 
 ROLLOUT = "multiply"
 CONFIG = f"configs/eval/{ROLLOUT}.toml"
@@ -57,7 +57,7 @@ def quickstart(
     demo = _demo(ctx, folder, yes=yes)
     try:
         result = _walk(demo, choice)
-    except Declined:
+    except StepDeclined:
         return demo.declined()
     except KeyboardInterrupt:
         ctx.output.say("stopped; the same command goes on from here", style="yellow")
@@ -211,7 +211,7 @@ def _synced(demo: Demo) -> None:
     demo.osmosis("sync", "status", human=_sync_lines)
 
 
-def _sync_lines(result: Result) -> dict[str, Any]:
+def _sync_lines(result: Result) -> dict[str, object]:
     """Of all that `sync status` says, what matters here."""
     platform = result.envelope()["data"].get("platform") or {}
     return {
@@ -249,7 +249,7 @@ def _finished(demo: Demo, choice: ModelChoice, result: Result) -> OperationResul
     shown = "no pass rate" if rate is None else f"pass rate {rate:.4f}"
     message = f"run {run.get('name')} is {run.get('status')}: {shown} ({choice.note})"
     exports = {} if demo.ctx.options.platform else {name: demo.environ[name] for name in _FOLDERS}
-    resource: dict[str, Any] = {
+    resource: dict[str, object] = {
         "run": {key: run.get(key) for key in ("id", "name", "status", "url")},
         "summary": summary,
         "model": choice.name,

@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ...base.git import Git, GitError, shown, users_environ
 from ...errors import PlatformError
@@ -19,7 +18,7 @@ from ..output import Mode
 from ..results import OperationResult, Result
 
 
-class Declined(Exception):
+class StepDeclined(Exception):
     """The person said no to a step."""
 
 
@@ -35,7 +34,7 @@ class Demo:
     environ: Mapping[str, str]
     yes: bool
     cwd: Path
-    done: list[dict[str, Any]] = field(default_factory=list)
+    done: list[dict[str, object]] = field(default_factory=list)
     """`{command, ...envelope}` per command, for `--json`."""
 
     def heading(self, number: int, text: str) -> None:
@@ -43,7 +42,7 @@ class Demo:
         self.line()
         self.line(f"{number}/7  {text}", style="bold")
         if not prompts.confirm(self.ctx, "Do this step?", yes=self.yes):
-            raise Declined
+            raise StepDeclined
 
     def line(self, text: str = "", *, style: str = "") -> None:
         """One line for people, on stdout like the results."""
@@ -62,7 +61,7 @@ class Demo:
         self,
         *words: str,
         shown: Sequence[str] | None = None,
-        human: Callable[[Result], dict[str, Any]] | None = None,
+        human: Callable[[Result], Mapping[str, object]] | None = None,
     ) -> Result:
         """Run one `osmosis` command here and show its result.
 
