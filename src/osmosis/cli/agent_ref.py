@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError, ValidationError
+from ..errors import UsageError, ValidationError, WorkspaceRequired
+from ..sdk.mcp import mcp_agent
+from ..workspace.config import load_eval_config
+from ..workspace.layout import find_workspace, pick_rollout
 from .context import AppContext
+from .own_environment import continue_inside
 
 if TYPE_CHECKING:
     from ..workspace.layout import RolloutFolder, Workspace
@@ -48,10 +52,6 @@ def find_agent(ctx: AppContext, name: str | None, module: str | None, mcp: str |
 
 
 def _of_workspace(ctx: AppContext, name: str | None) -> AgentRef:
-    from ..errors import WorkspaceRequired
-    from ..workspace.layout import find_workspace, pick_rollout
-    from .own_environment import continue_inside
-
     try:
         workspace = find_workspace(ctx.cwd)
     except WorkspaceRequired:
@@ -72,8 +72,6 @@ def _of_workspace(ctx: AppContext, name: str | None) -> AgentRef:
 
 
 def _experiment(workspace: Workspace, folder: RolloutFolder) -> tuple[str, str, str | None]:
-    from ..workspace.config import load_eval_config
-
     assert folder.eval_config is not None
     config, _ = load_eval_config(folder.eval_config, workspace.root)
     return config.experiment.entrypoint, config.experiment.dataset, config.experiment.model_path
@@ -85,7 +83,6 @@ async def opened(ref: AgentRef, agent: Any, environ: Mapping[str, str]) -> Async
     if ref.mcp is None:
         yield agent
         return
-    from ..sdk.mcp import mcp_agent
 
     async with mcp_agent(ref.mcp, environ=environ) as loop:
         yield loop

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,15 +28,15 @@ from ..errors import (
     ValidationError,
 )
 from . import prompts
-from .browser import open_page
 from .connect import usable
 from .context import AppContext, current
+from .git_credential import answer
+from .local_platform import data_dir_of, find
 from .output import Mode
+from .prompts import open_page
 from .results import DetailResult, NextStep, OperationResult
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ..records.contract.accounts import DeviceOffer, IssuedLogin, Verified
 
 app = typer.Typer(
@@ -149,7 +148,7 @@ def whoami() -> DetailResult:
     shown = {"name": account["name"], "email": account["email"], "platform": url}
     spoken_for = f"{workspace.get('name')} ({workspace.get('role')})" if workspace else None
     shown |= {"workspace": spoken_for, "expires at": checked.expires_at, "kept in": where, "also logged in at": others}
-    return DetailResult(data, human=_drawer(shown))
+    return DetailResult(data, brief=shown)
 
 
 @app.command("git-credential", hidden=True)
@@ -159,8 +158,6 @@ def git_credential(operation: str = typer.Argument(..., help="get, store or eras
     Example:
         git config credential.http://127.0.0.1:7575.helper "!osmosis auth git-credential"
     """
-    from .git_credential import answer
-
     ctx = current()
     answer(operation, ctx.stdin, ctx.output.stdout, ctx.output.stderr, ctx.environ)
 
@@ -204,8 +201,6 @@ def _by_token(ctx: AppContext, url: str, token: str) -> Login:
 
 def _by_bootstrap(ctx: AppContext, url: str) -> IssuedLogin | None:
     """Log in with the token file of the platform on this machine; None when this person did not start it."""
-    from .local_platform import data_dir_of, find
-
     data_dir = data_dir_of(ctx.environ)
     running = find(data_dir)
     if running is None or running.url != url:
@@ -323,15 +318,6 @@ def _revoke(ctx: AppContext, old: Login) -> bool:
     except OsmosisError as error:
         ctx.output.warn("TOKEN_REVOKE_FAILED", f"{old.url} could not be told to revoke the token: {error.message}")
         return False
-
-
-def _drawer(shown: Mapping[str, object]) -> Callable[[Console], None]:
-    def draw(console: Console) -> None:
-        from .render import pairs
-
-        console.print(pairs(shown))
-
-    return draw
 
 
 def _device_name() -> str:

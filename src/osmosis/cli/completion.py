@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from ..errors import OsmosisError, UsageError, WorkspaceRequired
+from ..workspace.layout import find_workspace
 from .context import AppContext, current, hoist
 from .main import COMMANDS, ROOT
 from .resolve import Command, load
@@ -250,8 +251,6 @@ def _named(ctx: AppContext, what: str) -> list[Answer]:
 
 
 def _rollouts(ctx: AppContext) -> list[Answer]:
-    from ..workspace.layout import find_workspace
-
     return [(folder.name, "rollout") for folder in find_workspace(ctx.cwd).rollouts()]
 
 
@@ -263,8 +262,6 @@ def _local_runs(ctx: AppContext) -> list[Answer]:
 
 
 def _configs(ctx: AppContext, kind: Any) -> list[Answer]:
-    from ..workspace.layout import find_workspace
-
     try:
         workspace = find_workspace(ctx.cwd)
     except WorkspaceRequired:

@@ -11,8 +11,11 @@ import typer
 
 from ..errors import NotFound, UsageError, ValidationError
 from ..records.config import CONFIGS
-from ..workspace.config import ConfigFile, check_file, issue_of, locate, read
+from ..workspace.config import ConfigFile, check_file, issue_of, locate, read, refused
+from ..workspace.configedit import resolved as rows_of
+from ..workspace.configedit import set_value
 from ..workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspace
+from ..workspace.templates import schema_files, schema_text
 from .context import AppContext, current
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 
@@ -82,8 +85,6 @@ def show(
     workspace = find_workspace(ctx.cwd)
     file = _file(ctx, workspace, path) if path else _only(workspace, ["eval"])
     if resolved:
-        from ..workspace.configedit import resolved as rows_of
-
         rows = rows_of(file, workspace)
         columns = [
             Column("key", "Key"),
@@ -93,8 +94,6 @@ def show(
         return ListResult(rows, columns, title=file.shown, extra={"path": file.shown, "kind": file.kind})
     problems = read(file)
     if problems:
-        from ..workspace.config import refused
-
         raise refused(file, problems)
     return DetailResult(
         {"path": file.shown, "kind": file.kind, "config": file.data}, title=file.shown, human=_draw_text(file.text)
@@ -122,8 +121,6 @@ def schema(
         osmosis config schema training
         osmosis config schema --write
     """
-    from ..workspace.templates import schema_files, schema_text
-
     if kind not in CONFIG_KINDS:
         raise ValidationError(f"there is no kind of config {kind!r}", hint=f"one of: {', '.join(CONFIG_KINDS)}")
     if write:
@@ -168,7 +165,6 @@ def set_key(
         file = _file(ctx, workspace, words[0], table=table)
     else:
         file = _only(workspace, [kind for kind in CONFIG_KINDS if table in CONFIGS[kind].model_fields])
-    from ..workspace.configedit import set_value
 
     before, after = set_value(file, workspace, key, value)
     shown = json.dumps(after, ensure_ascii=False, default=str)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..base.git import Git
 from ..client import PlatformClient
 from ..client.credentials import CredentialStore, Login
 from ..errors import AuthRequired, OsmosisError
+from ..workspace.layout import find_workspace
+from ..workspace.remote import parse_remote
 
 if TYPE_CHECKING:
     from .context import AppContext
@@ -50,14 +53,9 @@ def usable(login: Login | None, url: str) -> Login:
 def checkout_identity(ctx: AppContext) -> str | None:
     """`owner/repo` of the workspace folder's `origin`, None outside a workspace folder or without a remote."""
     if not any((folder / "rollouts").is_dir() for folder in (ctx.cwd, *ctx.cwd.parents)):
-        return None  # found out without loading the package
-    from ..workspace.layout import find_workspace
-
+        return None
     try:
         root = find_workspace(ctx.cwd).root
-        from ..base.git import Git
-        from ..workspace.remote import parse_remote
-
         text = Git(root).text("remote", "get-url", "origin")
         return parse_remote(text.strip()).identity
     except OsmosisError:

@@ -82,12 +82,6 @@ class AppContext:
 
         return open_client(self, auth=auth, scoped=scoped)
 
-    def workspace_root(self) -> Path:
-        """The workspace folder around the current one; `WorkspaceRequired` when there is none."""
-        from ..workspace.layout import find_workspace
-
-        return find_workspace(self.cwd).root
-
 
 def scope_of(client: PlatformClient) -> dict[str, dict[str, str]]:
     """The envelope's word for which workspace was spoken for."""

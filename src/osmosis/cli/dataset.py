@@ -6,7 +6,6 @@ A file is checked here before a byte is sent, by the same reader that evaluation
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,12 +20,9 @@ from . import prompts
 from .context import current, scope_of
 from .download import byte_progress
 from .paging import CURSOR, EVERYTHING, LIMIT, LINES, OFFSET, Paging, list_result
-from .render_text import when
-from .results import Column, DetailResult, ListResult, NextStep, OperationResult
+from .results import Column, DetailResult, ListResult, NextStep, OperationResult, when
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ..client import PlatformClient
 
 app = typer.Typer(
@@ -157,7 +153,7 @@ def info(name: str = NAME) -> DetailResult:
     """
     with current().client() as client:
         found = client.datasets.get(name)
-    return DetailResult(found.to_dict(), human=_pairs(found.brief()))
+    return DetailResult(found.to_dict(), brief=found.brief())
 
 
 @app.command()
@@ -250,12 +246,3 @@ def delete(name: str = NAME, yes: bool = prompts.YES) -> OperationResult:
             return OperationResult("dataset.delete", "Cancelled.", status="cancelled")
         client.datasets.delete(found.id)
     return OperationResult("dataset.delete", f"dataset {shown} is deleted", {"id": found.id, "name": shown})
-
-
-def _pairs(shown: Mapping[str, object]) -> Callable[[Console], None]:
-    def draw(console: Console) -> None:
-        from .render import pairs
-
-        console.print(pairs(shown))
-
-    return draw

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..errors import OsmosisError, PlatformError, UsageError, WorkspaceRequired
 from ..metrics.formats import size
 from ..records.contract.run_bodies import RunFile, RunRow
+from ..workspace.layout import find_workspace
 from . import prompts
 from .context import AppContext
 from .results import OperationResult
@@ -77,7 +78,7 @@ def download_dir(ctx: AppContext, name: str, output: str | None) -> Path:
     if output:
         return ctx.path(output)
     try:
-        root = ctx.workspace_root()
+        root = find_workspace(ctx.cwd).root
     except WorkspaceRequired:
         root = ctx.cwd
     return root / ".osmosis" / "evals" / name

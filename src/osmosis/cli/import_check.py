@@ -10,7 +10,11 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from ..base import paths
+from ..base.wheel import build_wheel
 from ..errors import OsmosisError
+from ..jobs.environment import Builder
+from ..jobs.job import JobLog
+from ..jobs.project import read_project
 from ..records.problem import Problem
 
 if TYPE_CHECKING:
@@ -35,11 +39,6 @@ def check_imports(ctx: AppContext, workspace: Workspace, uv: str) -> list[Proble
 
 
 def _check(ctx: AppContext, rollout: RolloutFolder, uv: str) -> Problem | None:
-    from ..base.wheel import build_wheel
-    from ..jobs.environment import Builder
-    from ..jobs.job import JobLog
-    from ..jobs.project import read_project
-
     where = f"rollouts/{rollout.name}"
     lines: list[str] = []
     try:

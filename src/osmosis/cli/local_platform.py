@@ -24,6 +24,7 @@ from ..base import paths
 from ..base.json_types import JsonObject
 from ..base.locks import FileLock
 from ..base.processes import is_same
+from ..client import PlatformClient
 from ..errors import Conflict, PlatformError, ValidationError
 
 DEFAULT_PORT = 7575
@@ -146,8 +147,6 @@ def choose_port(plan: StartPlan, say: Callable[[str], None] = lambda _: None) ->
 
 def healthy(url: str) -> bool:
     """Does a platform answer at this URL."""
-    from ..client import PlatformClient
-
     with PlatformClient(url, None) as client:
         return client.healthy()
 

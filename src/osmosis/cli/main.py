@@ -22,6 +22,8 @@ from typing import TextIO
 from .._version import __version__
 from ..errors import OsmosisError, UsageError, ValidationError
 from .context import AppContext, GlobalOptions, hoist, using
+from .environment import load_environment
+from .helptext import group_help
 from .output import Mode, Output
 from .resolve import Command, Group, invoke, resolve
 from .results import Result
@@ -180,12 +182,9 @@ def main(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as bug:  # noqa: BLE001 - the border of the process: a bug becomes a report
-        from .bugreport import report_bug
-        from .disk import refused_by_machine
+        from .unexpected import explained  # what only a failure needs
 
-        if isinstance(bug, OSError) and (refused := refused_by_machine(bug)):
-            return output.error(refused, ctx.command)
-        return output.error(report_bug(bug, words, surroundings), ctx.command)
+        return output.error(explained(bug, words, surroundings), ctx.command)
 
 
 def _mode_of(words: Sequence[str]) -> Mode:
@@ -201,13 +200,10 @@ def _run(ctx: AppContext, words: Sequence[str]) -> int:
         if found.help_of is not None:
             if ctx.mode is Mode.JSON and not found.asked_for_help:
                 raise UsageError("missing command", hint=f"osmosis {ctx.command} --help".replace("  ", " "))
-            from .helptext import group_help
 
             ctx.output.stdout.write(group_help(found.help_of, found.path))
             return 0
         if not ctx.command.startswith("__"):
-            from .environment import load_environment
-
             load_environment(ctx)
         result = invoke(found, ctx)
         if isinstance(result, Result):

@@ -7,8 +7,7 @@ import typer
 from ..errors import NotFound, UsageError
 from .context import current
 from .paging import EVERYTHING, Paging
-from .render_text import when
-from .results import Column, DetailResult, ListResult, OperationResult
+from .results import Column, DetailResult, ListResult, OperationResult, when
 
 app = typer.Typer(
     help="""Base models and trained adapters.

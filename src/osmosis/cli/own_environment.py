@@ -12,7 +12,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base import paths
+from ..base.wheel import build_wheel
 from ..errors import ValidationError
+from ..jobs.environment import Builder
+from ..jobs.job import JobLog
+from ..jobs.project import read_project
+from ..workspace.doctor import find_uv
 
 if TYPE_CHECKING:
     from ..records.run import LogLine
@@ -29,7 +35,6 @@ def continue_inside(ctx: AppContext, root: Path, rollout: str) -> None:
     """
     if ctx.environ.get(INSIDE):
         return
-    from ..jobs.project import read_project
 
     label = f"rollouts/{rollout}"
     project = read_project(root / "rollouts" / rollout, label)
@@ -43,12 +48,6 @@ def continue_inside(ctx: AppContext, root: Path, rollout: str) -> None:
 
 
 def _environment(ctx: AppContext, project: Any, install_to: Path) -> tuple[str, dict[str, str]]:
-    from ..base import paths
-    from ..base.wheel import build_wheel
-    from ..jobs.environment import Builder
-    from ..jobs.job import JobLog
-    from ..workspace.doctor import find_uv
-
     uv = find_uv(ctx.environ)
     if uv is None:
         raise ValidationError("uv is missing: the environments of rollouts are made with it", hint="pip install uv")

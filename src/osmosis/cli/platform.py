@@ -12,9 +12,9 @@ import typer
 
 from ..errors import NotFound
 from . import local_platform
-from .browser import open_page
 from .context import AppContext, current
 from .local_platform import Running, StartPlan
+from .prompts import open_page
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 
 app = typer.Typer(

@@ -1,10 +1,12 @@
-"""Questions to the person. Asked only when there is somebody to ask; otherwise an error that names the flags.
+"""The person at the terminal: questions, and pages opened in the browser.
 
-Every answer a question can give has a flag, so nothing prompts under `--json`, `--plain`, in CI or in a pipe.
+Asked only when there is somebody to ask; otherwise an error that names the flags. Every answer a question can give
+has a flag, so nothing prompts under `--json`, `--plain`, in CI or in a pipe.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,3 +81,13 @@ def _ask(question: Any) -> object:
     if answer is None:
         raise KeyboardInterrupt
     return answer
+
+
+def open_page(ctx: AppContext, url: str) -> bool:
+    """Try to open a page in the browser; False when there is no desktop, or nobody at the terminal."""
+    desktop = sys.platform in ("darwin", "win32") or ctx.environ.get("DISPLAY") or ctx.environ.get("WAYLAND_DISPLAY")
+    if not desktop or not ctx.interactive:
+        return False
+    import webbrowser
+
+    return webbrowser.open(url)

@@ -33,6 +33,8 @@ def draw(console: Console, result: Result) -> None:
     """Draw one result for people."""
     if result.human is not None:
         result.human(console)
+    elif result.brief is not None:
+        console.print(pairs(result.brief))
     elif isinstance(result, ListResult):
         _draw_list(console, result)
     elif isinstance(result, DetailResult):

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,8 @@ class Result:
     """For results that are shown and still mean failure (`--fail-under`, partial downloads)."""
     human: Callable[[Console], None] | None = field(default=None, kw_only=True)
     """Draws the result for people instead of the default drawing. Use `Text`, never markup."""
+    brief: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    """What people see of it, as keys and values, when neither the whole nor a drawing of its own."""
 
     def envelope(self) -> JsonObject:
         raise TypeError("a command returns a ListResult, DetailResult or OperationResult")
@@ -147,6 +150,15 @@ def _default(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def when(value: object) -> str:
+    """An ISO time as a short local one."""
+    try:
+        parsed = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+    except ValueError:
+        return str(value or "")
+    return parsed.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def pick(row: Mapping[str, object], key: str) -> object:

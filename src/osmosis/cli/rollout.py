@@ -10,7 +10,9 @@ from ..base.net import is_http
 from ..errors import AuthRequired, Forbidden, NetworkError, NotFound, ValidationError
 from ..records.contract.repository import SyncedRollout
 from ..workspace.layout import Workspace, check_rollout_name, find_workspace
+from ..workspace.templates import find_template, list_templates, render_rollout
 from .context import AppContext, current
+from .prompts import choose
 from .results import Column, ListResult, NextStep, OperationResult
 
 app = typer.Typer(
@@ -46,7 +48,6 @@ def new(
     ctx = current()
     workspace = find_workspace(ctx.cwd)
     check_rollout_name(name)
-    from ..workspace.templates import find_template, render_rollout
 
     template = template or _ask_template(ctx)
     info = find_template(template)
@@ -86,8 +87,6 @@ def _ask_template(ctx: AppContext) -> str:
     """Asked where somebody can answer; elsewhere the template that assumes nothing."""
     if not ctx.interactive:
         return DEFAULT_TEMPLATE
-    from ..workspace.templates import list_templates
-    from .prompts import choose
 
     choices = [(t.name, f"{t.name}: {t.summary}") for t in list_templates()]
     return choose(ctx, "Which template", choices, flag="--template", default="multiply")

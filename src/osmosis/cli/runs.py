@@ -21,8 +21,7 @@ from . import prompts
 from .context import AppContext, current
 from .download import DownloadOptions, download_run
 from .paging import CURSOR, EVERYTHING, LIMIT, LINES, OFFSET, Paging, list_result
-from .render_text import when
-from .results import Column, DetailResult, ListResult, NextStep, OperationResult, Result, to_json
+from .results import Column, DetailResult, ListResult, NextStep, OperationResult, Result, to_json, when
 from .run_show import brief, drawn, finished_result, watch
 from .secrets_file import SECRETS_FILE, read_secrets_file
 

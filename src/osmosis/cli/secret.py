@@ -19,9 +19,8 @@ from ..workspace.layout import find_workspace
 from . import prompts
 from .context import AppContext, current, scope_of
 from .paging import EVERYTHING, LIMIT, Paging
-from .render_text import when
 from .resolve import nearest
-from .results import Column, ListResult, NextStep, OperationResult
+from .results import Column, ListResult, NextStep, OperationResult, when
 from .secrets_file import read_secrets_file
 
 app = typer.Typer(

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import UsageError, ValidationError
+from ..engine.agent import load_agent
+from ..engine.loader import load_object
+from ..errors import AuthRequired, UsageError, ValidationError
+from ..serve.server.validator import validate_agent_loop
 from .agent_ref import find_agent
+from .connect import login_of, usable
 from .context import AppContext, current
+from .output import Mode
 
 if TYPE_CHECKING:
     from ..serve.server.foreground import ServeOptions
@@ -57,7 +62,7 @@ def serve(
     ctx = current()
     if log_level not in LOG_LEVELS:
         raise UsageError(f"--log-level {log_level} is none of {', '.join(LOG_LEVELS)}")
-    from ..serve.server import foreground
+    from ..serve.server import foreground  # brings the web framework, which no help needs
 
     key, note = foreground.choose_key(api_key, local=local)
     ref = find_agent(ctx, name, module)
@@ -86,13 +91,12 @@ def serve(
     )
     if is_loop and not no_validate:
         _validate(ctx, target)
-    foreground.serve(target, options, reload=reload, environ=ctx.environ, announce=_announcer(ctx))
+    foreground.serve(
+        target, options, reload=reload, environ=ctx.environ, announce=_announcer(ctx, foreground.print_panel)
+    )
 
 
 def _load(base_dir: Path, module: str) -> object:
-    from ..engine.agent import load_agent
-    from ..engine.loader import load_object
-
     if ":" in module:
         found = load_object(module, base_dir)
         if hasattr(found, "router"):  # an app of the person's own: served as it is
@@ -102,9 +106,6 @@ def _load(base_dir: Path, module: str) -> object:
 
 
 def _registration(ctx: AppContext) -> dict[str, str | None]:
-    from ..errors import AuthRequired
-    from .connect import login_of, usable
-
     url = ctx.platform_url
     try:
         login = usable(login_of(ctx), url)
@@ -116,8 +117,6 @@ def _registration(ctx: AppContext) -> dict[str, str | None]:
 
 
 def _validate(ctx: AppContext, loop: object) -> None:
-    from ..serve.server.validator import validate_agent_loop
-
     result = validate_agent_loop(loop)
     result.raise_if_invalid()
     ctx.output.say(
@@ -127,9 +126,9 @@ def _validate(ctx: AppContext, loop: object) -> None:
         ctx.output.warn(warning.code, str(warning))
 
 
-def _announcer(ctx: AppContext) -> Callable[[ServeOptions, str], None]:
-    from ..serve.server.foreground import print_panel
-    from .output import Mode
+def _announcer(
+    ctx: AppContext, print_panel: Callable[[ServeOptions, str], None]
+) -> Callable[[ServeOptions, str], None]:
 
     def announce(options: ServeOptions, name: str) -> None:
         if ctx.mode is Mode.RICH:

@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from ..errors import ValidationError
+from ..workspace import template_update, templates
 from ..workspace.layout import find_workspace
 from .context import current
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
+from .rollout import new
 
 app = typer.Typer(
     help="""Rollout and workspace templates.
@@ -30,8 +32,6 @@ def list_templates() -> ListResult:
 
         osmosis template list
     """
-    from ..workspace import templates
-
     version = templates.current_version()
     items = [
         {"name": t.name, "summary": t.summary, "model": t.model, "extra": t.extra or None, "version": version}
@@ -50,8 +50,6 @@ def show(name: Annotated[str, typer.Argument(help="Name of the template.")]) -> 
 
         osmosis template show multiply
     """
-    from ..workspace import templates
-
     info = templates.find_template(name)
     data = {
         "name": info.name,
@@ -76,8 +74,6 @@ def apply(
 
         osmosis template apply multiply
     """
-    from .rollout import new
-
     return new(name, template=name, model=None, base_url=None, api_key_env=None, force=force)
 
 
@@ -94,8 +90,6 @@ def update(
         osmosis template update
         osmosis template update multiply
     """
-    from ..workspace import template_update
-
     workspace = find_workspace(current().cwd)
     found = template_update.instances(workspace)
     if name is None and not found:
@@ -133,8 +127,6 @@ def check() -> ListResult:
 
         osmosis template check
     """
-    from ..workspace import template_update
-
     workspace = find_workspace(current().cwd)
     items = [
         {

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from ..base.json_types import JsonObject
+from ..engine.agent import load_agent
+from ..engine.rollout import plain_tools
+from ..serve.server.validator import ValidationResult, probe_request, validate_agent_loop
 from .agent_ref import AgentRef, find_agent, opened
 from .context import AppContext, current
 from .results import DetailResult, clean
-
-if TYPE_CHECKING:
-    from ..serve.server.validator import ValidationResult
 
 
 def validate(
@@ -45,8 +45,6 @@ def validate(
 
 
 async def _checked(ctx: AppContext, ref: AgentRef) -> tuple[dict[str, object], ValidationResult | None]:
-    from ..engine.agent import load_agent
-
     agent = None if ref.module is None else load_agent(ref.module, ref.base_dir)
     async with opened(ref, agent.loop if agent is not None else None, ctx.environ) as loop:
         if loop is not None:
@@ -57,9 +55,6 @@ async def _checked(ctx: AppContext, ref: AgentRef) -> tuple[dict[str, object], V
 
 
 def _loop(ref: AgentRef, loop: Any) -> tuple[JsonObject, ValidationResult]:
-    from ..engine.rollout import plain_tools
-    from ..serve.server.validator import probe_request, validate_agent_loop
-
     request = probe_request()
     result = validate_agent_loop(loop, request=request)
     issues = [

@@ -12,6 +12,7 @@ from ..client import PlatformClient
 from ..client.credentials import CredentialStore
 from ..errors import NotFound, WorkspaceRequired
 from ..records.contract.accounts import WorkspaceRow
+from ..workspace.layout import find_workspace
 from .connect import checkout_identity
 from .context import AppContext, current
 from .resolve import nearest
@@ -119,7 +120,7 @@ def connect(
 
 
 def _origin(ctx: AppContext) -> str:
-    return Git(ctx.workspace_root()).text("remote", "get-url", "origin").strip()
+    return Git(find_workspace(ctx.cwd).root).text("remote", "get-url", "origin").strip()
 
 
 def _find(client: PlatformClient, name: str) -> WorkspaceRow:

@@ -11,16 +11,16 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from osmosis.errors import LoadError
 from osmosis.sdk.agent_loop import RolloutAgentLoop
+from osmosis.sdk.backend import LocalBackend
+from osmosis.sdk.grader import Grader, GraderClass
+from osmosis.sdk.types import AgentWorkflowConfig
+from osmosis.sdk.workflow import AgentWorkflow
 
 from .loader import load_module, load_object, source_files, source_hash, source_of
-
-if TYPE_CHECKING:
-    from osmosis.sdk.backend import LocalBackend
-    from osmosis.sdk.grader import GraderClass
 
 
 @dataclass(slots=True)
@@ -83,10 +83,6 @@ def _agent(path: str, found: object, module: ModuleType | None, grader: GraderCl
     if isinstance(found, RolloutAgentLoop):
         _refuse_grader(path, grader, "an agent loop, which is scored by score functions")
         return Agent(path, loop=found)
-    # Only from here on the workflow's side of the SDK is needed: half of what there would be to import.
-    from osmosis.sdk.backend import LocalBackend
-    from osmosis.sdk.types import AgentWorkflowConfig
-    from osmosis.sdk.workflow import AgentWorkflow
 
     if isinstance(found, LocalBackend):
         _refuse_grader(path, grader, "a LocalBackend, which brings its own grader")
@@ -97,7 +93,7 @@ def _agent(path: str, found: object, module: ModuleType | None, grader: GraderCl
         # A config without a limit: how many run at once is the plan's decision here.
         config = AgentWorkflowConfig(name=found.__name__)
         return Agent(path, backend=LocalBackend(found, config, grader or _only_grader(path, module)))
-    from osmosis.sdk.harbor.backend import HarborBackend
+    from osmosis.sdk.harbor.backend import HarborBackend  # of all agents, the fewest are one
 
     if isinstance(found, HarborBackend):
         raise LoadError(
@@ -134,8 +130,6 @@ def _grader_class(grader: str | GraderClass | None, base_dir: Path) -> GraderCla
 
 
 def _grader(found: object, path: str | None) -> GraderClass:
-    from osmosis.sdk.grader import Grader
-
     if not (inspect.isclass(found) and issubclass(found, Grader)):
         raise LoadError(f"{path} is no Grader class", hint="name a subclass of Grader")
     return found
@@ -157,8 +151,6 @@ def _own(module: ModuleType, base: type) -> list[Any]:
 
 
 def _only_grader(path: str, module: ModuleType | None) -> GraderClass | None:
-    from osmosis.sdk.grader import Grader
-
     graders = _own(module, Grader) if module else []
     if len(graders) > 1:
         names = ", ".join(g.__name__ for g in graders)
@@ -167,9 +159,6 @@ def _only_grader(path: str, module: ModuleType | None) -> GraderClass | None:
 
 
 def _discover(path: str, module: ModuleType) -> object:
-    from osmosis.sdk.backend import LocalBackend
-    from osmosis.sdk.workflow import AgentWorkflow
-
     ready = [v for v in vars(module).values() if isinstance(v, (RolloutAgentLoop, LocalBackend))]
     found = list(dict.fromkeys(ready)) or _own(module, RolloutAgentLoop) or _own(module, AgentWorkflow)
     if len(found) == 1:

@@ -22,7 +22,7 @@ from osmosis.sdk.calls import is_async
 from .clock import Deadline
 from .loader import load_object
 from .pool import DaemonPool
-from .rubrics.rubric_scorer import PREFIX
+from .rubrics.rubric_scorer import PREFIX, RubricScorer
 from .score_result import run_score, solution_of
 
 
@@ -98,10 +98,6 @@ def load_scorers(
     scorers: list[Scorer] = []
     for path in paths:
         if path.startswith(PREFIX):
-            from .rubrics.rubric_scorer import (
-                RubricScorer,  # brings a YAML reader and the judge: only when there is a rubric
-            )
-
             scorers.append(RubricScorer.load(path, base_dir, timeout_s=timeout_s, environ=environ))
             continue
         found = functions[path] if functions and path in functions else load_object(path, base_dir)

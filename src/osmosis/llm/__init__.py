@@ -13,7 +13,12 @@ from osmosis.errors import ModelError
 from osmosis.records.plan import ModelSpec, Retry
 from osmosis.records.rollout import Category
 
+from .cache import CachedModel
+from .litellm_model import LiteLLMModel
 from .model import ChatRequest, Completion, Model, Signals
+from .offline import OfflineModel
+from .openai_compatible import OpenAICompatibleModel
+from .replay import ReplayModel
 
 __all__ = ["ChatRequest", "Completion", "Model", "Signals", "open_model", "probe"]
 
@@ -30,8 +35,6 @@ def open_model(
     """The model of this spec. `timeout_s` limits one call; `cache_dir` keeps answers; nothing is asked yet."""
     model = _open(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals)
     if cache_dir is not None:
-        from .cache import CachedModel
-
         return CachedModel(model, cache_dir)
     return model
 
@@ -40,18 +43,11 @@ def _open(
     spec: ModelSpec, *, api_key: str | None, retry: Retry | None, timeout_s: float | None, signals: Signals | None
 ) -> Model:
     if spec.kind == "offline":
-        from .offline import OfflineModel
-
         return OfflineModel(spec)
     if spec.kind == "replay":
-        from .replay import ReplayModel
-
         return ReplayModel(spec)
     if spec.kind == "openai":
-        from .openai_compatible import OpenAICompatibleModel
-
         return OpenAICompatibleModel(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals)
-    from .litellm_model import LiteLLMModel
 
     return LiteLLMModel(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals)
 

@@ -32,6 +32,7 @@ from osmosis.engine.scoring import Scorer, close_scorers, load_scorers
 from osmosis.engine.task import RolloutFn
 from osmosis.errors import Conflict, InteractiveRequired, NotFound, OsmosisError, UsageError, ValidationError
 from osmosis.llm import Completion, Model, open_model, probe
+from osmosis.llm.pricing import price_of
 from osmosis.metrics.forecast import forecast
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan
@@ -392,7 +393,6 @@ def _check_price(plan: EvalPlan) -> None:
     """A limit in money needs a price."""
     if plan.budget.max_cost_usd is None or plan.model.kind in ("offline", "replay"):
         return
-    from osmosis.llm.pricing import price_of  # brings a vendor's price table
 
     if price_of(plan.model, local=is_loopback(plan.model.base_url)) is None:
         raise ValidationError(

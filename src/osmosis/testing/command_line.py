@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis.base.json_types import JsonObject
+from osmosis.cli.main import main
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,6 @@ def run_command(*words: str, cwd: Path, environ: Mapping[str, str] | None = None
     `environ` adds to that; nothing of this process's environment but `PATH` is seen.
     """
     import os
-
-    from osmosis.cli.main import main
 
     home = cwd / ".home"
     surroundings = {

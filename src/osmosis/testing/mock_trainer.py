@@ -18,6 +18,8 @@ from fastapi import FastAPI, Request
 from ..base.json_types import JsonObject
 from ..records.rollout import Message
 from ..sdk.messages import get_message_content, get_message_role
+from ..serve.server.delivery import Post, ResultDelivery, Spool
+from ..serve.server.trainer_client import OsmosisLLMClient
 
 _ARITHMETIC = ("calculate", "add", "sum", "plus", "subtract", "multiply", "divide")
 
@@ -139,9 +141,6 @@ def patch_httpx_for_mock_trainer(client: httpx.Client, monkeypatch: Patches) -> 
     undoes it. What earlier servers of this machine left undelivered stays where it is.
     """
     import json as codec
-
-    from ..serve.server.delivery import Post, ResultDelivery, Spool
-    from ..serve.server.trainer_client import OsmosisLLMClient
 
     def posted(url: str, json: object, headers: dict[str, str] | None = None) -> httpx.Response:
         return client.post(httpx.URL(url).path, json=json, headers=headers)

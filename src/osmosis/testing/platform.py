@@ -20,6 +20,11 @@ if TYPE_CHECKING:  # the platform's libraries are loaded when one is started
 
     from osmosis.platform import Platform
 
+from osmosis.platform.app import create_app
+from osmosis.platform.gitsync import repositories
+from osmosis.platform.services import users, workspaces
+from osmosis.platform.settings import PlatformSettings
+
 START_TIMEOUT_S = 20.0
 
 
@@ -51,11 +56,6 @@ class RunningPlatform:
 def running_platform(data_dir: Path, *, workspace: str = "demo", hosted: bool = True) -> Iterator[RunningPlatform]:
     """Start a platform over `data_dir`, make a workspace (with a hosted repository unless told otherwise), stop it."""
     import uvicorn
-
-    from osmosis.platform.app import create_app
-    from osmosis.platform.gitsync import repositories
-    from osmosis.platform.services import users, workspaces
-    from osmosis.platform.settings import PlatformSettings
 
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from osmosis.base.json_types import JsonObject
+from osmosis.platform import tables
+from osmosis.platform.services import rollouts as service
 from osmosis.records.base import utc_now
 from osmosis.records.report import (
     Distribution,
@@ -134,8 +136,6 @@ def add_run(
     platform: Platform, workspace_id: str, name: str = "multiply-1", status: str = "finished", **more: Any
 ) -> str:
     """A run of the workspace, by id; `more` sets columns."""
-    from osmosis.platform import tables
-
     known: JsonObject = {
         "kind": "eval",
         "config": {
@@ -174,7 +174,5 @@ def add_run(
 
 def add_rollouts(platform: Platform, run_id: str, rollouts: list[Rollout]) -> None:
     """Store rollouts as a job's batch would."""
-    from osmosis.platform.services import rollouts as service
-
     with platform.db.write() as session:
         service.store(session, run_id, rollouts)

@@ -17,7 +17,7 @@ from ..records.source import Source
 from . import findings
 from .config import ConfigFile, check_file
 from .git import read_source
-from .layout import FILES, FOLDERS, Workspace, check
+from .layout import FILES, FOLDERS, Workspace
 from .template_update import instances
 from .templates import WORKSPACE, TemplateRecord, current_version, render_raw, schema_files
 
@@ -29,7 +29,7 @@ IGNORED = (".osmosis/", ".env")
 def diagnose(workspace: Workspace, source: Source | None) -> list[Problem]:
     """Findings about the folder: layout, git, configs, datasets, ignored files, templates. No network."""
     return [
-        *check(workspace),
+        *findings.of_folder(workspace),
         *_configs(workspace),
         *_repository(source),
         *_ignored(workspace, source),

@@ -1,4 +1,4 @@
-"""What can be said of a repository and of what the platform has of it: each finding's words and fix, once.
+"""What can be said of a workspace folder, its repository and the platform's copy: each finding's words and fix, once.
 
 `preflight` decides which of them stop a submit, `doctor`, `sync` and `status` tell them. Nothing here reads git or
 asks the platform; every finding is an error until its caller says that it matters less.
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ..records.problem import Problem
 from ..records.source import Source, SyncState
+from .layout import FILES, FOLDERS, Workspace
 
 INIT = "osmosis init --here --platform"
 
@@ -17,6 +18,39 @@ INIT = "osmosis init --here --platform"
 def softer(problem: Problem) -> Problem:
     """The same as a warning."""
     return problem.model_copy(update={"severity": "warning"})
+
+
+def of_folder(workspace: Workspace) -> list[Problem]:
+    """What is missing or misplaced in the folder itself."""
+    problems = []
+    for name in FOLDERS:
+        path = workspace.root / name
+        if path.is_dir():
+            continue
+        what = f"{name}/ is a file, not a folder" if path.exists() else f"{name}/ is missing"
+        problems.append(Problem(code="missing-folder", what=what, where=name, fix="osmosis doctor --fix"))
+    for name in FILES:
+        if not (workspace.root / name).is_file():
+            problems.append(
+                Problem(
+                    code="missing-file",
+                    what=f"{name} is missing",
+                    where=name,
+                    fix="osmosis doctor --fix",
+                    severity="warning",
+                )
+            )
+    for folder in workspace.rollouts():
+        where = f"rollouts/{folder.name}"
+        if folder.entrypoint is None:
+            fix = f"add {where}/main.py, or set [experiment].entrypoint in its configs"
+            what = "the rollout has no main.py"
+            problems.append(Problem(code="no-entrypoint", what=what, where=where, fix=fix, severity="warning"))
+        if folder.pyproject is None:
+            what = "the rollout has no pyproject.toml, so its environment has only the SDK"
+            fix = f"add {where}/pyproject.toml with its dependencies"
+            problems.append(Problem(code="no-pyproject", what=what, where=where, fix=fix, severity="warning"))
+    return problems
 
 
 def of_repository(source: Source | None) -> Iterator[Problem]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import NotFound, ValidationError, WorkspaceRequired
-from ..records.problem import Problem
 
 ConfigKind = Literal["eval", "training"]
 CONFIG_KINDS: tuple[ConfigKind, ...] = ("eval", "training")
@@ -130,39 +129,6 @@ def _below(start: Path) -> str | None:
     except OSError:
         return None
     return found[0] if len(found) == 1 else None
-
-
-def check(workspace: Workspace) -> list[Problem]:
-    """What is missing or misplaced in the folder itself."""
-    problems = []
-    for name in FOLDERS:
-        path = workspace.root / name
-        if path.is_dir():
-            continue
-        what = f"{name}/ is a file, not a folder" if path.exists() else f"{name}/ is missing"
-        problems.append(Problem(code="missing-folder", what=what, where=name, fix="osmosis doctor --fix"))
-    for name in FILES:
-        if not (workspace.root / name).is_file():
-            problems.append(
-                Problem(
-                    code="missing-file",
-                    what=f"{name} is missing",
-                    where=name,
-                    fix="osmosis doctor --fix",
-                    severity="warning",
-                )
-            )
-    for folder in workspace.rollouts():
-        where = f"rollouts/{folder.name}"
-        if folder.entrypoint is None:
-            fix = f"add {where}/main.py, or set [experiment].entrypoint in its configs"
-            what = "the rollout has no main.py"
-            problems.append(Problem(code="no-entrypoint", what=what, where=where, fix=fix, severity="warning"))
-        if folder.pyproject is None:
-            what = "the rollout has no pyproject.toml, so its environment has only the SDK"
-            fix = f"add {where}/pyproject.toml with its dependencies"
-            problems.append(Problem(code="no-pyproject", what=what, where=where, fix=fix, severity="warning"))
-    return problems
 
 
 def check_rollout_name(name: str) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from osmosis.testing.git_workspace import EVAL, GitWorkspace
 from osmosis.workspace.create import create_workspace
 from osmosis.workspace.doctor import diagnose, machine, repair, source_of
-from osmosis.workspace.layout import Workspace, check
+from osmosis.workspace.findings import of_folder
+from osmosis.workspace.layout import Workspace
 
 
 def codes(root: Path) -> dict[str, str]:
@@ -47,7 +48,7 @@ def test_repair_creates_what_is_missing_and_changes_nothing_else(repo: GitWorksp
     assert "added .osmosis/, .env to .gitignore" in done
     assert (repo.root / ".gitignore").read_text() == "*.tmp\n.osmosis/\n.env\n"
     assert (repo.root / "README.md").read_text() == "mine\n"
-    assert [p for p in check(workspace) if p.code.startswith("missing")] == []
+    assert [p for p in of_folder(workspace) if p.code.startswith("missing")] == []
     assert repair(workspace, source_of(workspace)) == []
 
 

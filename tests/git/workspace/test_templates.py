@@ -13,7 +13,8 @@ from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.config import EvalConfig, Evaluation, Training
 from osmosis.workspace import bundle
 from osmosis.workspace.config import load_eval_config, load_training_config
-from osmosis.workspace.layout import Workspace, check
+from osmosis.workspace.findings import of_folder
+from osmosis.workspace.layout import Workspace
 from osmosis.workspace.templates import (
     list_templates,
     read_record,
@@ -51,7 +52,7 @@ def test_the_bundle_holds_what_is_in_the_folder() -> None:
 
 
 def test_a_rendered_workspace_is_in_order(rendered: Path) -> None:
-    assert check(Workspace(rendered)) == []
+    assert of_folder(Workspace(rendered)) == []
     assert ".osmosis/" in (rendered / ".gitignore").read_text().splitlines()
     assert ".env" in (rendered / ".gitignore").read_text().splitlines()
 

@@ -17,6 +17,7 @@ from ...metrics.compare import Comparison
 from ...metrics.compare import compare as compare_runs
 from ...metrics.figures import comparison_figures
 from ..context import current
+from ..figures import figure_table
 from ..results import DetailResult, clean
 
 if TYPE_CHECKING:
@@ -81,8 +82,6 @@ def _draw(
     margin: float,
 ) -> None:
     from rich.text import Text
-
-    from ..figures import figure_table
 
     console.print(Text(f"{a.folder.name} -> {b.folder.name}: {found.verdict}", style="bold"))
     console.print(figure_table(found.score, list(comparison_figures(found))))

@@ -9,6 +9,8 @@ from ...engine.report_files import facts
 from ...metrics.alarms import alarms
 from ...records.plan import EvalPlan
 from ...records.report import Report
+from ..figures import draw_report as draw_figures
+from ..render import pairs
 from ..results import NextStep, clean
 
 if TYPE_CHECKING:
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
 def draw_report(console: Console, plan: EvalPlan, report: Report, *, notes: Sequence[str] = ()) -> None:
     """The whole report for a person."""
     from rich.text import Text
-
-    from ..figures import draw_report as draw_figures
-    from ..render import pairs
 
     console.print(Text(clean(plan.name), style="bold"))
     console.print(pairs(dict(facts(plan))))

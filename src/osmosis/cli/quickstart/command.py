@@ -15,8 +15,12 @@ from typing import Any
 
 import typer
 
+from ...base.git import Git
 from ...client import PlatformClient
 from ...errors import ValidationError
+from ...workspace.config import load_eval_config
+from ...workspace.git import read_source
+from ...workspace.gitwrite import identity_options
 from .. import prompts
 from ..context import AppContext, current
 from ..output import Mode
@@ -129,8 +133,6 @@ def _workspace(demo: Demo) -> None:
 
 def _connected(demo: Demo) -> bool:
     """Is `origin` the repository that the platform has for this workspace, at its present address."""
-    from ...workspace.git import read_source
-
     source = read_source(demo.workspace) if (demo.workspace / ".git").exists() else None
     if source is None or not source.remote_url or not source.upstream:
         return False
@@ -165,8 +167,6 @@ def _rollout(demo: Demo, choice: ModelChoice) -> None:
 
 
 def _config(demo: Demo) -> Any:
-    from ...workspace.config import load_eval_config
-
     return load_eval_config(demo.workspace / CONFIG, demo.workspace)[0]
 
 
@@ -180,8 +180,6 @@ def _three_attempts(demo: Demo) -> bool:
 
 
 def _clean(demo: Demo) -> bool:
-    from ...base.git import Git
-
     return not Git(demo.workspace).text("status", "--porcelain")
 
 
@@ -192,8 +190,6 @@ def _send(demo: Demo, choice: ModelChoice) -> None:
     if _clean(demo):
         demo.note("nothing new to commit")
     else:
-        from ...workspace.gitwrite import identity_options
-
         demo.git("add", "-A")
         demo.git("commit", "-q", "-m", f"Add {ROLLOUT}", options=identity_options(demo.workspace))
     demo.git("push", "-q", "-u", "origin", "HEAD")
@@ -202,8 +198,6 @@ def _send(demo: Demo, choice: ModelChoice) -> None:
 
 def _synced(demo: Demo) -> None:
     """Wait until Git Sync has seen the push, and show what it found."""
-    from ...workspace.git import read_source
-
     source = read_source(demo.workspace)
     if source is not None and source.commit is not None:
         with _client(demo) as client:

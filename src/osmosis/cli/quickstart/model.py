@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...base.net import is_http
 from ...errors import UsageError, ValidationError
+from ...workspace.config import PROVIDER_KEYS
 from .. import prompts
 from ..context import AppContext
 
@@ -68,8 +69,6 @@ def choose_model(
 
 def provider_secret(model: str, environ: Mapping[str, str]) -> str | None:
     """The variable that this provider's key is in. Raises when it is known and not set."""
-    from ...workspace.config import PROVIDER_KEYS
-
     if model.startswith("offline/"):
         return None
     provider = model.partition("/")[0] if "/" in model else "openai"

@@ -14,7 +14,9 @@ from ...base.git import Git, GitError, shown, users_environ
 from ...errors import PlatformError
 from .. import prompts
 from ..context import AppContext, GlobalOptions, using
+from ..main import ROOT
 from ..output import Mode
+from ..resolve import invoke, resolve
 from ..results import OperationResult, Result
 
 
@@ -67,9 +69,6 @@ class Demo:
 
         `shown` is how the command is printed, when not as it is; `human` picks what people see of the result.
         """
-        from ..main import ROOT
-        from ..resolve import invoke, resolve
-
         command = shlex.join(["osmosis", *(shown or words)])
         self.line(f"$ {command}", style="cyan")
         options = GlobalOptions(mode=self.ctx.mode, platform=self.ctx.options.platform)
@@ -83,11 +82,8 @@ class Demo:
         result.next_steps = []
         self.done.append({"command": command, **result.envelope()})
         if self.ctx.mode is Mode.RICH:
-            from ..render import pairs
-
             if human is not None:
-                facts = human(result)
-                result.human = lambda console: console.print(pairs(facts))
+                result.brief = human(result)
             self.ctx.output.show(result)
         return result
 

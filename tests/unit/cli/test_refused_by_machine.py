@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.cli.disk import refused_by_machine
+from osmosis.cli.unexpected import refused_by_machine
 from osmosis.testing.command_line import run_command
 
 

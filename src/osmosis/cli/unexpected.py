@@ -1,13 +1,17 @@
-"""What happens when osmosis itself is wrong: a report that can be pasted into an issue, without secrets.
+"""An exception that nothing below has explained: the machine refused something, or osmosis is wrong.
 
-The report holds versions, the command line and the traceback; values of variables and options whose names smell
-of secrets are replaced everywhere, and the home folder becomes `~`. Nothing is sent anywhere.
+A refusal (no permission, a read-only or full disk) names the file and what to look at; it is no bug of ours. For
+anything else a report is written that can be pasted into an issue, without secrets. It holds versions,
+the command line and the traceback; values of variables and options whose names smell of secrets are replaced
+everywhere, and the home folder becomes `~`. Nothing is sent anywhere.
 """
 
 from __future__ import annotations
 
+import errno
 import platform as machine
 import re
+import shlex
 import tempfile
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +20,34 @@ from pathlib import Path
 
 from .._version import __version__
 from ..base import paths
-from ..errors import InternalError
+from ..base.redact import Redactor, without_credentials
+from ..errors import InternalError, OsmosisError, ValidationError
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
+
+
+def explained(error: Exception, words: Sequence[str], environ: Mapping[str, str]) -> OsmosisError:
+    """The error to show for it."""
+    refused = refused_by_machine(error) if isinstance(error, OSError) else None
+    return refused or report_bug(error, words, environ)
+
+
+def refused_by_machine(error: OSError) -> OsmosisError | None:
+    """The error to show; None for one that says nothing about the machine."""
+    if error.errno not in _FULL | _CLOSED or isinstance(error, ConnectionError):
+        return None
+    why = (error.strerror or "refused").lower()
+    # Of two names (a copy, a rename) the second is the one that is written.
+    path = next((name for name in (error.filename2, error.filename) if isinstance(name, str)), None)
+    if path is None:
+        return (
+            ValidationError(f"cannot write: {why}", hint="df -h . shows what is free") if error.errno in _FULL else None
+        )
+    folder = next((p for p in Path(path).parents if p.is_dir()), Path("/"))
+    look = "df -h" if error.errno in _FULL else "ls -ld"
+    return ValidationError(f"cannot use {path}: {why}", hint=f"{look} {shlex.quote(str(folder))}", path=path)
 
 
 def report_bug(bug: BaseException, words: Sequence[str], environ: Mapping[str, str]) -> InternalError:
@@ -49,8 +78,6 @@ def bug_text(bug: BaseException, words: Sequence[str], environ: Mapping[str, str
 
 def redacted(text: str, words: Sequence[str], environ: Mapping[str, str]) -> str:
     """The text without secret values, credentials in URLs and the home folder."""
-    from ..base.redact import Redactor, without_credentials
-
     text = without_credentials(Redactor(_secrets(words, environ)).text(text))
     home = environ.get("HOME")
     return text.replace(home, "~") if home and len(home) > 1 else text
