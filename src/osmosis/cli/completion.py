@@ -144,22 +144,32 @@ def _options_for(ctx: AppContext, words: list[str], typed: str) -> Iterable[Answ
 
 def _within(ctx: AppContext, command: Any, path: list[str], words: list[str], typed: str) -> Iterable[Answer]:
     """Inside a command that typer knows: sub-commands, options, values."""
-    while hasattr(command, "commands") and words and words[0] in command.commands:
-        path = [*path, words[0]]
-        command, words = command.commands[words[0]], words[1:]
+    command, path, words = _deepest(command, path, words)
     if hasattr(command, "commands") and not words and not typed.startswith("-"):
         return [(n, c.get_short_help_str(80)) for n, c in command.commands.items() if not c.hidden]
     options = [param for param in command.params if param.param_type_name == "option"]
     if words and (option := _option_of(options, words[-1])) is not None:
         return _values(ctx, path, option.name)
     if typed.startswith("-"):
-        own = [(name, getattr(o, "help", "") or "") for o in options for name in [*o.opts, *o.secondary_opts]]
-        return [*own, *GLOBALS.items(), ("--help", "help on this command")]
+        return _option_names(options)
     arguments = [param for param in command.params if param.param_type_name == "argument"]
     place = _positionals(options, words)
     if not arguments or (place >= len(arguments) and arguments[-1].nargs != -1):
         return []
     return _values(ctx, path, arguments[min(place, len(arguments) - 1)].name)
+
+
+def _deepest(command: Any, path: list[str], words: list[str]) -> tuple[Any, list[str], list[str]]:
+    """The sub-command that the words lead to, its path, and the words that are left."""
+    while hasattr(command, "commands") and words and words[0] in command.commands:
+        path = [*path, words[0]]
+        command, words = command.commands[words[0]], words[1:]
+    return command, path, words
+
+
+def _option_names(options: list[Any]) -> Iterable[Answer]:
+    own = [(name, getattr(o, "help", "") or "") for o in options for name in [*o.opts, *o.secondary_opts]]
+    return [*own, *GLOBALS.items(), ("--help", "help on this command")]
 
 
 def _option_of(options: list[Any], word: str) -> Any:

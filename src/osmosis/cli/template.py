@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from ..workspace.layout import find_workspace
 from .context import current
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 from .rollout import new
+
+if TYPE_CHECKING:
+    from ..workspace.template_update import Merged
 
 app = typer.Typer(
     help="""Rollout and workspace templates.
@@ -100,13 +103,7 @@ def update(
     merged = template_update.update_all(workspace, labels)
     done = [m for m in merged if m.old != m.new]
     conflicts = sorted(path for m in done for path in m.conflicts)
-    touched = sum(len(m.updated) + len(m.added) + len(m.removed) for m in done)
-    if not done:
-        message = "everything is at the newest version"
-    else:
-        message = f"{', '.join(m.label for m in done)}: {touched} files brought to {done[0].new}"
-        if conflicts:
-            message += f"; {len(conflicts)} with conflicts to settle: {', '.join(conflicts)}"
+    message = _said(done, conflicts)
     steps = [NextStep("look at it", command="git diff")] if done else []
     if conflicts:
         steps.append(NextStep("settle the marked places, then", command="git commit -am 'Update templates'"))
@@ -114,7 +111,17 @@ def update(
     return OperationResult("template.update", message, resource, next_steps=steps, exit_code=1 if conflicts else 0)
 
 
-def _body(merged: object) -> dict[str, object]:
+def _said(done: list[Merged], conflicts: list[str]) -> str:
+    if not done:
+        return "everything is at the newest version"
+    touched = sum(len(m.updated) + len(m.added) + len(m.removed) for m in done)
+    message = f"{', '.join(m.label for m in done)}: {touched} files brought to {done[0].new}"
+    if conflicts:
+        message += f"; {len(conflicts)} with conflicts to settle: {', '.join(conflicts)}"
+    return message
+
+
+def _body(merged: Merged) -> dict[str, object]:
     keys = ("label", "old", "new", "updated", "added", "removed", "conflicts", "kept")
     return {key: getattr(merged, key) for key in keys}
 

@@ -115,12 +115,10 @@ def normalised(data: object, usual: set[tuple[str, ...]]) -> object:
 
 def error_of(data: object, require_ground_truth: bool = False) -> RowFault | None:
     """Why no run can use this normalised row; None when one can."""
+    if isinstance(data, RowFault):
+        return data
     if not isinstance(data, dict):
-        return (
-            data
-            if isinstance(data, RowFault)
-            else RowFault(ROW_TYPE, f"a row must be an object, this is {_kind(data)}")
-        )
+        return RowFault(ROW_TYPE, f"a row must be an object, this is {_kind(data)}")
     prompt = data.get("user_prompt")
     if prompt is None:
         if not data.get("messages") and not isinstance(data.get("metadata"), dict):

@@ -82,15 +82,7 @@ def read_project(folder: Path, label: str) -> RolloutProject:
     requirements = folder / "requirements.txt"
     lock = folder / "uv.lock"
     if not pyproject.is_file():
-        found = requirements if requirements.is_file() else None
-        return RolloutProject(
-            folder,
-            label,
-            found,
-            _parse_lines(found) if found else [],
-            local_sources=bool(found and _refers_to_files(found)),
-            judges=judge_imports(folder),
-        )
+        return _of_requirements(folder, label, requirements if requirements.is_file() else None)
     table = _load(pyproject, label)
     project = _table(table, "project")
     uv_table = _table(_table(table, "tool"), "uv")
@@ -113,6 +105,18 @@ def read_project(folder: Path, label: str) -> RolloutProject:
         or (dynamic and installable)
         or (source_file == requirements and _refers_to_files(requirements)),
         own_sources=any(canonicalize_name(name) == DISTRIBUTION for name in sources),
+        judges=judge_imports(folder),
+    )
+
+
+def _of_requirements(folder: Path, label: str, found: Path | None) -> RolloutProject:
+    """A rollout without pyproject.toml."""
+    return RolloutProject(
+        folder,
+        label,
+        found,
+        _parse_lines(found) if found else [],
+        local_sources=bool(found and _refers_to_files(found)),
         judges=judge_imports(folder),
     )
 

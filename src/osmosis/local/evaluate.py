@@ -22,6 +22,7 @@ from pydantic import ValidationError as PydanticError
 from typing_extensions import TypedDict, Unpack
 
 from osmosis.base.files import replacing
+from osmosis.base.json_types import JsonObject
 from osmosis.engine.loader import name_of
 from osmosis.errors import DatasetError, UsageError, ValidationError
 from osmosis.records.dataset import Row
@@ -181,32 +182,13 @@ class _Call:
     ) -> Request:
         options = self.options
         agent_name, found = (agent, None) if isinstance(agent, str) else _named(agent)
-        functions: dict[str, ScoreFunction] = {}
-        names = []
-        for scorer in [scorers] if isinstance(scorers, str) or callable(scorers) else scorers:
-            name, given = (scorer, None) if isinstance(scorer, str) else _named(scorer)
-            names.append(name)
-            if given is not None:
-                functions[name] = given
+        names, functions = _scorers([scorers] if isinstance(scorers, str) or callable(scorers) else scorers)
         stem = str(dataset) if isinstance(dataset, (str, os.PathLike)) else "rows"
         run_name = check_name(options["name"] if "name" in options else generated_name(agent_name, stem))
         path = stem if isinstance(dataset, (str, os.PathLike)) else str(_write(dataset, self.runs_dir / run_name))
         fields = {key: options[key] for key in PlanFields.__annotations__ if key in options}  # type: ignore[literal-required]
-        try:
-            plan = EvalPlan(
-                **{
-                    **fields,
-                    "name": run_name,
-                    "agent": agent_name,
-                    "model": self._model(model),
-                    "dataset": path,
-                    "score_fns": names,
-                }
-            )
-        except PydanticError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the plan"
-            raise ValidationError(f"{where}: {first['msg']}, got {first['input']!r}") from error
+        named = {"name": run_name, "agent": agent_name, "dataset": path, "score_fns": names}
+        plan = self._plan({**fields, **named}, model)
         return Request(
             plan,
             self.base_dir,
@@ -222,6 +204,14 @@ class _Call:
             baselines=[parse_model(m) if isinstance(m, str) else m for m in options.get("baselines", ())],
             pilot=options.get("pilot"),
         )
+
+    def _plan(self, fields: JsonObject, model: str | ModelSpec) -> EvalPlan:
+        try:
+            return EvalPlan(**fields, model=self._model(model))
+        except PydanticError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the plan"
+            raise ValidationError(f"{where}: {first['msg']}, got {first['input']!r}") from error
 
     def _model(self, model: str | ModelSpec) -> ModelSpec:
         base_url, api_key_env = self.options.get("base_url"), self.options.get("api_key_env")
@@ -281,3 +271,15 @@ def _in_thread(go: Callable[[], Coroutine[None, None, T]]) -> T:
             loop.call_soon_threadsafe(task.cancel)
         wait([done])
         raise
+
+
+def _scorers(given: Iterable[str | ScoreFunction]) -> tuple[list[str], dict[str, ScoreFunction]]:
+    """The names of the scores, and the functions among them that are here already."""
+    names: list[str] = []
+    functions: dict[str, ScoreFunction] = {}
+    for scorer in given:
+        name, function = (scorer, None) if isinstance(scorer, str) else _named(scorer)
+        names.append(name)
+        if function is not None:
+            functions[name] = function
+    return names, functions

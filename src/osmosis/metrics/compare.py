@@ -138,15 +138,10 @@ def compare(a: Iterable[Counted], b: Iterable[Counted], *, threshold: float, sco
     ran = sorted((key for key in values_a if key in values_b), key=lambda key: (before.places[key[0]], key[1]))
     shared = [key for key in ran if values_a[key] is not None and values_b[key] is not None]
     b_of = {row_a: row_b for row_b, row_a in row_of.items()}
-    differ = {row for row, key in b_of.items() if len({before.hashes.get(row), after.hashes.get(key), None}) > 2}
     _check_pairs(shared, row_of, name, before)
     both = [key for key in ran if (values_a[key], values_b[key]) != (None, None)]
     scored, zeros = _Paired(shared, values_a, values_b), _Paired(both, values_a, values_b)
-    flips = [
-        Flip(after.places[b_of[row]], attempt, *pair, (0, row, attempt), (0, b_of[row], attempt))
-        for (row, attempt), pair in scored.pairs.items()
-        if (pair[0] >= threshold) != (pair[1] >= threshold)
-    ]
+    flips = _flips(scored, after, b_of, threshold)
     gained = sum(1 for flip in flips if flip.gained)
     pairs = list(scored.pairs.values())
     return Comparison(
@@ -168,9 +163,23 @@ def compare(a: Iterable[Counted], b: Iterable[Counted], *, threshold: float, sco
         failed_b=sum(1 for key in both if values_b[key] is None),
         difference_failures_0=zeros.mean_b - zeros.mean_a,
         interval_failures_0=zeros.interval(),
-        rows_differ=len(differ & scored.rows.keys()),
+        rows_differ=len(_edited(before, after, b_of) & scored.rows.keys()),
         flips=flips,
     )
+
+
+def _flips(scored: _Paired, after: _Side, b_of: Mapping[str, str], threshold: float) -> list[Flip]:
+    """The pairs of which one side passes."""
+    return [
+        Flip(after.places[b_of[row]], attempt, *pair, (0, row, attempt), (0, b_of[row], attempt))
+        for (row, attempt), pair in scored.pairs.items()
+        if (pair[0] >= threshold) != (pair[1] >= threshold)
+    ]
+
+
+def _edited(before: _Side, after: _Side, b_of: Mapping[str, str]) -> set[str]:
+    """The rows of `before` whose content is known on both sides and is not the same."""
+    return {row for row, key in b_of.items() if len({before.hashes.get(row), after.hashes.get(key), None}) > 2}
 
 
 class _Side:

@@ -86,10 +86,7 @@ def execution_of(trial: Finished) -> ExecutionResult:
     result.info = {key: value for record in kept for key, value in (record.get("info") or {}).items()}
     failed = next((record for record in kept if record.get("status") != "success"), None)
     if failed is not None and failed.get("failure"):
-        failure = Failure.model_validate(failed["failure"])
-        with_failure(result, failure, str(failed.get("err_category") or wire_category(failure)))
-        result.status = "cancelled" if failed.get("status") == "cancelled" else "failure"
-        return result
+        return _failed_inside(result, failed)
     failure_found = _failure(trial)
     if failure_found is not None:
         return with_failure(result, failure_found, wire_category(failure_found))
@@ -102,6 +99,14 @@ def execution_of(trial: Finished) -> ExecutionResult:
         )
         return with_failure(result, missing, "agent_error")
     return _rewarded(trial, result)
+
+
+def _failed_inside(result: ExecutionResult, record: JsonObject) -> ExecutionResult:
+    """With the failure that the workflow itself left in the sandbox."""
+    failure = Failure.model_validate(record["failure"])
+    with_failure(result, failure, str(record.get("err_category") or wire_category(failure)))
+    result.status = "cancelled" if record.get("status") == "cancelled" else "failure"
+    return result
 
 
 def read_result(path: Path) -> JsonObject | None:

@@ -80,12 +80,7 @@ class Console:
         """A table; without styles, columns padded to the same width."""
         cells = [[str(cell) for cell in row] for row in rows]
         if self.use_rich:
-            table = Table(title=Text(title) if title else None, show_header=headers is not None)
-            for position in range(max((len(row) for row in cells), default=len(headers or ()))):
-                table.add_column(Text(headers[position]) if headers and position < len(headers) else "")
-            for row in cells:
-                table.add_row(*(Text(cell) for cell in row))
-            self._rich().print(table)
+            self._rich().print(_table(cells, title, headers))
             return
         if title:
             self.print(title)
@@ -122,3 +117,12 @@ class Console:
 
 console = Console()
 """The process's console."""
+
+
+def _table(cells: list[list[str]], title: str | None, headers: Sequence[str] | None) -> Table:
+    table = Table(title=Text(title) if title else None, show_header=headers is not None)
+    for position in range(max((len(row) for row in cells), default=len(headers or ()))):
+        table.add_column(Text(headers[position]) if headers and position < len(headers) else "")
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
