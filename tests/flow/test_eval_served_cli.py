@@ -38,9 +38,9 @@ def test_the_servers_key_comes_from_the_variable_and_reaches_no_file(tmp_path: P
 
         wrong = go("wrong", "--server-key-env", "SERVER", SERVER="key-of-another-server")
         assert (wrong.code, wrong.error["code"]) == (1, "AUTH_REQUIRED")
-        assert "refuses this key" in wrong.error["message"]
+        assert "rejected this key" in wrong.error["message"]
         none = go("none")
-        assert "wants a key" in none.error["message"]
+        assert "requires a key" in none.error["message"]
         missing = go("missing", "--server-key-env", "SERVER")
         assert "--server-key-env SERVER: not set" in missing.error["message"]
         torn = go("missing", "--server-key-env", "SERVER", SERVER=f"{KEY}\n")

@@ -70,7 +70,7 @@ async def test_calls_results_and_failures(tmp_path: Path) -> None:
         ({"main.py": "import nothing_like_this"}, "main.py:1: ModuleNotFoundError"),
         ({"main.py": "x = 1"}, "defines no FastMCP server"),
         ({"main.py": "def f(:"}, "SyntaxError"),
-        ({}, "there is no MCP folder"),
+        ({}, "no MCP folder"),
     ],
 )
 async def test_servers_that_cannot_start_say_why(tmp_path: Path, files: dict[str, str], words: str) -> None:

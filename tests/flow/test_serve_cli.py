@@ -237,7 +237,7 @@ async def test_an_app_is_served_as_it_is(tmp_path: Path) -> None:
         (["--local", "--log", "/dev/null/x"], AGENT, "cannot write traces"),
         (["--local"], "import does_not_exist", "does_not_exist"),
         (["--local"], AGENT.replace("return []", "return None"), "GET_TOOLS_RETURNS_NONE"),
-        (["--local"], "agent_loop = 7", "no agent"),
+        (["--local"], "agent_loop = 7", "not an agent"),
     ],
 )
 async def test_bad_input_is_one_clear_error(tmp_path: Path, words: list[str], source: str, expected: str) -> None:

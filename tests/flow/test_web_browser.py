@@ -126,7 +126,7 @@ def test_everything_works_without_scripts(visit: Visit, platform: RunningPlatfor
 def test_the_keyboard_reaches_the_content_first(visit: Visit, platform: RunningPlatform) -> None:
     visit.page.goto(platform.url)
     visit.page.keyboard.press("Tab")
-    playwright.expect(visit.page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    playwright.expect(visit.page.get_by_role("link", name="Skip to content")).to_be_focused()
     visit.page.keyboard.press("Enter")
     visit.page.keyboard.press("Tab")
     playwright.expect(visit.page.get_by_label("Search")).to_be_focused()

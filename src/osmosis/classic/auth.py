@@ -179,7 +179,7 @@ def platform_request(
     except httpx.HTTPError as exc:
         raise PlatformAPIError(f"{endpoint}: {exc or type(exc).__name__}") from exc
     if reply.status_code == 401:
-        raise AuthenticationExpiredError("the platform does not accept this login any more", hint="osmosis login")
+        raise AuthenticationExpiredError("the platform no longer accepts this login", hint="osmosis login")
     if reply.status_code >= 400:
         raise PlatformAPIError(f"{endpoint} answered {reply.status_code}: {reply.text[:500]}", reply.status_code)
     try:

@@ -41,7 +41,7 @@ class DatasetReader:
         self.path = Path(path)
         self.required = required
         if not self.path.is_file():
-            raise FileNotFoundError(f"there is no dataset {self.path}")
+            raise FileNotFoundError(f"no dataset at {self.path}")
         if self.path.suffix.lower().lstrip(".") not in FORMATS:
             known = ", ".join(f".{one}" for one in FORMATS)
             raise DatasetParseError(f"{self.path}: cannot read {self.path.suffix or 'this'} files; use {known}")

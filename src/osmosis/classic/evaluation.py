@@ -76,7 +76,7 @@ def load_eval_fns(paths: Sequence[str], base_dir: str | os.PathLike[str] = ".") 
     """Several; the same path twice is refused."""
     twice = sorted({path for path in paths if list(paths).count(path) > 1})
     if twice:
-        raise EvalFnError(f"named twice: {', '.join(twice)}")
+        raise EvalFnError(f"listed twice: {', '.join(twice)}")
     return [load_eval_fn(path, base_dir) for path in paths]
 
 

@@ -17,7 +17,7 @@ from ..sdk.chat import text_of
 from ..serve.server.console import Console
 from .runner import LocalRunResult, LocalTestRunner
 
-HELP = "n/next/Enter: next   c/continue: to the end   m/messages   t/tools   q/quit/exit: leave this row"
+HELP = "n/next/Enter: next   c/continue: run to the end   m/messages   t/tools   q/quit/exit: leave this row"
 
 
 @dataclass
@@ -71,7 +71,7 @@ class InteractiveLLMClient:
             self._on_messages([*messages, answer.message])
         step = InteractiveStep(self._turn, "llm_response", answer.message, answer.tool_calls, answer.finish_reason)
         if not self._on_step(step):
-            raise InterruptedError("left by the person stepping through it")
+            raise InterruptedError("quit in the interactive session")
         return answer
 
     async def close(self) -> None:
@@ -110,7 +110,7 @@ class InteractiveRunner:
         result = await self._runner.run_single(row, row_index, max_turns, completion_params)
         word = "left" if self._left else "ended" if result.success else f"failed: {result.error}"
         self._console.print(f"row {row_index} {word}")
-        if not self._left and self._answer("m for all messages, Enter to go on > ") in ("m", "messages"):
+        if not self._left and self._answer("m for all messages, Enter to continue > ") in ("m", "messages"):
             self._show_messages()
         return result
 
@@ -134,7 +134,7 @@ class InteractiveRunner:
             if row_offset <= wanted < row_offset + len(rows):
                 await self.run_single_interactive(rows[wanted - row_offset], wanted, max_turns, completion_params)
             else:
-                self._console.print(f"there is no such row: {row_offset} to {row_offset + len(rows) - 1} are loaded")
+                self._console.print(f"no such row: rows {row_offset} to {row_offset + len(rows) - 1} are loaded")
             wanted = None
 
     def _remember(self, messages: list[Message]) -> None:

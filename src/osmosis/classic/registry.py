@@ -19,7 +19,7 @@ class AgentLoopRegistry:
         """Adds `loop` under its name; `ValueError` when the name is taken."""
         with self._lock:
             if loop.name in self._loops:
-                raise ValueError(f"an agent loop named {loop.name!r} is registered already")
+                raise ValueError(f"an agent loop named {loop.name!r} is already registered")
             self._loops[loop.name] = loop
 
     def unregister(self, name: str) -> bool:

@@ -84,10 +84,10 @@ def validate_tools(tools: list[Any]) -> None:
             raise ToolValidationError("Tool validation error: a tool has no function")
         name = function.get("name")
         if not isinstance(name, str) or not _TOOL_NAME.match(name):
-            raise ToolValidationError(f"Tool validation error: {name!r} is no name for a function")
+            raise ToolValidationError(f"Tool validation error: {name!r} is not a valid function name")
         parameters = function.get("parameters") or {"type": "object"}
         if not isinstance(parameters, dict) or parameters.get("type") != "object":
-            raise ToolValidationError(f"Tool validation error: the parameters of {name} are not of type object")
+            raise ToolValidationError(f"Tool validation error: the parameters of {name} do not have the type 'object'")
 
 
 class LocalRolloutRunner:

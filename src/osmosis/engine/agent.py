@@ -101,7 +101,7 @@ def _agent(path: str, found: object, module: ModuleType | None, grader: GraderCl
             hint=f"serve it (`osmosis serve -m {path} --local`), then evaluate that with --server URL",
         )
     raise LoadError(
-        f"{path} is a {type(found).__name__}, which is no agent",
+        f"{path} is a {type(found).__name__}, not an agent",
         hint="name a RolloutAgentLoop (instance or class), an AgentWorkflow class or a LocalBackend",
     )
 
@@ -116,8 +116,8 @@ def _instance(path: str, cls: type[RolloutAgentLoop]) -> RolloutAgentLoop:
         return cls()
     except Exception as error:
         raise LoadError(
-            f"{path}: {cls.__name__}() cannot be made without arguments: {type(error).__name__}: {error}",
-            hint=f"make the instance in the module and name it: agent_loop = {cls.__name__}(...)",
+            f"{path}: {cls.__name__}() needs arguments: {type(error).__name__}: {error}",
+            hint=f"create the instance in the module and name that: agent_loop = {cls.__name__}(...)",
         ) from error
 
 
@@ -131,7 +131,7 @@ def _grader_class(grader: str | GraderClass | None, base_dir: Path) -> GraderCla
 
 def _grader(found: object, path: str | None) -> GraderClass:
     if not (inspect.isclass(found) and issubclass(found, Grader)):
-        raise LoadError(f"{path} is no Grader class", hint="name a subclass of Grader")
+        raise LoadError(f"{path} is not a subclass of Grader", hint="name a subclass of Grader")
     return found
 
 
@@ -154,7 +154,9 @@ def _only_grader(path: str, module: ModuleType | None) -> GraderClass | None:
     graders = _own(module, Grader) if module else []
     if len(graders) > 1:
         names = ", ".join(g.__name__ for g in graders)
-        raise LoadError(f"{path}: several graders beside it: {names}", hint="choose one with --grader module:Class")
+        raise LoadError(
+            f"{path}: the module has several graders: {names}", hint="choose one with --grader module:Class"
+        )
     return graders[0] if graders else None
 
 

@@ -162,7 +162,7 @@ class _Run:
             self._end(recorder)
             raise OsmosisError(
                 f"the journal cannot be written: {recorder.error}",
-                hint="free some space, then resume the run: what is on disk is kept",
+                hint="free some disk space, then resume the run; finished rollouts are kept",
             ) from recorder.error
         return self._report()
 

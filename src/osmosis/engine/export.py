@@ -44,7 +44,8 @@ def export(journal: Journal, folder: Path) -> JsonObject:
             index.write(orjson.dumps(index_row(line, name)) + b"\n")
     if count != report.completed:
         raise Conflict(
-            f"run {plan.name} was taken up again and has not ended: {count} rollouts, {report.completed} in its report",
+            f"run {plan.name} was resumed and has not finished: {count} rollouts on disk, {report.completed} in "
+            "its report",
             hint=f"osmosis eval resume {plan.name}",
         )
     progress = {"status": "finished", "total": report.total, "completed": report.completed}
@@ -58,7 +59,7 @@ def complete_report(journal: Journal) -> Report:
     report, name = journal.report(), journal.plan().name
     if report is None or report.completed < report.total:
         done = f": {report.completed} of {report.total} rollouts" if report else ""
-        raise Conflict(f"run {name} has not ended{done}", hint=f"osmosis eval resume {name}, then upload it")
+        raise Conflict(f"run {name} has not finished{done}", hint=f"osmosis eval resume {name}, then upload again")
     return report
 
 

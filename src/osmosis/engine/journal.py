@@ -258,7 +258,7 @@ class Journal:
             found: dict[str, object] = orjson.loads(self.run_path.read_bytes())
         except FileNotFoundError as error:
             raise NotFound(
-                f"there is no run in {self.folder}", hint="`osmosis eval report` lists none either"
+                f"there is no run in {self.folder}", hint="list the runs of this folder with `osmosis eval report`"
             ) from error
         except orjson.JSONDecodeError as error:
             raise ValidationError(f"{self.run_path} is damaged: {error}") from error
@@ -268,7 +268,7 @@ class Journal:
         try:
             return EvalPlan.model_validate(self.run()["plan"])
         except (KeyError, PydanticError) as error:
-            raise ValidationError(f"{self.run_path} holds no plan that this version reads: {error}") from error
+            raise ValidationError(f"{self.run_path} has no plan that this version can read: {error}") from error
 
     def write_report(self, report: Report) -> None:
         """Stores the report, and the end of this session."""

@@ -52,7 +52,7 @@ def load_module(name: str, base_dir: Path) -> ModuleType:
                 f"there is no module {error.name!r} in {base} or in this environment",
                 hint=_near_files(name, base_dir),
             ) from error
-        raise _failed(name, error, f"its import of {error.name!r} fails: not installed") from error
+        raise _failed(name, error, f"it imports {error.name!r}, which is not installed") from error
     except LoadError:
         raise
     except SyntaxError as error:
@@ -162,7 +162,7 @@ def _load_file(path: Path) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise LoadError(f"{path} is no Python file")
+        raise LoadError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -178,7 +178,7 @@ def _failed(name: str, error: BaseException, what: str) -> LoadError:
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else name
     tail = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-6:])
     again = f"python {name}" if name.endswith(".py") else f"python -c 'import {name}'"
-    return LoadError(f"{where}: {what}", hint=f"`{again}` shows the same", module=name, traceback=tail)
+    return LoadError(f"{where}: {what}", hint=f"`{again}` shows the whole error", module=name, traceback=tail)
 
 
 def _is_machinery(filename: str) -> bool:
@@ -189,7 +189,7 @@ def _no_attribute(path: str, owner: object, name: str) -> LoadError:
     public = [n for n in dir(owner) if not n.startswith("_")]
     close = difflib.get_close_matches(name, public, n=1)
     module = path.partition(":")[0]
-    hint = f"did you mean {module}:{close[0]}?" if close else f"it has: {', '.join(public[:12])}"
+    hint = f"did you mean {module}:{close[0]}?" if close else f"available: {', '.join(public[:12])}"
     return LoadError(f"{getattr(owner, '__name__', module)} has no attribute {name!r}", hint=hint)
 
 

@@ -193,9 +193,9 @@ def _check_openings(journal: Journal, changed: dict[int, list[list[Message]]], r
         name = journal.folder.name
         shown = ", ".join(map(str, sorted(left)[:5])) + (" ..." if len(left) > 5 else "")
         raise Conflict(
-            f"{sum(map(len, left.values()))} rollouts of run {name} are of rows with another prompt now, or none: "
+            f"{sum(map(len, left.values()))} rollouts of run {name} belong to rows that have changed or are gone: "
             f"rows {shown}",
-            hint=f"osmosis eval resume {name} runs them again; or put the dataset back",
+            hint=f"osmosis eval resume {name} runs them again; or restore the dataset",
             rows=sorted(left),
         )
 

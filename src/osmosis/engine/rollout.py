@@ -149,9 +149,9 @@ def _refusal(result: object) -> Failure | None:
     if not isinstance(result.final_messages, list) or not all(isinstance(m, dict) for m in result.final_messages):
         result.final_messages = []
         return Failure(
-            phase=Phase.AGENT, category=Category.AGENT_ERROR, message="final_messages is no list of messages"
+            phase=Phase.AGENT, category=Category.AGENT_ERROR, message="final_messages is not a list of messages"
         )
     if str(getattr(result.status, "value", result.status)).upper() == "COMPLETED":
         return None
-    message = result.error_message or "the agent ended with status ERROR and gave no reason"
+    message = result.error_message or "the agent returned status ERROR without a reason"
     return Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=message[:2000])

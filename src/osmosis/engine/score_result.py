@@ -60,7 +60,7 @@ def as_number(result: object) -> tuple[float | None, str | None]:
             return None, f"{type(result).__name__} instead of a number"
     value = float(result)
     if not math.isfinite(value):
-        return None, f"{value}, which is no finite number"
+        return None, f"{value}, which is not a finite number"
     return value, None
 
 

@@ -93,7 +93,7 @@ def load_scorers(
     """
     doubled = sorted({path for path in paths if list(paths).count(path) > 1})
     if doubled:
-        raise LoadError(f"score function named twice: {', '.join(doubled)}", hint="name each --eval-fn once")
+        raise LoadError(f"score function listed twice: {', '.join(doubled)}", hint="name each --eval-fn once")
     pool = pool or DaemonPool()
     scorers: list[Scorer] = []
     for path in paths:

@@ -72,7 +72,7 @@ class Watchdog:
             spent = now - task.since
             if spent >= self._stuck_s and self._said.get(task.key) != task.since:
                 self._said[task.key] = task.since
-                self._say(f"row {task.row.index} attempt {task.attempt} is in {task.stage!r} for {spent:.0f} s")
+                self._say(f"row {task.row.index} attempt {task.attempt} has been in {task.stage!r} for {spent:.0f} s")
         if len(self._said) > 10_000:
             self._said.clear()
 
@@ -93,4 +93,4 @@ def _where(frame: FrameType | None) -> str:
         if "/lib/python" not in name and not name.startswith("<"):
             return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
         frame = frame.f_back
-    return f"{first.f_code.co_filename}:{first.f_lineno}" if first else "an unknown place"
+    return f"{first.f_code.co_filename}:{first.f_lineno}" if first else "an unknown location"

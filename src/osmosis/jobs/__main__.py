@@ -29,7 +29,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         return _refuse("usage: python -m osmosis.jobs <job folder>")
     token = environ.get(TOKEN_VARIABLE)
     if not token:
-        return _refuse(f"{TOKEN_VARIABLE} is not set: only a platform's executor starts jobs")
+        return _refuse(f"{TOKEN_VARIABLE} is not set: jobs are started by a platform's executor")
     path = Path(argv[0]) / "job.json"
     try:
         spec = JobSpec.model_validate_json(path.read_bytes())
@@ -37,7 +37,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         return _refuse(f"{path} cannot be read: {problem.strerror or problem}")
     except BadSpec as problem:
         where = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in problem.errors()[:5])
-        return _refuse(f"{path} is no job: {where}")
+        return _refuse(f"{path} is not a valid job: {where}")
     return int(asyncio.run(_run(spec, token, environ)))
 
 

@@ -48,7 +48,7 @@ async def check_out(
     """
     git = Git(destination, git_environ(environ), timeout_s=FETCH_TIMEOUT_S, own_group=True)
     if await _usable(git, commit_sha, log):
-        log.write(STEP, f"using the checkout of {commit_sha[:12]} that is already there")
+        log.write(STEP, f"using the checkout of {commit_sha[:12]} from an earlier attempt")
         return destination
     _need_repository(repository)
     making = destination.with_name(f".{destination.name}-{os.getpid()}")
@@ -67,7 +67,7 @@ async def check_out(
         await asyncio.to_thread(_remove, making)
     log.write(STEP, f"checked out {commit_sha[:12]} of {without_credentials(repository)}")
     if (destination / ".gitmodules").exists():
-        log.write(STEP, "the repository has submodules: they are not checked out", "warning")
+        log.write(STEP, "the repository has submodules, which are not checked out", "warning")
     return destination
 
 
@@ -79,14 +79,14 @@ def locate(source: Path, commit_sha: str, rollout: str, entrypoint: str) -> Chec
     if not folder.is_dir():
         there = sorted(p.name for p in rollouts.iterdir() if p.is_dir()) if rollouts.is_dir() else []
         raise setup_failed(
-            f"rollouts/{rollout} does not exist in {at}; there: {', '.join(there) or 'no rollout at all'}",
+            f"rollouts/{rollout} does not exist in {at}; available: {', '.join(there) or 'none'}",
             fix="set [experiment].rollout to one of these, or commit and push the rollout",
         )
     file = folder / entrypoint
     if not file.is_file():
         scripts = sorted(p.relative_to(folder).as_posix() for p in folder.glob("*.py"))
         raise setup_failed(
-            f"rollouts/{rollout}/{entrypoint} does not exist in {at}; there: {', '.join(scripts) or 'no Python file'}",
+            f"rollouts/{rollout}/{entrypoint} does not exist in {at}; available: {', '.join(scripts) or 'none'}",
             fix="set [experiment].entrypoint to one of these, or commit and push the file",
         )
     return Checkout(source=source, commit_sha=commit_sha, rollout_dir=folder, entrypoint=file)
@@ -102,7 +102,7 @@ async def _usable(git: Git, commit_sha: str, log: JobLog) -> bool:
         # Bytecode that an earlier attempt's server left does not make a difference.
         if not await git.text_async("status", "--porcelain", "--", ".", ":(exclude,glob)**/__pycache__/**"):
             return True
-        log.write(STEP, "the checkout was changed since: putting it back")
+        log.write(STEP, "the checkout has changed since: restoring it")
         await git.text_async("reset", "--quiet", "--hard", commit_sha)
         await git.text_async("clean", "--quiet", "-ffd")
     except GitError:
@@ -128,7 +128,7 @@ async def _fetch(git: Git, repository: str, commit_sha: str, log: Callable[[str]
     except GitError:
         raise setup_failed(
             f"commit {commit_sha[:12]} is no longer in {without_credentials(repository)}",
-            fix="push the commit again (a force push may have removed it), or submit from a commit that is there",
+            fix="push the commit again (a force push may have removed it), or submit from another commit",
             tail=refused,
         ) from None
     await _must(git, repository, "checkout", "--quiet", "--force", "--detach", commit_sha)
@@ -166,7 +166,7 @@ def _unreadable(repository: str, error: GitError) -> JobFailed:
     late = isinstance(error, GitTimeout)
     return setup_failed(
         f"the repository {without_credentials(repository)} {'took too long' if late else 'cannot be read'}",
-        fix="check that it exists and that this machine may read it: `git ls-remote <url>`",
+        fix="check that it exists and that this machine can read it: `git ls-remote <url>`",
         category=Category.TIMEOUT if late else Category.CONNECTION,
         tail=error.stderr,
     )

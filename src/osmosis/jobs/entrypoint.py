@@ -68,9 +68,9 @@ def command_for(
         module = name.removesuffix(".py").replace("/", ".")
         return [python, "-c", ASGI_RUNNER.format(target=f"{module}:{entrypoint.app}", port=PORT_VARIABLE)]
     raise setup_failed(
-        f"{name} starts no server itself, and its environment has osmosis-ai "
-        f"{environment.osmosis_version or '(none)'}, which cannot serve it",
-        fix=f'ask for "osmosis-ai>=1" in pyproject.toml, or start the server on {PORT_VARIABLE} in {name}',
+        f"{name} does not start a server itself, and its environment has osmosis-ai "
+        f"{environment.osmosis_version or '(none)'}, which cannot serve it for you",
+        fix=f'require "osmosis-ai>=1" in pyproject.toml, or start the server on {PORT_VARIABLE} in {name}',
     )
 
 

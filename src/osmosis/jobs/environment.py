@@ -85,10 +85,10 @@ class Builder:
         folder = self.cache_dir / "environments" / key
         lock = folder.parent / ".locks" / key
         waiting = self.log.stream(STEP)
-        async with locked_async(lock, waiting=lambda: waiting("another job is making the same environment: waiting")):
+        async with locked_async(lock, waiting=lambda: waiting("waiting: another job is creating the same environment")):
             made = _finished(folder)
             if made:
-                self.log.write(STEP, f"using the environment {key}, made before (Python {made.python_version})")
+                self.log.write(STEP, f"using the environment {key} from the cache (Python {made.python_version})")
             else:
                 made = await self._make(project, interpreter, folder, environ, extras)
         if not project.installable:
@@ -102,7 +102,7 @@ class Builder:
             return ()
         if "full" in self.extras or not (reason := project.judge_reason()):
             return tuple(sorted(self.extras))
-        self.log.write(STEP, f"installing LiteLLM, too (osmosis-ai[rubric]): {project.label}: {reason}")
+        self.log.write(STEP, f"also installing LiteLLM (osmosis-ai[rubric]): {project.label}: {reason}")
         return tuple(sorted({*self.extras, "rubric"}))
 
     async def _make(
@@ -134,7 +134,7 @@ class Builder:
         assert made is not None
         self.log.write(STEP, f"the environment has {len(made.packages)} packages")
         if gone := await asyncio.to_thread(prune, self.cache_dir, MARKER):
-            self.log.write(STEP, f"removed {len(gone)} environments and wheels that were not used for two weeks")
+            self.log.write(STEP, f"removed {len(gone)} environments and wheels unused for two weeks")
         return made
 
     async def _install_arguments(
@@ -193,7 +193,7 @@ class Builder:
 
         done = await run()
         if not done.ok and done.code is not None and no_network(done.output):
-            self.log.write(STEP, "the package index does not answer: trying with what uv has cached", "warning")
+            self.log.write(STEP, "the package index does not answer: trying uv's cache", "warning")
             offline = await run("--offline")
             done = offline if offline.ok else done
         if not done.ok:

@@ -99,8 +99,8 @@ class EvalRun:
 
     async def _preflight(self) -> Model:
         name = self.plan.model.name
-        stand_in = " (a stand-in: rule-based, makes seeded mistakes)" if self.plan.model.kind == "offline" else ""
-        self.context.enter(Stage.PREFLIGHT, f"asking the model {name}{stand_in} once")
+        stand_in = " (offline model: rule-based, makes seeded mistakes)" if self.plan.model.kind == "offline" else ""
+        self.context.enter(Stage.PREFLIGHT, f"checking the model {name}{stand_in} with one call")
         return await open_and_probe(self.plan, self.context.environ)
 
     async def _environment(self, found: Checkout, wheel: Wheel) -> Environment:
@@ -147,7 +147,7 @@ class EvalRun:
         except EndedWithoutServing as problem:
             if seen.kind == "module" or environment.osmosis_version != wheel.version:
                 raise
-            self.context.log.write("start", "it ended without serving: serving what it exposes instead")
+            self.context.log.write("start", "it ended without serving: serving the objects it defines instead")
             try:
                 return await started(Entrypoint("module", seen.app))
             except JobFailed:
@@ -208,14 +208,16 @@ class EvalRun:
                 if rollout.key in missing_here:
                     self.journal.append(rollout)
                     fetched += 1
-            self.context.log.write("rollouts", f"{fetched} finished rollouts were taken from the platform")
+            self.context.log.write("rollouts", f"{fetched} finished rollouts were fetched from the platform")
         sent = 0
         for line in self.journal.lines():
             if key_of(line) not in there:
                 self.context.reporter.rollout(orjson.dumps(line))
                 sent += 1
         if len(here):
-            self.context.log.write("rollouts", f"going on: {len(here)} are finished, {sent} of them are sent again")
+            self.context.log.write(
+                "rollouts", f"resuming: {len(here)} rollouts are finished, {sent} of them are sent again"
+            )
         return by_id
 
 

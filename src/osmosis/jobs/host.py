@@ -63,7 +63,7 @@ def _backend(module: ModuleType) -> LocalBackend:
     workflow = _one(module, _is_class(AgentWorkflow), "workflow")
     if workflow is None:
         raise LoadError(
-            f"{module.__file__} exposes nothing that can be served",
+            f"{module.__file__} defines nothing that can be served",
             hint=f"it needs {WHAT_IS_SERVED} at module level, or it starts a server on {PORT_VARIABLE} itself",
         )
     grader = _one(module, _is_class(Grader), "grader")
@@ -87,7 +87,7 @@ def _one(module: ModuleType, wanted: Callable[[Any], bool], what: str, *, prefer
     names = ", ".join(sorted(name for name, _ in distinct.values()))
     raise LoadError(
         f"{module.__file__} has more than one {what}: {names}",
-        hint="make a LocalBackend named backend from the one that is meant, or start the server itself",
+        hint="define `backend = LocalBackend(...)` with the one you mean, or start the server yourself",
     )
 
 

@@ -27,8 +27,9 @@ def check_model(config: EvalConfig) -> None:
     name = config.experiment.model_path
     if name.startswith(PLATFORM_PREFIX) and not config.advanced.base_url:
         raise setup_failed(
-            f"[experiment].model_path: {name!r} is a model of this platform, which serves no model",
-            fix="set it to a provider's model or offline/calculator, or set [advanced].base_url to where it is served",
+            f"[experiment].model_path: {name!r} names a model hosted by this platform, which hosts none",
+            fix="set it to a provider's model or offline/calculator, or set [advanced].base_url to the endpoint "
+            "that serves it",
             category=Category.MODEL_NOT_FOUND,
         )
 
@@ -38,8 +39,8 @@ def api_key(spec: ModelSpec, environ: Mapping[str, str]) -> str | None:
     if spec.api_key_env:
         if spec.api_key_env not in environ:
             raise setup_failed(
-                f"[advanced].api_key_env names {spec.api_key_env}, which is not in the run's environment",
-                fix=f"add it to [secrets].required and store it: `osmosis secret set {spec.api_key_env}`",
+                f"[advanced].api_key_env names {spec.api_key_env}, which is not set in the run's environment",
+                fix=f"add it to [secrets].required and store its value: `osmosis secret set {spec.api_key_env}`",
                 category=Category.AUTH,
             )
         return environ[spec.api_key_env]

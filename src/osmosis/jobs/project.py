@@ -73,7 +73,7 @@ class RolloutProject:
     def judge_reason(self) -> str | None:
         """Why the environment gets LiteLLM although nothing declares it; None: it does not."""
         older = next((str(asked) for asked in self.dependencies if _predates_1_0(asked)), None)
-        return self.judges or (f"it asks for {older}" if older else None)
+        return self.judges or (f"it requires {older}" if older else None)
 
 
 def read_project(folder: Path, label: str) -> RolloutProject:
@@ -156,7 +156,7 @@ def _load(pyproject: Path, label: str) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise setup_failed(
             f"{label}/pyproject.toml is not valid TOML: {problem}",
-            fix="correct the file, commit, push and submit again",
+            fix="fix the file, commit, push and submit again",
         ) from None
 
 

@@ -248,8 +248,8 @@ class Reporter:
                 left, failures = ends - time.monotonic(), failures + 1
                 if left <= 0:
                     raise NetworkError(
-                        f"the platform did not answer for {self._patience_s:.0f} s: {problem.message}",
-                        hint="start the platform again: it continues the run from its journal",
+                        f"the platform has not answered for {self._patience_s:.0f} s: {problem.message}",
+                        hint="start the platform again; it resumes the run from its journal",
                     ) from problem
                 asked_s = problem.details.get("retry_after")
                 delay = backoff_delay(failures, base_s=0.25, max_s=10.0, asked_s=asked_s)

@@ -81,7 +81,7 @@ class JobRunner:
         async with self._reporter as reporter:
             self.context.log.add_sink(reporter.log)
             if ended := self.context.leftovers.end_all():
-                self.context.log.write("job", f"ended {ended} processes that an earlier attempt left", "warning")
+                self.context.log.write("job", f"ended {ended} processes left over from an earlier attempt", "warning")
             beats = asyncio.create_task(self._beat())
             work = asyncio.create_task(self._work())
             try:
@@ -118,7 +118,7 @@ class JobRunner:
         problem = ended.result()
         if isinstance(problem, LeaseLost):
             return None
-        message = f"the platform did not take what the job reported: {problem.message}"
+        message = f"the platform rejected the job's report: {problem.message}"
         return self._failed(setup_failed(message, fix=problem.hint, category=Category.UNKNOWN).failure)
 
     async def _work(self) -> JobResult:
@@ -199,14 +199,14 @@ def _made(folder: str) -> Path:
 def _gave_up(report: Report) -> Failure:
     """A run that ended itself: the commonest of its failures says why."""
     commonest = max(report.failures, key=lambda failure: failure.count, default=None)
-    message = f"the run ended before its end: {report.stopped}"
+    message = f"the run ended early: {report.stopped}"
     if commonest is None:
         return Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=message)
     return Failure(
         phase=commonest.phase,
         category=commonest.category,
         message=f"{message}; {commonest.count} rollouts failed like this: {commonest.example}",
-        fix="correct the cause, then retry the run: what succeeded is kept",
+        fix="fix the cause, then retry the run; successful rollouts are kept",
     )
 
 

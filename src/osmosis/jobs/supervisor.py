@@ -162,7 +162,7 @@ class ServerSupervisor:
         if self._deaths_in_a_row >= DEATHS_IN_A_ROW or self._deaths >= DEATHS_IN_ALL:
             raise self._gave_up(process, code)
         self._log.write(
-            STEP, f"the server ended with {describe(code)} under {lost} rollouts: starting it again", "warning"
+            STEP, f"the server ended with {describe(code)} with {lost} rollouts in flight: restarting it", "warning"
         )
 
     def _gave_up(self, process: RolloutServerProcess, code: int) -> JobFailed:
@@ -175,7 +175,7 @@ class ServerSupervisor:
             category=Category.SERVER_DIED,
             message=message,
             traceback=process.last_output() or None,
-            fix="its last output is in the run's log; run it in a terminal to see it die",
+            fix="its last output is in the run's log; run it in a terminal to reproduce the crash",
         )
         return JobFailed(failure)
 
@@ -215,7 +215,7 @@ def start_failure(problem: ServerStartError, command: ServerCommand) -> JobFaile
     said = last_line(output)
     if code is None:
         return setup_failed(
-            f"{command.label}: {problem.message}" + (f"; its last line: {said}" if said else ""),
+            f"{command.label}: {problem.message}" + (f"; last line of its output: {said}" if said else ""),
             fix=problem.hint,
             category=Category.TIMEOUT,
             tail=output,
@@ -224,7 +224,7 @@ def start_failure(problem: ServerStartError, command: ServerCommand) -> JobFaile
     if missing := MISSING.search("\n".join(output.splitlines()[-4:])):
         fix = f"add the distribution that has {missing[1]} to the dependencies in the rollout's pyproject.toml"
     if code == 0:
-        message = f"{command.label}: it ended without serving" + (f"; its last line: {said}" if said else "")
+        message = f"{command.label}: it ended without serving" + (f"; last line of its output: {said}" if said else "")
         return EndedWithoutServing(setup_failed(message, fix=problem.hint, tail=output).failure)
     return setup_failed(
         f"{command.label}: the rollout server ended with {describe(code)} before it was healthy"

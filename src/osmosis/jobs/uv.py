@@ -58,8 +58,9 @@ async def choose_interpreter(
         if version.ok and requires.contains(version.stdout.strip(), prereleases=True):
             return Interpreter(path, version.stdout.strip())
     raise setup_failed(
-        f"{where}: [project].requires-python is {str(requires)!r}: this machine has Python {running}, none that fits",
-        fix="install such a Python where the platform runs, or widen requires-python",
+        f"{where}: [project].requires-python is {str(requires)!r}: this machine has Python {running}, and none "
+        "that matches",
+        fix="install a matching Python on the platform's machine, or widen requires-python",
         category=Category.UNKNOWN,
         tail=named.output,
     )
@@ -97,34 +98,35 @@ def explain(done: CommandResult, project: RolloutProject, arguments: Sequence[st
     if done.code is None:
         return setup_failed(
             f"{project.where}: the dependencies were not installed within {timeout_s:.0f} s",
-            fix="ask for less, or pin versions so that uv need not search; a uv.lock beside it helps most",
+            fix="remove dependencies, or pin versions so that uv need not search; a uv.lock helps most",
             category=Category.TIMEOUT,
             tail=tail,
         )
     if no_network(done.output):
         return setup_failed(
-            f"{project.where}: the package index cannot be reached, and the cache is not enough: {reason(done.output)}",
+            f"{project.where}: the package index cannot be reached, and uv's cache does not have everything: "
+            f"{reason(done.output)}",
             fix="check the network (or the proxy and UV_* settings) of the machine the job runs on, then submit again",
             category=Category.CONNECTION,
             tail=tail,
         )
     if arguments and arguments[0] == "venv":
         return setup_failed(
-            f"{project.label}: no virtual environment can be made: {reason(done.output)}",
+            f"{project.label}: the virtual environment cannot be created: {reason(done.output)}",
             category=Category.UNKNOWN,
             tail=tail,
         )
     if "--no-deps" in arguments:
         return setup_failed(
             f"{project.label}: the project itself cannot be built: {reason(done.output)}",
-            fix=f"try it in the workspace: `uv build {project.label}`; or remove [build-system] if it is no package",
+            fix=f"try it in the workspace: `uv build {project.label}`; or remove [build-system] if it is not a package",
             tail=tail,
         )
     culprits = _culprits(done.output, project)
     named = f" ({', '.join(culprits)})" if culprits else ""
     return setup_failed(
         f"{project.where}: a dependency cannot be installed{named}: {reason(done.output)}",
-        fix=f"correct the dependency in {project.where}, commit, push and submit again",
+        fix=f"fix the dependency in {project.where}, commit, push and submit again",
         tail=tail,
     )
 

@@ -96,7 +96,7 @@ class Connections:
             _, connection = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
         except asyncio.TimeoutError as error:
             self._gone()
-            raise ConnectionFailed(f"no connection within {CONNECT_TIMEOUT_S:g} s") from error
+            raise ConnectionFailed(f"could not connect within {CONNECT_TIMEOUT_S:g} s") from error
         except BaseException:
             self._gone()
             raise

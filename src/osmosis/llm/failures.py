@@ -27,9 +27,9 @@ RETRYABLE = frozenset(
 HINTS = {
     Category.AUTH: "check the key: --api-key-env NAME names the variable that holds it",
     Category.MODEL_NOT_FOUND: "check --model and --base-url: the endpoint does not know this model",
-    Category.CONNECTION: "check that the endpoint runs and that --base-url is right",
+    Category.CONNECTION: "check that the endpoint is running and that --base-url is right",
     Category.CONTEXT_LENGTH: "shorten the conversation or lower --max-tokens",
-    Category.BAD_REQUEST: "a sampling parameter or a message is refused by this endpoint",
+    Category.BAD_REQUEST: "the endpoint rejected the request: check the message above and the sampling parameters",
 }
 
 _BY_CLASS = {

@@ -55,7 +55,7 @@ class OfflineModel:
         policy = policies.get(spec.name)
         if policy is None:
             raise ModelError(
-                f"there is no stand-in {spec.name!r}",
+                f"there is no offline model {spec.name!r}",
                 category=Category.MODEL_NOT_FOUND.value,
                 hint=f"one of: {', '.join(policies)}",
             )
@@ -121,7 +121,7 @@ def judge(request: ChatRequest, seed: int) -> Message:
     if wanted:
         score, why = len(wanted & said) / len(wanted), "share of the reference's words in the output"
     else:
-        score, why = float(bool(said)), "no reference: whether there is any output"
+        score, why = float(bool(said)), "no reference: 1 if there is any output"
     verdict = {"score": round(score, 4), "explanation": f"stand-in judge: {why}"}
     return {"role": "assistant", "content": orjson.dumps(verdict).decode()}
 

@@ -102,14 +102,14 @@ def completion_of(data: Any, *, model: str, price: Price | None = None) -> Compl
         choice = data["choices"][0]
         message = choice["message"]
         if not isinstance(message, dict):
-            raise TypeError("the message is no object")
+            raise TypeError("the message is not an object")
     except (KeyError, IndexError, TypeError) as error:
         raise malformed(model, data, error) from error
     message = clean_message(message)
     if not isinstance(message.get("content"), (str, list, type(None))):
-        raise malformed(model, data, TypeError("content is neither text nor parts"))
+        raise malformed(model, data, TypeError("content is neither text nor a list of parts"))
     if not isinstance(message.get("tool_calls", []), list):
-        raise malformed(model, data, TypeError("tool_calls is no list"))
+        raise malformed(model, data, TypeError("tool_calls is not a list"))
     try:
         usage = read_usage(data.get("usage"), price)
     except (TypeError, ValueError, AttributeError) as error:
@@ -167,5 +167,5 @@ def malformed(model: str, raw: object, error: Exception) -> ModelError:
     shown = raw[:200].decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)[:200]
     return model_error(
         Category.BAD_RESPONSE,
-        f"{model} answered something that is no chat completion ({type(error).__name__}: {error}): {shown}",
+        f"{model} did not answer with a chat completion ({type(error).__name__}: {error}): {shown}",
     )

@@ -61,7 +61,7 @@ class ReplayModel:
         return ModelError(
             f"cannot replay: {message}",
             category=Category.BAD_REQUEST.value,
-            hint="replay answers only what was asked; run without --replay to ask a model",
+            hint="replay answers only recorded requests; run without --replay to call a model",
         )
 
 
@@ -78,7 +78,9 @@ def _index(path: Path) -> dict[tuple[int, int], int]:
                     pass  # a torn line is no recording
                 offset += len(line)
     except OSError as error:
-        raise NotFound(f"no journal to replay at {path}: {error.strerror}", hint="give the name of a run") from error
+        raise NotFound(
+            f"cannot read the journal to replay, {path}: {error.strerror}", hint="give the name of a run"
+        ) from error
     return offsets
 
 

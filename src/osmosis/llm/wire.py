@@ -95,7 +95,7 @@ class PlainWire:
         head = "\r\n".join(lines)
         if any(mark in value for value in (path, *headers, *headers.values()) for mark in "\r\n"):
             raise ValidationError(
-                "the endpoint's URL or key has a line break in it", hint="check the variable it comes from"
+                "the endpoint's URL or key contains a line break", hint="check the variable it comes from"
             )
         self._head = head.encode() + b"\r\nContent-Length: "
 

@@ -51,7 +51,7 @@ async def contained(work: Awaitable[T]) -> T:
         raise
     except BaseException as exc:
         # asyncio lets these through its tasks: one rollout's sys.exit() would stop the server with all the others.
-        raise CodeExited(f"the code raised {type(exc).__name__}({exc}), which would end the process") from exc
+        raise CodeExited(f"the code raised {type(exc).__name__}({exc}), which would have ended the process") from exc
 
 
 async def run_with_deadline(
@@ -77,7 +77,7 @@ async def run_with_deadline(
             task.exception()
         raise DeadlineExceeded(seconds)
     if task.cancelled():
-        raise SelfCancelled("the code cancelled itself")
+        raise SelfCancelled("the code cancelled its own task")
     return task.result()
 
 
@@ -87,7 +87,11 @@ async def _stop(task: asyncio.Task[T], grace_s: float) -> None:
         await asyncio.wait({task}, timeout=grace_s)
     finally:
         if not task.done():
-            logger.warning("%s did not stop within %g s of being cancelled; left behind", task.get_name(), grace_s)
+            logger.warning(
+                "%s did not stop within %g s of being cancelled and is still running; no longer waiting for it",
+                task.get_name(),
+                grace_s,
+            )
             task.add_done_callback(_retrieve)
         elif not task.cancelled():
             task.exception()

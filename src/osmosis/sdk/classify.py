@@ -76,7 +76,7 @@ def overrun(seconds: float, phase: Phase = Phase.AGENT) -> Failure:
 
 def self_cancelled(phase: Phase = Phase.AGENT) -> Failure:
     """User code cancelled the task it runs in."""
-    return Failure(phase=phase, category=Category.CANCELLED, message="the code cancelled itself")
+    return Failure(phase=phase, category=Category.CANCELLED, message="the code cancelled its own task")
 
 
 def true_cause(failure: Failure, error: ModelError | None) -> Failure:
@@ -109,7 +109,7 @@ def _infrastructure(exc: BaseException, phase: Phase) -> Failure | None:
                 phase=Phase.SETUP if phase is Phase.AGENT else phase,
                 category=Category.SERVER_DIED,
                 message=_text(cause),
-                fix="start the MCP server again, then resume with --retry-failed",
+                fix="restart the MCP server, then resume with --retry-failed",
             )
         if isinstance(cause, ToolExecutionError):
             return None  # whatever the tool fell over, a model call it was not

@@ -132,7 +132,7 @@ class AgentWorkflowContext(_Artifacts, Generic[TConfig]):
         """The running rollout; `RuntimeError` outside of one."""
         found = self._rollout or get_rollout_context()
         if found is None:
-            raise RuntimeError("no rollout is running here: the backend starts one around `run`")
+            raise RuntimeError("no rollout is running: this works only inside `AgentWorkflow.run`")
         return found
 
     def chat(self, *, timeout_s: float = 600.0, max_attempts: int = 4) -> ChatClient:
@@ -170,7 +170,7 @@ class GraderContext(_Artifacts):
     def set_reward(self, reward: float) -> None:
         """Sets the sample's reward; `ValueError` unless a finite number, or when there is no sample."""
         if self.sample is None:
-            raise ValueError("there is no sample to reward")
+            raise ValueError("the rollout has no sample to set a reward on")
         self.sample.reward = reward
 
     def get_samples(self) -> dict[str, RolloutSample]:

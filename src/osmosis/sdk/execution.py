@@ -121,7 +121,7 @@ def resolve_class(given: object, base: type) -> Any:
         if not module:
             module, _, attribute = given.rpartition(".")
         if not module or not attribute:
-            raise TypeError(f"{given!r} names no class: write 'module:Class'")
+            raise TypeError(f"{given!r} does not name a class: write 'module:Class'")
         found = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)

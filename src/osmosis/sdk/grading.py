@@ -40,7 +40,7 @@ class Grading:
             failure = Failure(
                 phase=Phase.SCORE,
                 category=Category.SCORE_ERROR,
-                message="the row has neither a label nor metadata, so there is nothing to grade against",
+                message="the row has neither a label nor metadata to grade against",
                 fix="add a ground_truth (or label) column to the dataset",
             )
             return with_failure(result, failure, "validation_error")
@@ -64,7 +64,7 @@ class Grading:
         failure = Failure(
             phase=Phase.SCORE,
             category=Category.INVALID_SCORE,
-            message=f"{self.grader.__name__}.grade left no reward on the sample",
+            message=f"{self.grader.__name__}.grade did not set a reward",
             fix="call ctx.set_reward(x) with a finite number, or set ctx.sample.remove_sample = True",
         )
         return with_failure(result, failure, "validation_error")

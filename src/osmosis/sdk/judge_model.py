@@ -82,7 +82,7 @@ class ProviderRequestError(OsmosisError, RuntimeError):
     def __init__(self, provider: str, model: str, detail: str) -> None:
         self.provider = provider
         self.model = model
-        self.detail = detail.strip() or "no further detail was given"
+        self.detail = detail.strip() or "no details were given"
         super().__init__(f"{provider}/{model}: {self.detail}", provider=provider, model=model)
 
 
@@ -148,7 +148,7 @@ def info_of(model: str) -> dict[str, str]:
 def _tell_unknown(keys: str) -> None:
     # Cached: a reward that is called for every rollout would otherwise say the same every time.
     if keys:
-        logger.warning("model_info: unknown keys are not used: %s", keys)
+        logger.warning("model_info: unknown keys are ignored: %s", keys)
 
 
 def resolve_api_key(
@@ -165,7 +165,7 @@ def resolve_api_key(
         return given.strip()
     named = model_info.get("api_key_env")
     if named is not None and (not isinstance(named, str) or not named.strip()):
-        raise TypeError(f"model_info['api_key_env'] must be the name of a variable, got {named!r}")
+        raise TypeError(f"model_info['api_key_env'] must be the name of an environment variable, got {named!r}")
     variable = named.strip() if named else key_variable(provider)
     value = known.get(variable, "").strip()
     if value:
@@ -174,7 +174,7 @@ def resolve_api_key(
         return None
     raise MissingAPIKeyError(
         f"Environment variable '{variable}' is not set. The judge {provider!r} needs a key: export {variable}=\"...\"",
-        hint=f'export {variable}="..."; or name another variable with api_key_env, or give api_key or api_base',
+        hint=f'export {variable}="..."; or name another variable with api_key_env, or set api_key or api_base',
         variable=variable,
     )
 

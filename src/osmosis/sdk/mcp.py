@@ -87,7 +87,7 @@ class McpTools:
             result = await self._client.call_tool(name, dict(arguments), raise_on_error=False, timeout=self._timeout_s)
         except Exception as exc:
             if await self._gone():
-                raise ToolServerLost(f"the MCP server {self.source} is gone: {describe(exc)}") from exc
+                raise ToolServerLost(f"the MCP server {self.source} stopped answering: {describe(exc)}") from exc
             raise ToolExecutionError(f"{name}: {describe(exc)}", tool_name=name) from exc
         text = _text(result)
         if getattr(result, "is_error", False):
@@ -135,13 +135,13 @@ class McpTools:
             from fastmcp.client.transports import StdioTransport
         except ImportError as exc:
             raise LoadError(
-                f"MCP tools need fastmcp, which cannot be imported: {exc}", hint="pip install 'osmosis-ai[mcp]'"
+                f"MCP tools need fastmcp, and importing it failed: {exc}", hint="pip install 'osmosis-ai[mcp]'"
             ) from exc
         if self.source.startswith(("http://", "https://")):
             return Client(self.source)
         path = Path(self.source).expanduser().resolve()
         if not path.exists():
-            raise LoadError(f"there is no MCP folder or file {path}", hint="give a folder with main.py, or a URL")
+            raise LoadError(f"no MCP folder or file at {path}", hint="give a folder with main.py, or a URL")
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - lives as long as the server
         environ = dict(os.environ if self._environ is None else self._environ)
         transport = StdioTransport(
@@ -172,7 +172,7 @@ class McpTools:
             said = "\n".join(lines[-12:])
         hint = "check that it runs, and the URL with its path, often /mcp"
         if self._log is not None:
-            hint = "start it alone to see the whole error"
+            hint = "start it by itself to see the whole error"
         return LoadError(f"the MCP server {self.source} cannot be used: {said or why}", hint=hint)
 
 

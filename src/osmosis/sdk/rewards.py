@@ -103,7 +103,11 @@ class Signature:
             if found.name != name:
                 self.refuse(f"the {ordinal} parameter", f"is named {found.name!r}", f"{name!r}, as in {form}")
             if found.kind is not found.POSITIONAL_OR_KEYWORD:
-                self.refuse(f"parameter {name!r}", f"is {found.kind.description}", "one that can be given both ways")
+                self.refuse(
+                    f"parameter {name!r}",
+                    f"is {found.kind.description}",
+                    "one that can be passed by position or by name",
+                )
         for extra in self.parameters[3:]:
             if extra.kind not in (extra.VAR_KEYWORD, extra.VAR_POSITIONAL) and extra.default is _EMPTY:
                 self.refuse(f"parameter {extra.name!r}", "has no default", "a default on every further parameter")

@@ -57,7 +57,7 @@ class FunctionTool(Generic[P, R]):
         self.function = function
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         if not _NAME.match(self.name):
-            raise TypeError(f"{self.name!r} cannot name a tool: use 1 to 64 letters, digits, _ and -")
+            raise TypeError(f"{self.name!r} is not a valid tool name: use 1 to 64 letters, digits, _ and -")
         summary, self._arguments_doc = _split_doc(inspect.getdoc(function) or "")
         self.description = description if description is not None else summary
         self.timeout_s = timeout_s

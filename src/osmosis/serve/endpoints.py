@@ -23,18 +23,18 @@ Bearer = Literal["serverKey", "rolloutKey", "callbackKey"]
 
 _BEARERS: dict[Bearer, str] = {
     "serverKey": "The rollout server's API key, when it has one.",
-    "rolloutKey": "The bearer of one rollout's model endpoint: `llm_api_key`, or `api_key` in generation 0.2.",
-    "callbackKey": "The bearer of one rollout's callbacks: `controller_api_key`.",
+    "rolloutKey": "Bearer token of one rollout's model endpoint: `llm_api_key`, or `api_key` in generation 0.2.",
+    "callbackKey": "Bearer token of one rollout's callbacks: `controller_api_key`.",
 }
 _REASONS = {
-    400: "The model refused the request, or it cannot be forwarded",
-    401: "The bearer is missing or wrong",
-    403: "The lease is not this rollout's",
-    404: "Not here",
-    409: "The id or key is in use for something else",
+    400: "The model rejected the request, or the request cannot be forwarded",
+    401: "The bearer token is missing or wrong",
+    403: "The lease token does not belong to this rollout",
+    404: "Not found",
+    409: "The id or key is already in use for another request",
     413: "The body is too large",
     422: "The body is not valid",
-    424: "The model failed, after the gate's own retries",
+    424: "The model failed, after the proxy's own retries",
     429: "The queue is full; see Retry-After",
     500: "The agent's get_tools raised",
     503: "The server is shutting down; see Retry-After",

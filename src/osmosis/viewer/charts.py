@@ -36,7 +36,7 @@ class Curve:
 
 
 def histogram(values: Sequence[float], threshold: float, *, width: float = 600, height: float = 120) -> list[Bar]:
-    """How rewards are spread; values are ascending. Empty when there is nothing to tell."""
+    """Distribution of rewards; values are ascending. Empty when there is nothing to tell."""
     if len(values) < 2 or values[0] == values[-1]:
         return []
     low, high = values[0], values[-1]

@@ -15,24 +15,25 @@ from osmosis.records.base import utc_now
 from osmosis.records.rollout import Category
 
 ADVICE: dict[Category, str] = {
-    Category.AGENT_ERROR: "The rollout's own code raised. Open one of the rows and read its traceback.",
-    Category.SCORE_ERROR: "The grader or score function raised. Open one of the rows and read its traceback.",
-    Category.INVALID_SCORE: "The score was no finite number. Return a float; raise when there is none.",
+    Category.AGENT_ERROR: "The rollout's code raised an exception. The rollout's page shows the traceback.",
+    Category.SCORE_ERROR: "The grader or score function raised an exception. The rollout's page shows the traceback.",
+    Category.INVALID_SCORE: "The score was not a finite number. Return a float, or raise an error when no score "
+    "can be computed.",
     Category.TIMEOUT: "Raise agent_workflow_timeout_s or grader_timeout_s, lower batch_size, or look for a call "
     "that blocks the event loop.",
     Category.RATE_LIMIT: "Lower batch_size or raise the provider's limit, then retry the failed rollouts.",
-    Category.AUTH: "The model's provider refused the key. Set the secret again: osmosis secret set NAME.",
-    Category.MODEL_NOT_FOUND: "Correct experiment.model_path in the config.",
-    Category.BAD_REQUEST: "The provider refused the request: parameters or tools do not fit this model.",
+    Category.AUTH: "The model provider rejected the API key. Set the secret again: osmosis secret set NAME.",
+    Category.MODEL_NOT_FOUND: "Check experiment.model_path in the config.",
+    Category.BAD_REQUEST: "The provider rejected the request. Check that the model supports its parameters and tools.",
     Category.CONTEXT_LENGTH: "The conversation outgrew the model. Shorten prompts and tool results, or take "
     "another model.",
-    Category.SERVER_ERROR: "The provider failed. Retry the failed rollouts later.",
+    Category.SERVER_ERROR: "The provider had an error. Retry the failed rollouts later.",
     Category.CONNECTION: "The model's endpoint could not be reached. Check base_url and the network.",
-    Category.BAD_RESPONSE: "The other side answered with something that is no valid message. See the run's log.",
-    Category.SERVER_DIED: "The rollout server ended. The last lines of the run's log say why.",
-    Category.CANCELLED: "The rollout was stopped before it ended. Retry the failed rollouts.",
+    Category.BAD_RESPONSE: "The rollout server's reply was not a valid message. See the run's log.",
+    Category.SERVER_DIED: "The rollout server exited. See the last lines of the run's log.",
+    Category.CANCELLED: "The rollout was stopped before it finished. Retry the failed rollouts.",
     Category.BUDGET: "The run's budget was used up. Raise it, or run fewer rows.",
-    Category.UNKNOWN: "Open one of the rows and the run's log.",
+    Category.UNKNOWN: "See the rollout's page and the run's log.",
 }
 
 

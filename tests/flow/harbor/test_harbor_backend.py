@@ -314,7 +314,7 @@ class TestTasks:
         for metadata, words in (
             ({"task_name": "three"}, "no task.toml"),
             ({"task_name": "../../etc"}, "outside of tasks_dir"),
-            (None, "names no task"),
+            (None, "does not name a task"),
         ):
             refused = await backend.execute(init(endpoint, metadata=metadata))
             assert (refused.status, refused.err_phase.value) == ("failure", "setup")
@@ -431,7 +431,7 @@ class TestArguments:
         for wrong, words in (
             ({"task_mode": "both"}, "task_mode"),
             ({"tasks_dir": tmp_path}, "no Harbor task"),
-            ({"agent": "no-such-agent"}, "no agent of Harbor's"),
+            ({"agent": "no-such-agent"}, "neither one of Harbor's agents"),
             ({"agent": None, "native_agent_kwargs": {"a": 1}}, "native_agent_kwargs"),
             ({"agent": None, "patch_dockerfile_with_sdk": True}, "patch_dockerfile_with_sdk"),
             ({"max_queue_depth": -1}, "max_queue_depth"),

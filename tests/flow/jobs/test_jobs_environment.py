@@ -272,6 +272,6 @@ async def test_a_rollout_that_judges_gets_litellm_and_the_log_says_why(
     project = read_project(folder, "rollouts/multiply")
     made = await builder.environment(project, commit_sha="", install_to=tmp_path / "installed")
     assert "litellm" in made.packages
-    assert "installing LiteLLM, too (osmosis-ai[rubric]): rollouts/multiply: main.py imports evaluate_rubric" in [
+    assert "also installing LiteLLM (osmosis-ai[rubric]): rollouts/multiply: main.py imports evaluate_rubric" in [
         line.message for line in lines
     ]

@@ -38,7 +38,7 @@ async def test_a_rollout_that_is_not_there(desk: Desk) -> None:
     desk.config = {"experiment": {"rollout": "multipy"}}
     failure = await failure_of(desk, desk.write(desk.commit(main=AGENT)))
     assert failure.message.startswith("rollouts/multipy does not exist in commit")
-    assert failure.message.endswith("there: multiply")
+    assert failure.message.endswith("available: multiply")
 
 
 async def test_a_dependency_that_cannot_be_installed(desk: Desk) -> None:
@@ -60,7 +60,7 @@ async def test_an_import_that_fails(desk: Desk, tail: str) -> None:
 
 async def test_a_file_that_serves_nothing(desk: Desk) -> None:
     failure = await failure_of(desk, desk.write(desk.commit(main="ANSWER = 42\n")))
-    assert "exposes nothing that can be served" in failure.message + str(failure.traceback)
+    assert "defines nothing that can be served" in failure.message + str(failure.traceback)
 
 
 async def test_a_script_that_ends_without_serving(desk: Desk) -> None:
@@ -158,7 +158,7 @@ async def test_a_job_folder_that_is_none(tmp_path: Path) -> None:
         return said.decode()
 
     assert "usage: python -m osmosis.jobs" in await refused()
-    assert "only a platform's executor starts jobs" in await refused(str(tmp_path), token="")
+    assert "jobs are started by a platform's executor" in await refused(str(tmp_path), token="")
     assert "job.json cannot be read" in await refused(str(tmp_path))
     (tmp_path / "job.json").write_text('{"run_id": "r", "kind": "eval"}')
-    assert "is no job: run_name: Field required" in await refused(str(tmp_path))
+    assert "is not a valid job: run_name: Field required" in await refused(str(tmp_path))

@@ -122,7 +122,7 @@ async def test_a_loop_that_leaves_is_a_failed_run(leave: BaseException) -> None:
 def test_eval_functions_of_another_shape_are_refused() -> None:
     with pytest.raises(EvalFnError):
         EvalFnWrapper(lambda answer: 1.0, "x")
-    with pytest.raises(EvalFnError, match="named twice"):
+    with pytest.raises(EvalFnError, match="listed twice"):
         load_eval_fns(["a:b", "a:b"])
 
 
@@ -165,7 +165,7 @@ async def test_stepping_asks_after_every_answer(capsys: pytest.CaptureFixture[st
     assert "row 1 ended" in shown
     assert "row 0 left" in shown
     assert "n/next/Enter" in shown
-    assert "there is no such row" in shown
+    assert "no such row" in shown
     assert next(answers, None) is None
 
 

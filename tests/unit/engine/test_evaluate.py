@@ -195,4 +195,4 @@ async def test_the_watchdog_names_the_stuck_row_and_stage(run, make_plan, make_r
         await until(lambda: said, what="the watchdog speaks")
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
-    assert "row 0 attempt 0 is in 'model call'" in said[0]
+    assert "row 0 attempt 0 has been in 'model call'" in said[0]

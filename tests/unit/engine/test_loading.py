@@ -37,7 +37,7 @@ def folder(tmp_path):
     [
         ("def f(:\n  pass", r"bad_one\.py:1: "),
         ("x = 1\nraise RuntimeError('no config')", r"bad_one\.py:2: RuntimeError: no config"),
-        ("import surely_not_installed", r"import of 'surely_not_installed' fails"),
+        ("import surely_not_installed", r"imports .surely_not_installed., which is not installed"),
         ("import sys\nsys.exit(4)", r"exits while it is imported"),
     ],
 )
@@ -65,7 +65,7 @@ def test_near_names_are_suggested(folder):
     with pytest.raises(LoadError) as caught:
         load_object("rewardin:compute_reward", folder)
     assert caught.value.hint == "did you mean rewarding?"
-    with pytest.raises(LoadError, match="names no object"):
+    with pytest.raises(LoadError, match="does not name an object"):
         load_object("rewarding", folder)
 
 
@@ -85,7 +85,7 @@ def test_agents_are_instances_classes_files_or_the_only_one_of_a_module(folder):
     assert type(load_agent("loops:Loop", folder).loop).__name__ == "Loop"
     assert load_agent("loops.py:loop", folder).kind == "agent loop"
     assert by_name.files == [folder / "loops.py"]
-    with pytest.raises(LoadError, match="no agent"):
+    with pytest.raises(LoadError, match="not an agent"):
         load_agent("loops:__name__", folder)
 
 
@@ -98,7 +98,7 @@ def test_a_workflow_brings_the_grader_beside_it():
 
 def test_an_agent_that_cannot_be_made_says_how(folder):
     (folder / "needy.py").write_text(LOOP + "    def __init__(self, key):\n        self.key = key\n")
-    with pytest.raises(LoadError, match="cannot be made without arguments"):
+    with pytest.raises(LoadError, match="needs arguments"):
         load_agent("needy:Loop", folder)
 
 
@@ -116,7 +116,7 @@ def test_score_functions_of_another_shape_are_refused_when_loaded(name, message)
 
 
 def test_a_score_function_named_twice_is_refused():
-    with pytest.raises(LoadError, match="named twice"):
+    with pytest.raises(LoadError, match="listed twice"):
         load_scorers(["helpers_agents:exact", "helpers_agents:exact"], HERE)
 
 

@@ -212,5 +212,5 @@ async def test_without_a_rollout_function_what_is_owed_stays_owed(ran, make_rows
 async def test_a_row_with_another_prompt_cannot_be_scored_again(ran):
     _, rows, journal = ran
     rows[2].data["user_prompt"] = "What is 2 * 9?"
-    with pytest.raises(Conflict, match="2 rollouts of run j are of rows with another prompt"):
+    with pytest.raises(Conflict, match="2 rollouts of run j belong to rows that have changed"):
         plan_regrade(journal, rows, selected(rows))

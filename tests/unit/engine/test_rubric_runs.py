@@ -85,7 +85,7 @@ class TestFiles:
             "4: rubrics[0].model_info.model: must be a non-empty string",
             "5: rubrics[0].score_min: must be a number, got 'high'",
             "6: rubrics[1].id: must be a non-empty string",
-            "9: rubrics[1].extra_info: extra_info does not belong in a rubric file: put it on the records of the "
+            "9: rubrics[1].extra_info: extra_info does not belong in a rubric file: put it in the records of the "
             "data file",
             "11: rubrics[2].rubric: must not be empty",
             "12: rubrics[2].model_info: must be a mapping with provider and model (or set default_model_info)",
@@ -100,7 +100,7 @@ class TestFiles:
             ("version: 1\nr: []\n---\nr: []", "different versions"),
             ("default_extra_info: {}", "does not belong"),
             ("default_score_min: low", "must be a number"),
-            ("r:\n - {id: a, rubric: x, model_info: {provider: p, model: m}}\n - {id: a, rubric: y}", "used twice"),
+            ("r:\n - {id: a, rubric: x, model_info: {provider: p, model: m}}\n - {id: a, rubric: y}", "already used on line"),
             ("other: 1", "no rubric found"),
         ],
     )
@@ -116,8 +116,8 @@ class TestFiles:
         path = tmp_path / "r.yaml"
         path.write_text("r:\n  id: a\n  rubric: x\n  scoremax: 3\n  model_info: {provider: p, model: m, time_out: 3}\n")
         warnings = load_rubric_suite(path).warnings
-        assert "model_info.time_out is not used; did you mean timeout?" in warnings[0]
-        assert "r.scoremax is not used; did you mean score_max?" in warnings[1]
+        assert "model_info.time_out is unknown and ignored; did you mean timeout?" in warnings[0]
+        assert "r.scoremax is unknown and ignored; did you mean score_max?" in warnings[1]
 
     def test_previews_show_broken_entries(self, tmp_path: Path) -> None:
         path = tmp_path / "r.yaml"
@@ -131,7 +131,7 @@ class TestFiles:
         assert [(one.index, one.line, one.conversation_id) for one in records] == [(1, 1, "c1"), (3, 5, "record[3]")]
         with pytest.raises(ValidationError, match=r"data\.jsonl:3: solution_str: record c2"):
             load_rubric_records(folder / "data.jsonl", "facts")
-        with pytest.raises(ValidationError, match="no record of"):
+        with pytest.raises(ValidationError, match="no record in"):
             load_rubric_records(folder / "data.jsonl", "other")
 
     def test_lines_that_are_no_objects(self, tmp_path: Path) -> None:

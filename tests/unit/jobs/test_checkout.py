@@ -55,10 +55,10 @@ async def test_used_again_when_clean_and_put_back_when_changed(
     (source / "rollouts/multiply/__pycache__").mkdir()
     (source / "rollouts/multiply/__pycache__/main.cpython-311.pyc").touch()
     await check_out(str(repository), new, tmp_path / "source", environ=os.environ, log=log)
-    assert [line.message for line in log_lines if "putting it back" in line.message] == [
-        "the checkout was changed since: putting it back"
+    assert [line.message for line in log_lines if "restoring it" in line.message] == [
+        "the checkout has changed since: restoring it"
     ]
-    assert sum("already there" in line.message for line in log_lines) == 2
+    assert sum("from an earlier attempt" in line.message for line in log_lines) == 2
 
 
 async def test_another_commit_replaces_the_checkout(bare: tuple[Path, str, str], tmp_path: Path, log: JobLog) -> None:
@@ -112,10 +112,10 @@ def test_locate_names_what_is_there(tmp_path: Path) -> None:
         (tmp_path / "rollouts" / name).mkdir(parents=True)
     (tmp_path / "rollouts/multiply/server.py").touch()
     with pytest.raises(
-        JobFailed, match=r"rollouts/multipy does not exist in commit aaaaaaaaaaaa; there: multiply, sea"
+        JobFailed, match=r"rollouts/multipy does not exist in commit aaaaaaaaaaaa; available: multiply, sea"
     ):
         locate(tmp_path, "a" * 40, "multipy", "main.py")
-    with pytest.raises(JobFailed, match=r"rollouts/multiply/main.py does not exist .* there: server.py"):
+    with pytest.raises(JobFailed, match=r"rollouts/multiply/main.py does not exist .* available: server.py"):
         locate(tmp_path, "a" * 40, "multiply", "main.py")
     found = locate(tmp_path, "a" * 40, "multiply", "server.py")
     assert found.entrypoint == tmp_path / "rollouts/multiply/server.py"

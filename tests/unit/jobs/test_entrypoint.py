@@ -60,7 +60,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert command_for(script, file, tmp_path, theirs, wheel) == ["/env/bin/python", "pkg/main.py"]
     assert command_for(module, file, tmp_path, ours, wheel)[1:] == ["-m", "osmosis.jobs.host", "pkg/main.py"]
     assert "'pkg.main:app'" in command_for(app, file, tmp_path, theirs, wheel)[2]
-    with pytest.raises(JobFailed, match=r"has osmosis-ai 0\.3\.8, which cannot serve it"):
+    with pytest.raises(JobFailed, match=r"has osmosis-ai 0\.3\.8, which cannot serve it for you"):
         command_for(module, file, tmp_path, theirs, wheel)
 
 
@@ -86,6 +86,6 @@ def test_the_host_refuses_to_guess(tmp_path: Path) -> None:
 
 
 def test_the_host_says_what_it_could_serve(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match="exposes nothing that can be served") as caught:
+    with pytest.raises(LoadError, match="defines nothing that can be served") as caught:
         make_app(load_module("main.py", module(tmp_path, "X = 1\n")))
     assert "_OSMOSIS_ROLLOUT_PORT" in str(caught.value.hint)

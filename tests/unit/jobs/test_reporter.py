@@ -100,7 +100,7 @@ async def test_patience_has_an_end() -> None:
     async with job_api() as api, reporter(api, patience_s=0.3) as speaking:
         api.down = True
         speaking.rollout(rollout(0))
-        with pytest.raises(NetworkError, match="did not answer for"):
+        with pytest.raises(NetworkError, match="has not answered for"):
             await speaking.finish(JobResult(status=RunStatus.FINISHED))
         assert speaking.ended is not None
         assert isinstance(speaking.ended.result(), NetworkError)

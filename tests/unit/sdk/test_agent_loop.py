@@ -193,7 +193,7 @@ async def test_tool_loop_keeps_its_limits() -> None:
 def test_registry() -> None:
     registry, loop = AgentLoopRegistry(), Loop()
     registry.register(loop)
-    with pytest.raises(ValueError, match="'loop' is registered already"):
+    with pytest.raises(ValueError, match="'loop' is already registered"):
         registry.register(Loop())
     assert (registry.get("loop"), registry.list_names(), registry.get("x")) == (loop, ["loop"], None)
     assert registry.unregister("loop")
@@ -361,7 +361,7 @@ class TestTrainerClient:
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"choices": []}', '{"choices": [{"message": 3}]}', "null"])
     async def test_answers_that_are_none(self, text: str) -> None:
         async with trainer((200, text)) as (url, _), self.client(url) as llm:
-            with pytest.raises(OsmosisServerError, match="no completion"):
+            with pytest.raises(OsmosisServerError, match="did not answer with a chat completion"):
                 await llm.chat_completions([])
 
     async def test_usage_may_be_missing(self) -> None:

@@ -83,7 +83,7 @@ async def test_names_of_classes_are_enough() -> None:
         LocalBackend("json:loads")
     with pytest.raises(TypeError, match="does not define run"):
         LocalBackend(AgentWorkflow)
-    with pytest.raises(TypeError, match="names no class"):
+    with pytest.raises(TypeError, match="does not name a class"):
         LocalBackend("nonsense")
 
 

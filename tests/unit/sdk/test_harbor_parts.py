@@ -29,7 +29,7 @@ USER = {"role": "user", "content": "3 times 4?"}
 
 @pytest.mark.skipif(importlib.util.find_spec("harbor") is not None, reason="harbor is installed")
 def test_without_harbor_it_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(ImportError, match=r"Python 3\.12 or later: pip install 'osmosis-ai\[harbor\]'"):
+    with pytest.raises(ImportError, match=r"Python 3\.12 or later\): pip install 'osmosis-ai\[harbor\]'"):
         HarborBackend(tmp_path)
 
 
@@ -92,7 +92,7 @@ def test_tasks_are_found_by_name_and_only_inside(tmp_path: Path) -> None:
     assert tasks.of_row({"task_name": "one"}) == one
     assert tasks.of_row({"task_id": "two"}) == two
     for metadata, words in (
-        ({}, "names no task"),
+        ({}, "does not name a task"),
         ({"task": "x"}, "no task.toml"),
         ({"task": "../elsewhere"}, "outside"),
     ):
@@ -216,7 +216,7 @@ def test_a_ticket_ends_with_its_rollout() -> None:
     ticket = Ticket(Endpoint("u", "k", "r"))
     assert find_ticket(open_ticket(ticket)) is ticket
     close_ticket(ticket.id)
-    with pytest.raises(LookupError, match="which is over"):
+    with pytest.raises(LookupError, match="which has ended"):
         find_ticket(ticket.id)
 
 

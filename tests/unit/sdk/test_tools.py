@@ -79,7 +79,7 @@ def test_functions_that_cannot_be_called_by_name_are_refused() -> None:
         @tool
         async def positional(*args: int) -> None: ...
 
-    with pytest.raises(TypeError, match="cannot name a tool"):
+    with pytest.raises(TypeError, match="not a valid tool name"):
         tool(name="two words")(lambda: None)
 
 

@@ -82,7 +82,7 @@ def load_rubric_records(path: Path, rubric_id: str | None = None) -> list[Rubric
     if not total:
         raise ValidationError(f"{path} is empty: it needs one JSON object per line")
     if rubric_id is not None and not records:
-        raise ValidationError(f"no record of {path} has rubric_id {rubric_id!r} ({total} records of other rubrics)")
+        raise ValidationError(f"no record in {path} has rubric_id {rubric_id!r} ({total} records of other rubrics)")
     return records
 
 

@@ -273,7 +273,9 @@ class _Reading:
         for key in sorted(set(info) - set(ModelInfo.__annotations__)):
             near = difflib.get_close_matches(key, ModelInfo.__annotations__, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
-            self.warnings.append(f"{self.path}:{problem.line('model_info')}: model_info.{key} is not used{meant}")
+            self.warnings.append(
+                f"{self.path}:{problem.line('model_info')}: model_info.{key} is unknown and ignored{meant}"
+            )
 
     def _bound(self, value: JsonObject, info: object, key: str, problem: _Problems) -> float | None:
         found = value.get(key)
@@ -291,11 +293,11 @@ class _Reading:
             near = difflib.get_close_matches(key, _ENTRY_KEYS, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
             self.warnings.append(
-                f"{self.path}:{entry.lines.get(key, entry.line)}: {entry.label}.{key} is not used{meant}"
+                f"{self.path}:{entry.lines.get(key, entry.line)}: {entry.label}.{key} is unknown and ignored{meant}"
             )
 
 
-_NO_EXTRA = "extra_info does not belong in a rubric file: put it on the records of the data file"
+_NO_EXTRA = "extra_info does not belong in a rubric file: put it in the records of the data file"
 
 
 class _Problems:

@@ -126,10 +126,10 @@ def check_resumable(report: Path) -> None:
     earlier = report.with_name(f"{report.stem}{_EARLIER}")
     if earlier.is_file():
         raise ValidationError(
-            f"{earlier} was written by an earlier version, whose runs cannot be resumed",
-            hint="leave --resume out: everything is judged again, and that file stays as it is",
+            f"{earlier} was written by an earlier version and cannot be resumed",
+            hint="run without --resume: everything is judged again, and that file is left untouched",
         )
-    raise ValidationError(f"nothing to resume: there is no {runs_folder(report)}", hint="leave --resume out")
+    raise ValidationError(f"nothing to resume: there is no {runs_folder(report)}", hint="run without --resume")
 
 
 def judged_already(job: RubricJob, folder: Path) -> int:

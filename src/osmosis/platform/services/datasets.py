@@ -82,7 +82,7 @@ def _to_fill(
         return _to_overwrite(session, workspace, overwrite_id, name, taken_by=dataset)
     if dataset is not None and dataset.status not in GONE:
         raise Conflict(
-            f"a dataset named {name!r} exists already",
+            f"a dataset named {name!r} already exists",
             hint="replace it with --overwrite, or rename the file",
             existing_dataset_id=dataset.id,
         )
@@ -106,7 +106,7 @@ def _to_overwrite(
 ) -> tables.Dataset:
     dataset = find(session, workspace, dataset_id)
     if taken_by is not None and taken_by.id != dataset.id:
-        raise Conflict(f"a dataset named {name!r} exists already", existing_dataset_id=taken_by.id)
+        raise Conflict(f"a dataset named {name!r} already exists", existing_dataset_id=taken_by.id)
     if dataset.name != name:
         raise ValidationError(
             f"dataset {dataset.name!r} cannot be overwritten by a file named {name!r}", field="overwrite_dataset_id"

@@ -43,7 +43,7 @@ def create_user(session: Session, handle: str, *, email: str, name: str) -> tabl
     handle = _handle(handle)
     taken = sa.or_(tables.User.handle == handle, tables.User.email == email)
     if session.scalars(sa.select(tables.User).where(taken)).first():
-        raise ValidationError(f"a user {handle!r} or with address {email!r} exists already", field="handle")
+        raise ValidationError(f"a user {handle!r} or with address {email!r} already exists", field="handle")
     user = tables.User(handle=handle, email=email, name=name)
     session.add(user)
     session.flush()

@@ -22,7 +22,7 @@ def create(session: Session, user: tables.User, name: str) -> tables.Workspace:
     """A new workspace owned by this person. Conflict when the name is taken, ValidationError when none may have it."""
     check_workspace_name(name)
     if session.scalars(sa.select(tables.Workspace).where(tables.Workspace.name == name)).first():
-        raise Conflict(f"a workspace named {name!r} exists already", hint="choose another name", field="name")
+        raise Conflict(f"a workspace named {name!r} already exists", hint="choose another name", field="name")
     workspace = tables.Workspace(name=name)
     session.add(workspace)
     session.flush()

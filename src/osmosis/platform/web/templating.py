@@ -65,7 +65,7 @@ def framed(request: Request, view: View, who: Viewer | None, *, status: int = 20
 
 
 def fragment(view: View) -> HTMLResponse:
-    """A part of a page, for a page that is already there."""
+    """A part of a page, for a page that is already open."""
     return HTMLResponse(html(view), headers={**SECURITY, "Cache-Control": "no-store"})
 
 

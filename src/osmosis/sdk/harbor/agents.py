@@ -55,14 +55,14 @@ class WorkflowAgent(BaseAgent):
         assert delivery is not None
         there = await environment.exec(f"cat {SDK}/id", user="root")
         if (there.stdout or "").strip() != delivery.sdk_id:
-            await self._command(environment, f"rm -rf {SDK} && mkdir -p {SDK}", "make room for the SDK")
+            await self._command(environment, f"rm -rf {SDK} && mkdir -p {SDK}", "create the folder for the SDK")
             await environment.upload_dir(delivery.sdk, SDK)
         await self._command(environment, f"sh {SDK}/install.sh", "install the SDK")
         if delivery.code is not None:
-            await self._command(environment, f"rm -rf {CODE} && mkdir -p {CODE}", "make room for the code")
+            await self._command(environment, f"rm -rf {CODE} && mkdir -p {CODE}", "create the folder for the code")
             await environment.upload_file(delivery.code, f"{ROOT}/code.tar.gz")
             await self._command(environment, f"tar -xzf {ROOT}/code.tar.gz -C {CODE}", "unpack the code")
-        await self._command(environment, f"chmod -R a+rX {ROOT} && mkdir -p {ARTIFACTS}", "open the folders")
+        await self._command(environment, f"chmod -R a+rX {ROOT} && mkdir -p {ARTIFACTS}", "make the folders readable")
 
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
         """Raises `NonZeroAgentExitCodeError` when the workflow failed; what it left says how."""
@@ -75,7 +75,7 @@ class WorkflowAgent(BaseAgent):
             path.write_text(json.dumps(request, ensure_ascii=False), encoding="utf-8")
             await environment.upload_file(path, f"{ROOT}/request.json")
         result_file = f"{LOGS}/{RESULT_FILE}"
-        await self._command(environment, f"chmod a+r {ROOT}/request.json", "hand over the request")
+        await self._command(environment, f"chmod a+r {ROOT}/request.json", "make the request readable")
         done = await environment.exec(
             f'{_python_path(delivery)} exec "$(cat {ROOT}/python)" -m osmosis.sdk.harbor.inside '
             f"{ROOT}/request.json {result_file} {ARTIFACTS}"

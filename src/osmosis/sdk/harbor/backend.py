@@ -302,7 +302,7 @@ def _grading_of(grader: GraderClass | str, config: GraderConfig | None, project:
 def _setup_timeout(given: float | None, native: JsonObject) -> float:
     if given is not None:
         if given <= 0:
-            raise ValueError(f"agent_setup_timeout_sec is {given}: it is a number of seconds above 0")
+            raise ValueError(f"agent_setup_timeout_sec is {given}; it must be a number of seconds above 0")
         return float(given)
     if not native:
         return DEFAULT_SETUP_S
@@ -313,5 +313,5 @@ def _setup_timeout(given: float | None, native: JsonObject) -> float:
 
 def _count(name: str, given: int | None) -> int | None:
     if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
-        raise ValueError(f"{name} is {given!r}: it is a whole number, 0 or more")
+        raise ValueError(f"{name} is {given!r}; it must be a whole number, 0 or more")
     return given

@@ -39,7 +39,7 @@ class Code:
 def code_of(workflow: type | None, code_dir: Path | None) -> Code | None:
     """The code to send; None when there is neither a folder nor a class. `ValueError` when they do not fit."""
     if code_dir is not None and not code_dir.is_dir():
-        raise ValueError(f"code_dir {code_dir} is no folder")
+        raise ValueError(f"code_dir {code_dir} is not a folder")
     if workflow is None:
         return None if code_dir is None else Code(code_dir, "", _roots(code_dir))
     root, _ = home_of(workflow)
@@ -59,7 +59,7 @@ def home_of(cls: type) -> tuple[Path, str]:
     try:
         file = Path(inspect.getfile(cls)).resolve()
     except (TypeError, OSError):
-        raise ValueError(f"{cls.__name__} is defined in no file, so it cannot be sent into a sandbox") from None
+        raise ValueError(f"{cls.__name__} is not defined in a file, so it cannot be sent into a sandbox") from None
     parts = cls.__module__.split(".")
     stem = file.parent if file.name == "__init__.py" else file.with_suffix("")
     if list(stem.parts[-len(parts) :]) == parts:

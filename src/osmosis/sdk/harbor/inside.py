@@ -70,7 +70,7 @@ def load_config(described: Mapping[str, object] | None) -> AgentWorkflowConfig |
         found = getattr(found, part)
     made = found if "object" in described else found.model_validate(described["values"])
     if not isinstance(made, AgentWorkflowConfig):
-        raise TypeError(f"{module}:{name} is no AgentWorkflowConfig")
+        raise TypeError(f"{module}:{name} is not an AgentWorkflowConfig")
     return made
 
 

@@ -89,5 +89,5 @@ def _render(template: str, messages: list[Message], metadata: Mapping[str, objec
         return SandboxedEnvironment(undefined=StrictUndefined).from_string(template).render(known)
     except TemplateError as exc:
         raise ValueError(
-            f"instruction.md cannot be rendered for this row: {exc}; it may name {', '.join(known)}"
+            f"instruction.md cannot be rendered for this row: {exc}; available names: {', '.join(known)}"
         ) from exc

@@ -94,8 +94,8 @@ def execution_of(trial: Finished) -> ExecutionResult:
         missing = Failure(
             phase=Phase.AGENT,
             category=Category.AGENT_ERROR,
-            message=f"the workflow ended well, but its {RESULT_FILE} did not come out of the sandbox",
-            fix="keep what is under /logs/agent, and do not filter agent logs in environment_config",
+            message=f"the workflow succeeded, but its {RESULT_FILE} was not copied out of the sandbox",
+            fix="keep the files under /logs/agent, and do not filter agent logs in environment_config",
         )
         return with_failure(result, missing, "agent_error")
     return _rewarded(trial, result)
@@ -186,7 +186,7 @@ def _rewarded(trial: Finished, result: ExecutionResult) -> ExecutionResult:
         failure = Failure(
             phase=Phase.SCORE,
             category=Category.INVALID_SCORE,
-            message=f"the task's verifier wrote {named}: none of it is the reward",
+            message=f"the task's verifier wrote {named}, but no key called reward",
             fix="write a key called reward into /logs/verifier/reward.json, or give HarborBackend a grader",
         )
         return with_failure(result, failure, "validation_error")
@@ -206,7 +206,7 @@ def _failure(trial: Finished) -> Failure | None:
     phase = TIMEOUTS.get(kind) or (Phase.SCORE if kind in VERIFIER_ERRORS else _phase(at))
     fix = f"the trial's files are in {trial.folder}"
     if kind in TIMEOUTS:
-        category, fix = Category.TIMEOUT, "raise the time limit, or look for what waits or never returns"
+        category, fix = Category.TIMEOUT, "raise the time limit, or look for calls that block or never return"
     elif kind in MODEL_ERRORS and phase is Phase.AGENT:
         phase, category = Phase.MODEL, MODEL_ERRORS[kind]
     else:

@@ -155,7 +155,7 @@ class Preparation:
                     self._unusable = str(exc.code)
                 self._preflighted = True
         if self._unusable is not None:
-            raise RuntimeError(f"the sandbox of environment_config cannot be used: {self._unusable}")
+            raise RuntimeError(f"the sandbox in environment_config cannot be used: {self._unusable}")
 
     def _place(self) -> Path:
         """A folder of this backend's own, gone with it."""

@@ -23,9 +23,7 @@ DEFAULT_SETUP_S = 360.0
 """What installing an agent or the SDK in a sandbox may take, as in Harbor."""
 UTILITIES = ("oracle", "nop")
 """Harbor's agents that call no model; the oracle needs its own name in the trial's config."""
-MISSING = (
-    "HarborBackend needs the harbor library, and that needs Python 3.12 or later: pip install 'osmosis-ai[harbor]'"
-)
+MISSING = "HarborBackend needs the harbor library (Python 3.12 or later): pip install 'osmosis-ai[harbor]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ def choose_agent(agent: object, code_dir: Path | None) -> Chosen:
             return Chosen(native={"name": agent})
         if ":" not in agent and "." not in agent:
             known = ", ".join(sorted(AgentName.values()))
-            raise ValueError(f"{agent!r} is no agent of Harbor's and no 'module:Class'; Harbor has {known}")
+            raise ValueError(f"{agent!r} is neither one of Harbor's agents nor a 'module:Class'; Harbor has {known}")
         found = _imported(agent, code_dir)
         if found is None:
             return Chosen(workflow=agent)
@@ -127,7 +125,7 @@ def _imported(agent: str, code_dir: Path | None) -> Any:
         raise ImportError(f"the agent {agent!r} cannot be imported: {exc}") from exc
     for part in name.split("."):
         if not hasattr(found, part):
-            raise ValueError(f"the agent {agent!r} is not there: {module} has no {name}")
+            raise ValueError(f"the agent {agent!r} does not exist: {module} has no {name}")
         found = getattr(found, part)
     return found
 

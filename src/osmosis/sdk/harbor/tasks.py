@@ -41,14 +41,13 @@ class Tasks:
     def open(cls, folder: Path, mode: str) -> Tasks:
         """`ValueError` when the mode is neither, or the folder holds no task."""
         if mode not in ("template", "dataset"):
-            raise ValueError(f"task_mode is {mode!r}: it is 'template' or 'dataset'")
+            raise ValueError(f"task_mode is {mode!r}; it must be 'template' or 'dataset'")
         folder = folder.expanduser().resolve()
         if not folder.is_dir():
-            raise ValueError(f"tasks_dir {folder} is no folder")
+            raise ValueError(f"tasks_dir {folder} is not a folder")
         if not is_task(folder) and not any(is_task(child) for child in folder.iterdir()):
             raise ValueError(
-                f"tasks_dir {folder} holds no Harbor task: a task is a folder with a task.toml, "
-                "and tasks_dir is such a folder or has some in it"
+                f"tasks_dir {folder} has no Harbor task: give a folder with a task.toml, or a folder of such folders"
             )
         return cls(folder, "template" if mode == "template" else "dataset")
 
@@ -59,7 +58,7 @@ class Tasks:
             return self._only()
         path = (self.folder / str(named)).resolve()
         if not path.is_relative_to(self.folder):
-            raise ValueError(f"the row's task {str(named)!r} lies outside of tasks_dir {self.folder}")
+            raise ValueError(f"the row's task {str(named)!r} is outside tasks_dir {self.folder}")
         if not is_task(path):
             raise ValueError(f"the row's task {str(named)!r} is not in tasks_dir {self.folder}: no task.toml in {path}")
         return path
@@ -72,7 +71,8 @@ class Tasks:
             return found[0]
         names = ", ".join(path.name for path in found[:5])
         raise ValueError(
-            f"the row names no task: tasks_dir {self.folder} has {len(found)} ({names}), so its metadata needs one of "
+            f"the row does not name a task: tasks_dir {self.folder} has {len(found)} ({names}), so its metadata "
+            "needs one of "
             f"the keys {', '.join(TASK_KEYS)}"
         )
 

@@ -93,7 +93,7 @@ def find_ticket(ticket_id: str) -> Ticket:
         return _OPEN[ticket_id]
     except KeyError:
         raise LookupError(
-            "this trial was made by HarborBackend for one rollout, which is over: send the rollout again instead"
+            "this trial was made by HarborBackend for one rollout, which has ended: send the rollout again"
         ) from None
 
 

@@ -38,7 +38,7 @@ def current_rollout() -> WorkflowRollout:
     if found is None:
         found = WorkflowRollout()
         if not found.chat_completions_url:
-            raise RuntimeError("no rollout is running: this model answers only inside AgentWorkflow.run")
+            raise RuntimeError("no rollout is running: this model works only inside AgentWorkflow.run")
     return found
 
 

@@ -47,7 +47,7 @@ class _RolloutModel(Model):
 
     def open(self, rollout: WorkflowRollout) -> Model:
         """The SDK's model for this rollout."""
-        raise TypeError(f"{type(self).__name__} opens no model")
+        raise TypeError(f"{type(self).__name__} cannot open a model")
 
     async def get_response(
         self, system_instructions: str | None, input: Any, *args: Any, **kwargs: Any

@@ -41,7 +41,7 @@ class OsmosisRolloutModel(OpenAIModel):
     @client_args.setter
     def client_args(self, value: Any) -> None:
         if value:
-            raise TypeError("the rollout decides where its model is: client_args cannot be set")
+            raise TypeError("client_args cannot be set: the rollout provides the model endpoint")
 
     async def stream(
         self, messages: Any, tool_specs: Any = None, system_prompt: str | None = None, **kwargs: Any

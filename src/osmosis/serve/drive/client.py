@@ -98,7 +98,7 @@ async def check_key(server_url: str, api_key: str | None) -> None:
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
             return
     if status in (401, 403):
-        what = "wants a key" if api_key is None else "refuses this key"
+        what = "requires a key" if api_key is None else "rejected this key"
         raise AuthRequired(
             f"the rollout server at {server_url} {what} ({status})",
             hint="--server-key-env NAME names the variable that holds it",
@@ -245,11 +245,11 @@ class ServedRollouts:
                 refusals += 1
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
                 refusals = 0  # slow or busy is not dead
-        self._die(f"the rollout server at {self._url} does not accept connections any more")
+        self._die(f"the rollout server at {self._url} no longer accepts connections")
 
     def _die(self, message: str) -> None:
         self._death = RolloutLost(
-            Category.SERVER_DIED, message, fix="the end of the rollout server's log says why it ended"
+            Category.SERVER_DIED, message, fix="see the end of the rollout server's log for the reason"
         )
         for run in list(self._runs):
             run.cancel()

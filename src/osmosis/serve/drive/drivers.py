@@ -192,7 +192,7 @@ class Driver04:
             accepted = RolloutAccepted.model_validate_json(answer)
         except BadShape as exc:
             raise RolloutLost(
-                Category.BAD_RESPONSE, "the server's answer to POST /rollout is not one of generation 0.4"
+                Category.BAD_RESPONSE, "the server's answer to POST /rollout is not a generation 0.4 answer"
             ) from exc
         loop = asyncio.get_running_loop()
         while True:
@@ -312,7 +312,9 @@ def generation_of(health: bytes) -> tuple[Generation, int | None]:
         body = orjson.loads(health)
         parsed = ServerHealth.model_validate(body)
     except (orjson.JSONDecodeError, BadShape) as exc:
-        raise RolloutLost(Category.BAD_RESPONSE, "GET /health did not answer with a server's health") from exc
+        raise RolloutLost(
+            Category.BAD_RESPONSE, "GET /health did not answer with the health of a rollout server"
+        ) from exc
     capacity = parsed.concurrency.max_concurrent
     if "agent_loop" in body and "lifecycle" not in body:
         return "0.2", capacity
@@ -353,7 +355,7 @@ def failure_from_wire(category: str | None, message: str | None, status: str) ->
 
 def unreachable(url: str, exc: BaseException) -> tuple[Category, str]:
     if isinstance(exc, aiohttp.ClientConnectorError):
-        return Category.SERVER_DIED, f"the rollout server at {url} does not accept connections any more"
+        return Category.SERVER_DIED, f"the rollout server at {url} no longer accepts connections"
     if isinstance(exc, asyncio.TimeoutError):
         return Category.TIMEOUT, f"the rollout server at {url} did not answer in time"
     return Category.CONNECTION, f"the connection to the rollout server at {url} broke: {exc or type(exc).__name__}"

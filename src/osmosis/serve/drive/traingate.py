@@ -78,7 +78,7 @@ GRADER = DeclaredEndpoint(
 CHAT02 = DeclaredEndpoint(
     "POST",
     "/v1/chat/completions",
-    "0.2: a model call; the body names the rollout",
+    "0.2: a model call; the rollout is named in the body",
     ChatCompletionsRequest,
     CompletionsResponse,
     errors=(400, 401, 404, 424),
@@ -150,10 +150,10 @@ class TrainGate:
             self._runner = None
 
     def open_rollout(self, rollout_id: str, *, row_index: int = 0, attempt: int = 0) -> RolloutEndpoint:
-        """The endpoint of one rollout; `ValueError` for an unsafe id or one that is open already."""
+        """The endpoint of one rollout; `ValueError` for an unsafe id or one that is already open."""
         check_rollout_id(rollout_id)
         if rollout_id in self._open:
-            raise ValueError(f"rollout {rollout_id} is open already")
+            raise ValueError(f"rollout {rollout_id} is already open")
         endpoint = RolloutEndpoint(rollout_id, self.base_url, row_index=row_index, attempt=attempt)
         endpoint.know_tools(None)
         self._open[rollout_id] = endpoint
@@ -183,7 +183,9 @@ class TrainGate:
             try:
                 await endpoint.tools_known(TOOLS_WAIT_S)
             except asyncio.TimeoutError:
-                raise EndpointError(424, "the rollout's init was never answered", Category.BAD_REQUEST.value) from None
+                raise EndpointError(
+                    424, "the server never answered the rollout's init request", Category.BAD_REQUEST.value
+                ) from None
             body["tools"] = endpoint.tools
         return await self._answer(endpoint, request, body)
 
@@ -227,7 +229,7 @@ class TrainGate:
             raise EndpointError(404, f"no open rollout {rollout_id!r} here", "not_found")
         token = token_of(request.headers.get("Authorization", "").encode("utf-8", "surrogateescape"))
         if token is None or not hmac.compare_digest(token, getattr(endpoint, key).encode()):
-            raise EndpointError(401, "the bearer is missing or belongs to another rollout", "auth")
+            raise EndpointError(401, "the bearer token is missing or belongs to another rollout", "auth")
         return endpoint
 
     async def _answer(self, endpoint: RolloutEndpoint, request: web.Request, body: JsonObject) -> web.StreamResponse:
@@ -257,9 +259,9 @@ class TrainGate:
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise EndpointError(400, "messages must be a list of objects", Category.BAD_REQUEST.value)
         if body.get("n") not in (None, 1):
-            raise EndpointError(400, "n must be 1: a rollout is one conversation", Category.BAD_REQUEST.value)
+            raise EndpointError(400, "n must be 1: a rollout has one conversation", Category.BAD_REQUEST.value)
         if routing := sorted(_ROUTING & body.keys()):
-            message = f"{', '.join(routing)}: a rollout does not choose its model's endpoint or key"
+            message = f"{', '.join(routing)}: a rollout cannot choose the endpoint or key of its model"
             raise EndpointError(400, message, Category.BAD_REQUEST.value)
         tools = body.get("tools") or None
         if tools is not None and not isinstance(tools, list):

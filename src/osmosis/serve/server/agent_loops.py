@@ -109,7 +109,7 @@ class LoopBackend:
             failure = Failure(
                 phase=Phase.AGENT,
                 category=Category.AGENT_ERROR,
-                message=result.error_message or "the agent reported an error without saying which",
+                message=result.error_message or "the agent reported an error without a message",
             )
             return with_failure(ExecutionResult("failure", sample=sample), failure, "agent_error")
         try:

@@ -87,7 +87,7 @@ class Spool:
             try:
                 yield path, Post(**json.loads(path.read_text(encoding="utf-8")))
             except (ValueError, TypeError) as exc:
-                log.warning("%s is not a spooled result (%s); left in place", path, exc)
+                log.warning("%s is not a spooled result (%s); file kept", path, exc)
 
     def close(self) -> None:
         """Gives the folders back; empty ones are removed."""
@@ -186,7 +186,7 @@ class ResultDelivery:
         if self._spool is None:
             return
         for path, post in self._spool.adopt():
-            log.info("redelivering the result of rollout %s from an earlier process", post.rollout_id)
+            log.info("delivering the spooled result of rollout %s, left by an earlier process", post.rollout_id)
             self._files[post] = path
             self._slow.add(self._send(post))
 
@@ -222,9 +222,13 @@ class ResultDelivery:
             self._keep(post)
             self._tell(post, None)
         if left and self._spool is None:
-            log.error("%d results were not delivered and there is no spool folder: they are lost", len(left))
+            log.error("%d undelivered results are lost: there is no spool folder", len(left))
         elif left:
-            log.warning("%d results are spooled in %s and sent again at the next start", len(left), self._spool_root)
+            log.warning(
+                "%d undelivered results are spooled in %s; they are sent again at the next start",
+                len(left),
+                self._spool_root,
+            )
         if self._spool is not None:
             self._spool.close()
 
@@ -241,7 +245,7 @@ class ResultDelivery:
                 self._forget(post)
             except Refused as exc:
                 self.refused += 1
-                log.error("the result of rollout %s was refused: %s", rollout_id, exc)
+                log.error("the receiver rejected the result of rollout %s: %s", rollout_id, exc)
                 self._put_aside(post)
             except Exception as exc:  # noqa: BLE001 - one post is a border: a bad key or URL must not lose the others
                 self.refused += 1
@@ -266,7 +270,12 @@ class ResultDelivery:
             if tries == self.policy.quick_tries:
                 for waiting in self._queues[post.rollout_id][0]:
                     self._tell(waiting, None)
-                log.warning("rollout %s: result not taken after %d tries (%s); kept", post.rollout_id, tries, why)
+                log.warning(
+                    "rollout %s: result not delivered after %d attempts (%s); it is spooled",
+                    post.rollout_id,
+                    tries,
+                    why,
+                )
                 self._keep(post)
                 if (task := asyncio.current_task()) is not None:
                     self._slow.add(task)

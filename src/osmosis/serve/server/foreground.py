@@ -132,11 +132,11 @@ def choose_key(given: str | None, *, local: bool) -> tuple[str | None, str]:
     """The server's key and what to say about it."""
     if local:
         if given:
-            raise ServeError("an API key and local mode exclude each other: local mode has no authentication")
+            raise ServeError("an API key cannot be used with local mode, which has no authentication")
         return None, "disabled (local)"
     if given is not None:
         if not given.strip():
-            raise ServeError("the API key is empty", hint="leave it out to have one generated, or use --local")
+            raise ServeError("the API key is empty", hint="omit it to have one generated, or use --local")
         return given, "(provided)"
     key = generate_api_key()
     return key, key
@@ -188,7 +188,7 @@ def serve(
         return
     if not options.target:
         raise ServeError(
-            "reloading needs to know where the agent comes from",
+            "reload needs the agent's import path",
             hint="pass 'module:attribute' instead of the object, or: osmosis serve -m module:attribute --reload",
         )
     # uvicorn starts the app in a fresh process after every change; the options travel in its environment.
@@ -332,7 +332,9 @@ def _check_folder(log_dir: str | None) -> None:
     try:
         Path(log_dir).mkdir(parents=True, exist_ok=True)
     except OSError as exc:
-        raise ServeError(f"cannot write traces to {log_dir}: {exc.strerror or exc}", hint="name another --log") from exc
+        raise ServeError(
+            f"cannot write traces to {log_dir}: {exc.strerror or exc}", hint="choose another folder with --log"
+        ) from exc
 
 
 def _check_port(host: str, port: int) -> None:
@@ -343,5 +345,5 @@ def _check_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as exc:
             raise ServeError(
-                f"cannot listen on {host}:{port}: {exc.strerror or exc}", hint=f"another port: --port {port + 1}"
+                f"cannot listen on {host}:{port}: {exc.strerror or exc}", hint=f"choose another port: --port {port + 1}"
             ) from exc

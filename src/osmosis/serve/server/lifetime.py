@@ -100,7 +100,7 @@ class ServerRuntime:
 
     async def _drain(self) -> None:
         if self.queue.active:
-            log.info("shutting down: %d rollouts to finish", self.queue.active)
+            log.info("shutting down: waiting for %d rollouts", self.queue.active)
         await self.queue.drain(self.limits.drain_s)
         loop = asyncio.get_running_loop()
         until = loop.time() + self.limits.delivery_drain_s

@@ -80,8 +80,8 @@ def detect_public_ip() -> str:
         found = first_address(services, _PUBLIC_TOTAL_S)
     if found is None:
         raise PublicIPDetectionError(
-            "cannot find out the public address of this machine",
-            hint="give the address others reach it by: --host <address>",
+            "cannot determine the public address of this machine",
+            hint="give the address that others can reach: --host <address>",
         )
     return found
 

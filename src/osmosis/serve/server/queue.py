@@ -274,7 +274,7 @@ class RolloutQueue:
                 entry.on_end(entry)
             except Exception:
                 # Nothing may keep the other rollouts from starting, or the server from draining.
-                log.exception("the end of rollout %s could not be told", entry.id)
+                log.exception("the terminal result of rollout %s could not be reported", entry.id)
         self._pump()
         if not self._live and self._idle is not None:
             self._idle.set()
@@ -329,11 +329,13 @@ class RolloutQueue:
         self._pump()
 
     def _expire(self, entry: AcceptedRollout) -> None:
-        self.end(entry, failed(f"the rollout ran past its limit of {entry.limit_s:g} s", category=Category.TIMEOUT))
+        self.end(
+            entry, failed(f"the rollout exceeded its time limit of {entry.limit_s:g} s", category=Category.TIMEOUT)
+        )
 
     def _abandon(self, entry: AcceptedRollout) -> None:
         if entry.holds_slot:
-            log.warning("rollout %s goes on after its end; its slot is given away", entry.id)
+            log.warning("rollout %s is still running after it was ended; its slot is freed", entry.id)
             self._release(entry)
             self._pump()
 

@@ -93,7 +93,7 @@ class Registrar:
         """Registers, then keeps the entry alive; runs until cancelled."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session:
             if not await self._ready(session):
-                log.warning("not registered: the server does not answer on its own port")
+                log.warning("not registered: the server does not answer on its port")
                 return
             host = await asyncio.to_thread(self._reported_host)
             if host is None:
@@ -180,7 +180,7 @@ class Registrar:
                 log.error("the platform refused the registration: %s", result.error)
                 return False
             delay = backoff_delay(tries, base_s=2.0, max_s=RETRY_MAX_S, asked_s=wait)
-            log.warning("not registered yet (%s); tried again in %.0f s", result.error, delay)
+            log.warning("not registered yet (%s); retrying in %.0f s", result.error, delay)
             await asyncio.sleep(delay)
 
     async def _keep_alive(self, session: aiohttp.ClientSession, host: str) -> None:

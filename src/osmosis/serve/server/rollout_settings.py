@@ -80,7 +80,7 @@ def get_settings() -> RolloutSettings:
                 _settings = RolloutSettings()
             except BadShape as exc:
                 kinds = (RolloutSettings, RolloutClientSettings, RolloutServerSettings)
-                hint = "change it where it is set: in the environment or in ./.env"
+                hint = "change it in the environment or in ./.env"
                 raise refused(exc, *kinds, hint=hint) from exc
         return _settings
 

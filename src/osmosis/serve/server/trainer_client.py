@@ -203,7 +203,7 @@ def read_result(text: str) -> CompletionsResult:
         message = dict(choice["message"])
         usage = {key: int(value) for key, value in (body.get("usage") or {}).items() if isinstance(value, (int, float))}
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
-        raise OsmosisServerError(f"the trainer's answer is no completion: {text[:200]!r}", 200) from exc
+        raise OsmosisServerError(f"the trainer did not answer with a chat completion: {text[:200]!r}", 200) from exc
     message.setdefault("role", "assistant")
     return CompletionsResult(
         message=message,

@@ -50,7 +50,7 @@ from .v03 import RolloutService, add_rollout_routes
 INIT = DeclaredEndpoint(
     "POST",
     "/v1/rollout/init",
-    "0.2: start a rollout; repeated requests get the first answer",
+    "0.2: start a rollout; a retried request gets the first answer",
     RolloutRequest,
     InitResponse,
     202,
@@ -59,12 +59,12 @@ INIT = DeclaredEndpoint(
 PLATFORM_HEALTH = DeclaredEndpoint(
     "GET",
     "/platform/health",
-    "0.2: health for a registered platform; 404 without an API key",
+    "0.2: health for the platform the server is registered with; 404 without an API key",
     response=LoopHealth,
     errors=(401, 404),
 )
 HEALTH = DeclaredEndpoint(
-    "GET", "/health", "Health; which keys it has tells the generation", response=LoopHealth, bearer=None
+    "GET", "/health", "Health; its keys identify the generation", response=LoopHealth, bearer=None
 )
 ENDPOINTS = (INIT, PLATFORM_HEALTH, HEALTH)
 

@@ -70,7 +70,7 @@ START = DeclaredEndpoint(
 RESULT = DeclaredEndpoint(
     "GET",
     "/rollout/{rollout_id}/result",
-    "0.4: wait for a change of state; renews the lease",
+    "0.4: wait for the next state change; renews the lease",
     response=RolloutState04,
     errors=(401, 403, 404),
     headers=(LEASE_HEADER,),
@@ -78,15 +78,15 @@ RESULT = DeclaredEndpoint(
 STATUS = DeclaredEndpoint(
     "GET",
     "/rollout/{rollout_id}/status",
-    "State of a rollout; `unknown` when it is not here",
+    "State of a rollout; `unknown` when there is no such rollout",
     response=StatusReply,
     errors=(401, 422),
 )
 CANCEL = DeclaredEndpoint(
-    "POST", "/rollout/cancel", "Cancel by ids, by prefix or all", CancelRequest, CancelReply, errors=(401, 422)
+    "POST", "/rollout/cancel", "Cancel by ids, by prefix, or all", CancelRequest, CancelReply, errors=(401, 422)
 )
 HEALTH = DeclaredEndpoint(
-    "GET", "/health", "Health; which keys it has tells the generation", response=ServerHealth, bearer=None
+    "GET", "/health", "Health; its keys identify the generation", response=ServerHealth, bearer=None
 )
 ENDPOINTS = (START, CANCEL, RESULT, STATUS, HEALTH)
 
@@ -152,7 +152,7 @@ class RolloutService:
         if known is not None:
             if known.lease is None and not polled and (known.init is None or known.init == init):
                 return None  # the same request again: it is already ours
-            raise HttpProblem(409, f"rollout {rollout_id} exists already")
+            raise HttpProblem(409, f"rollout {rollout_id} already exists")
         if self.runtime.queue.live(rollout_id) is not None:
             raise HttpProblem(409, f"rollout {rollout_id} was started by another generation's init")
         kept = Kept(entry=self._entry(rollout_id, init), init=init, lease=secrets.token_urlsafe(24) if polled else None)
@@ -176,9 +176,9 @@ class RolloutService:
         """Waits for a change of state, or for the result, or until the reader is `gone`; renews the lease."""
         kept = self._kept.get(rollout_id)
         if kept is None:
-            raise HttpProblem(404, f"no rollout {rollout_id} here")
+            raise HttpProblem(404, f"no rollout {rollout_id}")
         if kept.lease is None or not hmac.compare_digest(kept.lease.encode(), (lease or "").encode()):
-            raise HttpProblem(403, f"the {LEASE_HEADER} header does not hold the lease of rollout {rollout_id}")
+            raise HttpProblem(403, f"the {LEASE_HEADER} header is not the lease token of rollout {rollout_id}")
         loop = asyncio.get_running_loop()
         if kept.entry.outcome is None:
             kept.readers += 1
@@ -207,7 +207,7 @@ class RolloutService:
     def cancel(self, request: CancelRequest) -> dict[str, str]:
         given = [name for name in ("ids", "prefix", "all") if getattr(request, name) is not None]
         if len(given) != 1:
-            raise HttpProblem(422, "give exactly one of ids, prefix and all")
+            raise HttpProblem(422, "give exactly one of ids, prefix or all")
         if request.ids is not None:
             ids = request.ids
         elif request.prefix is not None:
@@ -241,7 +241,7 @@ class RolloutService:
                     if now - finished > self.limits.keep_s:
                         del self._kept[rollout_id]
                 elif kept.lease is not None and kept.readers == 0 and now > kept.lease_until:
-                    self.runtime.queue.cancel([rollout_id], "nobody read the result within the lease")
+                    self.runtime.queue.cancel([rollout_id], "the lease expired: no client read the result in time")
 
     def _entry(self, rollout_id: str, init: RolloutInit) -> AcceptedRollout:
         if init.agent_timeout_sec is not None:

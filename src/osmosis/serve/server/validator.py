@@ -122,7 +122,7 @@ class _Check:
     def run(self, loop: Any) -> None:
         run = getattr(loop, "run", None)
         if run is None:
-            self.error("MISSING_RUN_METHOD", "there is no `run`: define `async def run(self, ctx)`", "run")
+            self.error("MISSING_RUN_METHOD", "`run` is missing: define `async def run(self, ctx)`", "run")
         elif not callable(run):
             self.error("RUN_NOT_CALLABLE", f"`run` is {type(run).__name__}, not a method", "run")
         elif not inspect.iscoroutinefunction(run):
@@ -177,11 +177,15 @@ class _Check:
             self.error("MISSING_FUNCTION_NAME", "has no name", f"{where}.name")
         elif not isinstance(name, str) or not _FUNCTION_NAME.match(name):
             self.error(
-                "INVALID_FUNCTION_NAME", f"{name!r} is no name: use 1 to 64 letters, digits, _ and -", f"{where}.name"
+                "INVALID_FUNCTION_NAME",
+                f"{name!r} is not a valid name: use 1 to 64 letters, digits, _ and -",
+                f"{where}.name",
             )
         if not function.get("description"):
             self.warning(
-                "MISSING_FUNCTION_DESCRIPTION", "has no description: models choose by it", f"{where}.description"
+                "MISSING_FUNCTION_DESCRIPTION",
+                "has no description; models choose tools by their description",
+                f"{where}.description",
             )
         parameters = function.get("parameters")
         if parameters is None:
@@ -193,5 +197,5 @@ class _Check:
         elif parameters.get("type") != "object":
             found = parameters.get("type")
             self.warning(
-                "PARAMETERS_TYPE_NOT_OBJECT", f"has the type {found!r}, models expect 'object'", f"{where}.parameters"
+                "PARAMETERS_TYPE_NOT_OBJECT", f"has the type {found!r}; models expect 'object'", f"{where}.parameters"
             )
