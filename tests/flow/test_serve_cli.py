@@ -232,7 +232,7 @@ async def test_an_app_is_served_as_it_is(tmp_path: Path) -> None:
     ("words", "source", "expected"),
     [
         ([], AGENT, "not logged in"),
-        (["--local", "--api-key", "k"], AGENT, "exclude each other"),
+        (["--local", "--api-key", "k"], AGENT, "cannot be used with local mode"),
         (["--local", "--log-level", "loud"], AGENT, "--log-level"),
         (["--local", "--log", "/dev/null/x"], AGENT, "cannot write traces"),
         (["--local"], "import does_not_exist", "does_not_exist"),

@@ -103,7 +103,7 @@ def test_a_run_that_is_not_over_stays_here(run: Run, tmp_path: Path) -> None:
     assert taken_up.error["code"] == "CONFLICT"
     assert "eval resume third" in taken_up.error["details"]["hint"]
     shutil.move(folder / "report.json", folder / "gone.json")
-    assert "has not ended" in run("eval", "upload", "third").error["message"]
+    assert "has not finished" in run("eval", "upload", "third").error["message"]
     assert "third" not in [row["name"] for row in run("eval", "list").json["items"]]
 
 

@@ -313,7 +313,7 @@ class TestTasks:
         assert endpoint.requests == []
         for metadata, words in (
             ({"task_name": "three"}, "no task.toml"),
-            ({"task_name": "../../etc"}, "outside of tasks_dir"),
+            ({"task_name": "../../etc"}, "outside tasks_dir"),
             (None, "does not name a task"),
         ):
             refused = await backend.execute(init(endpoint, metadata=metadata))

@@ -74,7 +74,7 @@ async def test_a_script_that_ends_but_exposes_an_agent_is_served(desk: Desk) -> 
     )
     assert await desk.run(desk.write(desk.commit(main=imported, agent=AGENT))) == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
-    assert "serving what it exposes instead" in desk.log
+    assert "serving the objects it defines instead" in desk.log
 
 
 async def test_a_model_that_cannot_be_reached_is_found_out_before_the_environment(desk: Desk) -> None:
@@ -96,7 +96,7 @@ async def test_a_model_that_cannot_be_reached_is_found_out_before_the_environmen
             },
             "[advanced].api_key_env names MINE_KEY",
         ),
-        ({"experiment": {"model_path": "osmosis/multiply-step-20"}}, "a model of this platform"),
+        ({"experiment": {"model_path": "osmosis/multiply-step-20"}}, "a model hosted by this platform"),
     ],
 )
 async def test_a_model_that_is_named_wrongly(desk: Desk, config: dict[str, Any], says: str) -> None:

@@ -67,7 +67,7 @@ async def test_a_model_that_breaks_in_the_middle_ends_the_run_and_says_why(desk:
     failure = desk.result.failure
     assert failure is not None
     assert failure.category is Category.AUTH
-    assert "the run ended before its end" in failure.message
+    assert "the run ended early" in failure.message
     assert "the key was revoked" in failure.message
     report = desk.result.report
     assert report is not None

@@ -54,7 +54,7 @@ def test_a_module_that_fails_tells_how_to_see_it_fail(folder, module, again):
     (folder / "bad_one.py").write_text("raise RuntimeError('no config')")
     with pytest.raises(LoadError) as caught:
         load_object(f"{module}:thing", folder)
-    assert caught.value.hint == f"{again} shows the same"
+    assert caught.value.hint == f"{again} shows the whole error"
 
 
 def test_near_names_are_suggested(folder):

@@ -100,7 +100,10 @@ class TestFiles:
             ("version: 1\nr: []\n---\nr: []", "different versions"),
             ("default_extra_info: {}", "does not belong"),
             ("default_score_min: low", "must be a number"),
-            ("r:\n - {id: a, rubric: x, model_info: {provider: p, model: m}}\n - {id: a, rubric: y}", "already used on line"),
+            (
+                "r:\n - {id: a, rubric: x, model_info: {provider: p, model: m}}\n - {id: a, rubric: y}",
+                "already used on line",
+            ),
             ("other: 1", "no rubric found"),
         ],
     )
