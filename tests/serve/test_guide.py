@@ -1,21 +1,25 @@
-"""The guide's rollout, as docs/sdk.md prints it, does what the guide says an entrypoint must do."""
+"""What docs/sdk.md and docs/protocol.md print runs: the rollout on the port it is given, and the client that drives it."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from osmosis.jobs.entrypoint import look_at
 from osmosis.serve.drive.process import RolloutServerProcess
+from osmosis.testing.endpoint import ModelEndpoint, text_reply
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "sdk.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+GUIDE = DOCS / "sdk.md"
 
 
-async def test_the_guides_main_py_serves_on_the_port_it_is_given(tmp_path: Path) -> None:
+async def test_the_main_py_serves_on_the_port_it_is_given_and_is_driven(tmp_path: Path) -> None:
     files = re.findall(r"```\w+\n# file: (\S+)\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
     assert [name for name, _ in files] == ["main.py", "pyproject.toml"]
     for name, text in files:
@@ -28,5 +32,12 @@ async def test_the_guides_main_py_serves_on_the_port_it_is_given(tmp_path: Path)
         async with httpx.AsyncClient(trust_env=False) as client:
             health = (await client.get(f"{url}/health")).json()
         assert health["concurrency"]["max_concurrent"] == 64
+
+        [code] = re.findall(r"```python\n(.*?)```", (DOCS / "protocol.md").read_text(encoding="utf-8"), re.S)
+        scope: dict[str, Any] = {}
+        exec(compile(code, "protocol.md", "exec", dont_inherit=True), scope)
+        with ModelEndpoint(lambda body, number: text_reply("It is 42")) as model:
+            done = await asyncio.to_thread(scope["run_one"], url, model.url, "key", "What is 6 * 7?", "42")
+        assert (done["status"], done["sample"]["reward"]) == ("success", 1.0)
     finally:
         await server.stop()
