@@ -194,7 +194,7 @@ class DatasetError(ValidationError):
 
 
 class ModelError(OsmosisError):
-    """An LLM call failed. `category` says whose fault it is and whether a repeat can help."""
+    """An LLM call failed. `category` says whose fault it is and whether a retry can help."""
 
     code = "MODEL_ERROR"
     http_status = 502

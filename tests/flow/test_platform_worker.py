@@ -75,7 +75,7 @@ def test_a_job_that_crashes_is_started_again_and_nothing_is_done_twice(platform)
     platform.reaches(name, "finished")
     assert platform.rollouts(name) == [0, 1, 2, 3, 4, 5]
     assert "exit code 9" in platform.logs(name)
-    assert "starting again (start 2)" in platform.logs(name)
+    assert "restarting (start 2)" in platform.logs(name)
 
 
 def test_a_job_that_always_crashes_fails_the_run_with_its_last_words(platform) -> None:
@@ -95,7 +95,7 @@ def test_a_job_that_falls_silent_is_ended_when_its_lease_ends(serve) -> None:
     platform = serve(lease="1")
     name = platform.submit("mute")
     platform.reaches(name, "failed")
-    assert "said nothing for 1 s" in platform.logs(name)
+    assert "sent no heartbeat for 1 s" in platform.logs(name)
 
 
 def test_a_stop_reaches_the_job_which_reports_what_it_has(platform) -> None:
@@ -124,7 +124,7 @@ def test_the_platform_killed_in_mid_run_comes_back_and_the_job_goes_on(serve) ->
     platform.start()
     platform.reaches(name, "finished")
     assert platform.rollouts(name) == [0, 1, 2, 3, 4, 5]
-    assert "job goes on" in platform.logs(name)
+    assert "job continues" in platform.logs(name)
     assert "starting again" not in platform.logs(name)
 
 

@@ -234,8 +234,8 @@ def test_the_overview_filters(script: httpx.Client, platform: RunningPlatform) -
     assert "needleX1" not in script.get("/", params={"q": "needle_1"}).text, "_ is no wildcard"
     assert "needle_1" not in script.get("/", params={"q": "needle", "status": "finished"}).text
     assert "needleX1" in script.get("/", params={"q": "SPECIAL"}).text
-    assert "No run fits" in script.get("/", params={"q": EVIL}).text
-    assert "No run fits" in script.get("/", params={"kind": "training"}).text
+    assert "No runs match" in script.get("/", params={"q": EVIL}).text
+    assert "No runs match" in script.get("/", params={"kind": "training"}).text
 
 
 def test_rollouts_are_filtered_ordered_and_paged(script: httpx.Client, platform: RunningPlatform) -> None:
@@ -305,8 +305,8 @@ def test_secrets_are_names_never_values(script: httpx.Client, platform: RunningP
     page = script.get("/demo/secrets").text
     assert value not in page
     said = text_of(page)
-    assert "API_KEY personal shadows the workspace’s" in said
-    assert "API_KEY workspace shadowed by your personal one" in said
+    assert "API_KEY personal overrides the workspace’s" in said
+    assert "API_KEY workspace overridden by your personal one" in said
 
 
 def test_datasets(script: httpx.Client, platform: RunningPlatform) -> None:
@@ -331,7 +331,7 @@ def test_datasets(script: httpx.Client, platform: RunningPlatform) -> None:
 
 def test_the_repository_page_syncs(browser: httpx.Client, platform: RunningPlatform) -> None:
     page = browser.get("/demo/repository")
-    assert "Nothing is synced yet" in page.text
+    assert "Nothing synced yet" in page.text
     assert browser.post("/demo/repository/sync").status_code == 403
     answer = browser.post("/demo/repository/sync", data={"csrf": csrf(page.text)})
     assert answer.headers["location"] == "/demo/repository"
@@ -358,7 +358,7 @@ def test_what_failed_is_retried(browser: httpx.Client, platform: RunningPlatform
         session.get_one(tables.Run, run_id).dataset_id = row.id
     add_rollouts(platform.parts, run_id, [rollout(0, 0), rollout(0, 1, failure=timeout())])
     page = browser.get(f"/runs/{run_id}").text
-    assert "Retry what failed" in page
+    assert "Retry failed rollouts" in page
     assert browser.post(f"/runs/{run_id}/retry").status_code == 403
     assert browser.post(f"/runs/{run_id}/retry", data={"csrf": csrf(page)}).status_code == 303
     with platform.parts.db.read() as session:

@@ -190,7 +190,7 @@ def test_a_run_whose_jobs_keep_vanishing_fails_with_the_reason(job) -> None:
         release(claim(job.site))
     row = job.row()
     assert (row.status, row.starts) == ("failed", 3)
-    assert "ended 3 times without a result; the last time: gone" in row.failure["message"]
+    assert "ended 3 times without a result; last time: gone" in row.failure["message"]
     assert claim(job.site) is None
 
 

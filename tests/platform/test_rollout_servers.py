@@ -111,8 +111,8 @@ def test_the_key_lies_sealed_and_opens_for_its_own_row_only(site, agent) -> None
     ("change", "words"),
     [
         ({"status": 500}, "HTTP 500"),
-        ({"answer": ["healthy"]}, "no health report"),
-        ({"answer": {"status": "draining"}}, "does not say that it is healthy"),
+        ({"answer": ["healthy"]}, "did not answer with a health report"),
+        ({"answer": {"status": "draining"}}, "does not report that it is healthy"),
         ({"answer": {"status": "healthy", "more": "x" * 70_000}}, "more than"),
         ({"away": "http://127.0.0.1:1/"}, "HTTP 307"),
     ],
@@ -128,9 +128,9 @@ def test_a_server_that_is_not_well_is_registered_and_says_why(site, agent, chang
 
 def test_a_wrong_key_and_a_closed_port_are_told_apart(site, agent) -> None:
     wrong = site.json("POST", REGISTER, json={**agent.body, "api_key": "another"})
-    assert "does not accept the api_key" in wrong["health_check_result"]["error"]
+    assert "rejects the api_key" in wrong["health_check_result"]["error"]
     closed = site.json("POST", REGISTER, json={**agent.body, "port": 1})
-    assert "nothing answers" in closed["health_check_result"]["error"]
+    assert "no server is listening" in closed["health_check_result"]["error"]
 
 
 def test_a_server_without_a_key_is_asked_for_its_open_health(site, agent) -> None:

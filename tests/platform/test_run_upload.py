@@ -177,7 +177,7 @@ def test_an_interrupted_upload_goes_on_with_what_is_missing(site) -> None:
     first = upload.open()
     upload.send(first["session_id"], "index.jsonl")
     early = upload.finalize(first["session_id"], expect=409)
-    assert "6 files have not arrived" in early["message"]
+    assert "6 files are missing" in early["message"]
     again = upload.open()
     assert again["session_id"] == first["session_id"]
     assert [file["path"] for file in again["files"] if file["state"] == "uploaded"] == ["index.jsonl"]
@@ -218,7 +218,7 @@ def test_what_does_not_arrive_as_announced_is_sent_again(site) -> None:
     session = upload.open()["session_id"]
     size = len(upload.content["index.jsonl"])
     refused = upload.send(session, "index.jsonl", data=b"x" * size, expect=400)
-    assert "did not arrive as announced" in refused["message"]
+    assert "does not match the announced size" in refused["message"]
     upload.send(session, "index.jsonl")
     assert upload.open()["uploaded_files"] == 1
 
@@ -253,7 +253,7 @@ def test_a_path_that_no_run_has_is_refused(shared, path) -> None:
 def test_files_that_contradict_each_other_are_refused_and_leave_no_run(site) -> None:
     broken = {
         "line 1: reward": jsonl([line(0, 0, status="success") | {"reward": "much"}]),
-        "stands twice": jsonl([line(0, 0), line(0, 0)]),
+        "is listed twice": jsonl([line(0, 0), line(0, 0)]),
         "not part of the upload": jsonl([line(7, 0)]),
         "rollout_id": jsonl([line(0, 0) | {"rollout_id": "../x"}]),
     }
@@ -263,7 +263,7 @@ def test_files_that_contradict_each_other_are_refused_and_leave_no_run(site) -> 
         assert words in upload.run(expect=400)["message"]
     counted = of_ours(site, {(0, 0): 1.0})
     counted.content["report.json"] = json.dumps(report(2, 1).to_dict()).encode()
-    assert "about 2 rollouts, but 1 were sent" in counted.run(expect=400)["message"]
+    assert "describes 2 rollouts, but 1 were uploaded" in counted.run(expect=400)["message"]
     assert site.json("GET", "eval-runs")["total_count"] == 0
 
 

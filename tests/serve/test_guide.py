@@ -1,4 +1,4 @@
-"""What docs/sdk.md and docs/protocol.md print runs: the rollout on the port it is given, and the client that drives it."""
+"""What docs/sdk.md and docs/protocol.md print runs: the rollout on its port, and the client that drives it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends a run early: a budget that is used up, failures that only repeat, a person, a time limit.
+"""What ends a run early: a budget that is used up, failures that keep repeating, a person, a time limit.
 
 Ending means that nothing new starts. What is in flight finishes, and the journal owes the rest to a resume.
 """

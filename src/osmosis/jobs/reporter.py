@@ -237,7 +237,7 @@ class Reporter:
             await self._send(lane, batch[middle:])
 
     async def _patiently(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
-        """One request, repeated while the platform does not answer, for at most `patience_s`."""
+        """One request, retried while the platform does not answer, for at most `patience_s`."""
         ends, failures = time.monotonic() + self._patience_s, 0
         while True:
             if self._mute:

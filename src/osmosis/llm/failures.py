@@ -1,6 +1,6 @@
 """Whose fault a failed call is: HTTP statuses and bodies become one `ModelError` with a category.
 
-Knows no client library. A repeat is worth it only for the categories in `RETRYABLE`.
+Knows no client library. Only the categories in `RETRYABLE` are worth a retry.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Completion:
     logprobs: list[float] | None = None
     prompt_token_ids: list[int] | None = None
     retries: int = 0
-    """Repeats that this answer took, waits for rate limits included."""
+    """Retries that this answer took, waits for rate limits included."""
     cached: bool = False
     raw_id: str | None = None
 

@@ -2,8 +2,8 @@
 
 Rate limits are waited for, with the endpoint's `Retry-After` when it gives one, and close the gate for every
 other call of the same model, so that a hundred lanes do not each find out for themselves; they cost time, not
-attempts. Other passing failures are repeated with exponential delays and full jitter, up to a cap.
-Wrong keys, names and requests are never repeated.
+attempts. Other transient failures are retried with exponential delays and full jitter, up to a cap.
+Wrong keys, names and requests are never retried.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class RetryingModel:
         self._closed_until = 0.0
 
     async def once(self, request: ChatRequest) -> Completion:
-        """One call, no repeats."""
+        """One call, without retries."""
         raise ModelError(f"{type(self).__name__} makes no calls", category=Category.UNKNOWN.value)
 
-    def repeats(self, error: ModelError) -> bool:
+    def retries(self, error: ModelError) -> bool:
         """Whether the same call may succeed next time."""
         return error.category in RETRYABLE
 
@@ -42,7 +42,7 @@ class RetryingModel:
         """Nothing to release here."""
 
     async def complete(self, request: ChatRequest) -> Completion:
-        repeats = 0
+        retries = 0
         failures = 0
         waited = 0.0
         while True:
@@ -55,11 +55,11 @@ class RetryingModel:
             try:
                 completion = await self.once(request)
             except ModelError as error:
-                if not self.repeats(error):
+                if not self.retries(error):
                     raise
-                repeats += 1
+                retries += 1
                 if error.category == Category.RATE_LIMIT.value:
-                    self._close_gate(error, repeats)
+                    self._close_gate(error, retries)
                     if waited >= self.retry.rate_limit_budget_s:
                         raise _gave_up(error, f"after waiting {waited:.0f} s for rate limits") from error
                     continue
@@ -68,7 +68,7 @@ class RetryingModel:
                     raise _gave_up(error, f"after {failures} attempts") from error
                 await asyncio.sleep(self._delay(failures))
                 continue
-            completion.retries = repeats
+            completion.retries = retries
             if self.signals is not None:
                 self.signals.answered(time.monotonic() - now)
             return completion
@@ -76,9 +76,9 @@ class RetryingModel:
     def _delay(self, failures: int) -> float:
         return backoff_delay(failures, base_s=self.retry.base_delay_s, max_s=self.retry.max_delay_s)
 
-    def _close_gate(self, error: ModelError, repeats: int) -> None:
+    def _close_gate(self, error: ModelError, retries: int) -> None:
         # "Retry-After: 0" again and again would be answered with a storm: zero is no time, so ours grows.
-        delay = error.retry_after or self._delay(repeats)
+        delay = error.retry_after or self._delay(retries)
         # Nobody waits longer than the budget: an endpoint that says "tomorrow" is asked once more, then given up.
         delay = min(delay, self.retry.rate_limit_budget_s)
         self._closed_until = max(self._closed_until, time.monotonic() + max(delay, 0.01))

@@ -1,7 +1,7 @@
 """`python -m osmosis.platform serve`: the platform as one process, in the foreground; `worker` adds a worker to it.
 
-Writes `<data dir>/platform.json` once it answers, so that whoever started it finds it, and removes it at the end.
-SIGTERM and Ctrl-C end it in order: no new work, requests and the worker finish, the database is closed.
+Writes `<data dir>/platform.json` once it answers, so that its starter can find it, and removes it at the end.
+SIGTERM and Ctrl-C shut it down cleanly: no new work, requests and the worker finish, the database is closed.
 """
 
 from __future__ import annotations
@@ -33,22 +33,28 @@ LOG_BYTES = 10 * 1024 * 1024
 def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="python -m osmosis.platform", description="The osmosis platform.")
     commands = root.add_subparsers(dest="command", required=True)
-    serve = commands.add_parser("serve", help="API, pages, git host and worker in one process")
+    serve = commands.add_parser("serve", help="run API, pages, git host and worker in one process")
     serve.add_argument("--host", help="address to listen on (127.0.0.1)")
     serve.add_argument("--port", type=int, help="port to listen on (7575)")
-    serve.add_argument("--public-url", help="how clients reach it, when not by host and port")
-    serve.add_argument("--private-servers", action="store_true", help="let servers of private networks register")
-    serve.add_argument("--no-worker", action="store_true", help="run no jobs in this process")
-    serve.add_argument("--detached", action="store_true", help="log to the file alone, once it answers")
-    worker = commands.add_parser("worker", help="one more worker over the same database and data folder")
-    worker.add_argument("--platform-url", required=True, help="where jobs report to")
+    serve.add_argument("--public-url", help="URL under which clients reach it, if not host and port")
+    serve.add_argument(
+        "--private-servers", action="store_true", help="let rollout servers on private networks register"
+    )
+    serve.add_argument("--no-worker", action="store_true", help="do not run jobs in this process")
+    serve.add_argument("--detached", action="store_true", help="once it is up, log only to the file")
+    worker = commands.add_parser("worker", help="run another worker with the same database and data folder")
+    worker.add_argument("--platform-url", required=True, help="URL that jobs report to")
     for command in (serve, worker):
-        command.add_argument("--data-dir", type=Path, help="where everything is stored")
+        command.add_argument("--data-dir", type=Path, help="data folder")
         command.add_argument("--database-url", help="SQLAlchemy URL (SQLite in the data folder)")
         command.add_argument("--max-jobs", type=int, help="jobs at once (1)")
-        command.add_argument("--lease", type=float, help="seconds after which a silent job is replaced (60)")
-        command.add_argument("--stop-grace", type=float, help="seconds a stopped job may take (20)")
-        command.add_argument("--job-command", type=shlex.split, help="what runs a job folder (python -m osmosis.jobs)")
+        command.add_argument(
+            "--lease", type=float, help="seconds without a heartbeat after which a job is replaced (60)"
+        )
+        command.add_argument("--stop-grace", type=float, help="seconds a stopped job gets to finish (20)")
+        command.add_argument(
+            "--job-command", type=shlex.split, help="command that runs a job folder (python -m osmosis.jobs)"
+        )
     return root
 
 

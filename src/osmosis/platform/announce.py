@@ -34,7 +34,7 @@ def listen(settings: PlatformSettings) -> socket.socket:
     """
     if settings.host in WILDCARDS and not settings.public_url:
         raise ValidationError(
-            f"listening on {settings.host} needs the address by which others reach this platform",
+            f"listening on {settings.host} needs the URL under which others reach this platform",
             hint="add --public-url https://HOST, or listen on one address: --host 127.0.0.1",
         )
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -47,7 +47,7 @@ def listen(settings: PlatformSettings) -> socket.socket:
         listener.close()
         raise Conflict(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}",
-            hint="choose another port with --port, or stop what uses it",
+            hint="choose another port with --port, or stop the process that uses it",
         ) from error
     return listener
 

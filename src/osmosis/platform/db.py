@@ -98,8 +98,9 @@ class Database:
         known = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
         if found is not None and found not in known:
             raise Conflict(
-                f"the database is at revision {found}; this version of osmosis reads {known[-1]} to {known[0]}",
-                hint="use the version that wrote it, or start in another folder: OSMOSIS_DATA_DIR=FOLDER",
+                f"the database is at revision {found}; this version of osmosis supports {known[-1]} to {known[0]}",
+                hint="use the osmosis version that wrote it, or start with another data folder: "
+                "OSMOSIS_DATA_DIR=FOLDER",
             )
         command.upgrade(config, "head")
 

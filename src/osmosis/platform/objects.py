@@ -31,9 +31,9 @@ def sign_url(platform: Platform, path: str, *, method: str, now: float | None = 
 def check_url(platform: Platform, path: str, *, method: str, expires: int, signature: str) -> None:
     """Forbidden when the signature is not ours or its time is over."""
     if not platform.vault.is_signed(f"{method} {path} {expires}", signature):
-        raise Forbidden("the signature of this address does not fit")
+        raise Forbidden("the signature of this URL is not valid")
     if time.time() > expires:
-        raise Forbidden("this address has expired; ask for a new one")
+        raise Forbidden("this URL has expired; request a new one")
 
 
 def upload_dir(platform: Platform, upload_id: str) -> Path:

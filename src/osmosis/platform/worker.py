@@ -84,7 +84,7 @@ class Worker:
         try:
             return bool(action())
         except Exception:
-            log.exception("a round of the worker failed")
+            log.exception("a worker cycle failed")
             self._stop.wait(self.platform.settings.poll_s)
             return False
 
@@ -135,7 +135,7 @@ class Worker:
         expired = watched.lease_until < now
         if watched.handle is None or not self.executor.owns(watched.handle):
             if expired:
-                self._release(watched, "the job has not been heard of since its lease ended")
+                self._release(watched, "the job sent nothing and its lease expired")
             return not expired
         state = self.executor.poll(watched.handle)
         if not state.alive:
@@ -144,11 +144,11 @@ class Worker:
             return False
         if self._overdue(watched, now):
             self.executor.kill(watched.handle)
-            self._release(watched, "the job did not stop in time and was ended")
+            self._release(watched, "the job did not stop in time and was killed")
             return False
         if expired:
             self.executor.kill(watched.handle)
-            self._release(watched, f"the job said nothing for {self.platform.settings.lease_s:g} s and was ended")
+            self._release(watched, f"the job sent no heartbeat for {self.platform.settings.lease_s:g} s and was killed")
             return False
         return True
 
@@ -261,4 +261,4 @@ def _worker_lives(name: str) -> bool:
 
 def _obituary(state: JobState) -> str:
     how = f"ended with exit code {state.exit_code}" if state.exit_code is not None else "is gone"
-    return f"the job {how} without a result" + (f"; its last words:\n{state.words}" if state.words else "")
+    return f"the job {how} without a result" + (f"; its last output:\n{state.words}" if state.words else "")

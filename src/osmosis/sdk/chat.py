@@ -1,6 +1,6 @@
 """A small chat-completions client for workflows, so that a rollout needs no vendor library.
 
-It speaks to the one endpoint its rollout was given over the wire and with the repeats of `osmosis.llm`, and says in
+It speaks to the one endpoint its rollout was given over the wire and with the retries of `osmosis.llm`, and says in
 `ModelError.category` why a call failed. It does not stream and knows no provider.
 """
 
@@ -102,7 +102,7 @@ class _Endpoint(RetryingModel):
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._limit = f"{timeout_s:g} s"
 
-    def repeats(self, error: ModelError) -> bool:
+    def retries(self, error: ModelError) -> bool:
         # What the endpoint took in, it may have sampled: no second sample for an answer that was late or unreadable.
         answered = error.status is not None or error.category == Category.CONNECTION.value
         return answered and error.category in RETRYABLE

@@ -159,7 +159,7 @@ def test_code_for_a_run(platform: Platform, git: Git, tmp_path: Path) -> None:
         ({"commit_sha": "d" * 40}, "commit_sha", "not in the connected repository"),
         ({"branch": "none"}, "branch", "never synced"),
         ({"branch": "--upload-pack=x"}, "branch", "never synced"),
-        ({"rollout": "multiplx"}, "rollout", "holds no rollouts/multiplx"),
+        ({"rollout": "multiplx"}, "rollout", "has no rollouts/multiplx"),
         ({"entrypoint": "agent.py"}, "entrypoint", "no file rollouts/multiply/agent.py"),
     ],
 )
@@ -241,7 +241,7 @@ def test_a_new_start_leaves_no_sync_open(platform: Platform, git: Git, tmp_path:
 def test_local_paths_need_a_loopback_platform(tmp_path: Path) -> None:
     settings = PlatformSettings(data_dir=tmp_path / "data", host="0.0.0.0", worker=False)
     platform = Platform.open(settings)
-    with pytest.raises(ValidationError, match="serves a network"):
+    with pytest.raises(ValidationError, match="only when the platform listens on loopback"):
         connect(platform, str(tmp_path / "ann" / "origin.git"))
     platform.db.close()
 
@@ -268,7 +268,7 @@ def test_a_repository_is_not_replaced_under_a_run(platform: Platform, git: Git, 
         session.add(run)
     with platform.db.write() as session:
         workspace = session.query(tables.Workspace).one()
-        with pytest.raises(Conflict, match="not over"):
+        with pytest.raises(Conflict, match="have not finished"):
             repositories.connect_external(session, platform.settings, workspace, "https://github.com/ann/other")
     with platform.db.write() as session:
         session.query(tables.Run).one().status = "finished"

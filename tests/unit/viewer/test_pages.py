@@ -134,10 +134,10 @@ def test_the_log_and_its_lines_alone(kept: KeptRun) -> None:
 
 
 def test_the_config_is_shown_with_what_was_fixed_beside_it(kept: KeptRun) -> None:
-    kept.fixed = Settings({"evaluation": {"n": 3, "flag": True}}, "As it was run", (Fact("Rows", "0-9"),))
+    kept.fixed = Settings({"evaluation": {"n": 3, "flag": True}}, "As run", (Fact("Rows", "0-9"),))
     said = text_of(shown(pages.config_page(kept)))
     assert "[evaluation] n = 3 flag = true" in said
-    assert "As it was run Rows 0-9" in said
+    assert "As run Rows 0-9" in said
 
 
 def test_config_is_shown_in_the_order_of_the_file() -> None:

@@ -53,7 +53,7 @@ def create(body: NewDataset, platform: PlatformDep, scope: ScopeDep) -> CreatedD
 
 
 def _upload_body(platform: Platform, upload: tables.Upload) -> UploadPlan:
-    """How to send the file."""
+    """How to upload the file."""
     place, lifetime = f"uploads/{upload.id}", platform.settings.url_lifetime_s
     if not upload.part_size:
         return UploadPlan(
@@ -80,7 +80,7 @@ def _upload_body(platform: Platform, upload: tables.Upload) -> UploadPlan:
 
 
 def _part_bytes(upload: tables.Upload, number: int) -> int:
-    """What a part may weigh; a simple upload is one part."""
+    """The size limit of a part; a simple upload has one part."""
     if not upload.part_size:
         return upload.size
     return min(upload.part_size, upload.size - (number - 1) * upload.part_size)
@@ -93,7 +93,7 @@ async def put_part(
     objects.check_url(platform, f"uploads/{upload_id}/{number}", method="PUT", expires=expires, signature=signature)
     upload = await run_in_threadpool(_find_upload, platform, upload_id)
     if upload is None or not 1 <= number <= upload.parts:
-        raise NotFound("there is no such upload any more", hint="upload the file again")
+        raise NotFound("this upload no longer exists", hint="upload the file again")
     if upload.status != "open":
         raise Conflict(f"this upload is {upload.status}", hint="upload the file again")
     folder = objects.upload_dir(platform, upload_id)
@@ -157,7 +157,7 @@ def download(name: str, platform: PlatformDep, scope: ScopeDep) -> DatasetDownlo
     with platform.db.read() as session:
         dataset = datasets.find(session, scope.workspace, name)
     if dataset.path is None:
-        raise Conflict(f"dataset {dataset.name!r} is {dataset.status}: there is no file to download")
+        raise Conflict(f"dataset {dataset.name!r} is {dataset.status}, so it has no file to download")
     return DatasetDownload(
         presigned_url=objects.sign_url(platform, f"datasets/{dataset.id}", method="GET"),
         expires_in=platform.settings.url_lifetime_s,
@@ -171,7 +171,7 @@ def get_object(dataset_id: str, expires: int, signature: str, platform: Platform
     with platform.db.read() as session:
         dataset = session.get(tables.Dataset, dataset_id)
     if dataset is None or dataset.path is None:
-        raise NotFound("this dataset is gone")
+        raise NotFound("this dataset was deleted")
     return FileResponse(
         platform.settings.located(dataset.path),
         media_type="application/octet-stream",

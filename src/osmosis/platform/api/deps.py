@@ -52,7 +52,7 @@ def bearer(request: Request) -> str:
         raise AuthRequired("not logged in", hint="osmosis login", code="AUTH_HEADER_MISSING")
     kind, _, token = header.partition(" ")
     if kind.lower() != "bearer" or not token.strip():
-        raise AuthRequired("the Authorization header carries no bearer token", code="TOKEN_MISSING")
+        raise AuthRequired("the Authorization header has no bearer token", code="TOKEN_MISSING")
     return token.strip()
 
 

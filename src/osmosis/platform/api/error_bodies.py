@@ -58,7 +58,7 @@ def handle_errors(app: FastAPI) -> None:
         log.exception("%s %s failed", request.method, request.url.path, exc_info=error)
         return error_response(
             InternalError(
-                f"the platform failed at {request.method} {request.url.path}: {type(error).__name__}",
+                f"internal error in {request.method} {request.url.path}: {type(error).__name__}",
                 hint="see the platform's log: osmosis platform logs",
             )
         )

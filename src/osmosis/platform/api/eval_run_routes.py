@@ -103,5 +103,5 @@ def get_object(run_id: str, path: str, expires: int, signature: str, platform: P
     with platform.db.read() as session:
         run = session.get(tables.Run, run_id)
         if run is None:
-            raise NotFound("this run is gone")
+            raise NotFound("this run was deleted")
         return Raw(samples.content(session, platform.settings, run, path), media_type="application/octet-stream")

@@ -1,4 +1,4 @@
-"""`/api/jobs/{run_id}`: what a job says and asks. The bearer is the lease token: whoever holds it speaks for the run.
+"""`/api/jobs/{run_id}`: what a job says and asks. The bearer is the lease token: its holder acts for the run.
 
 A token that is no longer the current one gets 409 LEASE_LOST, and nothing it sends is stored.
 """
@@ -53,7 +53,7 @@ def stored(
 
 def _check_token(run: tables.Run | None, token: str) -> tables.Run:
     if run is None or run.lease_hash is None or run.lease_hash != hash_token(token):
-        raise LeaseLost("another job speaks for this run now")
+        raise LeaseLost("another job has taken over this run")
     return run
 
 
@@ -82,7 +82,7 @@ def add_metrics(run_id: str, body: JobMetrics, token: TokenDep, platform: Platfo
 
 @router.post("/finish")
 def finish(run_id: str, body: JobResult, token: TokenDep, platform: PlatformDep) -> JobEnd:
-    """The last message. Said twice (the first answer was lost), it is the same."""
+    """The job's last message. A retry, after a lost answer, changes nothing."""
     with platform.db.write() as session:
         known = session.get(tables.Run, run_id, with_for_update=True)
         if known is not None and known.lease_hash == hash_token(token) and known.status == body.status.value:

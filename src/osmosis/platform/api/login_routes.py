@@ -68,7 +68,7 @@ def device_token(body: DevicePoll, platform: PlatformDep) -> IssuedLogin | JSONR
 
 @router.post("/bootstrap")
 def bootstrap(body: DeviceStart, request: Request, platform: PlatformDep) -> IssuedLogin:
-    """The one who can read the platform's own file is its owner: a login without a browser."""
+    """Log in with the bootstrap token: whoever can read the platform's own file is its owner."""
     login_flows.check_bootstrap(platform, bearer(request))
     with platform.db.write() as session:
         owner = users.ensure_owner(session, platform.settings.owner_name)
@@ -125,7 +125,7 @@ def _token_row(row: tables.Token) -> TokenRow:
 
 @router.post("/tokens")
 def make_token(body: NewToken, platform: PlatformDep, caller: CallerDep) -> IssuedLogin:
-    """A token for a machine; its text is in this answer only."""
+    """Create a token for a machine; its text appears only in this answer."""
     with platform.db.write() as session:
         return token_body(users.issue_token(session, caller.user, body.name, kind="personal"))
 

@@ -1,6 +1,6 @@
-"""`/api/cli/models`, `deployments`, `benchmarks`: what this platform has of them, which is said truthfully.
+"""`/api/cli/models`, `deployments`, `benchmarks`: what this platform has of them.
 
-Checkpoints of training runs are its LoRA models. It serves no inference and knows no benchmark.
+Checkpoints of training runs are listed as LoRA models. It serves no inference and has no benchmarks.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def deploy(name: str, action: str, platform: PlatformDep, scope: ScopeDep) -> Mo
         raise NotFound(f"no such action: {action}")
     with platform.db.read() as session:
         _find(session, scope.workspace.id, name)
-    raise Conflict("this platform has no inference service to deploy models to")
+    raise Conflict("this platform cannot deploy models: it has no inference service")
 
 
 @router.get("/deployments")

@@ -1,4 +1,4 @@
-"""`/api/cli/rollout-server`: what `osmosis serve` says of itself; `/api/cli/rollout-servers` lists them, without keys.
+"""`/api/cli/rollout-server`: registration by `osmosis serve`; `/api/cli/rollout-servers` lists them, without keys.
 
 A client of generation 0.2 sends only its bearer token: then a server is its owner's alone. The check of a server
 happens between two sessions, never in one.
@@ -50,7 +50,7 @@ async def register(
 
 @router.post("/rollout-server/{server_id}/heartbeat")
 async def heartbeat(server_id: str, platform: PlatformDep, caller: CallerDep) -> ServerStatus:
-    """The server lives. One that was not healthy is looked at again."""
+    """Heartbeat. A server that was not healthy is probed again."""
 
     def note() -> tables.RolloutServer:
         with platform.db.write() as session:

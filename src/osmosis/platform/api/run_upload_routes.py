@@ -1,4 +1,4 @@
-"""`/api/cli/eval-runs/imports`: a run that was made on somebody's machine, taken in file by file."""
+"""`/api/cli/eval-runs/imports`: upload of a run made on another machine, file by file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PREFIX = "/api/cli/eval-runs/imports"
 
 @router.post(PREFIX)
 def create(body: Manifest, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
-    """Open a session, or find the one of the same manifest: only its pending files are still to be sent."""
+    """Open a session, or resume the one with the same manifest: only its pending files are still needed."""
     with platform.db.write() as session:
         row = sessions.open_session(session, scope.workspace, scope.user, body)
         return sessions.body(session, platform.settings, row)
@@ -40,7 +40,7 @@ def get_session(session_id: str, platform: PlatformDep, scope: ScopeDep) -> Impo
 
 @router.post(f"{PREFIX}/{{session_id}}/uploads")
 def uploads(session_id: str, body: ImportPaths, platform: PlatformDep, scope: ScopeDep) -> ImportUploads:
-    """Where to send these files."""
+    """URLs to upload these files to."""
     with platform.db.read() as session:
         row = sessions.find(session, scope.workspace, session_id)
         found = sessions.files_at(session, row, body.paths)
@@ -66,7 +66,7 @@ async def put_part(
 
 @router.post(f"{PREFIX}/{{session_id}}/uploads/complete")
 def complete(session_id: str, body: ImportSent, platform: PlatformDep, scope: ScopeDep) -> ImportFile:
-    """One file was sent whole; what arrived is compared with what was announced."""
+    """Complete one file; its size and hash are compared with the announced ones."""
     with platform.db.read() as session:
         row = sessions.find(session, scope.workspace, session_id)
         file = sessions.files_at(session, row, [body.path])[0]
@@ -76,7 +76,7 @@ def complete(session_id: str, body: ImportSent, platform: PlatformDep, scope: Sc
 
 @router.post(f"{PREFIX}/{{session_id}}/finalize")
 def finalize(session_id: str, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
-    """Make the run. Said twice (the first answer was lost), it is the same."""
+    """Create the run. A retry, after a lost answer, changes nothing."""
     with platform.db.read() as session:
         sessions.find(session, scope.workspace, session_id)
     finished_run.finalize(platform, session_id)

@@ -1,4 +1,4 @@
-"""`/api/cli/sync` and `/api/cli/rollouts`: what Git Sync knows of the workspace's repository, and a sync by hand."""
+"""`/api/cli/sync` and `/api/cli/rollouts`: Git Sync of the workspace's repository, and syncs by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def show_sync(platform: PlatformDep, scope: ScopeDep) -> SyncReport:
 
 @router.post("/sync", status_code=202)
 def start_sync(platform: PlatformDep, scope: ScopeDep, background: BackgroundTasks, wait: bool = False) -> SyncStarted:
-    """Start a sync; with `?wait=true` the answer comes when it is over."""
+    """Start a sync; with `?wait=true` the answer comes when it has finished."""
     with platform.db.write() as session:
         repository = repositories.require(session, scope.workspace.id)
         event_id = syncing.request(session, repository).id

@@ -1,4 +1,4 @@
-"""`/api/cli/training-runs`: submit, refused with what to install where no trainer is; curves and checkpoints."""
+"""`/api/cli/training-runs`: submit (rejected where no trainer is installed), curves and checkpoints."""
 
 from __future__ import annotations
 

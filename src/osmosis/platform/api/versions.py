@@ -26,9 +26,9 @@ def version_status(version: str | None) -> tuple[str, str]:
         return "current", ""
     found = tuple(int(part or 0) for part in match.groups())
     if found < OLDEST:
-        return "unsupported", f"this platform does not speak with clients of version {version}; the oldest is 0.2"
+        return "unsupported", f"this platform does not support clients of version {version}; it needs 0.2 or later"
     if found < OLDEST_CURRENT:
-        return "deprecated", f"client {version} is older than 0.2.24; some answers may not fit it"
+        return "deprecated", f"client {version} is older than 0.2.24 and may not understand some answers"
     return "current", ""
 
 

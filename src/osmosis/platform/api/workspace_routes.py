@@ -58,7 +58,7 @@ def create(body: NewWorkspace, platform: PlatformDep, caller: CallerDep) -> Work
 
 @router.post("/workspaces/{name}/connect")
 def connect(name: str, body: ConnectRepository, platform: PlatformDep, caller: CallerDep) -> WorkspaceRow:
-    """Use a repository elsewhere, after a look whether it can be read; then sync it."""
+    """Connect an external repository after checking that it can be read, then sync it."""
     with platform.db.read() as session:
         workspaces.by_name(session, caller.user, name)
     mirror.check_url(body.repository_url, platform.settings)
@@ -73,7 +73,7 @@ def connect(name: str, body: ConnectRepository, platform: PlatformDep, caller: C
 
 @router.get("/quickstart")
 def quickstart(platform: PlatformDep, caller: CallerDep, organizationId: str = "") -> QuickstartState:
-    """What older clients wait for after login. There is no billing here: it is always ready."""
+    """Older clients poll this after login. There is no billing here, so the workspace is always ready."""
     with platform.db.read() as session:
         found = [row for row in workspaces.of_user(session, caller.user) if row[0].id == organizationId]
         repository = found[0][2] if found else None

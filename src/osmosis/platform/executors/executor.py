@@ -37,7 +37,7 @@ class Executor(Protocol):
         """Whether the job lives."""
 
     def interrupt(self, handle: Mapping[str, object]) -> None:
-        """Ask it to end in order."""
+        """Ask it to shut down."""
 
     def kill(self, handle: Mapping[str, object]) -> None:
-        """End it and everything it started, now."""
+        """Kill it and everything it started."""

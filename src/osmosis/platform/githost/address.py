@@ -37,7 +37,7 @@ def parse_address(owner: str, name: str) -> GitAddress:
     """The repository named by two path segments; `.git` is optional. NotFound for anything that is no name."""
     short = name[:-4] if name.endswith(".git") else name
     if not _SEGMENT.fullmatch(owner) or not _SEGMENT.fullmatch(short):
-        raise NotFound("no such repository", hint="the address is /git/<owner>/<repository>.git")
+        raise NotFound("no such repository", hint="the path must be /git/<owner>/<repository>.git")
     return GitAddress(owner.lower(), short.lower())
 
 
@@ -60,7 +60,7 @@ def parse_credential(header: str | None) -> str:
     AuthRequired when there is none or it cannot be read.
     """
     if not header:
-        raise AuthRequired("this repository needs a login", hint="run `osmosis login`, then push again")
+        raise AuthRequired("this repository requires a login", hint="run `osmosis login`, then push again")
     scheme, _, rest = header.strip().partition(" ")
     rest = rest.strip()
     token = ""
@@ -69,7 +69,9 @@ def parse_credential(header: str | None) -> str:
     elif scheme.lower() == "basic":
         token = _basic_token(rest)
     if not token:
-        raise AuthRequired("the Authorization header holds no token", hint="send Basic with the token as password")
+        raise AuthRequired(
+            "the Authorization header has no token", hint="use Basic authentication with the token as the password"
+        )
     return token
 
 

@@ -112,15 +112,15 @@ class BackendResponse(Response):
             try:
                 await self._talk(process, receive, send)
             except ClientGone:
-                log.info("git client went away; its process is stopped")
+                log.info("the git client disconnected; stopping its process")
                 return
             except TooLarge:
-                await self._fail(send, 413, "the push is larger than this platform accepts")
+                await self._fail(send, 413, "the push exceeds this platform's size limit")
             except TimeoutError:
-                await self._fail(send, 504, "git was silent for too long and was stopped")
+                await self._fail(send, 504, "git sent nothing for too long and was stopped")
             except ValueError as error:
-                log.warning("git http-backend answered badly: %s", error)
-                await self._fail(send, 502, "git could not answer; see the platform's log")
+                log.warning("invalid answer from git http-backend: %s", error)
+                await self._fail(send, 502, "git failed; see the platform's log")
             finally:
                 await _stop(process)
                 await self._after()
@@ -220,7 +220,7 @@ async def _read_head(stdout: asyncio.StreamReader) -> bytes:
     while len(block) < _HEADER_LIMIT:
         line = await stdout.readline()
         if not line:
-            raise ValueError("the answer ended before its headers did")
+            raise ValueError("the answer ended within its headers")
         if line in (b"\r\n", b"\n"):
             return block
         block += line

@@ -210,7 +210,9 @@ def _in_folder(place: Place, short: str, environ: Mapping[str, str]) -> str | No
         return place.git(environ).text(*args)
     except GitError as error:
         if "ambiguous" in error.message:
-            raise Conflict(f"commit {short} fits several commits", hint="give more digits") from error
+            raise Conflict(
+                f"commit {short} matches several commits", hint="give more characters of the commit"
+            ) from error
         return None
 
 

@@ -59,16 +59,16 @@ def parse_remote(url: str) -> Remote:
 
 def _from_url(text: str, scheme: str) -> Remote:
     if scheme not in _SCHEMES:
-        raise _bad_url(f"uses the scheme {scheme}, which is not fetched from")
+        raise _bad_url(f"uses the scheme {scheme}, which is not allowed")
     parts = urlsplit(text)
     if parts.password or (scheme in ("http", "https") and parts.username):
         raise ValidationError(
-            "the repository URL carries a credential",
-            hint="give the URL without it, and keep the credential in a git credential helper or an ssh agent",
+            "the repository URL contains a credential",
+            hint="remove it, and keep the credential in a git credential helper or an ssh agent",
             issues=[{"key": "repository_url", "message": "must not contain a user name or password"}],
         )
     if scheme != "file" and not parts.hostname:
-        raise _bad_url("names no host")
+        raise _bad_url("has no host")
     return Remote(text, _identity(unquote(parts.path), local=scheme == "file"), local=scheme == "file")
 
 
@@ -159,12 +159,14 @@ def connect_external(
 ) -> tables.Repository:
     """Make a repository elsewhere the workspace's one; the same URL again is a no-op.
 
-    ValidationError for a URL that cannot be fetched from; Conflict while runs of the former repository are not over.
+    ValidationError for a URL that git cannot fetch; Conflict while runs of the former repository are unfinished.
     Local paths are accepted only by a platform that listens on loopback.
     """
     remote = parse_remote(url)
     if remote.local and not is_loopback(settings.host):
-        raise _bad_url("is a path on the platform's machine, and this platform serves a network")
+        raise _bad_url(
+            "is a path on the platform's machine, which is allowed only when the platform listens on loopback"
+        )
     former = of_workspace(session, workspace.id)
     if former is not None:
         if former.kind == "external" and former.url == remote.url:
@@ -199,5 +201,6 @@ def _refuse_while_running(session: Session, repository: tables.Repository) -> No
     )
     if open_runs:
         raise Conflict(
-            f"{open_runs} run(s) of {repository.full_name} are not over", hint="wait for them or stop them first"
+            f"{open_runs} run(s) of {repository.full_name} have not finished",
+            hint="wait for them to finish, or stop them first",
         )

@@ -60,7 +60,7 @@ def _resolve(
             raise _wrong(
                 "commit_sha",
                 f"commit {commit_sha} is not in the connected repository",
-                "push it, or pin a commit that is there",
+                "push it, or pin another commit",
             )
         return CodeRef(full, None)
     name = branch or place.default_branch
@@ -82,9 +82,9 @@ def check_entrypoint(place: Place, settings: PlatformSettings, commit: str, *, r
     short = commit[:12]
     if rollout not in names:
         near = difflib.get_close_matches(rollout, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it holds: {', '.join(sorted(names)[:20]) or 'no rollout'}"
-        raise _wrong("rollout", f"commit {short} holds no rollouts/{rollout}", f"{hint} Commit, push and sync it first")
-    raise _wrong("entrypoint", f"commit {short} holds no file {path}", "commit and push it, or correct the entrypoint")
+        hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(sorted(names)[:20]) or 'no rollout'}"
+        raise _wrong("rollout", f"commit {short} has no rollouts/{rollout}", f"{hint} Commit, push and sync it first")
+    raise _wrong("entrypoint", f"commit {short} has no file {path}", "commit and push it, or fix the entrypoint")
 
 
 def _wrong(key: str, message: str, hint: str) -> ValidationError:

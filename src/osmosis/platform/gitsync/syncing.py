@@ -78,7 +78,7 @@ def run(db: Database, settings: PlatformSettings, event_id: str) -> None:
         except Exception as error:
             # The border of a background job: the event must say how it ended.
             log.exception("sync of repository %s failed", place.id)
-            _fail(db, event_id, f"the platform failed at this sync: {type(error).__name__}")
+            _fail(db, event_id, f"internal error during this sync: {type(error).__name__}")
         _tidy(place, settings)
 
 
@@ -119,7 +119,7 @@ def _look(db: Database, settings: PlatformSettings, place: Place, named: str | N
     if not moved and event_id is None:
         return
     if not found:
-        raise ValidationError("the repository has no branch yet: push one, then sync again")
+        raise ValidationError("the repository has no branches yet: push one, then sync again")
     held = {commit: _contents(db, settings, place, commit) for commit in {head.commit for head in moved}}
     mirror.keep(place, held, settings.environ)
     shown = moved or [head for head in found if head.branch == default] or found[:1]
@@ -200,7 +200,7 @@ def recover(db: Database) -> None:
             .where(tables.SyncEvent.status.in_(_OPEN))
             .values(
                 status=SyncStatus.FAILED.value,
-                error="the platform stopped during this sync; sync again",
+                error="the platform was stopped during this sync; sync again",
                 finished_at=utc_now(),
             )
         )

@@ -39,7 +39,7 @@ def refuse_dangling(connection: sa.Connection) -> None:
     if found:
         table, row, parent, _ = found[0]
         raise Conflict(
-            f"the database cannot be brought to this version: {len(found)} rows refer to missing ones, "
+            f"the database cannot be upgraded to this version: {len(found)} rows refer to missing ones, "
             f"the first is row {row} of {table}, which refers to {parent}",
             hint="nothing was changed; restore the data folder from a backup",
         )

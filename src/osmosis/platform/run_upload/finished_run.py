@@ -61,7 +61,7 @@ def finalize(platform: Platform, import_id: str) -> None:
     if row.status == sessions.UPLOADING:
         pending = [file.path for file in files if not file.uploaded]
         if pending:
-            raise Conflict(f"{len(pending)} files have not arrived, first {pending[0]}", hint="upload the run again")
+            raise Conflict(f"{len(pending)} files are missing, the first is {pending[0]}", hint="upload the run again")
         _take_in(platform, row, files)
     _settle(platform, import_id)
 
@@ -82,7 +82,7 @@ def _take_in(platform: Platform, row: tables.Import, files: list[tables.ImportFi
                 return
             except IntegrityError:  # another run took the name in that moment
                 if attempt == NAME_TRIES:
-                    raise Conflict("too many uploads at the same moment", hint="upload the run again") from None
+                    raise Conflict("too many uploads at the same time", hint="upload the run again") from None
     finally:
         draft.unlink(missing_ok=True)
 
@@ -104,7 +104,7 @@ def _read(row: tables.Import, find: Find, draft: Path) -> Reading:
     rows = sorted(set(selected) | seen if isinstance(selected, list) else seen)
     report = _given_report(find(REPORT)) or summary.report(rows=len(rows), duration_ms=spent_ms)
     if report.completed != summary.completed:
-        raise ValidationError(f"{REPORT} is about {report.completed} rollouts, but {summary.completed} were sent")
+        raise ValidationError(f"{REPORT} describes {report.completed} rollouts, but {summary.completed} were uploaded")
     return Reading(rows, report)
 
 
@@ -114,7 +114,9 @@ def _given_report(path: Path | None) -> Report | None:
     try:
         return Report.model_validate_json(path.read_bytes())
     except PydanticError as error:
-        raise ValidationError(f"{REPORT} is no report that this version reads: {error.errors()[0]['msg']}") from error
+        raise ValidationError(
+            f"{REPORT} is not a report that this version can read: {error.errors()[0]['msg']}"
+        ) from error
 
 
 def _store(session: Session, import_id: str, reading: Reading, draft: Path, log_file: Path | None) -> None:
@@ -282,4 +284,4 @@ def recover(platform: Platform) -> None:
             try:
                 _settle(platform, import_id)
             except (OSError, OsmosisError):
-                log.exception("upload %s could not be tidied up", import_id)
+                log.exception("cannot clean up after upload %s", import_id)

@@ -87,18 +87,18 @@ class Manifest(Record):
         """ValidationError for another schema, paths out of place, or too much."""
         if self.schema_version != SCHEMA:
             raise ValidationError(
-                f"this platform takes in runs of schema {SCHEMA}, not {self.schema_version}", field="schema_version"
+                f"this platform accepts runs of schema {SCHEMA}, not {self.schema_version}", field="schema_version"
             )
         paths = [file.path for file in self.files]
         if INDEX not in paths:
             raise ValidationError(f"the run has no {INDEX}", field="files")
         if len(set(paths)) != len(paths):
-            raise ValidationError("a path is named twice", field="files")
+            raise ValidationError("a path is listed twice", field="files")
         if wrong := [path for path in paths if not is_path(path)]:
-            issues = [{"key": "files", "message": f"{path!r} is no file of a run"} for path in wrong[:5]]
-            raise ValidationError(f"{len(wrong)} paths are out of place, first {wrong[0]!r}", issues=issues)
+            issues = [{"key": "files", "message": f"{path!r} is not a file of a run"} for path in wrong[:5]]
+            raise ValidationError(f"{len(wrong)} paths are not allowed, the first is {wrong[0]!r}", issues=issues)
         if len(paths) > MAX_FILES or sum(file.size for file in self.files) > MAX_BYTES:
-            raise ValidationError(f"a run may have {MAX_FILES} files and {MAX_BYTES // 1024**3} GiB in all")
+            raise ValidationError(f"a run can have at most {MAX_FILES} files and {MAX_BYTES // 1024**3} GiB in all")
 
 
 def is_path(path: str) -> bool:

@@ -93,7 +93,7 @@ def refuse_second(session: Session, workspace_id: str, local_run_id: str) -> Non
     if earlier is not None:
         raise Conflict(
             f"this local run was uploaded before, as {earlier.name!r}, and has changed since",
-            hint="put the new results in its place: osmosis eval upload NAME --replace",
+            hint="replace it: osmosis eval upload NAME --replace",
             eval_run_id=earlier.id,
             eval_run_name=earlier.name,
         )
@@ -104,7 +104,7 @@ def find(session: Session, workspace: tables.Workspace, import_id: str) -> table
     row = session.get(tables.Import, import_id)
     expired = row is not None and row.status == UPLOADING and row.expires_at <= utc_now()
     if row is None or row.workspace_id != workspace.id or expired:
-        raise NotFound(f"there is no upload {import_id!r} any more", hint="upload the run again")
+        raise NotFound(f"upload {import_id!r} no longer exists", hint="upload the run again")
     return row
 
 
@@ -187,7 +187,7 @@ def part_count(platform: Platform, size: int) -> int:
 
 
 def receive(platform: Platform, file: tables.ImportFile) -> None:
-    """Put a file's parts together. ValidationError when it is not what was announced; said twice, it is the same."""
+    """Put a file's parts together. ValidationError when it is not what was announced; a retry changes nothing."""
     target = file_path(platform, file.import_id, file.number)
     parts = part_dir(platform, file.import_id, file.number)
     if not file.uploaded:
@@ -195,7 +195,9 @@ def receive(platform: Platform, file: tables.ImportFile) -> None:
         if found != (file.size, file.sha256):
             target.unlink(missing_ok=True)
             objects.remove_tree(parts)
-            raise ValidationError(f"{file.path} did not arrive as announced", hint="send it again", field="path")
+            raise ValidationError(
+                f"{file.path} does not match the announced size or checksum", hint="upload it again", field="path"
+            )
     with platform.db.write() as session:
         stored = session.get(tables.ImportFile, (file.import_id, file.number))
         if stored is not None:
@@ -237,7 +239,7 @@ def awaited(platform: Platform, import_id: str, number: int) -> tables.ImportFil
         row = session.get(tables.Import, import_id)
         file = session.get(tables.ImportFile, (import_id, number))
     if row is None or file is None:
-        raise NotFound("there is no such upload any more", hint="upload the run again")
+        raise NotFound("this upload no longer exists", hint="upload the run again")
     if row.status != UPLOADING or file.uploaded:
-        raise Conflict(f"{file.path} is here already")
+        raise Conflict(f"{file.path} was already uploaded")
     return file

@@ -54,12 +54,16 @@ def read_all(find: Find) -> Iterator[Rollout]:
                 continue
             row = _index_row(line, number)
             if (row.row_index, row.run_index) in seen:
-                raise ValidationError(f"{INDEX} line {number}: row {row.row_index}, run {row.run_index} stands twice")
+                raise ValidationError(
+                    f"{INDEX} line {number}: row {row.row_index}, run {row.run_index} is listed twice"
+                )
             seen.add((row.row_index, row.run_index))
             rollout = _rollout(row, find)
             rollout.row_key = keys.of(rollout.row_key, rollout.row_index, rollout.hashes.get("row"))
             if rollout.key in known:
-                raise ValidationError(f"{INDEX} line {number}: row {rollout.row_key!r} stands twice at other places")
+                raise ValidationError(
+                    f"{INDEX} line {number}: row {rollout.row_key!r} is listed twice with different positions"
+                )
             known.add(rollout.key)
             yield rollout
 
@@ -87,7 +91,7 @@ def _rollout(row: IndexRow, find: Find) -> Rollout:
     try:
         document = json.loads(path.read_bytes())
         if not isinstance(document, dict):
-            raise ValidationError(f"{name} is no JSON object")
+            raise ValidationError(f"{name} is not a JSON object")
         if "row_index" not in document:
             return _from_index(row, document)
         rollout = Rollout.model_validate(document)
@@ -95,7 +99,7 @@ def _rollout(row: IndexRow, find: Find) -> Rollout:
         raise ValidationError(f"{name} cannot be read: {error}") from error
     said = (row.row_index, row.run_index, row.rollout_id)
     if (rollout.row_index, rollout.attempt, rollout.rollout_id) != said:
-        raise ValidationError(f"{name} is of another rollout than {INDEX} says")
+        raise ValidationError(f"{name} belongs to another rollout than {INDEX} says")
     return rollout
 
 

@@ -41,7 +41,7 @@ class Vault:
     def __init__(self, master_key: bytes) -> None:
         if len(master_key) != KEY_BYTES:
             raise ValidationError(
-                f"the master key has {len(master_key)} bytes, needed are {KEY_BYTES}",
+                f"the master key has {len(master_key)} bytes instead of {KEY_BYTES}",
                 hint="set OSMOSIS_MASTER_KEY to the base64 of 32 random bytes",
             )
         self._cipher = AESGCM(_derive(master_key, b"secrets"))
@@ -69,7 +69,7 @@ class Vault:
         if sealed.key_id != self.key_id:
             raise InternalError(
                 f"a secret was encrypted with master key {sealed.key_id}, this platform has {self.key_id}",
-                hint="start the platform with the master key it was set up with, or set the secret again",
+                hint="start the platform with its original master key, or set the secret again",
             )
         try:
             return self._cipher.decrypt(sealed.nonce, sealed.ciphertext, about.encode()).decode()

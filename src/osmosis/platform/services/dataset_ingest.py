@@ -1,6 +1,6 @@
 """From uploaded parts to a checked dataset: put together, read once, take over or refuse.
 
-Three phases, so that no session is open while files are read. What was interrupted by a restart is done again.
+Three phases, so that no session is open while files are read. Work that a restart interrupted is done again.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _begin(platform: Platform, dataset_id: str) -> Work | None:
         if upload.status in ("done", "processing"):
             return None
         if upload.status == "aborted":
-            raise Conflict(f"the upload of {dataset.name!r} was given up", hint="upload the file again")
+            raise Conflict(f"the upload of {dataset.name!r} was abandoned", hint="upload the file again")
         if upload.status == "failed":
             raise _refused_before(session, dataset, upload)
         upload.status, upload.updated_at = "processing", utc_now()
@@ -125,16 +125,16 @@ def _refused_before(session: Session, dataset: tables.Dataset, upload: tables.Up
         .order_by(tables.DatasetLog.id)
     )
     lines = list(session.scalars(query))
-    message = next((line.message for line in lines if not line.details), f"dataset {dataset.name!r} was refused")
+    message = next((line.message for line in lines if not line.details), f"dataset {dataset.name!r} was rejected")
     issues = [line.details for line in lines if line.details]
-    return DatasetError(message, hint="correct the file and upload it again", issues=issues)
+    return DatasetError(message, hint="fix the file and upload it again", issues=issues)
 
 
 def _in_background(platform: Platform, work: Work) -> None:
     try:
         _finish(platform, work)
     except OsmosisError as error:
-        log.info("dataset %s refused: %s", work.name, error)
+        log.info("dataset %s rejected: %s", work.name, error)
     except Exception:
         log.exception("dataset %s failed", work.name)
 
@@ -144,8 +144,8 @@ def _check_etags(platform: Platform, work: Work, etags: dict[int, str]) -> None:
     for number, etag in etags.items():
         path = folder / str(number)
         if path.exists() and objects.etag_of(path) != etag.strip('"'):
-            _refuse(platform, work, [], f"part {number} arrived damaged")
-            raise DatasetError(f"part {number} of {work.name!r} arrived damaged", hint="upload the file again")
+            _refuse(platform, work, [], f"part {number} was corrupted in transit")
+            raise DatasetError(f"part {number} of {work.name!r} was corrupted in transit", hint="upload the file again")
 
 
 def _finish(platform: Platform, work: Work) -> None:
@@ -155,7 +155,9 @@ def _finish(platform: Platform, work: Work) -> None:
     try:
         size, sha256 = objects.join_parts(parts, work.parts, target)
         if size != work.size:
-            raise DatasetError(f"{size} bytes arrived, {work.size} were announced", hint="upload the file again")
+            raise DatasetError(
+                f"{size} bytes arrived instead of the announced {work.size}", hint="upload the file again"
+            )
         facts = check_upload(target, preview=PREVIEW_ROWS)
         if facts.found:
             raise _refusal(work, facts)
@@ -166,7 +168,7 @@ def _finish(platform: Platform, work: Work) -> None:
         raise
     except Exception:
         target.unlink(missing_ok=True)
-        _refuse(platform, work, [], "the platform failed while it read the file")
+        _refuse(platform, work, [], "internal error while reading the file")
         raise
     _take_over(platform, work, target, size, sha256, facts)
     objects.remove_tree(parts)
@@ -178,7 +180,7 @@ def _refusal(work: Work, facts: DatasetFacts) -> DatasetError:
     more = f" (the first {len(issues)} are listed)" if facts.found > len(issues) else ""
     return DatasetError(
         f"dataset {work.name!r} has {facts.found} problem{'s' if facts.found != 1 else ''}{more}",
-        hint="correct the file and upload it again; check it before with: osmosis dataset validate FILE",
+        hint="fix the file and upload it again; check it before with: osmosis dataset validate FILE",
         issues=issues,
     )
 

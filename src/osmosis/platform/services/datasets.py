@@ -92,13 +92,15 @@ def _to_fill(
 def _check_new(file: NewFile) -> None:
     issues, name = [], file.name
     if not name.strip() or len(name) > MAX_NAME or any(c in "/\\" or not c.isprintable() for c in name):
-        issues.append({"key": "file_name", "message": f"must be a file's stem of at most {MAX_NAME} characters"})
+        issues.append(
+            {"key": "file_name", "message": f"must be a file name without suffix, of at most {MAX_NAME} characters"}
+        )
     if file.format not in FORMATS:
         issues.append({"key": "extension", "message": f"must be one of {', '.join(FORMATS)}"})
     if not 0 < file.size <= MAX_BYTES:
         issues.append({"key": "file_size", "message": "must be more than 0 and at most 5 GB"})
     if issues:
-        raise ValidationError("this file cannot become a dataset", issues=issues)
+        raise ValidationError("this file cannot be used as a dataset", issues=issues)
 
 
 def _to_overwrite(
@@ -160,7 +162,7 @@ def abandon(session: Session, dataset: tables.Dataset, upload: tables.Upload) ->
     if dataset.path is None and latest_upload(session, dataset).id == upload.id:
         dataset.status = DatasetStatus.CANCELLED.value
         dataset.updated_at = utc_now()
-    log(session, dataset.id, "warning", "upload", "the upload was given up")
+    log(session, dataset.id, "warning", "upload", "the upload was abandoned")
 
 
 def delete(session: Session, dataset: tables.Dataset) -> None:

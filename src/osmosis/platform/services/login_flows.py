@@ -59,7 +59,7 @@ def find(session: Session, user_code: str) -> tables.DeviceCode:
     wanted = user_code.strip().upper()
     row = session.scalars(sa.select(tables.DeviceCode).where(tables.DeviceCode.user_code == wanted)).first()
     if row is None or row.expires_at <= utc_now():
-        raise NotFound(f"no login is waiting with code {wanted!r}", hint="start again: osmosis login")
+        raise NotFound(f"no pending login has the code {wanted!r}", hint="start again: osmosis login")
     return row
 
 

@@ -67,7 +67,7 @@ class LogSlice:
         if self.direction not in ("older", "newer"):
             raise ValidationError("direction must be 'older' or 'newer'", field="direction")
         if self.cursor and not self.cursor.isdigit():
-            raise ValidationError("this cursor is not from an earlier answer", field="cursor")
+            raise ValidationError("not a cursor from an earlier answer", field="cursor")
 
     def fetch(self, session: Session, table: type[Line], owner: sa.ColumnElement[bool]) -> LogPage:
         """A page of a log table, oldest first. `latest_cursor` is where a reader that follows goes on."""

@@ -137,7 +137,7 @@ def _note(row: tables.RolloutServer, health: Health) -> None:
 def _own(session: Session, user: tables.User, server_id: str) -> tables.RolloutServer:
     row = session.get(tables.RolloutServer, server_id, with_for_update=True)
     if row is None or row.owner_id != user.id:
-        raise NotFound(f"no rollout server {server_id}", hint="start it again: osmosis serve registers it")
+        raise NotFound(f"no rollout server {server_id}", hint="restart it: osmosis serve registers it")
     return row
 
 

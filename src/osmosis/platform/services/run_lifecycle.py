@@ -133,7 +133,7 @@ def claim(session: Session, worker: str, lease_s: float) -> tuple[tables.Run, st
     if run.status == RunStatus.PENDING.value:
         switch_status(session, run, RunStatus.RUNNING, f"claimed by {worker}")
     else:
-        log(session, run.id, f"starting again (start {run.starts})", level="warning")
+        log(session, run.id, f"restarting (start {run.starts})", level="warning")
     return run, token
 
 
@@ -143,7 +143,7 @@ def of_lease(session: Session, run_id: str, token: str) -> tables.Run:
     if run is None:
         raise NotFound(f"no run {run_id}")
     if run.lease_hash is None or run.lease_hash != hash_token(token):
-        raise LeaseLost(f"another job speaks for run {run.name!r} now")
+        raise LeaseLost(f"another job has taken over run {run.name!r}")
     if run.status != RunStatus.RUNNING.value:
         raise LeaseLost(f"run {run.name!r} is {run.status}")
     return run
@@ -177,7 +177,7 @@ def release(session: Session, run: tables.Run, reason: str, *, max_starts: int, 
         failure = Failure(
             phase="setup",
             category="server_died",
-            message=f"the job ended {run.starts} times without a result; the last time: {reason}",
+            message=f"the job ended {run.starts} times without a result; last time: {reason}",
             fix="read the run's log, then retry the run",
         )
         end(session, run, JobResult(status=RunStatus.FAILED, failure=failure), reason)

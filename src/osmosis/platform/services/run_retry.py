@@ -1,6 +1,6 @@
 """Again, please: the rollouts of a run that failed, were skipped or never came about, in a fresh work folder.
 
-What succeeded stays and is not repeated; a run in which all did starts from nothing. Values given with the first submit
+Successful rollouts are kept; a run in which all succeeded starts from nothing. Values given with the first submit
 are gone by then and are asked for.
 """
 
@@ -22,7 +22,7 @@ from . import rollouts, run_lifecycle, secrets
 def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, given: Mapping[str, str]) -> int:
     """Make a run pending again; how many rollouts are to be made (0 = all of it, from the start) is the answer."""
     if not RunStatus(run.status).over:
-        raise Conflict(f"run {run.name!r} is {run.status}: only a run that is over can be retried")
+        raise Conflict(f"run {run.name!r} is {run.status}: only a finished run can be retried")
     _refuse_elsewhere(run)
     _check_secrets(session, run, given)
     if not run.dataset_path or run.dataset_id is None:
@@ -52,8 +52,8 @@ def _refuse_elsewhere(run: tables.Run) -> None:
     name = run.imported["name"]
     local = {"eval_run_name": name, "config_path": run.imported["provenance"].get("config_path")}
     raise Conflict(
-        f"run {run.name!r} was made on another machine and is retried there",
-        hint="there, run it again with --retry-failed, then: osmosis eval upload NAME --replace",
+        f"run {run.name!r} was made on another machine and must be retried there",
+        hint="retry it there with --retry-failed, then: osmosis eval upload NAME --replace",
         local_run={key: value for key, value in local.items() if value},
     )
 
@@ -65,7 +65,7 @@ def _check_secrets(session: Session, run: tables.Run, given: Mapping[str, str]) 
     own = sorted(name for name, scope in run.secret_scopes.items() if scope == "run" and name not in given)
     if own:
         raise ValidationError(
-            f"these values were given with run {run.name!r} only and are gone: {', '.join(own)}",
+            f"these secrets were set only for run {run.name!r} and are deleted: {', '.join(own)}",
             hint="give them again: --secrets-file FILE",
             run_secret_names=own,
         )

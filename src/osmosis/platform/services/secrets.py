@@ -31,7 +31,7 @@ def check_name(name: str) -> None:
     if not SECRET_NAME.match(name) or len(name) > MAX_NAME:
         raise ValidationError(
             f"{name!r} is not a secret name",
-            hint=f"use capitals, digits and _, starting with a letter, at most {MAX_NAME} characters",
+            hint=f"use capital letters, digits and _, starting with a letter, at most {MAX_NAME} characters",
             field="name",
         )
 
@@ -64,7 +64,7 @@ def slot_for(workspace: tables.Workspace, user: tables.User, role: str, *, scope
         raise ValidationError("scope must be workspace or user", field="scope")
     if scope == "workspace" and role not in ("owner", "admin"):
         raise Forbidden(
-            "only the owner or an admin sets the workspace's secrets", hint="use --scope personal for your own"
+            "only the owner or an admin can set workspace secrets", hint="set a personal one: --scope personal"
         )
     return Slot(workspace.id, scope, workspace.id if scope == "workspace" else user.id, name)
 

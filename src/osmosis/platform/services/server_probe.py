@@ -84,7 +84,7 @@ async def _check(target: Target, private: bool) -> Health:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        return Health(error=f"the host name {target.host} is not known here")
+        return Health(error=f"the host name {target.host} cannot be resolved")
     addresses = list(dict.fromkeys(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found))
     for address in addresses:
         _judge(target, address, private)
@@ -103,12 +103,12 @@ def _judge(target: Target, address: Address, private: bool) -> None:
     if odd or (inner.is_reserved and not inner.is_loopback):
         raise ValidationError(
             f"{target.host} is not the address of a rollout server",
-            hint="give the address others reach it by: OSMOSIS_PUBLIC_HOST",
+            hint="set the address that others can reach: OSMOSIS_PUBLIC_HOST",
             field="host",
         )
     if not private and not inner.is_global:
         raise ValidationError(
-            f"{target.host} is a private address, and this platform asks servers at public ones only",
+            f"{target.host} is a private address, and this platform connects only to public ones",
             hint="set OSMOSIS_PUBLIC_HOST on the server, or start the platform with --private-servers",
             field="host",
         )
@@ -135,7 +135,7 @@ async def _ask(target: Target, address: Address) -> tuple[Health, bool]:
                     return Health(error=f"{target.authority}{path} answered with more than {MAX_BODY} bytes"), True
             return _read(target, path, reply.status_code, body), True
     except httpx.ConnectError:
-        return Health(error=f"nothing answers at {target.authority}"), False
+        return Health(error=f"no server is listening at {target.authority}"), False
     except httpx.HTTPError as exc:
         return Health(error=f"no answer from {target.authority} ({type(exc).__name__})"), False
 
@@ -143,7 +143,7 @@ async def _ask(target: Target, address: Address) -> tuple[Health, bool]:
 def _read(target: Target, path: str, status: int, body: bytes) -> Health:
     where = f"{target.authority}{path}"
     if status in (401, 403):
-        return Health(error=f"{where} does not accept the api_key it was registered with (HTTP {status})")
+        return Health(error=f"{where} rejects the api_key it was registered with (HTTP {status})")
     if status != 200:
         return Health(error=f"{where} answered HTTP {status}")
     try:
@@ -151,9 +151,9 @@ def _read(target: Target, path: str, status: int, body: bytes) -> Health:
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        return Health(error=f"{where} answered something that is no health report")
+        return Health(error=f"{where} did not answer with a health report")
     if data.get("status") != "healthy":
-        return Health(error=f"{where} does not say that it is healthy")
+        return Health(error=f"{where} does not report that it is healthy")
     plain = {name: value for name, value in data.items() if _is_plain(name) and _is_plain(value)}
     info = dict(list(plain.items())[:MAX_FIELDS])
     if target.api_key:

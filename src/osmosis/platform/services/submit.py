@@ -48,7 +48,7 @@ def parse(body: dict[str, object], kind: str) -> RunRequest:
     said = "; ".join(f"{issue.key}: {issue.what}" for issue in issues[:5])
     raise ValidationError(
         f"invalid {kind} config: {said}",
-        hint="correct the config and submit it again",
+        hint="fix the config and submit it again",
         issues=[issue.to_dict() for issue in issues],
     )
 
@@ -118,7 +118,7 @@ def _store(platform: Platform, order: _Order) -> tables.Run:
             return run
         except IntegrityError:
             continue
-    raise Conflict("too many submits at the same moment", hint="submit again")
+    raise Conflict("too many submits at the same time", hint="submit again")
 
 
 def _dataset_issues(session: Session, workspace: tables.Workspace, name: str) -> list[dict[str, str]]:

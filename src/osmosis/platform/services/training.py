@@ -44,7 +44,7 @@ def check_trainer() -> None:
     if missing:
         raise NoTrainer(
             f"no trainer installed on this platform: {', '.join(missing)} missing",
-            hint="this version of osmosis has no trainer yet; evaluate instead: osmosis eval submit",
+            hint="this version of osmosis has no trainer yet; run an evaluation: osmosis eval submit",
             missing=missing,
         )
 

@@ -43,7 +43,7 @@ def create_user(session: Session, handle: str, *, email: str, name: str) -> tabl
     handle = _handle(handle)
     taken = sa.or_(tables.User.handle == handle, tables.User.email == email)
     if session.scalars(sa.select(tables.User).where(taken)).first():
-        raise ValidationError(f"a user {handle!r} or with address {email!r} already exists", field="handle")
+        raise ValidationError(f"a user {handle!r} or with the address {email!r} already exists", field="handle")
     user = tables.User(handle=handle, email=email, name=name)
     session.add(user)
     session.flush()
@@ -71,7 +71,9 @@ def check_token(session: Session, text: str, *, now: datetime | None = None) -> 
     now = now or utc_now()
     row = session.scalars(sa.select(tables.Token).where(tables.Token.hash == hash_token(text))).first()
     if row is None:
-        raise AuthRequired("this token is not known here", hint="log in again: osmosis login", code="TOKEN_INVALID")
+        raise AuthRequired(
+            "this platform does not know this token", hint="log in again: osmosis login", code="TOKEN_INVALID"
+        )
     if row.revoked_at is not None:
         raise AuthRequired("this token was revoked", hint="log in again: osmosis login", code="TOKEN_REVOKED")
     if row.expires_at is not None and row.expires_at <= now:

@@ -64,7 +64,7 @@ def resolve(
     """The workspace a request is about and the person's role in it. Errors carry the scope codes clients know."""
     if identity and name:
         raise ValidationError(
-            "the request names a repository and a workspace; send one of them",
+            "the request names both a repository and a workspace; send one of them",
             code="WORKSPACE_SCOPE_HEADER_CONFLICT",
         )
     if name:
@@ -74,8 +74,8 @@ def resolve(
             raise Forbidden(error.message, hint=error.hint, code="WORKSPACE_SCOPE_HEADER_ACCESS_DENIED") from None
     if not identity:
         raise ValidationError(
-            "the request does not say which workspace it is about",
-            hint="run it inside a connected workspace, or add --workspace NAME",
+            "no workspace given",
+            hint="run the command in a connected workspace, or add --workspace NAME",
             code="GIT_SCOPE_REQUIRED",
         )
     if not IDENTITY.match(identity):
@@ -93,7 +93,7 @@ def _by_identity(session: Session, user: tables.User, identity: str) -> tuple[ta
     found = list(session.scalars(query))
     if not found:
         raise Forbidden(
-            f"no workspace of this platform is connected to {identity}",
+            f"no workspace on this platform is connected to {identity}",
             hint="connect it: osmosis workspace connect, or add --workspace NAME",
             code="GIT_REPOSITORY_NOT_CONNECTED",
         )

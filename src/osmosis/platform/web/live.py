@@ -51,7 +51,7 @@ class LivePages:
     def stream(self, subject: str, build: Build) -> AsyncIterator[bytes]:
         """The events of one page. RateLimited at once when too many are open."""
         if self.open >= MAX_OPEN:
-            raise RateLimited("too many pages are open", hint="close some, or reload later", retry_after=30)
+            raise RateLimited("too many pages are open", hint="close some and reload", retry_after=30)
         return self._events(subject, build)
 
     async def _events(self, subject: str, build: Build) -> AsyncIterator[bytes]:

@@ -105,7 +105,9 @@ def use_login_link(request: Request, code: Text, csrf: Text = "") -> Response:
             users.revoke_token(session, answer.user, answer.row.id)  # the browser gets one of its own kind
             answer = users.issue_token(session, answer.user, _browser(request), kind="session")
     if isinstance(answer, str):
-        return _form(request, "/", problem=AuthRequired("this link was used or is too old", hint="make a new one"))
+        return _form(
+            request, "/", problem=AuthRequired("this link was already used or has expired", hint="create a new one")
+        )
     return _enter(request, answer.text, "/")
 
 

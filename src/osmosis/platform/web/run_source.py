@@ -41,7 +41,7 @@ from ..services.paging import LogSlice
 from .session import Viewer
 
 LOG_LINES = 200
-SCOPES = {"user": "personal", "user_override": "personal, shadows the workspace", "run": "given with this run"}
+SCOPES = {"user": "personal", "user_override": "personal, overrides the workspace's", "run": "given at submit"}
 _ROW, _ATTEMPT = tables.Rollout.row_index, tables.Rollout.attempt
 _ORDERS = {
     "row": (_ROW, _ATTEMPT),
@@ -104,8 +104,8 @@ class DatabaseRun:
             stopping = run.stop_requested_at is not None
             return (Action("Stopping" if stopping else "Stop", f"{url}/stop", enabled=not stopping),)
         if self._can_retry():
-            help_text = "Rollouts that failed or are missing run again; the others stay"
-            return (Action("Retry what failed", f"{url}/retry", help_text),)
+            help_text = "Runs failed and missing rollouts again; keeps the others"
+            return (Action("Retry failed rollouts", f"{url}/retry", help_text),)
         return ()
 
     def _can_retry(self) -> bool:
@@ -137,7 +137,7 @@ class DatabaseRun:
     def _repository(self) -> Fact:
         if self.run.imported:
             name = self.run.imported.get("name")
-            return Fact("Repository", f"none: made on another machine, as {name}")
+            return Fact("Repository", f"none (made on another machine, as {name})")
         id_ = self.run.repository_id
         found = self.session.get(tables.Repository, id_) if id_ else None
         if found is None:
@@ -151,7 +151,7 @@ class DatabaseRun:
 
     def settings(self) -> Settings:
         run, imported = self.run, self.run.imported is not None
-        pinned = None if imported else "none: the commit was pinned"
+        pinned = None if imported else "none (the commit was pinned)"
         facts = [
             Fact("Commit", run.commit_sha or None, code=True),
             Fact("Branch", run.branch or pinned),
@@ -159,14 +159,14 @@ class DatabaseRun:
             Fact("Rows", row_ranges(run.rows)),
         ]
         if not imported:
-            seed = str(run.sample_seed) if run.sample_seed is not None else "none: the first rows in order"
+            seed = str(run.sample_seed) if run.sample_seed is not None else "none (the first rows in order)"
             scopes = "; ".join(f"{name}: {SCOPES.get(scope, scope)}" for name, scope in run.secret_scopes.items())
             facts += [
                 Fact("Seed", seed),
                 Fact("Secrets", scopes or None),
                 Fact("Starts", str(run.starts), note=f"last on {run.worker}" if run.worker else ""),
             ]
-        return Settings(run.config, "As it was run" if imported else "Fixed at submit", facts)
+        return Settings(run.config, "As run" if imported else "Fixed at submit", facts)
 
     def rewards(self) -> Sequence[float]:
         return rollouts.rewards(self.session, self.run.id)
@@ -231,7 +231,9 @@ def find_run(session: Session, who: Viewer, run_id: str) -> DatabaseRun:
     """NotFound unless it exists in a workspace of the viewer's."""
     run = session.get(tables.Run, run_id)
     if run is None or workspaces.role_of(session, who.user.id, run.workspace_id) is None:
-        raise NotFound("no such run", hint="it may have been deleted, or belong to a workspace you are not in")
+        raise NotFound(
+            "no such run", hint="it may have been deleted, or it belongs to a workspace you are not a member of"
+        )
     return DatabaseRun(session, run, session.get_one(tables.Workspace, run.workspace_id))
 
 

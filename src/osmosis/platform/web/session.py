@@ -56,7 +56,7 @@ def viewer(request: Request) -> Viewer:
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     if scheme:
         if scheme.lower() != "bearer" or not bearer.strip():
-            raise AuthRequired("the Authorization header carries no bearer token", code="TOKEN_MISSING")
+            raise AuthRequired("the Authorization header has no bearer token", code="TOKEN_MISSING")
         return _checked(platform, bearer.strip(), csrf=False)
     cookie = request.cookies.get(SESSION_COOKIE)
     if not cookie:
@@ -94,11 +94,11 @@ def check_form(request: Request, given: str, expected: str) -> None:
     """Forbidden unless the form was made for this session and sent from one of our pages."""
     origin = request.headers.get("origin")
     if origin and origin != "null" and urlsplit(origin).netloc != request.headers.get("host"):
-        raise Forbidden("this form was sent from another site", hint="open the page again and repeat")
+        raise Forbidden("this form was sent from another site", hint="reload the page and try again")
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise Forbidden("this form was sent from another site", hint="open the page again and repeat")
+        raise Forbidden("this form was sent from another site", hint="reload the page and try again")
     if not hmac.compare_digest(given.encode(), expected.encode()):
-        raise Forbidden("this form is too old or not yours", hint="open the page again and repeat")
+        raise Forbidden("this form has expired", hint="reload the page and try again")
 
 
 def check_viewer_form(request: Request, who: Viewer, given: str) -> None:

@@ -109,12 +109,12 @@ def _check_size(request: Request) -> None:
 
 def _malformed(error: RequestValidationError) -> ValidationError:
     fields = ", ".join(sorted({str(found["loc"][-1]) for found in error.errors()}))
-    return ValidationError(f"the request lacks or has a wrong value for: {fields}", hint="go back and correct it")
+    return ValidationError(f"missing or invalid values: {fields}", hint="go back and fix it")
 
 
 def _bug(request: Request, error: Exception) -> InternalError:
     return InternalError(
-        f"the platform failed at {request.method} {request.url.path}: {type(error).__name__}",
+        f"internal error in {request.method} {request.url.path}: {type(error).__name__}",
         hint="see the platform's log: osmosis platform logs",
     )
 

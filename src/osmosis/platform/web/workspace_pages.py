@@ -46,7 +46,9 @@ def dataset_page(request: Request, who: ViewerDep, dataset_id: str) -> Response:
     with platform_of(request).db.read() as session:
         dataset = session.get(tables.Dataset, dataset_id)
         if dataset is None or workspaces.role_of(session, who.user.id, dataset.workspace_id) is None:
-            raise NotFound("no such dataset", hint="it may have been deleted, or belong to a workspace you are not in")
+            raise NotFound(
+                "no such dataset", hint="it may have been deleted, or it belongs to a workspace you are not a member of"
+            )
         workspace = session.get_one(tables.Workspace, dataset.workspace_id)
         people = datasets.creator_names(session, {dataset.creator_id})
         used = sa.select(tables.Run).where(tables.Run.dataset_id == dataset.id)

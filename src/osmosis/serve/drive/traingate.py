@@ -299,7 +299,7 @@ async def _answer_errors(
     try:
         return await handler(request)
     except EndpointError as exc:
-        # Client libraries would repeat what the gate has repeated already.
+        # Client libraries would retry what the proxy has already retried.
         return web.Response(
             body=orjson.dumps(exc.body),
             status=exc.status,

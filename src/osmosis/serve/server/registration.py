@@ -201,7 +201,7 @@ class Registrar:
 
 
 def read_registration(status: int, body: bytes) -> RegistrationResult:
-    """The platform's answer; `status` is `refused` when a repeat cannot help, `error` when it can."""
+    """The platform's answer; `status` is `refused` when a retry cannot help, `error` when it can."""
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError:

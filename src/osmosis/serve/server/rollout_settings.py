@@ -31,7 +31,7 @@ class RolloutClientSettings(BaseSettings):
     complete_rollout_retries: int = Field(default=2, ge=0, le=10)
     """Repeats of the completion message."""
     retry_base_delay: float = Field(default=1.0, ge=0.1, le=60)
-    """Seconds; doubles with every repeat."""
+    """Seconds; doubles with every retry."""
     retry_max_delay: float = Field(default=30.0, ge=1, le=300)
     """Seconds."""
     max_connections: int = Field(default=100, ge=1, le=1000)
@@ -45,7 +45,7 @@ class RolloutServerSettings(BaseSettings):
 
     max_concurrent_rollouts: int = Field(default=100, ge=1, le=10000)
     record_ttl_seconds: float = Field(default=3600.0, ge=60, le=86400)
-    """How long a finished rollout answers repeated init requests."""
+    """How long a finished rollout answers retried init requests."""
     cleanup_interval_seconds: float = Field(default=60.0, ge=10, le=3600)
     request_timeout_seconds: float = Field(default=600.0, ge=10, le=3600)
     """Time limit of one rollout."""

@@ -1,7 +1,7 @@
 """The model of an agent loop that a trainer drives: asks `/v1/chat/completions`, reports `/v1/rollout/completed`.
 
 Whatever the trainer answers becomes a result or one of our errors; 429, 408, 5xx and broken connections are
-repeated with jitter and `Retry-After`. It keeps no result: a server that must not lose one spools it itself.
+retried with jitter and `Retry-After`. It keeps no result: a server that must not lose one spools it itself.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class OsmosisLLMClient:
         """One model call with the whole history; `kwargs` are sampling parameters, all of which travel.
 
         `OsmosisValidationError` for a refusal, `OsmosisServerError`, `OsmosisTimeoutError` or
-        `OsmosisTransportError` once the repeats are used up.
+        `OsmosisTransportError` once the retries are used up.
         """
         kwargs["stop"] = normalize_stop(kwargs.get("stop"))
         for name in ("temperature", "top_p", "max_tokens", "logprobs", "model"):
@@ -143,9 +143,9 @@ class OsmosisLLMClient:
         prompt, answer = (result.usage.get(key, 0) for key in ("prompt_tokens", "completion_tokens"))
         self._metrics = self._metrics.counting(prompt, answer, latency_ms)
 
-    async def _deliver(self, path: str, body: dict[str, Any], repeats: int) -> str:
-        """POSTs until it is accepted or the repeats are used up; the response text."""
-        for attempt in range(repeats + 1):
+    async def _deliver(self, path: str, body: dict[str, Any], retries: int) -> str:
+        """POSTs until it is accepted or the retries are used up; the response text."""
+        for attempt in range(retries + 1):
             wait: float | None = None
             problem: OsmosisRolloutError
             try:
@@ -160,7 +160,7 @@ class OsmosisLLMClient:
                 problem, wait = _refusal(path, status, text, header)
                 if isinstance(problem, OsmosisValidationError) and status not in (408, 429):
                     raise problem
-            if attempt == repeats:
+            if attempt == retries:
                 problem.message = f"{problem.message} ({attempt + 1} attempts)"
                 raise problem
             # "Retry-After: 0" is no time: all attempts would be gone within a millisecond.
