@@ -1,4 +1,4 @@
-"""The train gate read by the real OpenAI client: plain, streamed, failing."""
+"""The model proxy read by the real OpenAI client: plain, streamed, failing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The train gate as client libraries and rollout servers meet it."""
+"""The model proxy as client libraries and rollout servers meet it."""
 
 from __future__ import annotations
 

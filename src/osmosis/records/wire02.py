@@ -291,7 +291,7 @@ class CompletionsRequest(Record):
 
 
 class ChatCompletionsRequest(CompletionsRequest):
-    """`POST .../chat/completions` of the train gate: any OpenAI parameter is forwarded; `n` must be 1."""
+    """`POST .../chat/completions` of the model proxy: any OpenAI parameter is forwarded; `n` must be 1."""
 
     rollout_id: str = Field(default="", max_length=256)
     """Only for generation 0.2, whose URL does not name the rollout."""

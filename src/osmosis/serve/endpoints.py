@@ -1,5 +1,5 @@
 """How an endpoint of the remote-rollout protocol is declared: its path, the records it takes and gives, its errors and
-its bearer. The routes of the rollout server and of the train gate are made from these declarations, and FastAPI makes
+its bearer. The routes of the rollout server and of the model proxy are made from these declarations, and FastAPI makes
 their OpenAPI documents from the same ones. Requests never pass through FastAPI's own routing, which costs as much as
 all that a rollout server does itself.
 """

@@ -1,4 +1,4 @@
-"""The protocol as machines read it: OpenAPI documents of the rollout server and of the train gate, and one JSON Schema
+"""The protocol as machines read it: OpenAPI documents of the rollout server and of the model proxy, and one JSON Schema
 with every message, made from the endpoints as they are declared where they are served.
 `python -m osmosis.serve.schemas docs/protocol` writes them.
 """
@@ -34,7 +34,7 @@ def documents() -> dict[str, dict[str, Any]]:
     """Every document by its file name."""
     return {
         SERVER_FILE: openapi("Osmosis rollout server", SERVER, ErrorReply),
-        GATE_FILE: openapi("Osmosis train gate", traingate.ENDPOINTS, ModelErrorReply),
+        GATE_FILE: openapi("Osmosis model proxy", traingate.ENDPOINTS, ModelErrorReply),
         MESSAGES_FILE: messages(),
     }
 

@@ -1,5 +1,5 @@
 """Drives a rollout server as a `RolloutFn`: one task in, one `Rollout` out, whatever happens on the other side.
-The generation is found out from `/health`; the model is served through a train gate, which also knows usage and the
+The generation is found out from `/health`; the model is served through a model proxy, which also knows usage and the
 true cause of model failures. A dead server ends all waiting at once, a silent one is bounded. Nothing is scored here.
 """
 

@@ -1,4 +1,4 @@
-"""The model endpoint of one rollout, as the train gate keeps it: its own URL prefix and bearers, every model call it
+"""The model endpoint of one rollout, as the model proxy keeps it: its own URL prefix and bearers, every model call it
 made, the callbacks that arrived, and the end that somebody waits for. A second terminal message with other content is
 counted, not taken.
 """

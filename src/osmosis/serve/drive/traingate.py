@@ -1,4 +1,4 @@
-"""The train gate: the model endpoint that rollouts call and that takes their callbacks. Each rollout has its own URL
+"""The model proxy: the model endpoint that rollouts call and that takes their callbacks. Each rollout has its own URL
 prefix and its own bearer; generation 0.2 names the rollout in the body instead. Every parameter is forwarded to the
 model or refused (`n` above 1, another endpoint or key), except those the gate itself obeys: `model` (it has one),
 `stream`, `stream_options`, `rollout_id`, in generation 0.2 also `logprobs`, which its clients always set.
