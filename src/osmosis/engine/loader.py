@@ -26,7 +26,9 @@ def load_object(path: str, base_dir: Path) -> object:
     """The object at `module:attribute` (or `folder/file.py:attribute`), imported with `base_dir` on the path."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
-        raise LoadError(f"{path!r} names no object", hint="write module:attribute, for example server:agent_loop")
+        raise LoadError(
+            f"{path!r} does not name an object", hint="write module:attribute, for example server:agent_loop"
+        )
     found: object = load_module(module_name, base_dir)
     for part in attribute.split("."):
         if not hasattr(found, part):

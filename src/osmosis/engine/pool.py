@@ -37,7 +37,7 @@ class DaemonPool:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, function: Callable[[], object], timeout_s: float | None = None) -> object:
-        """The function's result, or what it raised; `asyncio.TimeoutError` when it ran longer and was given up."""
+        """The function's result, or what it raised; `asyncio.TimeoutError` when it ran longer and was abandoned."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # a later event loop: what the last one was told is nobody's now
             self._loop, self._waking = loop, False

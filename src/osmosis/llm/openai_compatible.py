@@ -71,7 +71,7 @@ class OpenAICompatibleModel(RetryingModel):
 async def ask(
     wire: Wire, body: Mapping[str, object], *, name: str, origin: str, limit: str = "the time limit"
 ) -> bytes:
-    """Sends one chat-completions request, no repeats: the body of its answer; `ModelError` when that is no success."""
+    """Sends one chat-completions request, without retries; the body of its answer. `ModelError` unless it succeeds."""
     try:
         payload = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:

@@ -109,7 +109,7 @@ class Worker:
                     if run is not None and run.lease_hash == watched.lease_hash:
                         run.worker = self.name
                         run_lifecycle.extend(run, self.platform.settings.lease_s)
-                        run_lifecycle.log(session, run.id, "the platform was restarted; the job goes on")
+                        run_lifecycle.log(session, run.id, "the platform was restarted; the job continues")
 
     def _running(self) -> list[Watched]:
         query = sa.select(tables.Run).where(

@@ -253,7 +253,7 @@ class _Reading:
         if not isinstance(name, str) or not name.strip():
             problem("id", "must be a non-empty string")
         elif name in self._seen:
-            problem("id", f"{name!r} is used twice, first in line {self._seen[name]}", fatal=True)
+            problem("id", f"{name!r} is already used on line {self._seen[name]}", fatal=True)
         else:
             self._seen[name] = entry.line
 

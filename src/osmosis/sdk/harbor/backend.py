@@ -277,9 +277,11 @@ def _not_started(exc: Exception) -> ExecutionResult:
 
 def _check_agent(agent: Chosen, native: Mapping[str, object] | None, patch_dockerfile: bool) -> None:
     if native and (agent.workflow or agent.utility):
-        raise ValueError("native_agent_kwargs are for Harbor's own agents that call a model")
+        raise ValueError("native_agent_kwargs applies only to Harbor's own agents that call a model")
     if patch_dockerfile and not agent.workflow:
-        raise ValueError("patch_dockerfile_with_sdk is for an AgentWorkflow: Harbor's agents need no SDK")
+        raise ValueError(
+            "patch_dockerfile_with_sdk applies only to an AgentWorkflow: Harbor's agents do not use the SDK"
+        )
 
 
 def _bundle(given: bool | str | os.PathLike[str]) -> bool | Path:
@@ -287,7 +289,7 @@ def _bundle(given: bool | str | os.PathLike[str]) -> bool | Path:
         return given
     sent = Path(given).expanduser().resolve()
     if not sent.is_file():
-        raise ValueError(f"bundle {sent} is no file")
+        raise ValueError(f"bundle {sent} is not a file")
     return sent
 
 
