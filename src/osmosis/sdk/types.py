@@ -134,7 +134,7 @@ def whole_text(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _convert(value: object, where: str) -> Any:
+def _convert(value: object, where: str) -> object:
     if isinstance(value, str):
         return whole_text(value)
     if value is None or isinstance(value, (bool, int)):
@@ -155,7 +155,7 @@ def _convert(value: object, where: str) -> Any:
     return _convert_scalars(value, where)
 
 
-def _convert_scalars(value: object, where: str) -> Any:
+def _convert_scalars(value: object, where: str) -> object:
     # NumPy and torch: scalars have item(), arrays tolist(); neither library is needed to know that.
     for method in ("tolist", "item"):
         unwrap = getattr(value, method, None)
