@@ -71,7 +71,7 @@ def open_wire(
         return PlainWire(url, headers, timeout_s=timeout_s, pool=pool)
     from .wire_aiohttp import AiohttpWire
 
-    return AiohttpWire(url, headers, timeout_s=timeout_s, trust_env=not direct, pool=pool)
+    return AiohttpWire(url, headers, timeout_s=timeout_s, trust_env=not direct, shared=pool.session if pool else None)
 
 
 def _proxied(host: str) -> bool:

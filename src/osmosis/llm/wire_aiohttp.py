@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import aiohttp
 from yarl import URL
 
 from .connection import ConnectionFailed, HttpReply
 from .connections import CONNECT_TIMEOUT_S
-
-if TYPE_CHECKING:
-    from .wire import Pool
 
 
 def open_session(trust_env: bool) -> aiohttp.ClientSession:
@@ -25,7 +22,7 @@ def open_session(trust_env: bool) -> aiohttp.ClientSession:
 
 
 class AiohttpWire:
-    """One POST target over one session."""
+    """One POST target over one session: that of `shared`, which takes `trust_env`, else one of its own."""
 
     def __init__(
         self,
@@ -34,13 +31,13 @@ class AiohttpWire:
         *,
         timeout_s: float | None,
         trust_env: bool,
-        pool: Pool | None = None,
+        shared: Callable[[bool], aiohttp.ClientSession] | None = None,
     ) -> None:
         self._url = URL(url)
         self._headers = headers
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         self._trust_env = trust_env
-        self._pool = pool
+        self._shared = shared
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, payload: bytes) -> HttpReply:
@@ -60,8 +57,8 @@ class AiohttpWire:
             self._session = None
 
     def _open(self) -> aiohttp.ClientSession:
-        if self._pool is not None:
-            return self._pool.session(self._trust_env)
+        if self._shared is not None:
+            return self._shared(self._trust_env)
         if self._session is None:
             self._session = open_session(self._trust_env)
         return self._session
