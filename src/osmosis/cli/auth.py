@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -24,7 +24,6 @@ from ..errors import (
     NetworkError,
     NotFound,
     OsmosisError,
-    UsageError,
     ValidationError,
 )
 from . import prompts
@@ -52,12 +51,14 @@ LOGIN_LIMIT_S = 900.0
 
 @app.command()
 def login(
-    force: bool = typer.Option(
-        False, "--force", "-f", help="Log in again; the old login stays until the new one works"
-    ),
-    no_browser: bool = typer.Option(False, "--no-browser", help="Print the page's URL instead of opening it"),
-    token: str = typer.Option(None, "--token", help="Log in with this token; - reads it from stdin"),
-    store: str = typer.Option("auto", "--store", help="Where to store the token: auto, file or keyring"),
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Log in again; the old login stays until the new one works")
+    ] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the page's URL instead of opening it")
+    ] = False,
+    token: Annotated[str | None, typer.Option("--token", help="Log in with this token; - reads it from stdin")] = None,
+    store: Annotated[Literal["auto", "file", "keyring"], typer.Option("--store", help="Where the token goes")] = "auto",
 ) -> OperationResult:
     """Log in to the platform.
 
@@ -69,8 +70,6 @@ def login(
         osmosis login --token - < token.txt
     """
     ctx = current()
-    if store not in ("auto", "file", "keyring"):
-        raise UsageError(f"--store {store}: not one of auto, file, keyring")
     url = ctx.platform_url
     if ctx.environ.get("OSMOSIS_TOKEN"):
         raise Conflict("OSMOSIS_TOKEN is set and wins over any login", hint="unset OSMOSIS_TOKEN")
@@ -90,8 +89,8 @@ def login(
 
 @app.command()
 def logout(
-    everywhere: bool = typer.Option(False, "--all", help="Log out of every platform"),
-    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask for confirmation"),
+    everywhere: Annotated[bool, typer.Option("--all", help="Log out of every platform")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
 ) -> OperationResult:
     """Log out: revoke the token that `osmosis login` created and forget it.
 
@@ -152,7 +151,7 @@ def whoami() -> DetailResult:
 
 
 @app.command("git-credential", hidden=True)
-def git_credential(operation: str = typer.Argument(..., help="get, store or erase, as git says it")) -> None:
+def git_credential(operation: Annotated[str, typer.Argument(help="get, store or erase, as git says it")]) -> None:
     """Answer git's credential protocol for platforms one is logged in at, and for no other address.
 
     Example:

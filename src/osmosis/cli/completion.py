@@ -7,11 +7,11 @@ whatever goes wrong means no suggestion, never an error in the middle of somebod
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from ..errors import OsmosisError, UsageError, WorkspaceRequired
+from ..errors import OsmosisError, WorkspaceRequired
 from ..workspace.layout import find_workspace
 from .context import AppContext, current, hoist
 from .main import COMMANDS, ROOT
@@ -81,10 +81,11 @@ for name in osmosis osmosis-ai osmosis_ai
     complete -c $name -f -a '(__osmosis_complete)'
 end
 """
-SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+Shell = Literal["bash", "zsh", "fish"]
+SCRIPTS: dict[Shell, str] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
-def completion(shell: str = typer.Argument(..., help="bash, zsh or fish")) -> None:
+def completion(shell: Annotated[Shell, typer.Argument(help="Which shell")]) -> None:
     """Print the completion script of a shell.
 
     Example:
@@ -92,12 +93,12 @@ def completion(shell: str = typer.Argument(..., help="bash, zsh or fish")) -> No
         osmosis completion zsh > ~/.zfunc/_osmosis
         osmosis completion fish > ~/.config/fish/completions/osmosis.fish
     """
-    if shell not in SCRIPTS:
-        raise UsageError(f"no completion for {shell}", hint=f"one of: {', '.join(SCRIPTS)}")
     current().output.stdout.write(SCRIPTS[shell])
 
 
-def answer(words: list[str] = typer.Argument(None, help="The line so far; the last word is being typed")) -> None:
+def answer(
+    words: Annotated[list[str] | None, typer.Argument(help="The line so far; the last word is being typed")] = None,
+) -> None:
     """Answer the shell: one suggestion a line, its description behind a tab."""
     ctx = current()
     for value, text in suggestions(ctx, words or [""]):
@@ -149,14 +150,14 @@ def _within(ctx: AppContext, command: Any, path: list[str], words: list[str], ty
         return [(n, c.get_short_help_str(80)) for n, c in command.commands.items() if not c.hidden]
     options = [param for param in command.params if param.param_type_name == "option"]
     if words and (option := _option_of(options, words[-1])) is not None:
-        return _values(ctx, path, option.name)
+        return _values(ctx, path, option)
     if typed.startswith("-"):
         return _option_names(options)
     arguments = [param for param in command.params if param.param_type_name == "argument"]
     place = _positionals(options, words)
     if not arguments or (place >= len(arguments) and arguments[-1].nargs != -1):
         return []
-    return _values(ctx, path, arguments[min(place, len(arguments) - 1)].name)
+    return _values(ctx, path, arguments[min(place, len(arguments) - 1)])
 
 
 def _deepest(command: Any, path: list[str], words: list[str]) -> tuple[Any, list[str], list[str]]:
@@ -189,15 +190,7 @@ def _positionals(options: list[Any], words: Sequence[str]) -> int:
     return count
 
 
-_CHOICES = {
-    "secret scope": ["personal", "workspace", "all"],
-    "model kind": ["all", "base", "lora"],
-    "login store": ["auto", "file", "keyring"],
-    "auth store": ["auto", "file", "keyring"],
-    "completion shell": list(SCRIPTS),
-    "eval download types": ["metrics", "trajectories", "artifacts", "logs", "all"],
-    "config kind": ["eval", "training"],
-}
+_CHOICES = {"eval download types": ["metrics", "trajectories", "artifacts", "logs", "all"]}
 """Of a command's or a group's parameter: the command's own line comes first."""
 _NAMES = {
     "eval name": "eval-runs",
@@ -233,8 +226,11 @@ _NAMES = {
 }
 
 
-def _values(ctx: AppContext, path: Sequence[str], parameter: str) -> Iterable[Answer]:
-    for key in (" ".join([*path, parameter]), f"{path[0]} {parameter}"):
+def _values(ctx: AppContext, path: Sequence[str], parameter: Any) -> Iterable[Answer]:
+    """Typer knows the values of a closed set, the tables above what names are meant; all else is a file."""
+    if closed := parameter.shell_complete(None, ""):
+        return [(choice.value, choice.help or "") for choice in closed]
+    for key in (" ".join([*path, parameter.name]), f"{path[0]} {parameter.name}"):
         if key in _CHOICES:
             return [(choice, "") for choice in _CHOICES[key]]
         if key in _NAMES:

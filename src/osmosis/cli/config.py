@@ -111,7 +111,7 @@ def _draw_text(text: str) -> Callable[[Console], None]:
 
 @app.command("schema")
 def schema(
-    kind: Annotated[str, typer.Argument(help="eval or training.")] = "eval",
+    kind: Annotated[ConfigKind, typer.Argument(help="Which kind of config.")] = "eval",
     write: Annotated[bool, typer.Option("--write", help="Update configs/*.schema.json in this workspace.")] = False,
 ) -> DetailResult | OperationResult:
     """Print the JSON Schema for a kind of config. Editors find it through the `#:schema` line.
@@ -121,8 +121,6 @@ def schema(
         osmosis config schema training
         osmosis config schema --write
     """
-    if kind not in CONFIG_KINDS:
-        raise ValidationError(f"there is no kind of config {kind!r}", hint=f"one of: {', '.join(CONFIG_KINDS)}")
     if write:
         workspace = find_workspace(current().cwd)
         written = []

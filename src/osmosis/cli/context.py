@@ -7,7 +7,7 @@ an environment and a folder. Nothing below the command line reads `os.environ`: 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -109,11 +109,17 @@ def using(context: AppContext) -> Iterator[AppContext]:
         _CURRENT.reset(token)
 
 
-_FLAGS = {"--json": "json", "--plain": "plain", "--offline": "offline"}
+_FLAGS = ("--json", "--plain", "--offline")
 _VALUED = {"--platform": "platform", "--workspace": "workspace", "--env-file": "env_file"}
 
 
-def hoist(argv: list[str]) -> tuple[GlobalOptions, list[str]]:
+def mode_of(argv: Sequence[str]) -> Mode:
+    """The output mode, known before the line is parsed so that even its errors have the right form."""
+    asked = argv[: argv.index("--")] if "--" in argv else argv
+    return Mode.JSON if "--json" in asked else Mode.PLAIN if "--plain" in asked else Mode.RICH
+
+
+def hoist(argv: Sequence[str]) -> tuple[GlobalOptions, list[str]]:
     """Take the global options out of a command line, wherever they stand before a bare `--`.
 
     A `--platform` without a value stays where it is: `init` has a flag of that name.
@@ -129,21 +135,20 @@ def hoist(argv: list[str]) -> tuple[GlobalOptions, list[str]]:
             rest.extend(argv[i:])
             break
         if word in _FLAGS:
-            flags.add(_FLAGS[word])
+            flags.add(word)
         elif name in _VALUED and (equals or (i + 1 < len(argv) and not argv[i + 1].startswith("-"))):
             values[_VALUED[name]] = value if equals else argv[next(words)]
         elif name in _VALUED and (name != "--platform" or "init" not in rest[:1]):
             raise UsageError(f"option {name} needs a value")
         else:
             rest.append(word)
-    if {"json", "plain"} <= flags:
+    if {"--json", "--plain"} <= flags:
         raise UsageError("--json and --plain exclude each other: keep one")
-    mode = Mode.JSON if "json" in flags else Mode.PLAIN if "plain" in flags else Mode.RICH
     options = GlobalOptions(
-        mode=mode,
+        mode=mode_of(argv),
         platform=values.get("platform"),
         workspace=values.get("workspace"),
         env_file=values.get("env_file"),
-        offline="offline" in flags,
+        offline="--offline" in flags,
     )
     return options, rest

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +19,7 @@ from ..records.dataset import FORMATS, MAX_BYTES
 from . import prompts
 from .context import current, scope_of
 from .download import byte_progress
-from .paging import CURSOR, EVERYTHING, LIMIT, LINES, OFFSET, Paging, list_result
+from .paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult, when
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ app = typer.Typer(
         osmosis dataset list
     """
 )
-NAME = typer.Argument(..., help="Name or id of the dataset")
+Name = Annotated[str, typer.Argument(help="Name or id of the dataset")]
 COLUMNS = (
     Column("file_name", "Name"),
     Column("status", "Status"),
@@ -48,11 +48,12 @@ MAX_LISTED = 5
 
 @app.command()
 def upload(
-    file: str = typer.Argument(
-        ..., help="A .jsonl, .json, .csv or .parquet file; its name without the extension names the dataset"
-    ),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace the dataset with that name"),
-    yes: bool = prompts.YES,
+    file: Annotated[
+        str,
+        typer.Argument(help="A .jsonl, .json, .csv or .parquet file; its name without the extension names the dataset"),
+    ],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the dataset with that name")] = False,
+    yes: prompts.Yes = False,
 ) -> OperationResult:
     """Check a file and upload it. A file the platform already has is not sent again.
 
@@ -130,9 +131,9 @@ def _check(path: Path) -> JsonObject:
 
 @app.command("list")
 def list_datasets(
-    limit: int = LIMIT,
-    offset: int = OFFSET,
-    everything: bool = EVERYTHING,
+    limit: Limit = None,
+    offset: Offset = 0,
+    everything: Everything = False,
 ) -> ListResult:
     """List the datasets of this workspace.
 
@@ -145,7 +146,7 @@ def list_datasets(
 
 
 @app.command()
-def info(name: str = NAME) -> DetailResult:
+def info(name: Name) -> DetailResult:
     """Show one dataset.
 
     Example:
@@ -158,7 +159,7 @@ def info(name: str = NAME) -> DetailResult:
 
 @app.command()
 def preview(
-    name: str = NAME, rows: int = typer.Option(5, "--rows", min=1, max=100, help="Show the first N rows")
+    name: Name, rows: Annotated[int, typer.Option("--rows", min=1, max=100, help="Show the first N rows")] = 5
 ) -> ListResult:
     """Show the first rows of a dataset on the platform.
 
@@ -175,7 +176,7 @@ def preview(
 
 
 @app.command()
-def validate(file: str = typer.Argument(..., help="The file to check")) -> OperationResult:
+def validate(file: Annotated[str, typer.Argument(help="The file to check")]) -> OperationResult:
     """Check a file the way upload does, without a platform.
 
     Example:
@@ -191,9 +192,9 @@ def validate(file: str = typer.Argument(..., help="The file to check")) -> Opera
 
 @app.command()
 def download(
-    name: str = NAME,
-    output: str = typer.Option(None, "-o", "--output", help="File or folder [default: this folder]"),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace an existing file"),
+    name: Name,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File or folder [default: this folder]")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file")] = False,
 ) -> OperationResult:
     """Download a dataset's file.
 
@@ -216,9 +217,9 @@ def download(
 
 @app.command()
 def logs(
-    name: str = NAME,
-    limit: int = LINES,
-    cursor: str = CURSOR,
+    name: Name,
+    limit: Lines = 50,
+    cursor: Cursor = None,
 ) -> ListResult:
     """Show the platform's log of reading a dataset.
 
@@ -232,7 +233,7 @@ def logs(
 
 
 @app.command()
-def delete(name: str = NAME, yes: bool = prompts.YES) -> OperationResult:
+def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
     """Delete a dataset from the platform; runs that used it keep their results.
 
     Example:

@@ -34,7 +34,7 @@ ASK_ABOVE = 100 * 1024 * 1024
 
 @dataclass(frozen=True)
 class DownloadOptions:
-    output: str | None
+    output: Path | None
     types: str
     rows: str | None
     overwrite: bool
@@ -73,7 +73,7 @@ def download_run(ctx: AppContext, name: str, options: DownloadOptions) -> Operat
     return OperationResult("eval.download", message, resource, exit_code=1 if failed else 0)
 
 
-def download_dir(ctx: AppContext, name: str, output: str | None) -> Path:
+def download_dir(ctx: AppContext, name: str, output: Path | None) -> Path:
     """`-o`, else `.osmosis/evals/<name>` of the workspace, else of this folder."""
     if output:
         return ctx.path(output)

@@ -21,7 +21,7 @@ from typing import TextIO
 
 from .._version import __version__
 from ..errors import OsmosisError, UsageError, ValidationError
-from .context import AppContext, GlobalOptions, hoist, using
+from .context import AppContext, GlobalOptions, hoist, mode_of, using
 from .environment import load_environment
 from .helptext import group_help
 from .output import Mode, Output
@@ -152,7 +152,7 @@ def main(
     """
     words = list(sys.argv[1:] if argv is None else argv)
     surroundings = dict(os.environ if environ is None else environ)
-    output = Output(_mode_of(words), environ=surroundings)
+    output = Output(mode_of(words), environ=surroundings)
     try:
         cwd = cwd or Path.cwd()
     except FileNotFoundError:
@@ -185,12 +185,6 @@ def main(
         from .unexpected import explained  # what only a failure needs
 
         return output.error(explained(bug, words, surroundings), ctx.command)
-
-
-def _mode_of(words: Sequence[str]) -> Mode:
-    """The output mode, known before the line is parsed so that even its errors have the right form."""
-    asked = words[: words.index("--")] if "--" in words else words
-    return Mode.JSON if "--json" in asked else Mode.PLAIN if "--plain" in asked else Mode.RICH
 
 
 def _run(ctx: AppContext, words: Sequence[str]) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import typer
 
-from ..errors import NotFound, UsageError
+from ..errors import NotFound
 from .context import current
-from .paging import EVERYTHING, Paging
+from .paging import Everything, Paging
 from .results import Column, DetailResult, ListResult, OperationResult, when
 
 app = typer.Typer(
@@ -17,22 +19,20 @@ app = typer.Typer(
         osmosis model info multiply-1-step-20
     """
 )
-NAME = typer.Argument(..., help="Name of the model")
+Name = Annotated[str, typer.Argument(help="Name of the model")]
 
 
 @app.command("list")
 def list_models(
-    kind: str = typer.Option("all", "--type", help="all, base or lora"),
-    limit: int = typer.Option(None, min=1, max=50, help="Show at most N of each [default: 50]"),
-    everything: bool = EVERYTHING,
+    kind: Annotated[Literal["all", "base", "lora"], typer.Option("--type", help="Which models")] = "all",
+    limit: Annotated[int | None, typer.Option(min=1, max=50, help="Show at most N of each [default: 50]")] = None,
+    everything: Everything = False,
 ) -> ListResult:
     """List base models and adapters.
 
     Example:
         osmosis model list --type lora
     """
-    if kind not in ("all", "base", "lora"):
-        raise UsageError(f"--type {kind}: not one of all, base, lora")
     paging = Paging(limit, everything)
     blocks: dict[str, list[dict[str, object]]] = {}
     with current().client() as client:
@@ -54,7 +54,7 @@ def list_models(
 
 
 @app.command()
-def info(name: str = NAME) -> DetailResult:
+def info(name: Name) -> DetailResult:
     """Show one model, an adapter or a base model.
 
     Example:
@@ -68,7 +68,7 @@ def info(name: str = NAME) -> DetailResult:
 
 
 @app.command()
-def deploy(name: str = NAME) -> OperationResult:
+def deploy(name: Name) -> OperationResult:
     """Deploy an adapter for inference.
 
     Example:
@@ -80,7 +80,7 @@ def deploy(name: str = NAME) -> OperationResult:
 
 
 @app.command()
-def undeploy(name: str = NAME) -> OperationResult:
+def undeploy(name: Name) -> OperationResult:
     """Take an adapter out of inference.
 
     Example:

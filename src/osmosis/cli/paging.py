@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from ..client import PlatformClient
     from ..records.contract.body import Body, Page
 
-LIMIT = typer.Option(None, min=1, max=50, help="Show at most N [default: 50]")
-OFFSET = typer.Option(0, min=0, help="Skip the first N")
-EVERYTHING = typer.Option(False, "--all", help="Show all of them")
-LINES = typer.Option(50, min=1, max=200, help="Show the last N lines")
-CURSOR = typer.Option(None, help="Continue further back, from the previous page's next_cursor")
+Limit = Annotated[int | None, typer.Option(min=1, max=50, help="Show at most N [default: 50]")]
+Offset = Annotated[int, typer.Option(min=0, help="Skip the first N")]
+Everything = Annotated[bool, typer.Option("--all", help="Show all of them")]
+Lines = Annotated[int, typer.Option(min=1, max=200, help="Show the last N lines")]
+Cursor = Annotated[str | None, typer.Option(help="Continue further back, from the previous page's next_cursor")]
 PAGE = 50
 
 

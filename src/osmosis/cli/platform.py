@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -31,11 +32,17 @@ app = typer.Typer(
 
 @app.command()
 def start(
-    port: int = typer.Option(None, min=0, max=65535, help="Port to listen on [default: 7575, or a free one]"),
-    host: str = typer.Option("127.0.0.1", help="Address to listen on"),
-    public_url: str = typer.Option(None, help="URL that clients use, when it differs from host and port"),
-    database_url: str = typer.Option(None, help="SQLAlchemy URL [default: SQLite in the data folder]"),
-    max_jobs: int = typer.Option(None, min=1, help="Maximum number of jobs that run at once"),
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on [default: 7575, or a free one]")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
+    public_url: Annotated[
+        str | None, typer.Option(help="URL that clients use, when it differs from host and port")
+    ] = None,
+    database_url: Annotated[
+        str | None, typer.Option(help="SQLAlchemy URL [default: SQLite in the data folder]")
+    ] = None,
+    max_jobs: Annotated[int | None, typer.Option(min=1, help="Maximum number of jobs that run at once")] = None,
 ) -> OperationResult:
     """Start the platform in the background. Does nothing if it is already running.
 
@@ -83,7 +90,9 @@ def status() -> DetailResult:
 
 @app.command()
 def stop(
-    force: bool = typer.Option(False, "--force", help="Stop it immediately; runs continue when it starts again"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Stop it immediately; runs continue when it starts again")
+    ] = False,
 ) -> OperationResult:
     """Stop the platform gracefully. Unfinished runs continue when it starts again.
 
@@ -100,7 +109,7 @@ def stop(
 
 @app.command("open")
 def open_pages(
-    no_browser: bool = typer.Option(False, "--no-browser", help="Print the link instead of opening it"),
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the link instead of opening it")] = False,
 ) -> OperationResult:
     """Open the platform's pages in a browser, logged in with a one-time link.
 
@@ -121,8 +130,8 @@ def open_pages(
 
 @app.command()
 def logs(
-    follow: bool = typer.Option(False, "--follow", "-f", help="Follow the log until Ctrl-C"),
-    lines: int = typer.Option(50, "--lines", "-n", min=1, help="Show the last N lines"),
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until Ctrl-C")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Show the last N lines")] = 50,
 ) -> ListResult | None:
     """Show the platform's log.
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from ..errors import InteractiveRequired
 from .context import AppContext
 
-YES = typer.Option(False, "--yes", "-y", help="Do not ask for confirmation")
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")]
 
 
 def confirm(ctx: AppContext, question: str, *, yes: bool, flag: str = "--yes", default: bool = True) -> bool:

@@ -100,6 +100,8 @@ def _argument(param: Any) -> str:
 def _option(param: Any) -> str:
     names = ", ".join(f"`{name}`" for name in [*param.opts, *param.secondary_opts])
     text = (param.help or "").replace("|", "\\|").rstrip(".")
+    if closed := param.shell_complete(None, ""):
+        text += f": {', '.join(choice.value for choice in closed)}"
     default = param.default
     plain = isinstance(default, (str, int, float)) and not isinstance(default, bool)
     if plain and default != "" and "[default" not in text:
@@ -138,12 +140,11 @@ def parse_only(entry: Command, path: Sequence[str], args: Sequence[str]) -> None
         command, words = command.commands[words[0]], words[1:]
     if hasattr(command, "commands") and not words:
         return
-    bases: Any = typer.BadParameter.__mro__
     try:
         command.make_context(" ".join(["osmosis", *at]), words)
     except typer.Exit:
         return
-    except bases[2] as wrong:
+    except typer.TyperException as wrong:
         raise usage_of(wrong, at) from wrong
 
 

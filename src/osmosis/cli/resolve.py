@@ -149,8 +149,6 @@ def load(entry: Command, name: str) -> Any:
 
     target = entry.target()
     if isinstance(target, typer.Typer):
-        target.rich_markup_mode = None
-        target._add_completion = False
         command: Any = typer.main.get_group(target)
     else:
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -186,8 +184,6 @@ def invoke(found: Found, ctx: AppContext) -> Any:
     args = list(found.args)
     if hasattr(command, "commands") and not args and not command.invoke_without_command:
         args = ["--help"]
-    bases: Any = typer.BadParameter.__mro__
-    usage_error, click_exception = bases[1], bases[2]
     try:
         with command.make_context(" ".join(["osmosis", *found.path]), args) as parsed:
             return command.invoke(parsed)
@@ -195,9 +191,7 @@ def invoke(found: Found, ctx: AppContext) -> Any:
         return done.exit_code
     except (typer.Abort, EOFError):
         raise KeyboardInterrupt from None
-    except click_exception as wrong:
-        if not isinstance(wrong, usage_error):
-            raise UsageError(_lower(wrong.format_message())) from wrong
+    except typer.TyperException as wrong:
         raise usage_of(wrong, found.path) from wrong
 
 
@@ -212,12 +206,13 @@ def _sub_path(command: Any, args: Sequence[str]) -> list[str]:
 
 
 def usage_of(wrong: Any, path: Sequence[str]) -> UsageError:
-    """Typer's own usage error, in our words."""
-    at = wrong.ctx.command_path if getattr(wrong, "ctx", None) else " ".join(["osmosis", *path])
-    message = wrong.format_message()
-    if message.startswith("No such command") and wrong.ctx is not None:
+    """What typer says is wrong with the line, in our words."""
+    ctx = getattr(wrong, "ctx", None)
+    at = ctx.command_path if ctx else " ".join(["osmosis", *path])
+    message = wrong.format_message().replace("Value error, ", "")  # pydantic's prefix
+    if message.startswith("No such command") and ctx is not None:
         word = message.split("'")[1] if "'" in message else ""
-        known = [name for name, child in wrong.ctx.command.commands.items() if not child.hidden]
+        known = [name for name, child in ctx.command.commands.items() if not child.hidden]
         return unknown_command(word, at.split()[1:], known, {})
     possible = getattr(wrong, "possibilities", None)
     if message.startswith("No such option") and getattr(wrong, "option_name", None):

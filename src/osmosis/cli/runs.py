@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,10 +20,10 @@ from ..records.run import NOUNS, RunKind
 from . import prompts
 from .context import AppContext, current
 from .download import DownloadOptions, download_run
-from .paging import CURSOR, EVERYTHING, LIMIT, LINES, OFFSET, Paging, list_result
+from .paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult, Result, to_json, when
 from .run_show import brief, drawn, finished_result, watch
-from .secrets_file import SECRETS_FILE, read_secrets_file
+from .secrets_file import SecretsFile, read_secrets_file
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,9 +64,9 @@ CHECKPOINT_COLUMNS = (
     Column("created_at", "Created", show=when),
 )
 
-NAME = typer.Argument(..., help="Name or id of the run")
-OUTPUT = typer.Option(None, "-o", "--output", help="Also write it as JSON to this file")
-FOLLOW = typer.Option(False, "--follow", "-f", help="Follow the log until the run is over")
+Name = Annotated[str, typer.Argument(help="Name or id of the run")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Also write it as JSON to this file")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run is over")]
 
 
 @dataclass(frozen=True)
@@ -84,21 +84,21 @@ def run_commands(kind: RunKind, *, one: str, several: str, info_help: str, kept:
     """The commands of a kind; `one` and `several` are what its help calls its runs."""
     noun = NOUNS[kind]
 
-    def list_runs(limit: int = LIMIT, offset: int = OFFSET, everything: bool = EVERYTHING) -> ListResult:
+    def list_runs(limit: Limit = None, offset: Offset = 0, everything: Everything = False) -> ListResult:
         paging = Paging(limit, everything, offset)
         empty = f"no run yet: osmosis {noun} submit CONFIG"
         return list_result(current(), lambda client: client.runs(kind), COLUMNS[kind], paging, empty=empty)
 
-    def info(name: str = NAME, output: str = OUTPUT) -> DetailResult:
+    def info(name: Name, output: Output = None) -> DetailResult:
         return run_info(current(), kind, name, output)
 
-    def logs(name: str = NAME, limit: int = LINES, cursor: str = CURSOR, follow: bool = FOLLOW) -> Result | None:
+    def logs(name: Name, limit: Lines = 50, cursor: Cursor = None, follow: Follow = False) -> Result | None:
         return show_logs(current(), kind, name, limit=limit, cursor=cursor, follow=follow)
 
-    def stop(name: str = NAME, yes: bool = prompts.YES) -> OperationResult:
+    def stop(name: Name, yes: prompts.Yes = False) -> OperationResult:
         return stop_run(current(), kind, name, yes=yes)
 
-    def delete(name: str = NAME, yes: bool = prompts.YES) -> OperationResult:
+    def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
         return delete_run(current(), kind, name, yes=yes)
 
     def explained(command: Callable[..., object], text: str, *examples: str) -> None:
@@ -135,10 +135,10 @@ TRAIN = run_commands(
 
 
 def wait_eval(
-    name: str = NAME,
-    fail_under: float = typer.Option(
-        None, "--fail-under", min=0, max=1, help="Exit with 1 when the pass rate is below this"
-    ),
+    name: Name,
+    fail_under: Annotated[
+        float | None, typer.Option("--fail-under", min=0, max=1, help="Exit with 1 when the pass rate is below this")
+    ] = None,
 ) -> OperationResult:
     """Follow a run until it is over. Ctrl-C does not stop the run; the same command follows it again.
 
@@ -148,7 +148,7 @@ def wait_eval(
     return wait_for(current(), "eval", name, fail_under)
 
 
-def wait_train(name: str = NAME) -> OperationResult:
+def wait_train(name: Name) -> OperationResult:
     """Follow a training run until it is over.
 
     Example:
@@ -157,7 +157,7 @@ def wait_train(name: str = NAME) -> OperationResult:
     return wait_for(current(), "training", name, None)
 
 
-def retry(name: str = NAME, yes: bool = prompts.YES, secrets_file: str = SECRETS_FILE) -> OperationResult:
+def retry(name: Name, yes: prompts.Yes = False, secrets_file: SecretsFile = None) -> OperationResult:
     """Retry the failed and skipped rollouts of a run.
 
     Example:
@@ -178,12 +178,16 @@ def retry(name: str = NAME, yes: bool = prompts.YES, secrets_file: str = SECRETS
 
 
 def download(
-    name: str = NAME,
-    output: str = typer.Option(None, "-o", "--output", help="Folder to write to [default: .osmosis/evals/NAME]"),
-    types: str = typer.Option("metrics,trajectories", "--type", help="metrics, trajectories, artifacts, logs, all"),
-    rows: str = typer.Option(None, "--rows", help="Only these row indices: 3,7,10-20"),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Download existing files again"),
-    yes: bool = prompts.YES,
+    name: Name,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder to write to [default: .osmosis/evals/NAME]")
+    ] = None,
+    types: Annotated[
+        str, typer.Option("--type", help="metrics, trajectories, artifacts, logs, all")
+    ] = "metrics,trajectories",
+    rows: Annotated[str | None, typer.Option("--rows", help="Only these row indices: 3,7,10-20")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Download existing files again")] = False,
+    yes: prompts.Yes = False,
 ) -> OperationResult:
     """Download the metrics and conversations of a run.
 
@@ -194,7 +198,7 @@ def download(
     return download_run(current(), name, DownloadOptions(output, types, rows, overwrite, yes))
 
 
-def checkpoints(name: str = NAME) -> ListResult:
+def checkpoints(name: Name) -> ListResult:
     """List the checkpoints of a training run.
 
     Example:
@@ -208,7 +212,7 @@ def checkpoints(name: str = NAME) -> ListResult:
 # --- what they do -------------------------------------------------------------------------------------------------
 
 
-def run_info(ctx: AppContext, kind: RunKind, name: str, output: str | None = None) -> DetailResult:
+def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = None) -> DetailResult:
     """One run with its metrics; written to `output`, too, when that is given."""
     with ctx.client() as client:
         runs = client.runs(kind)

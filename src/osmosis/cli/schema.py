@@ -6,7 +6,7 @@ The envelope follows from what the command's function says it returns; what is i
 from __future__ import annotations
 
 import typing
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from pydantic.json_schema import models_json_schema
@@ -74,7 +74,7 @@ INSIDE: dict[str, tuple[type[Record], ...]] = {
 """Command -> what is inside its envelope: one of these records."""
 
 
-def schema(command: list[str] = typer.Argument(..., help="The command, for example: eval info")) -> None:
+def schema(command: Annotated[list[str], typer.Argument(help="The command, for example: eval info")]) -> None:
     """Print the JSON Schema of a command's output under --json.
 
     Example:

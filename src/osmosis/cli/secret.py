@@ -7,6 +7,7 @@ would stay in the shell's history.
 from __future__ import annotations
 
 import sys
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,7 +19,7 @@ from ..workspace.config import load_config
 from ..workspace.layout import find_workspace
 from . import prompts
 from .context import AppContext, current, scope_of
-from .paging import EVERYTHING, LIMIT, Paging
+from .paging import Everything, Limit, Paging
 from .resolve import nearest
 from .results import Column, ListResult, NextStep, OperationResult, when
 from .secrets_file import read_secrets_file
@@ -31,17 +32,19 @@ app = typer.Typer(
         osmosis secret check configs/eval/multiply.toml
     """
 )
-NAME = typer.Argument(..., help="Name of the environment variable: capitals, digits and _")
-SCOPE = typer.Option("personal", "--scope", help="personal (only yours) or workspace")
+Name = Annotated[str, typer.Argument(help="Name of the environment variable: capitals, digits and _")]
+Scope = Annotated[Literal["personal", "workspace"], typer.Option("--scope", help="Whose secret")]
 MAX_NAME = 255
 
 
 @app.command("set")
 def set_secret(
-    name: str = NAME,
-    scope: str = SCOPE,
-    env: str = typer.Option(None, "--env", help="Read the value from this environment variable"),
-    from_file: str = typer.Option(None, "--from-file", help="Read the value from this file; - is stdin"),
+    name: Name,
+    scope: Scope = "personal",
+    env: Annotated[str | None, typer.Option("--env", help="Read the value from this environment variable")] = None,
+    from_file: Annotated[
+        str | None, typer.Option("--from-file", help="Read the value from this file; - is stdin")
+    ] = None,
 ) -> OperationResult:
     """Register a secret, or change its value.
 
@@ -54,7 +57,6 @@ def set_secret(
     """
     ctx = current()
     _check_name(name)
-    _check_scope(scope)
     value = _value(ctx, name, env, from_file)
     with ctx.client() as client:
         row = client.secrets.set(name, value, scope=scope)
@@ -64,9 +66,9 @@ def set_secret(
 
 @app.command("list")
 def list_secrets(
-    scope: str = typer.Option("all", "--scope", help="all, workspace or personal"),
-    limit: int = LIMIT,
-    everything: bool = EVERYTHING,
+    scope: Annotated[Literal["all", "personal", "workspace"], typer.Option("--scope", help="Which secrets")] = "all",
+    limit: Limit = None,
+    everything: Everything = False,
 ) -> ListResult:
     """List secrets: names, scopes and ages, never values.
 
@@ -74,7 +76,6 @@ def list_secrets(
         osmosis secret list --scope workspace
     """
     ctx = current()
-    _check_scope(scope, also="all")
     paging = Paging(limit, everything)
     with ctx.client() as client:
         extra = scope_of(client)
@@ -105,14 +106,13 @@ def list_secrets(
 
 
 @app.command()
-def delete(name: str = NAME, scope: str = SCOPE, yes: bool = prompts.YES) -> OperationResult:
+def delete(name: Name, scope: Scope = "personal", yes: prompts.Yes = False) -> OperationResult:
     """Delete a secret.
 
     Example:
         osmosis secret delete OPENAI_API_KEY --yes
     """
     ctx = current()
-    _check_scope(scope)
     with ctx.client() as client:
         names = {row.name for row in client.secrets.all(scope=scope)}
         if name not in names:
@@ -128,10 +128,10 @@ def delete(name: str = NAME, scope: str = SCOPE, yes: bool = prompts.YES) -> Ope
 
 @app.command("import")
 def import_file(
-    file: str = typer.Argument(..., help="A file of NAME=value lines; - is stdin"),
-    scope: str = SCOPE,
-    only: list[str] = typer.Option(None, "--only", help="Import only this name. Repeatable"),
-    yes: bool = prompts.YES,
+    file: Annotated[str, typer.Argument(help="A file of NAME=value lines; - is stdin")],
+    scope: Scope = "personal",
+    only: Annotated[list[str] | None, typer.Option("--only", help="Import only this name. Repeatable")] = None,
+    yes: prompts.Yes = False,
 ) -> OperationResult:
     """Register the secrets in a .env file. Nothing is registered when a name is invalid.
 
@@ -139,7 +139,6 @@ def import_file(
         osmosis secret import .env --only OPENAI_API_KEY
     """
     ctx = current()
-    _check_scope(scope)
     values = read_secrets_file(ctx, file)
     if absent := [name for name in only or [] if name not in values]:
         raise NotFound(f"{file} has no {', '.join(absent)}")
@@ -160,7 +159,7 @@ def import_file(
 
 
 @app.command()
-def check(config: str = typer.Argument(..., help="A config under configs/")) -> ListResult:
+def check(config: Annotated[str, typer.Argument(help="A config under configs/")]) -> ListResult:
     """Check that every secret a config requires is registered. Exits with 1 when one is missing.
 
     Example:
@@ -208,12 +207,6 @@ def _check_name(name: str) -> None:
         raise ValidationError(
             f"{name!r} is not a secret name: use capitals, digits and _, starting with a letter", hint=hint
         )
-
-
-def _check_scope(scope: str, also: str = "") -> None:
-    allowed = [*([also] if also else []), "personal", "workspace"]
-    if scope not in allowed:
-        raise UsageError(f"--scope {scope}: not one of {', '.join(allowed)}")
 
 
 def _value(ctx: AppContext, name: str, env: str | None, from_file: str | None) -> str:

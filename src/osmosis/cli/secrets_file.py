@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from ..errors import ValidationError
 from .context import AppContext
 
-SECRETS_FILE = typer.Option(None, "--secrets-file", help="File of NAME=value lines, for this run only; - is stdin")
+SecretsFile = Annotated[
+    str | None, typer.Option("--secrets-file", help="File of NAME=value lines, for this run only; - is stdin")
+]
 
 
 def read_secrets_file(ctx: AppContext, name: str) -> dict[str, str]:

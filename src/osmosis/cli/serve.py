@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..engine.agent import load_agent
 from ..engine.loader import load_object
-from ..errors import AuthRequired, UsageError, ValidationError
+from ..errors import AuthRequired, ValidationError
 from ..serve.server.validator import validate_agent_loop
 from .agent_ref import find_agent
 from .connect import login_of, usable
@@ -20,7 +20,7 @@ from .output import Mode
 if TYPE_CHECKING:
     from ..serve.server.foreground import ServeOptions
 
-LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 
 def serve(
@@ -32,7 +32,7 @@ def serve(
     host: Annotated[str, typer.Option("--host", "-H", help="Address to listen on.")] = "0.0.0.0",
     no_validate: Annotated[bool, typer.Option("--no-validate", help="Skip the check of the agent.")] = False,
     reload: Annotated[bool, typer.Option("--reload", help="Restart when a file changes.")] = False,
-    log_level: Annotated[str, typer.Option("--log-level", help="One of: " + ", ".join(LOG_LEVELS) + ".")] = "info",
+    log_level: Annotated[LogLevel, typer.Option("--log-level", help="How much the server logs.")] = "info",
     skip_register: Annotated[
         bool, typer.Option("--skip-register", help="Do not register with the platform; callers still need the API key.")
     ] = False,
@@ -42,7 +42,7 @@ def serve(
     api_key: Annotated[
         str | None, typer.Option("--api-key", help="API key that callers must send [default: a generated one]")
     ] = None,
-    log: Annotated[str | None, typer.Option("--log", help="Write one trace per rollout to this folder.")] = None,
+    log: Annotated[Path | None, typer.Option("--log", help="Write one trace per rollout to this folder.")] = None,
     drain: Annotated[
         float | None,
         typer.Option("--drain", min=0, help="Seconds that running rollouts get to finish on shutdown [30]."),
@@ -60,8 +60,6 @@ def serve(
         osmosis serve -m server:agent_loop -p 9001 --log ./traces
     """
     ctx = current()
-    if log_level not in LOG_LEVELS:
-        raise UsageError(f"--log-level {log_level} is none of {', '.join(LOG_LEVELS)}")
     from ..serve.server import foreground  # brings the web framework, which no help needs
 
     key, note = foreground.choose_key(api_key, local=local)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,7 +28,7 @@ from . import prompts
 from .context import AppContext, current
 from .results import NextStep, OperationResult
 from .run_show import finished_result, watch
-from .secrets_file import SECRETS_FILE, read_secrets_file
+from .secrets_file import SecretsFile, read_secrets_file
 
 if TYPE_CHECKING:
     from ..client import PlatformClient
@@ -37,9 +37,13 @@ SYNC_TIMEOUT_S = 180.0
 MAX_DIFF = 200_000
 
 
-WAIT_SYNC = typer.Option(False, "--wait-sync", help="Wait until the platform has synced HEAD")
-ALLOW_DIRTY = typer.Option(False, "--allow-dirty", help="Run what the platform has synced, despite local changes")
-SNAPSHOT = typer.Option(False, "--snapshot", help="Run this working tree as it is, without committing it")
+WaitSync = Annotated[bool, typer.Option("--wait-sync", help="Wait until the platform has synced HEAD")]
+AllowDirty = Annotated[
+    bool, typer.Option("--allow-dirty", help="Run what the platform has synced, despite local changes")
+]
+SnapshotOption = Annotated[
+    bool, typer.Option("--snapshot", help="Run this working tree as it is, without committing it")
+]
 
 
 @dataclass(frozen=True)
@@ -63,16 +67,21 @@ class SubmitOptions:
 
 
 def submit_eval(
-    config: str = typer.Argument(None, help="A config under configs/eval/, by path or name [default: the only one]"),
-    yes: bool = prompts.YES,
-    wait: bool = typer.Option(False, "--wait", "-w", help="Follow the run to its end, then show its figures"),
-    wait_sync: bool = WAIT_SYNC,
-    allow_dirty: bool = ALLOW_DIRTY,
-    snapshot: bool = SNAPSHOT,
-    secrets_file: str = SECRETS_FILE,
-    fail_under: float = typer.Option(
-        None, "--fail-under", min=0, max=1, help="With --wait: exit with 1 when the pass rate is below this"
-    ),
+    config: Annotated[
+        str | None, typer.Argument(help="A config under configs/eval/, by path or name [default: the only one]")
+    ] = None,
+    yes: prompts.Yes = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Follow the run to its end, then show its figures")
+    ] = False,
+    wait_sync: WaitSync = False,
+    allow_dirty: AllowDirty = False,
+    snapshot: SnapshotOption = False,
+    secrets_file: SecretsFile = None,
+    fail_under: Annotated[
+        float | None,
+        typer.Option("--fail-under", min=0, max=1, help="With --wait: exit with 1 when the pass rate is below this"),
+    ] = None,
 ) -> OperationResult:
     """Submit an evaluation to the platform, after checking config, code, dataset and secrets.
 
@@ -85,15 +94,15 @@ def submit_eval(
 
 
 def submit_train(
-    config: str = typer.Argument(
-        None, help="A config under configs/training/, by path or name [default: the only one]"
-    ),
-    yes: bool = prompts.YES,
-    wait: bool = typer.Option(False, "--wait", "-w", help="Follow the run to its end"),
-    wait_sync: bool = WAIT_SYNC,
-    allow_dirty: bool = ALLOW_DIRTY,
-    snapshot: bool = SNAPSHOT,
-    secrets_file: str = SECRETS_FILE,
+    config: Annotated[
+        str | None, typer.Argument(help="A config under configs/training/, by path or name [default: the only one]")
+    ] = None,
+    yes: prompts.Yes = False,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Follow the run to its end")] = False,
+    wait_sync: WaitSync = False,
+    allow_dirty: AllowDirty = False,
+    snapshot: SnapshotOption = False,
+    secrets_file: SecretsFile = None,
 ) -> OperationResult:
     """Submit a training run, after checking config, code, dataset and secrets.
 

@@ -5,6 +5,8 @@ Inside a workspace folder its `origin` decides; elsewhere the active one, chosen
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from ..base.git import Git
@@ -69,7 +71,7 @@ def current_workspace() -> DetailResult:
 
 
 @app.command()
-def switch(name: str = typer.Argument(..., help="Name of the workspace")) -> OperationResult:
+def switch(name: Annotated[str, typer.Argument(help="Name of the workspace")]) -> OperationResult:
     """Choose the workspace that commands use outside a workspace folder.
 
     Example:
@@ -87,7 +89,7 @@ def switch(name: str = typer.Argument(..., help="Name of the workspace")) -> Ope
 
 
 @app.command()
-def create(name: str = typer.Argument(..., help="Small letters, digits, - _ and .")) -> OperationResult:
+def create(name: Annotated[str, typer.Argument(help="Small letters, digits, - _ and .")]) -> OperationResult:
     """Create a workspace with a repository hosted by the platform.
 
     Example:
@@ -103,8 +105,10 @@ def create(name: str = typer.Argument(..., help="Small letters, digits, - _ and 
 
 @app.command()
 def connect(
-    name: str = typer.Argument(..., help="Name of the workspace"),
-    repository_url: str = typer.Argument(None, help="URL of its repository [default: this folder's origin]"),
+    name: Annotated[str, typer.Argument(help="Name of the workspace")],
+    repository_url: Annotated[
+        str | None, typer.Argument(help="URL of its repository [default: this folder's origin]")
+    ] = None,
 ) -> OperationResult:
     """Connect a workspace to a repository on another git host, or a bare one on disk.
 

@@ -33,7 +33,6 @@ from osmosis.testing.git_workspace import GitWorkspace
             "multiply.toml?",
         ),
         ("config show nothing", "NOT_FOUND", "there is no config nothing", "osmosis config check"),
-        ("config schema other", "VALIDATION", "no kind of config 'other'", "one of: eval, training"),
         ("config set multiply evaluation.nn 3", "VALIDATION", "no key evaluation.nn", "did you mean evaluation.n?"),
         ("template show mutliply", "NOT_FOUND", "no template 'mutliply'", "did you mean multiply?"),
         ("template update", "VALIDATION", "nothing here says which template", ".template.toml"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 import typer
 
@@ -21,8 +22,8 @@ from ..results import DetailResult, NextStep, OperationResult
 
 
 def upload(
-    name: str = typer.Argument(..., help="Name of a finished local run, or its folder"),
-    replace: bool = typer.Option(False, "--replace", help="Replace this run's earlier upload"),
+    name: Annotated[str, typer.Argument(help="Name of a finished local run, or its folder")],
+    replace: Annotated[bool, typer.Option("--replace", help="Replace this run's earlier upload")] = False,
 ) -> OperationResult:
     """Upload a local run to the platform: its rollouts, metrics and where it was made.
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -32,18 +32,23 @@ ROLLOUT = "multiply"
 CONFIG = f"configs/eval/{ROLLOUT}.toml"
 DATA = f"data/{ROLLOUT}.jsonl"
 SYNC_TIMEOUT_S = 60.0
+DEMO = "osmosis-demo"
 _FOLDERS = ("OSMOSIS_DATA_DIR", "OSMOSIS_CONFIG_DIR")
 _ELSEWHERE = ("OSMOSIS_PLATFORM_URL", "OSMOSIS_TOKEN", "OSMOSIS_TOKEN_PLATFORM_URL", "OSMOSIS_DATABASE_URL")
 
 
 def quickstart(
-    yes: bool = typer.Option(False, "--yes", "-y", help="Run every step without asking"),
-    folder: str = typer.Option("./osmosis-demo", "--dir", help="Folder for everything the demo creates"),
-    model: str = typer.Option(
-        None, "--model", help="Model to evaluate [default: one whose API key is set, else offline]"
-    ),
-    base_url: str = typer.Option(None, "--base-url", help="OpenAI-compatible endpoint that serves the model"),
-    api_key_env: str = typer.Option(None, "--api-key-env", help="Environment variable with the endpoint's API key"),
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Run every step without asking")] = False,
+    folder: Annotated[Path, typer.Option("--dir", help="Folder for everything the demo creates")] = Path(DEMO),
+    model: Annotated[
+        str | None, typer.Option("--model", help="Model to evaluate [default: one whose API key is set, else offline]")
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint that serves the model")
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option("--api-key-env", help="Environment variable with the endpoint's API key")
+    ] = None,
 ) -> OperationResult:
     """Go from an empty folder to a scored run: platform, login, workspace, rollout, dataset, push, evaluation.
 
@@ -69,7 +74,7 @@ def quickstart(
     return _finished(demo, choice, result)
 
 
-def _demo(ctx: AppContext, folder: str, *, yes: bool) -> Demo:
+def _demo(ctx: AppContext, folder: Path, *, yes: bool) -> Demo:
     root = ctx.path(folder).absolute()
     if root.exists() and not root.is_dir():
         raise ValidationError(f"{root} is a file", hint="osmosis quickstart --dir FOLDER")
