@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from ..errors import ValidationError
+from osmosis.errors import ValidationError
 
 
 class SettingsError(ValidationError, ValueError):

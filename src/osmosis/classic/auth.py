@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
-from ..base.json_types import JsonObject
-from ..client import PlatformClient
-from ..client.credentials import CredentialStore, Login
-from ..client.settings import platform_url
-from ..errors import AuthRequired, OsmosisError
-from ..records.contract.accounts import DeviceOffer, IssuedLogin
-from ..serve.server.console import console
+from osmosis.base.json_types import JsonObject
+from osmosis.client import PlatformClient
+from osmosis.client.credentials import CredentialStore, Login
+from osmosis.client.settings import platform_url
+from osmosis.errors import AuthRequired, OsmosisError
+from osmosis.records.contract.accounts import DeviceOffer, IssuedLogin
+from osmosis.serve.server.console import console
 
 LOGIN_TIMEOUT_SECONDS = 300.0
 _UNSAID_LIFETIME = timedelta(days=90)

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict
 
-from ..base.json_types import JsonObject
-from ..datasets.reader import count_rows
-from ..datasets.scan import read_rows
-from ..errors import DatasetError
-from ..records.dataset import FORMATS
-from ..records.plan import Selection
-from ..records.wire02 import RolloutRequest
+from osmosis.base.json_types import JsonObject
+from osmosis.datasets.reader import count_rows
+from osmosis.datasets.scan import read_rows
+from osmosis.errors import DatasetError
+from osmosis.records.dataset import FORMATS
+from osmosis.records.plan import Selection
+from osmosis.records.wire02 import RolloutRequest
+
 from .errors import DatasetParseError, DatasetValidationError
 
 REQUIRED_COLUMNS = ("ground_truth", "user_prompt", "system_prompt")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import OsmosisError
+from osmosis.errors import OsmosisError
 
 
 class LocalExecutionError(OsmosisError):

@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.json_types import JsonObject
-from ..base.stats import pass_at_k
-from ..engine.loader import load_object
-from ..engine.scoring import FunctionScorer, Scorer
-from ..engine.task import Task
-from ..errors import LoadError
-from ..records.dataset import Row
-from ..records.report import ScoreReport
-from ..records.rollout import Rollout, RolloutStatus
-from ..sdk.agent_loop import RolloutAgentLoop
+from osmosis.base.json_types import JsonObject
+from osmosis.base.stats import pass_at_k
+from osmosis.engine.loader import load_object
+from osmosis.engine.scoring import FunctionScorer, Scorer
+from osmosis.engine.task import Task
+from osmosis.errors import LoadError
+from osmosis.records.dataset import Row
+from osmosis.records.report import ScoreReport
+from osmosis.records.rollout import Rollout, RolloutStatus
+from osmosis.sdk.agent_loop import RolloutAgentLoop
+
 from .errors import EvalFnError
 from .runner import Client, LocalRolloutRunner, LocalRunResult, RunOne, run_rows
 

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..base.json_types import JsonObject
-from ..records.rollout import Message
-from ..records.wire02 import RolloutMetrics
-from ..sdk.agent_loop import CompletionsResult, RolloutAgentLoop
-from ..sdk.chat import text_of
-from ..serve.server.console import Console
+from osmosis.base.json_types import JsonObject
+from osmosis.records.rollout import Message
+from osmosis.records.wire02 import RolloutMetrics
+from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop
+from osmosis.sdk.chat import text_of
+from osmosis.serve.server.console import Console
+
 from .runner import LocalRunResult, LocalTestRunner
 
 HELP = "n/next/Enter: next   c/continue: run to the end   m/messages   t/tools   q/quit/exit: leave this row"

@@ -8,14 +8,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ..base.json_types import JsonObject
-from ..errors import ModelError
-from ..llm import ChatRequest, Model, open_model
-from ..records.plan import ModelSpec
-from ..records.rollout import Message
-from ..records.wire02 import RolloutMetrics
-from ..sdk.agent_loop import CompletionsResult
-from ..sdk.judge_model import key_variable
+from osmosis.base.json_types import JsonObject
+from osmosis.errors import ModelError
+from osmosis.llm import ChatRequest, Model, open_model
+from osmosis.records.plan import ModelSpec
+from osmosis.records.rollout import Message
+from osmosis.records.wire02 import RolloutMetrics
+from osmosis.sdk.agent_loop import CompletionsResult
+from osmosis.sdk.judge_model import key_variable
+
 from .errors import ProviderError
 
 

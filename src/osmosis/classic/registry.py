@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from ..sdk.agent_loop import RolloutAgentLoop
-from ..sdk.exceptions import AgentLoopNotFoundError
+from osmosis.sdk.agent_loop import RolloutAgentLoop
+from osmosis.sdk.exceptions import AgentLoopNotFoundError
 
 
 class AgentLoopRegistry:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..base.json_types import JsonObject
-from ..engine.rubrics.conversations import RubricRecord
-from ..engine.rubrics.rubric_files import RubricConfig
-from ..engine.rubrics.rubric_run import ask_function
-from ..sdk.evaluate_rubric import background, evaluate_rubric
+from osmosis.base.json_types import JsonObject
+from osmosis.engine.rubrics.conversations import RubricRecord
+from osmosis.engine.rubrics.rubric_files import RubricConfig
+from osmosis.engine.rubrics.rubric_run import ask_function
+from osmosis.sdk.evaluate_rubric import background, evaluate_rubric
 
 
 class RubricEvaluator:

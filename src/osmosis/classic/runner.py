@@ -13,19 +13,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..base.json_types import JsonObject
-from ..engine.evaluate import evaluate
-from ..engine.observer import Silent
-from ..engine.scoring import Scorer
-from ..engine.task import Task
-from ..records.dataset import Row
-from ..records.plan import EvalPlan, ModelSpec, Timeouts
-from ..records.report import Report
-from ..records.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Usage
-from ..records.wire02 import RolloutMetrics
-from ..sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
-from ..sdk.calls import run_with_deadline
-from ..sdk.classify import describe
+from osmosis.base.json_types import JsonObject
+from osmosis.engine.evaluate import evaluate
+from osmosis.engine.observer import Silent
+from osmosis.engine.scoring import Scorer
+from osmosis.engine.task import Task
+from osmosis.records.dataset import Row
+from osmosis.records.plan import EvalPlan, ModelSpec, Timeouts
+from osmosis.records.report import Report
+from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Usage
+from osmosis.records.wire02 import RolloutMetrics
+from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
+from osmosis.sdk.calls import run_with_deadline
+from osmosis.sdk.classify import describe
+
 from .dataset import dataset_row_to_request
 from .errors import ToolValidationError
 

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError, ValidationError, WorkspaceRequired
-from ..sdk.mcp import mcp_agent
-from ..workspace.config import load_eval_config
-from ..workspace.layout import find_workspace, pick_rollout
+from osmosis.errors import UsageError, ValidationError, WorkspaceRequired
+from osmosis.sdk.mcp import mcp_agent
+from osmosis.workspace.config import load_eval_config
+from osmosis.workspace.layout import find_workspace, pick_rollout
+
 from .context import AppContext
 from .own_environment import continue_inside
 
 if TYPE_CHECKING:
-    from ..workspace.layout import RolloutFolder, Workspace
+    from osmosis.workspace.layout import RolloutFolder, Workspace
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..base.net import is_loopback
-from ..client import PlatformClient
-from ..client.credentials import CredentialStore, Login
-from ..errors import (
+from osmosis.base.net import is_loopback
+from osmosis.client import PlatformClient
+from osmosis.client.credentials import CredentialStore, Login
+from osmosis.errors import (
     AuthRequired,
     Conflict,
     InteractiveRequired,
@@ -26,6 +26,7 @@ from ..errors import (
     OsmosisError,
     ValidationError,
 )
+
 from . import prompts
 from .connect import usable
 from .context import AppContext, current
@@ -36,7 +37,7 @@ from .prompts import open_page
 from .results import DetailResult, NextStep, OperationResult
 
 if TYPE_CHECKING:
-    from ..records.contract.accounts import DeviceOffer, IssuedLogin, Verified
+    from osmosis.records.contract.accounts import DeviceOffer, IssuedLogin, Verified
 
 app = typer.Typer(
     help="""Log in, log out, see who is logged in.

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ..errors import OsmosisError, WorkspaceRequired
-from ..workspace.layout import find_workspace
+from osmosis.errors import OsmosisError, WorkspaceRequired
+from osmosis.workspace.layout import find_workspace
+
 from .context import AppContext, current, hoist
 from .main import COMMANDS, ROOT
 from .resolve import Command, load
@@ -261,7 +262,7 @@ def _rollouts(ctx: AppContext) -> list[Answer]:
 
 
 def _local_runs(ctx: AppContext) -> list[Answer]:
-    from ..local.request import runs_folder
+    from osmosis.local.request import runs_folder
 
     folders = sorted(file.parent for file in runs_folder(ctx.cwd).glob("*/run.json"))
     return [*((folder.name, "local run") for folder in folders), (FILES, "")]
@@ -280,7 +281,7 @@ def _configs(ctx: AppContext, kind: Any) -> list[Answer]:
 
 
 def _templates(ctx: AppContext) -> list[Answer]:
-    from ..workspace.templates import list_templates
+    from osmosis.workspace.templates import list_templates
 
     return [(template.name, template.summary) for template in list_templates()]
 

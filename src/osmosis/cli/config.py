@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import NotFound, UsageError, ValidationError
-from ..records.config import CONFIGS
-from ..workspace.config import ConfigFile, check_file, issue_of, locate, read, refused
-from ..workspace.configedit import resolved as rows_of
-from ..workspace.configedit import set_value
-from ..workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspace
-from ..workspace.templates import schema_files, schema_text
+from osmosis.errors import NotFound, UsageError, ValidationError
+from osmosis.records.config import CONFIGS
+from osmosis.workspace.config import ConfigFile, check_file, issue_of, locate, read, refused
+from osmosis.workspace.configedit import resolved as rows_of
+from osmosis.workspace.configedit import set_value
+from osmosis.workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspace
+from osmosis.workspace.templates import schema_files, schema_text
+
 from .context import AppContext, current
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..base.git import Git
-from ..client import PlatformClient
-from ..client.credentials import CredentialStore, Login
-from ..errors import AuthRequired, OsmosisError
-from ..workspace.layout import find_workspace
-from ..workspace.remote import parse_remote
+from osmosis.base.git import Git
+from osmosis.client import PlatformClient
+from osmosis.client.credentials import CredentialStore, Login
+from osmosis.errors import AuthRequired, OsmosisError
+from osmosis.workspace.layout import find_workspace
+from osmosis.workspace.remote import parse_remote
 
 if TYPE_CHECKING:
     from .context import AppContext

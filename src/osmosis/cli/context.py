@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ..errors import UsageError
+from osmosis.errors import UsageError
+
 from .output import Mode, Output
 
 if TYPE_CHECKING:
-    from ..client import PlatformClient
+    from osmosis.client import PlatformClient
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class AppContext:
     @property
     def platform_url(self) -> str:
         """The platform addressed: `--platform`, `OSMOSIS_PLATFORM_URL`, the local one; normalised and checked."""
-        from ..client.settings import platform_url
+        from osmosis.client.settings import platform_url
 
         return platform_url(self.environ, self.options.platform)
 

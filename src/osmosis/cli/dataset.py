@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..base.json_types import JsonObject
-from ..errors import Conflict, DatasetError, NotFound, ValidationError
-from ..metrics.formats import size
-from ..records.contract.uploads import DatasetRow
-from ..records.dataset import FORMATS, MAX_BYTES
+from osmosis.base.json_types import JsonObject
+from osmosis.errors import Conflict, DatasetError, NotFound, ValidationError
+from osmosis.metrics.formats import size
+from osmosis.records.contract.uploads import DatasetRow
+from osmosis.records.dataset import FORMATS, MAX_BYTES
+
 from . import prompts
 from .context import current, scope_of
 from .download import byte_progress
@@ -23,7 +24,7 @@ from .paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_resul
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult, when
 
 if TYPE_CHECKING:
-    from ..client import PlatformClient
+    from osmosis.client import PlatformClient
 
 app = typer.Typer(
     help="""Datasets of the workspace: the rows that rollouts run on.
@@ -110,7 +111,7 @@ def _until_ready(client: PlatformClient, made: DatasetRow) -> DatasetRow:
 
 def _check(path: Path) -> JsonObject:
     """The facts of a file that can be uploaded, by a platform's rules. Raises with the first problems."""
-    from ..datasets.scan import check_upload, file_hash  # with pyarrow, which only a check needs
+    from osmosis.datasets.scan import check_upload, file_hash  # with pyarrow, which only a check needs
 
     if not path.is_file():
         raise NotFound(f"there is no file {path}", hint="osmosis dataset upload data/NAME.jsonl")

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .._version import __version__
-from ..base.git import Git, GitError
-from ..base.json_types import JsonObject
-from ..errors import AuthRequired, OsmosisError, WorkspaceRequired
-from ..records.problem import Problem
-from ..records.source import Source
-from ..workspace import doctor as checks
-from ..workspace import findings
-from ..workspace.config import ConfigFile, check_file
-from ..workspace.layout import FILES, FOLDERS, Workspace, find_workspace
+from osmosis._version import __version__
+from osmosis.base.git import Git, GitError
+from osmosis.base.json_types import JsonObject
+from osmosis.errors import AuthRequired, OsmosisError, WorkspaceRequired
+from osmosis.records.problem import Problem
+from osmosis.records.source import Source
+from osmosis.workspace import doctor as checks
+from osmosis.workspace import findings
+from osmosis.workspace.config import ConfigFile, check_file
+from osmosis.workspace.layout import FILES, FOLDERS, Workspace, find_workspace
+
 from .connect import login_of
 from .context import AppContext, current
 from .import_check import check_imports
@@ -31,7 +32,7 @@ from .results import DetailResult, NextStep, clean
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..client import PlatformClient
+    from osmosis.client import PlatformClient
 
 _ORDER = ("error", "warning", "info")
 

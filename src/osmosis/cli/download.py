@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from ..errors import OsmosisError, PlatformError, UsageError, WorkspaceRequired
-from ..metrics.formats import size
-from ..records.contract.run_bodies import RunFile, RunRow
-from ..workspace.layout import find_workspace
+from osmosis.errors import OsmosisError, PlatformError, UsageError, WorkspaceRequired
+from osmosis.metrics.formats import size
+from osmosis.records.contract.run_bodies import RunFile, RunRow
+from osmosis.workspace.layout import find_workspace
+
 from . import prompts
 from .context import AppContext
 from .results import OperationResult
 
 if TYPE_CHECKING:
-    from ..client import PlatformClient
-    from ..client.transfer import Progress
+    from osmosis.client import PlatformClient
+    from osmosis.client.transfer import Progress
 
 TYPES = ("metrics", "trajectories", "artifacts", "logs")
 BATCH = 500

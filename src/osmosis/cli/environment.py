@@ -11,8 +11,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..base.net import is_loopback
-from ..errors import Conflict, NetworkError, ValidationError
+from osmosis.base.net import is_loopback
+from osmosis.errors import Conflict, NetworkError, ValidationError
+
 from .context import AppContext
 
 AUTH_PROFILE = ("OSMOSIS_TOKEN", "OSMOSIS_TOKEN_PLATFORM_URL", "OSMOSIS_PLATFORM_URL")

@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..metrics.alarms import alarms
-from ..metrics.figures import Figure, figures, grouped
-from ..records.contract.run_bodies import RunFailure
-from ..records.report import FailureCount, Report
+from osmosis.metrics.alarms import alarms
+from osmosis.metrics.figures import Figure, figures, grouped
+from osmosis.records.contract.run_bodies import RunFailure
+from osmosis.records.report import FailureCount, Report
+
 from .render import pairs
 from .results import clean
 

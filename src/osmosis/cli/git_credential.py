@@ -11,9 +11,9 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
-from ..client.credentials import CredentialStore
-from ..client.settings import normalise
-from ..errors import OsmosisError
+from osmosis.client.credentials import CredentialStore
+from osmosis.client.settings import normalise
+from osmosis.errors import OsmosisError
 
 
 def answer(action: str, stdin: TextIO, stdout: TextIO, stderr: TextIO, environ: Mapping[str, str]) -> int:

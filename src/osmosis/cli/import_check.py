@@ -9,16 +9,17 @@ import asyncio
 import subprocess
 from typing import TYPE_CHECKING
 
-from ..base import paths
-from ..base.wheel import build_wheel
-from ..errors import OsmosisError
-from ..jobs.environment import Builder
-from ..jobs.job import JobLog
-from ..jobs.project import read_project
-from ..records.problem import Problem
+from osmosis.base import paths
+from osmosis.base.wheel import build_wheel
+from osmosis.errors import OsmosisError
+from osmosis.jobs.environment import Builder
+from osmosis.jobs.job import JobLog
+from osmosis.jobs.project import read_project
+from osmosis.records.problem import Problem
 
 if TYPE_CHECKING:
-    from ..workspace.layout import RolloutFolder, Workspace
+    from osmosis.workspace.layout import RolloutFolder, Workspace
+
     from .context import AppContext
 
 IMPORT_TIMEOUT_S = 120

@@ -15,12 +15,13 @@ from typing import Annotated
 
 import typer
 
-from ..client import PlatformClient
-from ..errors import AuthRequired, Conflict, NetworkError, OsmosisError, ValidationError
-from ..records.workspace_name import WORKSPACE_NAME, check_workspace_name
-from ..workspace.create import Created, check_destination, create_workspace
-from ..workspace.git import read_source
-from ..workspace.gitwrite import push, set_credential_helper, set_remote
+from osmosis.client import PlatformClient
+from osmosis.errors import AuthRequired, Conflict, NetworkError, OsmosisError, ValidationError
+from osmosis.records.workspace_name import WORKSPACE_NAME, check_workspace_name
+from osmosis.workspace.create import Created, check_destination, create_workspace
+from osmosis.workspace.git import read_source
+from osmosis.workspace.gitwrite import push, set_credential_helper, set_remote
+
 from . import prompts
 from .connect import login_of
 from .context import AppContext, current

@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base import paths
-from ..base.json_types import JsonObject
-from ..base.locks import FileLock
-from ..base.processes import is_same
-from ..client import PlatformClient
-from ..errors import Conflict, PlatformError, ValidationError
+from osmosis.base import paths
+from osmosis.base.json_types import JsonObject
+from osmosis.base.locks import FileLock
+from osmosis.base.processes import is_same
+from osmosis.client import PlatformClient
+from osmosis.errors import Conflict, PlatformError, ValidationError
 
 DEFAULT_PORT = 7575
 LEAST_FREE_BYTES = 1024 * 1024

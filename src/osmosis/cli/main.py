@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from .._version import __version__
-from ..errors import OsmosisError, UsageError, ValidationError
+from osmosis._version import __version__
+from osmosis.errors import OsmosisError, UsageError, ValidationError
+
 from .context import AppContext, GlobalOptions, hoist, mode_of, using
 from .environment import load_environment
 from .helptext import group_help

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..errors import NotFound
+from osmosis.errors import NotFound
+
 from .context import current
 from .paging import Everything, Paging
 from .results import Column, DetailResult, ListResult, OperationResult, when

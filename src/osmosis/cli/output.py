@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, TextIO
 
-from .._version import __version__
-from ..errors import OsmosisError
+from osmosis._version import __version__
+from osmosis.errors import OsmosisError
+
 from .results import SCHEMA_VERSION, DetailResult, ListResult, OperationResult, Result, clean, pick, to_json
 
 if TYPE_CHECKING:

@@ -12,16 +12,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base import paths
-from ..base.wheel import build_wheel
-from ..errors import ValidationError
-from ..jobs.environment import Builder
-from ..jobs.job import JobLog
-from ..jobs.project import read_project
-from ..workspace.doctor import find_uv
+from osmosis.base import paths
+from osmosis.base.wheel import build_wheel
+from osmosis.errors import ValidationError
+from osmosis.jobs.environment import Builder
+from osmosis.jobs.job import JobLog
+from osmosis.jobs.project import read_project
+from osmosis.workspace.doctor import find_uv
 
 if TYPE_CHECKING:
-    from ..records.run import LogLine
+    from osmosis.records.run import LogLine
+
     from .context import AppContext
 
 INSIDE = "_OSMOSIS_ROLLOUT_ENVIRONMENT"

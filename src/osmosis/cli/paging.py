@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from ..errors import UsageError
+from osmosis.errors import UsageError
+
 from .context import AppContext, scope_of
 from .results import Column, ListResult
 
 if TYPE_CHECKING:
-    from ..client import PlatformClient
-    from ..records.contract.body import Body, Page
+    from osmosis.client import PlatformClient
+    from osmosis.records.contract.body import Body, Page
 
 Limit = Annotated[int | None, typer.Option(min=1, max=50, help="Show at most N [default: 50]")]
 Offset = Annotated[int, typer.Option(min=0, help="Skip the first N")]

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from ..errors import NotFound
+from osmosis.errors import NotFound
+
 from . import local_platform
 from .context import AppContext, current
 from .local_platform import Running, StartPlan

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import InteractiveRequired
+from osmosis.errors import InteractiveRequired
+
 from .context import AppContext
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")]

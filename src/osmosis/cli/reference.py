@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import OsmosisError, UsageError
+from osmosis.errors import OsmosisError, UsageError
+
 from .context import hoist
 from .helptext import GLOBALS_HELP
 from .main import ROOT

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError
+from osmosis.errors import UsageError
 
 if TYPE_CHECKING:
     from .context import AppContext

@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from ..base.json_types import JsonObject
+from osmosis.base.json_types import JsonObject
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from ..base.net import is_http
-from ..errors import AuthRequired, Forbidden, NetworkError, NotFound, ValidationError
-from ..records.contract.repository import SyncedRollout
-from ..workspace.layout import Workspace, check_rollout_name, find_workspace
-from ..workspace.templates import find_template, list_templates, render_rollout
+from osmosis.base.net import is_http
+from osmosis.errors import AuthRequired, Forbidden, NetworkError, NotFound, ValidationError
+from osmosis.records.contract.repository import SyncedRollout
+from osmosis.workspace.layout import Workspace, check_rollout_name, find_workspace
+from osmosis.workspace.templates import find_template, list_templates, render_rollout
+
 from .context import AppContext, current
 from .prompts import choose
 from .results import Column, ListResult, NextStep, OperationResult

@@ -19,13 +19,13 @@ from typing import Annotated
 
 import typer
 
-from ..base.json_types import JsonObject
-from ..base.paths import cache_dir
-from ..engine.loader import load_object
-from ..engine.rubrics.conversations import load_rubric_records, read_json_lines
-from ..engine.rubrics.rubric_files import RubricConfig, load_rubric_configs, load_rubric_suite
-from ..engine.rubrics.rubric_report import Baseline, build_report, write_json
-from ..engine.rubrics.rubric_run import (
+from osmosis.base.json_types import JsonObject
+from osmosis.base.paths import cache_dir
+from osmosis.engine.loader import load_object
+from osmosis.engine.rubrics.conversations import load_rubric_records, read_json_lines
+from osmosis.engine.rubrics.rubric_files import RubricConfig, load_rubric_configs, load_rubric_suite
+from osmosis.engine.rubrics.rubric_report import Baseline, build_report, write_json
+from osmosis.engine.rubrics.rubric_run import (
     RubricJob,
     RubricRun,
     check_resumable,
@@ -33,8 +33,9 @@ from ..engine.rubrics.rubric_run import (
     run_rubric,
     runs_folder,
 )
-from ..errors import UsageError, ValidationError
-from ..sdk.judge_model import info_of, resolve_judge
+from osmosis.errors import UsageError, ValidationError
+from osmosis.sdk.judge_model import info_of, resolve_judge
+
 from .context import AppContext, current
 from .results import Column, DetailResult, ListResult, NextStep, Result, clean
 from .rubric_show import draw_records, draw_report, draw_rubrics

@@ -10,8 +10,9 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from ..base.json_types import JsonObject
-from ..engine.rubrics.rubric_run import RubricJob
+from osmosis.base.json_types import JsonObject
+from osmosis.engine.rubrics.rubric_run import RubricJob
+
 from .results import clean
 
 _STATISTICS = ("average", "variance", "stdev", "min", "max")

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..errors import NetworkError
-from ..records.contract.run_bodies import NamedRef, RunDetail
-from ..records.run import NOUNS
+from osmosis.errors import NetworkError
+from osmosis.records.contract.run_bodies import NamedRef, RunDetail
+from osmosis.records.run import NOUNS
+
 from .context import AppContext
 from .results import NextStep, OperationResult
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from ..client.runs import Runs
+    from osmosis.client.runs import Runs
 
 POLL_S = 0.7
 SLOWEST_POLL_S = 5.0

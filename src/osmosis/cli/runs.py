@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import NotFound, ValidationError
-from ..records.contract.body import LogEntry
-from ..records.run import NOUNS, RunKind
+from osmosis.errors import NotFound, ValidationError
+from osmosis.records.contract.body import LogEntry
+from osmosis.records.run import NOUNS, RunKind
+
 from . import prompts
 from .context import AppContext, current
 from .download import DownloadOptions, download_run
@@ -28,7 +29,7 @@ from .secrets_file import SecretsFile, read_secrets_file
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..client.runs import Runs
+    from osmosis.client.runs import Runs
 
 LOG_POLL_S = 0.7
 COLUMNS = {

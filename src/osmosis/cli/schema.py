@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 from pydantic.json_schema import models_json_schema
 
-from ..errors import UsageError
-from ..records.base import Record
-from ..records.contract.accounts import WorkspaceRow
-from ..records.contract.body import LogEntry
-from ..records.contract.eval_bodies import EvalRunRow
-from ..records.contract.printed import (
+from osmosis.errors import UsageError
+from osmosis.records.base import Record
+from osmosis.records.contract.accounts import WorkspaceRow
+from osmosis.records.contract.body import LogEntry
+from osmosis.records.contract.eval_bodies import EvalRunRow
+from osmosis.records.contract.printed import (
     PrintedDataset,
     PrintedEnd,
     PrintedEval,
@@ -29,10 +29,11 @@ from ..records.contract.printed import (
     PrintedUpload,
     PrintedWorkspace,
 )
-from ..records.contract.run_bodies import RetriedRun
-from ..records.contract.training_bodies import CheckpointRow, TrainingRunRow
-from ..records.contract.uploads import DatasetRow
-from ..records.describe import described
+from osmosis.records.contract.run_bodies import RetriedRun
+from osmosis.records.contract.training_bodies import CheckpointRow, TrainingRunRow
+from osmosis.records.contract.uploads import DatasetRow
+from osmosis.records.describe import described
+
 from .context import current
 from .main import ROOT
 from .resolve import resolve, unknown_command

@@ -11,12 +11,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..errors import NotFound, UsageError, ValidationError
-from ..records.config import SECRET_NAME
-from ..records.contract.secret import SecretPage, SecretRow
-from ..records.run import RunKind
-from ..workspace.config import load_config
-from ..workspace.layout import find_workspace
+from osmosis.errors import NotFound, UsageError, ValidationError
+from osmosis.records.config import SECRET_NAME
+from osmosis.records.contract.secret import SecretPage, SecretRow
+from osmosis.records.run import RunKind
+from osmosis.workspace.config import load_config
+from osmosis.workspace.layout import find_workspace
+
 from . import prompts
 from .context import AppContext, current, scope_of
 from .paging import Everything, Limit, Paging

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ..errors import ValidationError
+from osmosis.errors import ValidationError
+
 from .context import AppContext
 
 SecretsFile = Annotated[

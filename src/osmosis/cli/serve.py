@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..engine.agent import load_agent
-from ..engine.loader import load_object
-from ..errors import AuthRequired, ValidationError
-from ..serve.server.validator import validate_agent_loop
+from osmosis.engine.agent import load_agent
+from osmosis.engine.loader import load_object
+from osmosis.errors import AuthRequired, ValidationError
+from osmosis.serve.server.validator import validate_agent_loop
+
 from .agent_ref import find_agent
 from .connect import login_of, usable
 from .context import AppContext, current
 from .output import Mode
 
 if TYPE_CHECKING:
-    from ..serve.server.foreground import ServeOptions
+    from osmosis.serve.server.foreground import ServeOptions
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
@@ -60,7 +61,7 @@ def serve(
         osmosis serve -m server:agent_loop -p 9001 --log ./traces
     """
     ctx = current()
-    from ..serve.server import foreground  # brings the web framework, which no help needs
+    from osmosis.serve.server import foreground  # brings the web framework, which no help needs
 
     key, note = foreground.choose_key(api_key, local=local)
     ref = find_agent(ctx, name, module)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..base.json_types import JsonObject
-from ..errors import OsmosisError
-from ..records.run import NOUNS
-from ..records.source import Source, SyncState
-from ..workspace import findings
-from ..workspace.config import ConfigFile, check_file
-from ..workspace.git import read_source
-from ..workspace.layout import Workspace, find_workspace
+from osmosis.base.json_types import JsonObject
+from osmosis.errors import OsmosisError
+from osmosis.records.run import NOUNS
+from osmosis.records.source import Source, SyncState
+from osmosis.workspace import findings
+from osmosis.workspace.config import ConfigFile, check_file
+from osmosis.workspace.git import read_source
+from osmosis.workspace.layout import Workspace, find_workspace
+
 from .context import AppContext, current
 from .results import DetailResult, NextStep, clean
 

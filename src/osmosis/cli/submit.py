@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import InteractiveRequired, ValidationError
-from ..records.config import EvalConfig, TrainingConfig
-from ..records.contract.printed import GitPlace, PrintedSubmit, RunSource
-from ..records.contract.run_bodies import SubmittedRun
-from ..records.problem import Problem
-from ..records.run import NOUNS, RunKind
-from ..records.source import SyncState
-from ..workspace.config import load_config
-from ..workspace.gitwrite import Snapshot, make_snapshot, push_snapshot
-from ..workspace.layout import Workspace, find_workspace, pick_config
-from ..workspace.preflight import Facts, check_submit, gather
+from osmosis.errors import InteractiveRequired, ValidationError
+from osmosis.records.config import EvalConfig, TrainingConfig
+from osmosis.records.contract.printed import GitPlace, PrintedSubmit, RunSource
+from osmosis.records.contract.run_bodies import SubmittedRun
+from osmosis.records.problem import Problem
+from osmosis.records.run import NOUNS, RunKind
+from osmosis.records.source import SyncState
+from osmosis.workspace.config import load_config
+from osmosis.workspace.gitwrite import Snapshot, make_snapshot, push_snapshot
+from osmosis.workspace.layout import Workspace, find_workspace, pick_config
+from osmosis.workspace.preflight import Facts, check_submit, gather
+
 from . import prompts
 from .context import AppContext, current
 from .results import NextStep, OperationResult
@@ -31,7 +32,7 @@ from .run_show import finished_result, watch
 from .secrets_file import SecretsFile, read_secrets_file
 
 if TYPE_CHECKING:
-    from ..client import PlatformClient
+    from osmosis.client import PlatformClient
 
 SYNC_TIMEOUT_S = 180.0
 MAX_DIFF = 200_000

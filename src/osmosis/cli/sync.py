@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..base.json_types import JsonObject
-from ..errors import Conflict, NotFound
-from ..records.source import Source, SyncState
-from ..workspace import findings
-from ..workspace.git import read_source
-from ..workspace.layout import find_workspace
+from osmosis.base.json_types import JsonObject
+from osmosis.errors import Conflict, NotFound
+from osmosis.records.source import Source, SyncState
+from osmosis.workspace import findings
+from osmosis.workspace.git import read_source
+from osmosis.workspace.layout import find_workspace
+
 from .context import AppContext, current
 from .results import DetailResult, NextStep, OperationResult, clean
 

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import ValidationError
-from ..workspace import template_update, templates
-from ..workspace.layout import find_workspace
+from osmosis.errors import ValidationError
+from osmosis.workspace import template_update, templates
+from osmosis.workspace.layout import find_workspace
+
 from .context import current
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 from .rollout import new
 
 if TYPE_CHECKING:
-    from ..workspace.template_update import Merged
+    from osmosis.workspace.template_update import Merged
 
 app = typer.Typer(
     help="""Rollout and workspace templates.

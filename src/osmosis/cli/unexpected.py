@@ -18,10 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from .._version import __version__
-from ..base import paths
-from ..base.redact import Redactor, without_credentials
-from ..errors import InternalError, OsmosisError, ValidationError
+from osmosis._version import __version__
+from osmosis.base import paths
+from osmosis.base.redact import Redactor, without_credentials
+from osmosis.errors import InternalError, OsmosisError, ValidationError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}

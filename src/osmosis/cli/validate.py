@@ -10,10 +10,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ..base.json_types import JsonObject
-from ..engine.agent import load_agent
-from ..engine.rollout import plain_tools
-from ..serve.server.validator import ValidationResult, probe_request, validate_agent_loop
+from osmosis.base.json_types import JsonObject
+from osmosis.engine.agent import load_agent
+from osmosis.engine.rollout import plain_tools
+from osmosis.serve.server.validator import ValidationResult, probe_request, validate_agent_loop
+
 from .agent_ref import AgentRef, find_agent, opened
 from .context import AppContext, current
 from .results import DetailResult, clean

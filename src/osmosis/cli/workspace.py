@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
-from ..base.git import Git
-from ..client import PlatformClient
-from ..client.credentials import CredentialStore
-from ..errors import NotFound, WorkspaceRequired
-from ..records.contract.accounts import WorkspaceRow
-from ..workspace.layout import find_workspace
+from osmosis.base.git import Git
+from osmosis.client import PlatformClient
+from osmosis.client.credentials import CredentialStore
+from osmosis.errors import NotFound, WorkspaceRequired
+from osmosis.records.contract.accounts import WorkspaceRow
+from osmosis.workspace.layout import find_workspace
+
 from .connect import checkout_identity
 from .context import AppContext, current
 from .resolve import nearest

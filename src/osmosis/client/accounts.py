@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from ..records.contract.accounts import (
+from osmosis.records.contract.accounts import (
     BrowserLink,
     ConnectRepository,
     DeviceOffer,
@@ -16,6 +16,7 @@ from ..records.contract.accounts import (
     WorkspaceList,
     WorkspaceRow,
 )
+
 from .http import Http
 
 

@@ -16,16 +16,17 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ..base import paths
-from ..base.files import write_json
-from ..base.json_types import JsonObject
-from ..base.locks import FileLock
-from ..errors import (
+from osmosis.base import paths
+from osmosis.base.files import write_json
+from osmosis.base.json_types import JsonObject
+from osmosis.base.locks import FileLock
+from osmosis.errors import (
     CredentialsParseFailed,
     CredentialsUnavailable,
     EnvTokenPlatformMismatch,
     EnvTokenPlatformRequired,
 )
+
 from . import keyrings
 from .settings import local_url, normalise
 

@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
-from ..base.backoff import backoff_delay
-from ..errors import OsmosisError, RateLimited
-from ..records.contract.body import LogPage
-from ..records.contract.uploads import (
+from osmosis.base.backoff import backoff_delay
+from osmosis.errors import OsmosisError, RateLimited
+from osmosis.records.contract.body import LogPage
+from osmosis.records.contract.uploads import (
     CompleteDataset,
     CreatedDataset,
     DatasetDownload,
@@ -17,6 +17,7 @@ from ..records.contract.uploads import (
     DatasetRow,
     NewDataset,
 )
+
 from .http import Http, Params
 from .transfer import Progress, Transfer
 

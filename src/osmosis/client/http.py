@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from .._version import __version__
-from ..base.json_types import JsonObject
-from ..base.net import is_loopback
-from ..errors import AuthRequired, NetworkError, PlatformError, from_wire
+from osmosis._version import __version__
+from osmosis.base.json_types import JsonObject
+from osmosis.base.net import is_loopback
+from osmosis.errors import AuthRequired, NetworkError, PlatformError, from_wire
+
 from .lean_httpx import httpx
 
 if TYPE_CHECKING:
-    from ..records.base import Record
-    from ..records.contract.body import Page
+    from osmosis.records.base import Record
+    from osmosis.records.contract.body import Page
 
 Warn = Callable[[str, str], None]
 Params = Mapping[str, str | int | None]

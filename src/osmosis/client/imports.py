@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..records.contract.uploads import ImportPart, ImportPaths, ImportSent, ImportSession, ImportUpload, ImportUploads
+from osmosis.records.contract.uploads import (
+    ImportPart,
+    ImportPaths,
+    ImportSent,
+    ImportSession,
+    ImportUpload,
+    ImportUploads,
+)
+
 from .http import Http
 from .transfer import Progress, Transfer
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from ..errors import KeyringUnavailable
+from osmosis.errors import KeyringUnavailable
 
 SERVICE = "osmosis-cli"
 PROBE_TIMEOUT_S = 5.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from ..records.contract.training_bodies import ModelDeployment, ModelPage, ModelRow
+from osmosis.records.contract.training_bodies import ModelDeployment, ModelPage, ModelRow
+
 from .http import Http
 
 

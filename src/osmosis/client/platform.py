@@ -13,7 +13,8 @@ from .http import Http, Warn
 from .lean_httpx import httpx
 
 if TYPE_CHECKING:
-    from ..records.run import RunKind
+    from osmosis.records.run import RunKind
+
     from .accounts import Accounts, Workspaces
     from .datasets import Datasets
     from .imports import Imports

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 from urllib.parse import quote
 
-from ..records.contract.body import LogPage
-from ..records.contract.eval_bodies import EvalMetrics, EvalRunDetail, EvalRunPage
-from ..records.contract.run_bodies import (
+from osmosis.records.contract.body import LogPage
+from osmosis.records.contract.eval_bodies import EvalMetrics, EvalRunDetail, EvalRunPage
+from osmosis.records.contract.run_bodies import (
     FileAddresses,
     RetriedRun,
     RetryRun,
@@ -22,14 +22,15 @@ from ..records.contract.run_bodies import (
     WantedFile,
     WantedFiles,
 )
-from ..records.contract.training_bodies import (
+from osmosis.records.contract.training_bodies import (
     CheckpointList,
     CheckpointRow,
     TrainingMetrics,
     TrainingRunDetail,
     TrainingRunPage,
 )
-from ..records.rollout import Rollout
+from osmosis.records.rollout import Rollout
+
 from .http import Http
 
 LOG_PAGE = 200

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..records.contract.secret import WIRE_SCOPE, NewSecret, SecretName, SecretPage, SecretRow
+from osmosis.records.contract.secret import WIRE_SCOPE, NewSecret, SecretName, SecretPage, SecretRow
+
 from .http import Http, Params
 
 PATH = "environment-secrets"

@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
-from ..base import paths
-from ..base.net import is_loopback
-from ..errors import ValidationError
+from osmosis.base import paths
+from osmosis.base.net import is_loopback
+from osmosis.errors import ValidationError
 
 PLATFORM_URL = "OSMOSIS_PLATFORM_URL"
 ALLOW_INSECURE = "OSMOSIS_ALLOW_INSECURE_PLATFORM_URL"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..errors import Conflict, NotFound, OsmosisError, PlatformError
-from ..records.contract.repository import SyncedRollout, SyncedRolloutPage, SyncReport, SyncStarted
-from ..records.source import SyncState
+from osmosis.errors import Conflict, NotFound, OsmosisError, PlatformError
+from osmosis.records.contract.repository import SyncedRollout, SyncedRolloutPage, SyncReport, SyncStarted
+from osmosis.records.source import SyncState
+
 from .http import Http
 
 Said = Callable[[str], None]

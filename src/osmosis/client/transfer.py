@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
-from ..base.backoff import backoff_delay
-from ..base.files import replacing
-from ..base.net import is_loopback
-from ..errors import NetworkError, NotFound, PlatformError, ValidationError
-from ..records.contract.uploads import SentPart, UploadPlan
+from osmosis.base.backoff import backoff_delay
+from osmosis.base.files import replacing
+from osmosis.base.net import is_loopback
+from osmosis.errors import NetworkError, NotFound, PlatformError, ValidationError
+from osmosis.records.contract.uploads import SentPart, UploadPlan
+
 from .lean_httpx import httpx
 
 Result = TypeVar("Result")

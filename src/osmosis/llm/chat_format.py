@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 
 import orjson
 
-from ..base.json_types import JsonObject
+from osmosis.base.json_types import JsonObject
+
 from .model import Completion
 
 CHUNK_CHARS = 200

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 from pydantic import BaseModel, ConfigDict
 
-from ..base.json_types import JsonObject
+from osmosis.base.json_types import JsonObject
 
 
 class Record(BaseModel):

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from ..base.json_types import JsonObject
+from osmosis.base.json_types import JsonObject
+
 from .base import Record
 from .rules import Table, at, broken, said
 

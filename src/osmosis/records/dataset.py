@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from enum import Enum
 
-from ..base.json_types import JsonObject
+from osmosis.base.json_types import JsonObject
+
 from .base import Record
 from .rollout import Message
 

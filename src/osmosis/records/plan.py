@@ -11,7 +11,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..base.json_types import JsonObject
+from osmosis.base.json_types import JsonObject
+
 from .base import Record
 from .config import EvalConfig
 

@@ -9,7 +9,8 @@ from enum import Enum
 
 from pydantic import Field
 
-from ..base.json_types import JsonObject
+from osmosis.base.json_types import JsonObject
+
 from .base import Record, utc_now
 from .keys import Key, place_key
 

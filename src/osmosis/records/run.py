@@ -9,7 +9,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..base.json_types import JsonObject
+from osmosis.base.json_types import JsonObject
+
 from .base import Record, utc_now
 from .config import EvalConfig, TrainingConfig
 from .report import Report

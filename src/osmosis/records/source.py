@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ..base.json_types import JsonObject
+from osmosis.base.json_types import JsonObject
+
 from .base import Record
 
 

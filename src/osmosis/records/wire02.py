@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
 
-from ..base.json_types import JsonObject
+from osmosis.base.json_types import JsonObject
+
 from .base import Record
 from .rollout import Failure
 from .wire import ServerHealth, check_bearer, check_url

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..errors import ValidationError
+from osmosis.errors import ValidationError
 
 WORKSPACE_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 RESERVED = {

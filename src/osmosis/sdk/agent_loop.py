@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from ..base.json_types import JsonObject
-from ..base.redact import Redactor
-from ..llm.model import Completion
-from ..records.base import utc_now
-from ..records.rollout import Message
-from ..records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
+from osmosis.base.json_types import JsonObject
+from osmosis.base.redact import Redactor
+from osmosis.llm.model import Completion
+from osmosis.records.base import utc_now
+from osmosis.records.rollout import Message
+from osmosis.records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
+
 from .types import whole_text
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..records.rollout import Phase
-from ..records.wire import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
+from osmosis.records.rollout import Phase
+from osmosis.records.wire import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
+
 from .calls import SelfCancelled, run_with_deadline
 from .chat import ChatTransport
 from .context import AgentWorkflowContext, WorkflowRollout

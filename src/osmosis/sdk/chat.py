@@ -15,16 +15,16 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from ..base.json_types import JsonObject
-from ..errors import ModelError
-from ..llm.failures import RETRYABLE
-from ..llm.model import ChatRequest, Completion
-from ..llm.openai_compatible import ask, completion_of, malformed
-from ..llm.retry import RetryingModel
-from ..llm.wire import Pool, open_wire
-from ..records.plan import ModelSpec, Retry
-from ..records.rollout import Category, Message, Usage
-from ..records.wire02 import OpenAIFunctionToolSchema
+from osmosis.base.json_types import JsonObject
+from osmosis.errors import ModelError
+from osmosis.llm.failures import RETRYABLE
+from osmosis.llm.model import ChatRequest, Completion
+from osmosis.llm.openai_compatible import ask, completion_of, malformed
+from osmosis.llm.retry import RetryingModel
+from osmosis.llm.wire import Pool, open_wire
+from osmosis.records.plan import ModelSpec, Retry
+from osmosis.records.rollout import Category, Message, Usage
+from osmosis.records.wire02 import OpenAIFunctionToolSchema
 
 MODEL_ID = "openai/osmosis-rollout"
 """The model name that rollouts ask for; the endpoint decides which model answers."""

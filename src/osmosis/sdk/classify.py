@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pydantic import ValidationError as PydanticValidationError
 from pydantic_core import PydanticCustomError
 
-from ..errors import ModelError, OsmosisError
-from ..llm.failures import category_of_error
-from ..records.rollout import Category, Failure, Phase
+from osmosis.errors import ModelError, OsmosisError
+from osmosis.llm.failures import category_of_error
+from osmosis.records.rollout import Category, Failure, Phase
+
 from .calls import DeadlineExceeded, SelfCancelled
 from .exceptions import OsmosisTimeoutError, OsmosisTransportError, ToolExecutionError, ToolServerLost
 from .types import INVALID_REWARD, whole_text

@@ -13,8 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from ..base.json_types import JsonObject
-from ..records.rollout import Message
+from osmosis.base.json_types import JsonObject
+from osmosis.records.rollout import Message
+
 from .chat import ChatClient, ChatTransport
 from .types import RolloutSample
 

@@ -13,7 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
-from ..base.json_types import JsonObject
+from osmosis.base.json_types import JsonObject
+
 from .judge import Judge, Question, RewardRubricRunResult, Verdict, judge_usage, make_question
 from .judge_model import ModelInfo, info_of
 

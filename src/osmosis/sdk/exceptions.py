@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..errors import OsmosisError
+from osmosis.errors import OsmosisError
 
 
 class OsmosisRolloutError(OsmosisError):

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..base.json_types import JsonObject
-from ..records.rollout import Failure, Phase
-from ..records.wire import RolloutState
+from osmosis.base.json_types import JsonObject
+from osmosis.records.rollout import Failure, Phase
+from osmosis.records.wire import RolloutState
+
 from .classify import failure_of, self_cancelled, wire_category
 from .types import AgentWorkflowConfig, GraderConfig, RolloutSample
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from ..records.rollout import Category, Failure, Phase
-from ..records.wire import RolloutInit
+from osmosis.records.rollout import Category, Failure, Phase
+from osmosis.records.wire import RolloutInit
+
 from .calls import SelfCancelled, run_with_deadline
 from .classify import failure_of, wire_category
 from .context import GraderContext

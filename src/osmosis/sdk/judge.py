@@ -19,13 +19,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from ..base.json_types import JsonObject
-from ..base.redact import Redactor
-from ..errors import ModelError
-from ..llm import ChatRequest, Completion, Model, open_model
-from ..llm.litellm_model import supports_schema
-from ..records.plan import Retry
-from ..records.rollout import Category, Message, Usage
+from osmosis.base.json_types import JsonObject
+from osmosis.base.redact import Redactor
+from osmosis.errors import ModelError
+from osmosis.llm import ChatRequest, Completion, Model, open_model
+from osmosis.llm.litellm_model import supports_schema
+from osmosis.records.plan import Retry
+from osmosis.records.rollout import Category, Message, Usage
+
 from .judge_model import JudgeModel, ModelNotFoundError, ProviderRequestError, resolve_judge
 
 JUDGE_RETRY = Retry(max_attempts=4, base_delay_s=0.5, max_delay_s=15.0, rate_limit_budget_s=120.0)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypedDict
 
-from ..base.json_types import JsonObject
-from ..errors import OsmosisError
-from ..records.plan import ModelSpec
+from osmosis.base.json_types import JsonObject
+from osmosis.errors import OsmosisError
+from osmosis.records.plan import ModelSpec
 
 logger = logging.getLogger(__name__)
 

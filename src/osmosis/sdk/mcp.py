@@ -19,10 +19,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
-from ..base.json_types import JsonObject
-from ..errors import LoadError, OsmosisError
-from ..records.rollout import Message
-from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
+from osmosis.base.json_types import JsonObject
+from osmosis.errors import LoadError, OsmosisError
+from osmosis.records.rollout import Message
+from osmosis.records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
+
 from .agent_loop import RolloutContext
 from .classify import describe
 from .exceptions import ToolExecutionError, ToolServerLost

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..base.json_types import JsonObject
-from ..records.rollout import Message
+from osmosis.base.json_types import JsonObject
+from osmosis.records.rollout import Message
 
 
 def parse_tool_calls(message: Message) -> list[JsonObject]:

@@ -13,7 +13,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from ..base.json_types import JsonObject
+from osmosis.base.json_types import JsonObject
+
 from .calls import is_async
 
 F = TypeVar("F", bound=Callable[..., Any])

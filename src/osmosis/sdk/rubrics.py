@@ -11,7 +11,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from ..base.json_types import JsonObject
+from osmosis.base.json_types import JsonObject
+
 from .judge_model import ModelInfo, resolve_judge
 from .rewards import Prepare, Signature, annotated, checked
 

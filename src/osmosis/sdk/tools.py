@@ -18,9 +18,10 @@ from typing import Annotated, Any, Generic, Literal, ParamSpec, TypeVar, get_typ
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
-from ..base.json_types import JsonObject
-from ..records.rollout import Message
-from ..records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
+from osmosis.base.json_types import JsonObject
+from osmosis.records.rollout import Message
+from osmosis.records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
+
 from .agent_loop import RolloutContext
 from .calls import DeadlineExceeded, contained, in_thread, is_async, run_with_deadline, tool_time_limit
 from .exceptions import ToolArgumentError, ToolExecutionError

@@ -13,9 +13,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from ..base.json_types import JsonObject
-from ..records.rollout import Message
-from ..records.wire import WireSample
+from osmosis.base.json_types import JsonObject
+from osmosis.records.rollout import Message
+from osmosis.records.wire import WireSample
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..base.json_types import JsonObject
-from ..records.rollout import Message
+from osmosis.base.json_types import JsonObject
+from osmosis.records.rollout import Message
+
 from .context import AgentWorkflowContext
 
 TConfig = TypeVar("TConfig")

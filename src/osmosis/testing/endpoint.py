@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from ..base.json_types import JsonObject
-from ..llm.model import ChatRequest
-from ..llm.offline import OfflineModel
-from ..records.plan import ModelSpec
+from osmosis.base.json_types import JsonObject
+from osmosis.llm.model import ChatRequest
+from osmosis.llm.offline import OfflineModel
+from osmosis.records.plan import ModelSpec
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..base.git import Git
+from osmosis.base.git import Git
 
 MAIN = "print('a rollout')\n"
 EVAL = """[experiment]

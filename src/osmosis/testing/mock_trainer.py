@@ -15,11 +15,11 @@ from typing import Protocol
 import httpx
 from fastapi import FastAPI, Request
 
-from ..base.json_types import JsonObject
-from ..records.rollout import Message
-from ..sdk.messages import get_message_content, get_message_role
-from ..serve.server.delivery import Post, ResultDelivery, Spool
-from ..serve.server.trainer_client import OsmosisLLMClient
+from osmosis.base.json_types import JsonObject
+from osmosis.records.rollout import Message
+from osmosis.sdk.messages import get_message_content, get_message_role
+from osmosis.serve.server.delivery import Post, ResultDelivery, Spool
+from osmosis.serve.server.trainer_client import OsmosisLLMClient
 
 _ARITHMETIC = ("calculate", "add", "sum", "plus", "subtract", "multiply", "divide")
 

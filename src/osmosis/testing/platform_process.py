@@ -18,8 +18,8 @@ from typing import Any
 
 import httpx
 
-from ..base.git import Git
-from ..base.json_types import JsonObject
+from osmosis.base.git import Git
+from osmosis.base.json_types import JsonObject
 
 WITHIN_S = 60.0
 FAKE_JOB = f"{sys.executable} -m osmosis.testing.fake_job"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..base.json_types import JsonObject
-from ..errors import ModelError
-from ..records.rollout import Category, Message
-from ..records.wire02 import RolloutMetrics
-from ..sdk.agent_loop import CompletionsResult
+from osmosis.base.json_types import JsonObject
+from osmosis.errors import ModelError
+from osmosis.records.rollout import Category, Message
+from osmosis.records.wire02 import RolloutMetrics
+from osmosis.sdk.agent_loop import CompletionsResult
 
 
 def call(name: str, arguments: str, call_id: str = "call_1") -> JsonObject:

@@ -13,8 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ..base.git import Git, sealed_environ
-from ..errors import OsmosisError
+from osmosis.base.git import Git, sealed_environ
+from osmosis.errors import OsmosisError
+
 from .templates import current_version, templates_dir
 
 BUNDLE = "templates.bundle"

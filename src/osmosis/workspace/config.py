@@ -14,10 +14,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
-from ..errors import NotFound, ValidationError
-from ..records.config import Advanced, EvalConfig, TrainingConfig
-from ..records.config_check import ConfigIssue, check_config
-from ..records.problem import Problem
+from osmosis.errors import NotFound, ValidationError
+from osmosis.records.config import Advanced, EvalConfig, TrainingConfig
+from osmosis.records.config_check import ConfigIssue, check_config
+from osmosis.records.problem import Problem
+
 from .layout import CONFIG_KINDS, ConfigKind, Workspace
 from .tomlpos import Positions, line_of, positions
 

@@ -10,11 +10,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ..base.files import write_text
-from ..errors import ValidationError
-from ..records.config import CONFIGS
-from ..records.config_check import fields_of
-from ..records.problem import Problem
+from osmosis.base.files import write_text
+from osmosis.errors import ValidationError
+from osmosis.records.config import CONFIGS
+from osmosis.records.config_check import fields_of
+from osmosis.records.problem import Problem
+
 from .config import ConfigFile, check_file, read, refused
 from .layout import Workspace
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import Conflict
-from ..records.workspace_name import check_workspace_name
+from osmosis.errors import Conflict
+from osmosis.records.workspace_name import check_workspace_name
+
 from .gitwrite import commit_paths, init_repository
 from .layout import check_rollout_name
 from .templates import find_template, render_rollout, render_workspace

@@ -10,10 +10,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..base import paths
-from ..base.git import Git, GitError
-from ..records.problem import Problem
-from ..records.source import Source
+from osmosis.base import paths
+from osmosis.base.git import Git, GitError
+from osmosis.records.problem import Problem
+from osmosis.records.source import Source
+
 from . import findings
 from .config import ConfigFile, check_file
 from .git import read_source

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..records.problem import Problem
-from ..records.source import Source, SyncState
+from osmosis.records.problem import Problem
+from osmosis.records.source import Source, SyncState
+
 from .layout import FILES, FOLDERS, Workspace
 
 INIT = "osmosis init --here --platform"

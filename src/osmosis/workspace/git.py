@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ..base.git import Git, GitError, NoRepository, shown
-from ..base.redact import without_credentials
-from ..errors import ValidationError
-from ..records.source import FileFact, PinnedCommit, RolloutFiles, Source
+from osmosis.base.git import Git, GitError, NoRepository, shown
+from osmosis.base.redact import without_credentials
+from osmosis.errors import ValidationError
+from osmosis.records.source import FileFact, PinnedCommit, RolloutFiles, Source
+
 from .remote import parse_remote
 
 LARGE_FILE = 10 * 1024 * 1024

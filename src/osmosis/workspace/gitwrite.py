@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..base.git import Git, GitError, shown, users_environ
+from osmosis.base.git import Git, GitError, shown, users_environ
 
 FALLBACK_NAME = "osmosis"
 FALLBACK_EMAIL = "osmosis@localhost"

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
-from ..errors import NotFound, ValidationError, WorkspaceRequired
+from osmosis.errors import NotFound, ValidationError, WorkspaceRequired
 
 ConfigKind = Literal["eval", "training"]
 CONFIG_KINDS: tuple[ConfigKind, ...] = ("eval", "training")

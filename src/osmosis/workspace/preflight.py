@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..records.config import Experiment
-from ..records.problem import Problem
-from ..records.source import PinnedCommit, RolloutFiles, Source, SyncState
+from osmosis.records.config import Experiment
+from osmosis.records.problem import Problem
+from osmosis.records.source import PinnedCommit, RolloutFiles, Source, SyncState
+
 from . import findings
 from .git import commit_of_pin, read_source, rollout_files
 

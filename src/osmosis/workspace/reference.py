@@ -11,9 +11,9 @@ from pathlib import Path
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ..records.config import CONFIGS
-from ..records.config_check import expected, fields_of
-from ..records.describe import described
+from osmosis.records.config import CONFIGS
+from osmosis.records.config_check import expected, fields_of
+from osmosis.records.describe import described
 
 BEGIN = "<!-- tables: begin (made by `make docs`) -->"
 END = "<!-- tables: end -->"

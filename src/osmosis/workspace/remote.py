@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from ..base.redact import without_credentials
-from ..errors import ValidationError
+from osmosis.base.redact import without_credentials
+from osmosis.errors import ValidationError
 
 SCHEMES = ("https", "http", "ssh", "git", "file", "git+ssh", "ssh+git", "git+https", "git+http")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import Conflict, NotFound, OsmosisError, ValidationError
+from osmosis.errors import Conflict, NotFound, OsmosisError, ValidationError
+
 from .bundle import BUNDLE, scratch_git, version_key, versions
 from .git import read_source
 from .layout import Workspace

@@ -17,9 +17,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ..errors import Conflict, NotFound, OsmosisError
-from ..records.config import CONFIGS
-from ..records.describe import described
+from osmosis.errors import Conflict, NotFound, OsmosisError
+from osmosis.records.config import CONFIGS
+from osmosis.records.describe import described
+
 from .config import PROVIDER_KEYS
 from .layout import check_rollout_name
 

@@ -13,17 +13,12 @@ from typing import Annotated
 
 import typer
 
-from ...base.files import write_text
-from ...base.json_types import JsonObject
-from ...errors import UsageError, ValidationError
-from ...local.prepare import Prepared, prepare
-from ...local.request import Request
-from ...records.rollout import Rollout
-from ...sdk.agent_loop import trace_folder
-from ..agent_ref import AgentRef, find_agent
-from ..context import AppContext, current
-from ..flags import takes
-from ..local_eval.plan import (
+from osmosis.base.files import write_text
+from osmosis.base.json_types import JsonObject
+from osmosis.cli.agent_ref import AgentRef, find_agent
+from osmosis.cli.context import AppContext, current
+from osmosis.cli.flags import takes
+from osmosis.cli.local_eval.plan import (
     ApiKey,
     ApiKeyEnv,
     BaseUrl,
@@ -41,9 +36,15 @@ from ..local_eval.plan import (
     TopP,
     build_plan,
 )
-from ..local_eval.terminal import let_through
-from ..output import Mode
-from ..results import DetailResult, Result
+from osmosis.cli.local_eval.terminal import let_through
+from osmosis.cli.output import Mode
+from osmosis.cli.results import DetailResult, Result
+from osmosis.errors import UsageError, ValidationError
+from osmosis.local.prepare import Prepared, prepare
+from osmosis.local.request import Request
+from osmosis.records.rollout import Rollout
+from osmosis.sdk.agent_loop import trace_folder
+
 from .show import RowLines, draw_summary
 from .steps import step_through
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from ..output import Mode, Output
-from ..results import clean
+from osmosis.cli.output import Mode, Output
+from osmosis.cli.results import clean
 
 if TYPE_CHECKING:
-    from ...records.report import Report
-    from ...records.rollout import Rollout
+    from osmosis.records.report import Report
+    from osmosis.records.rollout import Rollout
 
 
 def format_duration(ms: float) -> str:

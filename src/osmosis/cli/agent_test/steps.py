@@ -16,17 +16,18 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.text import Text
 
-from ...base.json_types import JsonObject
-from ...engine.task import RolloutFn, Task
-from ...errors import InteractiveRequired, ModelError
-from ...llm.model import ChatRequest, Completion, Model
-from ...local.prepare import Prepared
-from ...records.dataset import Row
-from ...records.rollout import Category, Message, Rollout
-from ...sdk.chat import text_of
-from ..context import AppContext
-from ..output import Mode
-from ..results import clean
+from osmosis.base.json_types import JsonObject
+from osmosis.cli.context import AppContext
+from osmosis.cli.output import Mode
+from osmosis.cli.results import clean
+from osmosis.engine.task import RolloutFn, Task
+from osmosis.errors import InteractiveRequired, ModelError
+from osmosis.llm.model import ChatRequest, Completion, Model
+from osmosis.local.prepare import Prepared
+from osmosis.records.dataset import Row
+from osmosis.records.rollout import Category, Message, Rollout
+from osmosis.sdk.chat import text_of
+
 from .show import format_duration, format_tokens
 
 STEP_HELP = "n next (Enter)   c continue to the end   m messages   t tools   q quit this row"

@@ -5,11 +5,12 @@ The flags are `plan.EvalFlags`; what happens is `osmosis.local`.
 
 from __future__ import annotations
 
-from ...errors import UsageError
-from ...local.request import Request, check_classes, parse_model, runs_folder
-from ..context import current
-from ..flags import takes
-from ..results import DetailResult
+from osmosis.cli.context import current
+from osmosis.cli.flags import takes
+from osmosis.cli.results import DetailResult
+from osmosis.errors import UsageError
+from osmosis.local.request import Request, check_classes, parse_model, runs_folder
+
 from .plan import EvalFlags, build_plan, check_limits, sampling
 from .terminal import Ending, run_local
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...base.json_types import JsonObject
-from ...engine.journal import Journal
-from ...engine.recorded import conversations
-from ...engine.report_files import message_text
-from ...errors import UsageError
-from ...local.request import run_folder
-from ...metrics.compare import Comparison
-from ...metrics.compare import compare as compare_runs
-from ...metrics.figures import comparison_figures
-from ..context import current
-from ..figures import figure_table
-from ..results import DetailResult, clean
+from osmosis.base.json_types import JsonObject
+from osmosis.cli.context import current
+from osmosis.cli.figures import figure_table
+from osmosis.cli.results import DetailResult, clean
+from osmosis.engine.journal import Journal
+from osmosis.engine.recorded import conversations
+from osmosis.engine.report_files import message_text
+from osmosis.errors import UsageError
+from osmosis.local.request import run_folder
+from osmosis.metrics.compare import Comparison
+from osmosis.metrics.compare import compare as compare_runs
+from osmosis.metrics.figures import comparison_figures
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,11 +16,11 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError as PydanticError
 
-from ...base.json_types import JsonObject
-from ...base.net import is_http
-from ...errors import UsageError, ValidationError
-from ...local.request import check_name, generated_name, parse_model
-from ...records.plan import Budget, EvalPlan, ModelSpec, Retry, Selection, Timeouts
+from osmosis.base.json_types import JsonObject
+from osmosis.base.net import is_http
+from osmosis.errors import UsageError, ValidationError
+from osmosis.local.request import check_name, generated_name, parse_model
+from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, Selection, Timeouts
 
 AUTO_CEILING = 256
 _FLAGS = {

@@ -7,14 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from ...engine import report_files
-from ...engine.journal import Journal
-from ...engine.results import check_output, config_part, summary_part
-from ...errors import UsageError
-from ...local.request import run_folder, runs_folder
-from ...local.run import stored_report, summary_of
-from ..context import current
-from ..results import Column, DetailResult, ListResult, OperationResult
+from osmosis.cli.context import current
+from osmosis.cli.results import Column, DetailResult, ListResult, OperationResult
+from osmosis.engine import report_files
+from osmosis.engine.journal import Journal
+from osmosis.engine.results import check_output, config_part, summary_part
+from osmosis.errors import UsageError
+from osmosis.local.request import run_folder, runs_folder
+from osmosis.local.run import stored_report, summary_of
+
 from .show import draw_report, next_steps
 
 

@@ -12,15 +12,16 @@ from typing import Annotated
 
 import typer
 
-from ...engine.journal import Journal
-from ...engine.results import check_output, summary_part, write_results
-from ...errors import UsageError
-from ...local.prepare import prepare, regraded
-from ...local.request import Request, check_classes, run_folder, stored_request
-from ..context import AppContext, current
-from ..flags import takes
-from ..own_environment import continue_inside
-from ..results import DetailResult
+from osmosis.cli.context import AppContext, current
+from osmosis.cli.flags import takes
+from osmosis.cli.own_environment import continue_inside
+from osmosis.cli.results import DetailResult
+from osmosis.engine.journal import Journal
+from osmosis.engine.results import check_output, summary_part, write_results
+from osmosis.errors import UsageError
+from osmosis.local.prepare import prepare, regraded
+from osmosis.local.request import Request, check_classes, run_folder, stored_request
+
 from .plan import (
     ApiKey,
     Classes,

@@ -14,18 +14,19 @@ from typing import Annotated
 
 import typer
 
-from ...engine.journal import Journal
-from ...errors import NotFound, UsageError, ValidationError
-from ...local.request import Request, check_name, generated_name, parse_model, runs_folder
-from ...records.config import EvalConfig
-from ...records.plan import EvalPlan, ModelSpec, Selection
-from ...workspace.config import load_eval_config
-from ...workspace.layout import Workspace, find_workspace, pick_config
-from ..context import AppContext, current
-from ..flags import takes
-from ..own_environment import continue_inside
-from ..results import DetailResult
-from ..secrets_file import read_secrets_file
+from osmosis.cli.context import AppContext, current
+from osmosis.cli.flags import takes
+from osmosis.cli.own_environment import continue_inside
+from osmosis.cli.results import DetailResult
+from osmosis.cli.secrets_file import read_secrets_file
+from osmosis.engine.journal import Journal
+from osmosis.errors import NotFound, UsageError, ValidationError
+from osmosis.local.request import Request, check_name, generated_name, parse_model, runs_folder
+from osmosis.records.config import EvalConfig
+from osmosis.records.plan import EvalPlan, ModelSpec, Selection
+from osmosis.workspace.config import load_eval_config
+from osmosis.workspace.layout import Workspace, find_workspace, pick_config
+
 from .plan import BaseUrl, FailUnder, OutputFile, Yes, check_limits, parse_rows
 from .terminal import Ending, run_local
 from .upload import upload_after

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...engine.report_files import facts
-from ...metrics.alarms import alarms
-from ...records.plan import EvalPlan
-from ...records.report import Report
-from ..figures import draw_report as draw_figures
-from ..render import pairs
-from ..results import NextStep, clean
+from osmosis.cli.figures import draw_report as draw_figures
+from osmosis.cli.render import pairs
+from osmosis.cli.results import NextStep, clean
+from osmosis.engine.report_files import facts
+from osmosis.metrics.alarms import alarms
+from osmosis.records.plan import EvalPlan
+from osmosis.records.report import Report
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -17,21 +17,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...base.json_types import JsonObject
-from ...engine.journal import Journal
-from ...engine.results import check_output, config_part, summary_part, write_results
-from ...errors import OsmosisError, ValidationError
-from ...local.prepare import Confirm, Declined, Prepared, prepare
-from ...local.request import Request
-from ...local.run import Run
-from ...metrics.figures import comparison_line
-from ...records.report import Report
-from ...records.rollout import Rollout
-from ..context import AppContext
-from ..environment import allow_host
-from ..output import Mode, Output
-from ..prompts import confirm
-from ..results import DetailResult
+from osmosis.base.json_types import JsonObject
+from osmosis.cli.context import AppContext
+from osmosis.cli.environment import allow_host
+from osmosis.cli.output import Mode, Output
+from osmosis.cli.prompts import confirm
+from osmosis.cli.results import DetailResult
+from osmosis.engine.journal import Journal
+from osmosis.engine.results import check_output, config_part, summary_part, write_results
+from osmosis.errors import OsmosisError, ValidationError
+from osmosis.local.prepare import Confirm, Declined, Prepared, prepare
+from osmosis.local.request import Request
+from osmosis.local.run import Run
+from osmosis.metrics.figures import comparison_line
+from osmosis.records.report import Report
+from osmosis.records.rollout import Rollout
+
 from .show import draw_report, exit_code, next_steps
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from typing import Annotated
 
 import typer
 
-from ...engine.export import complete_report, export
-from ...engine.journal import Journal
-from ...errors import Conflict, OsmosisError
-from ...local.request import run_folder
-from ...records.contract.printed import PrintedUpload
-from ..context import AppContext, current
-from ..download import byte_progress
-from ..results import DetailResult, NextStep, OperationResult
+from osmosis.cli.context import AppContext, current
+from osmosis.cli.download import byte_progress
+from osmosis.cli.results import DetailResult, NextStep, OperationResult
+from osmosis.engine.export import complete_report, export
+from osmosis.engine.journal import Journal
+from osmosis.errors import Conflict, OsmosisError
+from osmosis.local.request import run_folder
+from osmosis.records.contract.printed import PrintedUpload
 
 
 def upload(

@@ -15,16 +15,17 @@ from typing import Annotated, Any
 
 import typer
 
-from ...base.git import Git
-from ...client import PlatformClient
-from ...errors import ValidationError
-from ...workspace.config import load_eval_config
-from ...workspace.git import read_source
-from ...workspace.gitwrite import identity_options
-from .. import prompts
-from ..context import AppContext, current
-from ..output import Mode
-from ..results import NextStep, OperationResult, Result
+from osmosis.base.git import Git
+from osmosis.cli import prompts
+from osmosis.cli.context import AppContext, current
+from osmosis.cli.output import Mode
+from osmosis.cli.results import NextStep, OperationResult, Result
+from osmosis.client import PlatformClient
+from osmosis.errors import ValidationError
+from osmosis.workspace.config import load_eval_config
+from osmosis.workspace.git import read_source
+from osmosis.workspace.gitwrite import identity_options
+
 from .model import ModelChoice, choose_model
 from .steps import Demo, StepDeclined
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...base.net import is_http
-from ...errors import UsageError, ValidationError
-from ...workspace.config import PROVIDER_KEYS
-from .. import prompts
-from ..context import AppContext
+from osmosis.base.net import is_http
+from osmosis.cli import prompts
+from osmosis.cli.context import AppContext
+from osmosis.errors import UsageError, ValidationError
+from osmosis.workspace.config import PROVIDER_KEYS
 
 STAND_IN = "offline/calculator"
 STAND_IN_NOTE = f"{STAND_IN} is a stand-in: fixed rules with deliberate mistakes, no language model"

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...base.git import Git, GitError, shown, users_environ
-from ...errors import PlatformError
-from .. import prompts
-from ..context import AppContext, GlobalOptions, using
-from ..main import ROOT
-from ..output import Mode
-from ..resolve import invoke, resolve
-from ..results import OperationResult, Result
+from osmosis.base.git import Git, GitError, shown, users_environ
+from osmosis.cli import prompts
+from osmosis.cli.context import AppContext, GlobalOptions, using
+from osmosis.cli.main import ROOT
+from osmosis.cli.output import Mode
+from osmosis.cli.resolve import invoke, resolve
+from osmosis.cli.results import OperationResult, Result
+from osmosis.errors import PlatformError
 
 
 class StepDeclined(Exception):

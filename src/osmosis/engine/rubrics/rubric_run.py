@@ -18,6 +18,12 @@ from typing import Any
 from osmosis.base.redact import Redactor
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import row_hash
+from osmosis.engine.evaluate import Options, evaluate
+from osmosis.engine.journal import Journal, KeySet
+from osmosis.engine.observer import Silent
+from osmosis.engine.recorded import answered
+from osmosis.engine.resume import ResumePlan, plan_resume
+from osmosis.engine.score_result import run_score
 from osmosis.errors import ValidationError
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan, ModelSpec, Timeouts
@@ -28,12 +34,6 @@ from osmosis.sdk.judge import Judge, Question, make_question
 from osmosis.sdk.judge_model import key_variable
 from osmosis.sdk.types import json_safe
 
-from ..evaluate import Options, evaluate
-from ..journal import Journal, KeySet
-from ..observer import Silent
-from ..recorded import answered
-from ..resume import ResumePlan, plan_resume
-from ..score_result import run_score
 from .conversations import RubricRecord, digest_of
 from .rubric_files import RubricConfig
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from osmosis.engine.clock import Deadline
+from osmosis.engine.score_result import run_score, solution_of
 from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Rollout, Score
 from osmosis.sdk.judge import Judge, make_question
 
-from ..clock import Deadline
-from ..score_result import run_score, solution_of
 from .rubric_files import RubricConfig, load_rubric_suite
 
 PREFIX = "rubric:"

@@ -10,6 +10,9 @@ from fastapi.responses import FileResponse
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound
+from osmosis.platform import Platform, objects, tables
+from osmosis.platform.services import dataset_ingest, datasets
+from osmosis.platform.services.paging import LogSlice, Page
 from osmosis.records.contract.body import LogPage, Nothing
 from osmosis.records.contract.uploads import (
     CompleteDataset,
@@ -22,9 +25,6 @@ from osmosis.records.contract.uploads import (
     UploadPlan,
 )
 
-from .. import Platform, objects, tables
-from ..services import dataset_ingest, datasets
-from ..services.paging import LogSlice, Page
 from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 

@@ -11,10 +11,9 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from osmosis.errors import AuthRequired
+from osmosis.platform import Platform, tables
+from osmosis.platform.services import users, workspaces
 from osmosis.records.base import utc_now
-
-from .. import Platform, tables
-from ..services import users, workspaces
 
 GIT_HEADER = "x-osmosis-git"
 WORKSPACE_HEADER = "x-osmosis-workspace"

@@ -6,6 +6,9 @@ from fastapi import Body
 from fastapi.responses import Response as Raw
 
 from osmosis.errors import NotFound
+from osmosis.platform import objects, tables
+from osmosis.platform.services import rollouts, run_bodies, run_results, run_retry, samples, submit
+from osmosis.platform.services.paging import Page
 from osmosis.records.contract.eval_bodies import EvalMetrics
 from osmosis.records.contract.run_bodies import (
     FileAddress,
@@ -19,9 +22,6 @@ from osmosis.records.contract.run_bodies import (
 )
 from osmosis.records.rollout import Rollout
 
-from .. import objects, tables
-from ..services import rollouts, run_bodies, run_results, run_retry, samples, submit
-from ..services.paging import Page
 from .deps import PlatformDep, ScopeDep
 from .run_routes import RunRoutes
 

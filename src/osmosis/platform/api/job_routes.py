@@ -10,12 +10,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from osmosis.errors import LeaseLost
+from osmosis.platform import tables
+from osmosis.platform.security.tokens import hash_token
+from osmosis.platform.services import rollouts, run_lifecycle, training
 from osmosis.records.contract.job_messages import JobEnd, JobLogs, JobMetrics, StoredCount, StoredKeys
 from osmosis.records.run import HeartbeatReply, JobResult, Progress, RolloutBatch
 
-from .. import tables
-from ..security.tokens import hash_token
-from ..services import rollouts, run_lifecycle, training
 from .contract_route import ContractRoute
 from .deps import PlatformDep, bearer
 

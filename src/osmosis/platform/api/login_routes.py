@@ -5,6 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from osmosis.platform import tables
+from osmosis.platform.services import links, login_flows, users, workspaces
+from osmosis.platform.services.users import IssuedToken
 from osmosis.records.base import utc_now
 from osmosis.records.contract.accounts import (
     Account,
@@ -21,9 +24,6 @@ from osmosis.records.contract.accounts import (
 )
 from osmosis.records.contract.body import moment
 
-from .. import tables
-from ..services import links, login_flows, users, workspaces
-from ..services.users import IssuedToken
 from .contract_route import ContractRoute
 from .deps import GIT_HEADER, WORKSPACE_HEADER, CallerDep, PlatformDep, bearer, has_scope
 

@@ -10,6 +10,8 @@ from fastapi import APIRouter
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound
+from osmosis.platform import tables
+from osmosis.platform.services.paging import Page
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.training_bodies import (
     BenchmarkPage,
@@ -20,8 +22,6 @@ from osmosis.records.contract.training_bodies import (
     ModelRow,
 )
 
-from .. import tables
-from ..services.paging import Page
 from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 

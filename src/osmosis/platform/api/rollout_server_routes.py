@@ -11,11 +11,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from osmosis.platform import Platform, tables
+from osmosis.platform.services import datasets, rollout_servers, server_probe
+from osmosis.platform.services.paging import Page
 from osmosis.records.contract.server_registry import NewServer, RegisteredServer, ServerPage, ServerStatus
 
-from .. import Platform, tables
-from ..services import datasets, rollout_servers, server_probe
-from ..services.paging import Page
 from .contract_route import ContractRoute
 from .deps import CallerDep, PlatformDep, get_scope, has_scope
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
+from osmosis.platform import objects, tables
+from osmosis.platform.services import datasets, run_bodies, run_lifecycle
+from osmosis.platform.services.paging import LogSlice, Page
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage
 from osmosis.records.contract.run_bodies import RunDetail, RunPage, StoppingRun
 from osmosis.records.contract.training_bodies import TrainingRunDetail, TrainingRunPage
 from osmosis.records.run import RunKind
 
-from .. import objects, tables
-from ..services import datasets, run_bodies, run_lifecycle
-from ..services.paging import LogSlice, Page
 from .contract_route import ContractRoute
 from .deps import PlatformDep, Scope, ScopeDep
 

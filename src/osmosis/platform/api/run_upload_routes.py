@@ -5,6 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from osmosis.platform import objects, tables
+from osmosis.platform.run_upload import finished_run, sessions
+from osmosis.platform.run_upload.manifest import Manifest
 from osmosis.records.contract.uploads import (
     ImportFile,
     ImportPaths,
@@ -14,9 +17,6 @@ from osmosis.records.contract.uploads import (
     ImportUploads,
 )
 
-from .. import objects, tables
-from ..run_upload import finished_run, sessions
-from ..run_upload.manifest import Manifest
 from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 

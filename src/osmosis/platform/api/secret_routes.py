@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
+from osmosis.platform import tables
+from osmosis.platform.services import datasets, links, secrets
+from osmosis.platform.services.paging import Page
 from osmosis.records.contract.secret import NewSecret, SecretName, SecretPage, SecretRow
 
-from .. import tables
-from ..services import datasets, links, secrets
-from ..services.paging import Page
 from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 

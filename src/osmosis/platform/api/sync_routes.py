@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Query
 
+from osmosis.platform import tables
+from osmosis.platform.gitsync import repositories, synced, syncing
 from osmosis.records.contract.repository import SyncedRolloutPage, SyncReport, SyncStarted
 
-from .. import tables
-from ..gitsync import repositories, synced, syncing
 from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
 

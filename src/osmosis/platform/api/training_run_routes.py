@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import Body
 
+from osmosis.platform.services import run_bodies, submit, training
 from osmosis.records.contract.run_bodies import SubmittedRun
 from osmosis.records.contract.training_bodies import CheckpointList, TrainingMetrics
 
-from ..services import run_bodies, submit, training
 from .deps import PlatformDep, ScopeDep
 from .run_routes import RunRoutes
 

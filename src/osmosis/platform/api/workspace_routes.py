@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from osmosis.platform import Platform, tables
+from osmosis.platform.gitsync import mirror, repositories, syncing
+from osmosis.platform.services import workspaces
 from osmosis.records.contract.accounts import (
     ConnectedRepository,
     ConnectRepository,
@@ -16,9 +19,6 @@ from osmosis.records.contract.accounts import (
 )
 from osmosis.records.contract.body import Nothing
 
-from .. import Platform, tables
-from ..gitsync import mirror, repositories, syncing
-from ..services import workspaces
 from .contract_route import ContractRoute
 from .deps import CallerDep, PlatformDep
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from ..gitsync import syncing
+from osmosis.platform.gitsync import syncing
+
 from .routes import router
 
 

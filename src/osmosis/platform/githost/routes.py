@@ -17,11 +17,11 @@ from fastapi.responses import PlainTextResponse
 
 from osmosis.base.git import sealed_environ
 from osmosis.errors import AuthRequired, NotFound, OsmosisError
+from osmosis.platform import Platform
+from osmosis.platform.gitsync import mirror, repositories, syncing
+from osmosis.platform.services import users, workspaces
 from osmosis.records.base import utc_now
 
-from .. import Platform
-from ..gitsync import mirror, repositories, syncing
-from ..services import users, workspaces
 from .address import RECEIVE, UPLOAD, GitAddress, Service, parse_address, parse_credential, parse_service
 from .http_backend import BackendResponse, Limits
 

@@ -20,9 +20,9 @@ from osmosis.base import locks
 from osmosis.base.git import Git, GitError, fetching_environ, sealed_environ
 from osmosis.base.net import is_loopback
 from osmosis.errors import Conflict
+from osmosis.platform import tables
+from osmosis.platform.settings import PlatformSettings
 
-from .. import tables
-from ..settings import PlatformSettings
 from .repositories import parse_remote
 
 HIDDEN_REFS = "refs/osmosis"

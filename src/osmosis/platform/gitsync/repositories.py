@@ -15,10 +15,9 @@ from sqlalchemy.orm import Session
 
 from osmosis.base.net import is_loopback
 from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.settings import PlatformSettings
 from osmosis.records.run import RunStatus
-
-from .. import tables
-from ..settings import PlatformSettings
 
 DEFAULT_BRANCH = "main"
 _SCP = re.compile(r"^(?:[^@/\s]+@)?(?P<host>\[[^\]]+\]|[^:/\s]+):(?P<path>[^\s]+)$")

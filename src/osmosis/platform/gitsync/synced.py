@@ -12,6 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import ValidationError
+from osmosis.platform import tables
+from osmosis.platform.db import Database
+from osmosis.platform.settings import PlatformSettings
 from osmosis.records.config import Experiment
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.repository import (
@@ -22,9 +25,6 @@ from osmosis.records.contract.repository import (
     SyncReport,
 )
 
-from .. import tables
-from ..db import Database
-from ..settings import PlatformSettings
 from . import mirror, repositories
 from .discovery import Tree
 from .mirror import Place

@@ -15,12 +15,12 @@ from sqlalchemy.orm import Session
 
 from osmosis.base.redact import without_credentials
 from osmosis.errors import OsmosisError, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.db import Database
+from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
 from osmosis.records.run import SyncStatus
 
-from .. import tables
-from ..db import Database
-from ..settings import PlatformSettings
 from . import mirror
 from .discovery import Found, Tree, discover
 from .mirror import Head, Place

@@ -25,14 +25,14 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, OsmosisError, ValidationError
 from osmosis.metrics.summary import Summary, Terms
+from osmosis.platform import Platform, objects, tables
+from osmosis.platform.security.tokens import new_token
+from osmosis.platform.services import rollouts, run_lifecycle
 from osmosis.records.base import utc_now
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import RunStatus, Stage
 
-from .. import Platform, objects, tables
-from ..security.tokens import new_token
-from ..services import rollouts, run_lifecycle
 from . import sessions
 from .manifest import ARTIFACT, LOGS, REPORT, LocalRun
 from .trajectories import Find, read_all

@@ -14,13 +14,13 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.platform import Platform, objects, tables
+from osmosis.platform.services import links
+from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.uploads import ImportFile, ImportSession, UploadPart, UploadPlan
 
-from .. import Platform, objects, tables
-from ..services import links
-from ..settings import PlatformSettings
 from .manifest import Manifest
 
 LIFETIME = timedelta(days=7)

@@ -17,10 +17,10 @@ from sqlalchemy.orm import Session
 
 from osmosis.datasets.scan import DatasetFacts, check_upload
 from osmosis.errors import Conflict, DatasetError, OsmosisError
+from osmosis.platform import Platform, objects, tables
 from osmosis.records.base import utc_now
 from osmosis.records.dataset import DatasetStatus
 
-from .. import Platform, objects, tables
 from . import datasets
 
 log = logging.getLogger("osmosis.platform.ingest")

@@ -14,14 +14,14 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
 from osmosis.records.contract.body import Moment, moment
 from osmosis.records.contract.uploads import DatasetRow
 from osmosis.records.dataset import FORMATS, MAX_BYTES, DatasetStatus
 from osmosis.records.run import RunStatus
 
-from .. import tables
-from ..settings import PlatformSettings
 from . import links
 
 MAX_NAME = 128

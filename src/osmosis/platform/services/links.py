@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from ..settings import PlatformSettings
+from osmosis.platform.settings import PlatformSettings
 
 
 def run(settings: PlatformSettings, run_id: str) -> str:

@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 
 from osmosis.base.files import write_text
 from osmosis.errors import AuthRequired, Conflict, NotFound, ValidationError
+from osmosis.platform import Platform, tables
+from osmosis.platform.security.tokens import hash_token, new_token, new_user_code
 from osmosis.records.base import utc_now
 
-from .. import Platform, tables
-from ..security.tokens import hash_token, new_token, new_user_code
 from . import users
 from .users import IssuedToken, issue_token
 

@@ -9,9 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import ValidationError
+from osmosis.platform import tables
 from osmosis.records.contract.body import LogEntry, LogPage, moment
-
-from .. import tables
 
 MAX_LIMIT = 50
 MAX_LOG_LIMIT = 200

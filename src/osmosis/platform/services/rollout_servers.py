@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.security.vault import Sealed, Vault
 from osmosis.records.base import utc_now
 from osmosis.records.contract.server_registry import ServerRow
 
-from .. import tables
-from ..security.vault import Sealed, Vault
 from .server_probe import Health, Target
 
 SILENT_AFTER = timedelta(minutes=3)

@@ -14,13 +14,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from osmosis.errors import NotFound, ValidationError
+from osmosis.platform import tables
 from osmosis.records.base import utc_now
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.run_bodies import RolloutRow
 from osmosis.records.keys import DerivedKeys, Key
 from osmosis.records.rollout import Rollout, RolloutStatus
-
-from .. import tables
 
 KEY = ["run_id", "step", "row_key", "attempt"]
 ROWS = re.compile(r"^\d+(-\d+)?$")

@@ -8,6 +8,8 @@ from typing import TypedDict
 from sqlalchemy.orm import Session
 
 from osmosis.base.json_types import JsonObject
+from osmosis.platform import tables
+from osmosis.platform.settings import PlatformSettings
 from osmosis.records.contract.body import Moment, moment
 from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage, EvalRunRow
 from osmosis.records.contract.run_bodies import (
@@ -30,8 +32,6 @@ from osmosis.records.contract.training_bodies import (
 )
 from osmosis.records.run import RunKind
 
-from .. import tables
-from ..settings import PlatformSettings
 from . import links, run_lifecycle, run_results
 from .paging import Place
 

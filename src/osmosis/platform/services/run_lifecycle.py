@@ -13,6 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, LeaseLost, NotFound
+from osmosis.platform import tables
+from osmosis.platform.security.tokens import hash_token, new_token
 from osmosis.records.base import utc_now
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.run_bodies import RunEvent
@@ -20,8 +22,6 @@ from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
 from osmosis.records.run import JobResult, LogLine, Progress, RunStatus, Stage
 
-from .. import tables
-from ..security.tokens import hash_token, new_token
 from . import secrets
 
 ALLOWED = {

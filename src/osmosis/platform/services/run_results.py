@@ -11,12 +11,12 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from osmosis.base.stats import spread
+from osmosis.platform import tables
 from osmosis.records.base import utc_now
 from osmosis.records.contract.eval_bodies import EvalMetrics, EvalOverview, PassAtKPoint
 from osmosis.records.contract.run_bodies import RewardStats, RunProgress, RunResults
 from osmosis.records.report import Report, ScoreReport
 
-from .. import tables
 from . import rollouts
 
 

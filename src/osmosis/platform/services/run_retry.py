@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.security.vault import Vault
 from osmosis.records.run import RunStatus
 
-from .. import tables
-from ..security.vault import Vault
 from . import rollouts, run_lifecycle, secrets
 
 

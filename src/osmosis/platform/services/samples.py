@@ -17,13 +17,13 @@ from sqlalchemy.orm import Session, undefer
 
 from osmosis._version import __version__
 from osmosis.errors import NotFound, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.settings import PlatformSettings
 from osmosis.records.contract.run_bodies import FileTotals, RunFile, RunFiles
 from osmosis.records.rollout import Rollout
 from osmosis.records.trajectory import trajectory_of
 from osmosis.records.wire import check_rollout_id
 
-from .. import tables
-from ..settings import PlatformSettings
 from . import rollouts, run_results
 
 TYPES = ("metrics", "trajectories", "artifacts", "logs")

@@ -14,13 +14,12 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Forbidden, InternalError, NotFound, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.security.vault import Sealed, Vault
 from osmosis.records.base import utc_now
 from osmosis.records.config import SECRET_NAME
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.secret import SecretRow
-
-from .. import tables
-from ..security.vault import Sealed, Vault
 
 SCOPES = ("workspace", "user")
 MAX_NAME = 255

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 
 from osmosis.base.net import is_loopback
 from osmosis.errors import ValidationError
-
-from ..settings import PlatformSettings
+from osmosis.platform.settings import PlatformSettings
 
 TIMEOUT_S = 5.0
 MAX_BODY = 64 * 1024

@@ -15,14 +15,14 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.platform import Platform, tables
+from osmosis.platform.gitsync import repositories, synced
+from osmosis.platform.gitsync.syncing import CodeRef
 from osmosis.records.config import CONFIGS, EvalConfig, TrainingConfig
 from osmosis.records.config_check import issues_of
 from osmosis.records.dataset import DatasetStatus
 from osmosis.records.run import RunKind, RunStatus
 
-from .. import Platform, tables
-from ..gitsync import repositories, synced
-from ..gitsync.syncing import CodeRef
 from . import datasets, links, run_lifecycle, secrets
 
 NAME_TRIES = 20

@@ -13,6 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from osmosis.errors import PlatformError
+from osmosis.platform import tables
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.training_bodies import (
     CheckpointList,
@@ -25,7 +26,6 @@ from osmosis.records.contract.training_bodies import (
 )
 from osmosis.records.run import MetricPoint
 
-from .. import tables
 from .run_results import duration_ms
 
 NEEDED = ("osmosis.training", "torch", "trl", "peft")

@@ -13,10 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import AuthRequired, NotFound, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.security.tokens import hash_token, new_token
 from osmosis.records.base import utc_now
-
-from .. import tables
-from ..security.tokens import hash_token, new_token
 
 TOKEN_DAYS = 90
 SESSION_DAYS = 14

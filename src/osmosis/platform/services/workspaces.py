@@ -11,9 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, Forbidden, NotFound, ValidationError
+from osmosis.platform import tables
 from osmosis.records.workspace_name import check_workspace_name
-
-from .. import tables
 
 IDENTITY = re.compile(r"^[A-Za-z0-9._~-]+/[A-Za-z0-9._-]+$")
 

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Form, Request, Response
 
 from osmosis.base.net import is_loopback
 from osmosis.errors import AuthRequired, NotFound, OsmosisError
+from osmosis.platform.services import login_flows, users
+from osmosis.platform.settings import PlatformSettings
 
-from ..services import login_flows, users
-from ..settings import PlatformSettings
 from .session import (
     GUEST_COOKIE,
     GUEST_SECONDS,

@@ -10,12 +10,12 @@ from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
+from osmosis.platform import Platform, tables
+from osmosis.platform.services import run_lifecycle, run_results, run_retry, workspaces
 from osmosis.records.run import RunStatus
 from osmosis.viewer import pages
 from osmosis.viewer.pages import View
 
-from .. import Platform, tables
-from ..services import run_lifecycle, run_results, run_retry, workspaces
 from .live import live_pages
 from .run_source import DatabaseRun, find_run, state_of
 from .session import Viewer, check_viewer_form, platform_of, viewer

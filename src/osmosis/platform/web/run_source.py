@@ -14,6 +14,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound
+from osmosis.platform import tables
+from osmosis.platform.services import rollouts, run_lifecycle, run_results, workspaces
+from osmosis.platform.services.paging import LogSlice
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.run_bodies import RolloutRow
 from osmosis.records.report import Report
@@ -35,9 +38,6 @@ from osmosis.viewer.source import (
     Settings,
 )
 
-from .. import tables
-from ..services import rollouts, run_lifecycle, run_results, workspaces
-from ..services.paging import LogSlice
 from .session import Viewer
 
 LOG_LINES = 200

@@ -15,11 +15,10 @@ from urllib.parse import quote, urlsplit
 from fastapi import Request, Response
 
 from osmosis.errors import AuthRequired, Forbidden
+from osmosis.platform import Platform, tables
+from osmosis.platform.security.tokens import hash_token
+from osmosis.platform.services import users
 from osmosis.records.base import utc_now
-
-from .. import Platform, tables
-from ..security.tokens import hash_token
-from ..services import users
 
 SESSION_COOKIE = "osmosis_session"
 GUEST_COOKIE = "osmosis_guest"

@@ -19,10 +19,10 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from osmosis.errors import AuthRequired, InternalError, OsmosisError, ValidationError
+from osmosis.platform.services import workspaces
 from osmosis.viewer.pages import View
 from osmosis.viewer.render import STATIC, environment
 
-from ..services import workspaces
 from .session import LoginNeeded, Viewer, login_url, platform_of, viewer
 
 log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from fastapi import APIRouter, BackgroundTasks, Depends, Form, Request, Response
 
 from osmosis.errors import NotFound
+from osmosis.platform import tables
+from osmosis.platform.gitsync import repositories, synced, syncing
+from osmosis.platform.services import datasets, rollout_servers, secrets, workspaces
 
-from .. import tables
-from ..gitsync import repositories, synced, syncing
-from ..services import datasets, rollout_servers, secrets, workspaces
 from .session import Viewer, check_viewer_form, platform_of, viewer
 from .templating import PageRoute, page, redirect
 

@@ -10,8 +10,8 @@ from datetime import datetime
 
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
 
-from ...base.json_types import JsonObject
-from ..base import Record
+from osmosis.base.json_types import JsonObject
+from osmosis.records.base import Record
 
 Moment = str
 """An ISO 8601 time with its zone, kept as it was sent."""

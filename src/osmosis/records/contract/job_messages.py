@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..keys import Key
-from ..run import LogLine, MetricPoint
+from osmosis.records.keys import Key
+from osmosis.records.run import LogLine, MetricPoint
+
 from .body import Body, Request
 
 

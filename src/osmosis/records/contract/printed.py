@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..report import Report
+from osmosis.records.report import Report
+
 from .accounts import WorkspaceRole, WorkspaceRow
 from .body import Body, Moment
 from .eval_bodies import EvalMetrics, EvalRunDetail

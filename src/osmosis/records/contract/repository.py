@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from ..source import SyncState
+from osmosis.records.source import SyncState
+
 from .body import Body, Moment, OrEmpty, Page, spelled
 
 

@@ -10,9 +10,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from ...base.json_types import JsonObject
-from ..report import Report
-from ..run import RunKind, RunStatus
+from osmosis.base.json_types import JsonObject
+from osmosis.records.report import Report
+from osmosis.records.run import RunKind, RunStatus
+
 from .body import Body, Moment, OrEmpty, Page, Request, spelled
 
 OVER = frozenset({status.value for status in RunStatus if status.over} | {"crashed", "killed", "error"})

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from ...base.json_types import JsonObject
+from osmosis.base.json_types import JsonObject
+
 from .body import Body, Moment, Page, Request
 
 

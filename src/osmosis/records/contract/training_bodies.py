@@ -7,8 +7,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from ...base.json_types import JsonObject
-from ..run import RunKind
+from osmosis.base.json_types import JsonObject
+from osmosis.records.run import RunKind
+
 from .body import Body, Moment, OrEmpty, Page
 from .run_bodies import NamedRef, RunDetail, RunPage, RunRow
 

@@ -21,7 +21,8 @@ from harbor.models.agent.context import AgentContext
 from harbor.models.agent.name import AgentName
 from harbor.models.trial.config import AgentConfig
 
-from ..._version import __version__
+from osmosis._version import __version__
+
 from .inside import FAILED, RESULT_FILE
 from .instruction import under_task
 from .sandbox import CODE, ROOT, SDK

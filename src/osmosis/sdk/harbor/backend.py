@@ -15,16 +15,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...base.json_types import JsonObject
-from ...base.redact import Redactor
-from ...records.rollout import Category, Failure, Phase
-from ...records.wire import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
-from ..classify import describe, traceback_tail
-from ..execution import ExecutionResult, OnState, Slots, failed_result, folder_of, limit_of, nobody, with_failure
-from ..grader import GraderClass
-from ..grading import Grading
-from ..types import AgentWorkflowConfig, GraderConfig
-from ..workflow import WorkflowClass
+from osmosis.base.json_types import JsonObject
+from osmosis.base.redact import Redactor
+from osmosis.records.rollout import Category, Failure, Phase
+from osmosis.records.wire import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
+from osmosis.sdk.classify import describe, traceback_tail
+from osmosis.sdk.execution import (
+    ExecutionResult,
+    OnState,
+    Slots,
+    failed_result,
+    folder_of,
+    limit_of,
+    nobody,
+    with_failure,
+)
+from osmosis.sdk.grader import GraderClass
+from osmosis.sdk.grading import Grading
+from osmosis.sdk.types import AgentWorkflowConfig, GraderConfig
+from osmosis.sdk.workflow import WorkflowClass
+
 from .code import code_of, describe_config
 from .outcome import Finished, execution_of
 from .preparing import AGENT_GRACE_S, Preparation, PreparedTrial

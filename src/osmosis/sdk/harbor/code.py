@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...base.json_types import JsonObject
-from ..types import AgentWorkflowConfig
+from osmosis.base.json_types import JsonObject
+from osmosis.sdk.types import AgentWorkflowConfig
 
 SKIPPED = {
     *(".git", ".hg", ".venv", "venv", "node_modules", "__pycache__", ".osmosis", ".env", ".envrc", ".tox", ".nox"),

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...base.json_types import JsonObject
-from ...records.rollout import Message
+from osmosis.base.json_types import JsonObject
+from osmosis.records.rollout import Message
 
 ROLES = {"system": "system", "user": "user", "agent": "assistant"}
 

@@ -16,14 +16,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..._version import __version__
-from ...base.files import write_json
-from ...base.json_types import JsonObject
-from ...records.trajectory import build_trajectory
-from ...records.wire import RolloutInit
-from ..backend import LocalBackend
-from ..execution import ExecutionResult
-from ..types import AgentWorkflowConfig, json_safe
+from osmosis._version import __version__
+from osmosis.base.files import write_json
+from osmosis.base.json_types import JsonObject
+from osmosis.records.trajectory import build_trajectory
+from osmosis.records.wire import RolloutInit
+from osmosis.sdk.backend import LocalBackend
+from osmosis.sdk.execution import ExecutionResult
+from osmosis.sdk.types import AgentWorkflowConfig, json_safe
+
 from .sandbox import PROTOCOL
 from .ticket import ID_VARIABLE, KEY_VARIABLE, URL_VARIABLE
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...records.rollout import Message
+from osmosis.records.rollout import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...base.json_types import JsonObject
-from ...records.rollout import Category, Failure, Message, Phase
-from ..classify import wire_category
-from ..execution import ExecutionResult, with_failure
-from ..types import RolloutSample
+from osmosis.base.json_types import JsonObject
+from osmosis.records.rollout import Category, Failure, Message, Phase
+from osmosis.sdk.classify import wire_category
+from osmosis.sdk.execution import ExecutionResult, with_failure
+from osmosis.sdk.types import RolloutSample
+
 from .conversation import read_messages
 from .inside import RESULT_FILE, TRAJECTORY_FILE
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...base.json_types import JsonObject
-from ...records.wire import RolloutInit
-from ..execution import OnState
+from osmosis.base.json_types import JsonObject
+from osmosis.records.wire import RolloutInit
+from osmosis.sdk.execution import OnState
+
 from .code import Code, pack
 from .sandbox import IN_CONTEXT, make_sdk, patch_dockerfile
 from .settings import Chosen

@@ -12,8 +12,8 @@ import re
 import sys
 from pathlib import Path
 
-from ...base.json_types import JsonObject
-from ...base.wheel import DISTRIBUTION, build_wheel
+from osmosis.base.json_types import JsonObject
+from osmosis.base.wheel import DISTRIBUTION, build_wheel
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...base.json_types import JsonObject
-from ..execution import resolve_class
-from ..workflow import AgentWorkflow
+from osmosis.base.json_types import JsonObject
+from osmosis.sdk.execution import resolve_class
+from osmosis.sdk.workflow import AgentWorkflow
+
 from .code import import_string
 
 DEFAULT_SETUP_S = 360.0

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ...records.wire import RolloutInit
-from ..types import json_safe
+from osmosis.records.wire import RolloutInit
+from osmosis.sdk.types import json_safe
+
 from .instruction import Instruction, from_row
 
 if sys.version_info >= (3, 11):

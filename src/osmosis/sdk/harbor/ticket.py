@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from ...base.json_types import JsonObject
-from ...base.net import is_loopback
-from ...records.rollout import Message
+from osmosis.base.json_types import JsonObject
+from osmosis.base.net import is_loopback
+from osmosis.records.rollout import Message
 
 URL_VARIABLE = "OSMOSIS_CHAT_COMPLETIONS_URL"
 KEY_VARIABLE = "OSMOSIS_API_KEY"

@@ -9,9 +9,9 @@ import copy
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...records.rollout import Message
-from ..context import WorkflowRollout, get_rollout_context
-from ..types import RolloutSample
+from osmosis.records.rollout import Message
+from osmosis.sdk.context import WorkflowRollout, get_rollout_context
+from osmosis.sdk.types import RolloutSample
 
 _conversations: WeakKeyDictionary[WorkflowRollout, Conversation] = WeakKeyDictionary()
 

@@ -27,9 +27,10 @@ try:
 except ImportError as exc:
     raise ImportError("the OpenAI Agents SDK is not installed: pip install 'osmosis-ai[openai-agents]'") from exc
 
-from ..chat import MODEL_ID
-from ..context import WorkflowRollout
-from ..types import RolloutSample
+from osmosis.sdk.chat import MODEL_ID
+from osmosis.sdk.context import WorkflowRollout
+from osmosis.sdk.types import RolloutSample
+
 from .conversation import conversation_of, current_rollout
 
 agents.set_tracing_disabled(True)

@@ -19,7 +19,8 @@ try:
 except ImportError as exc:
     raise ImportError("Strands is not installed: pip install 'osmosis-ai[strands]'") from exc
 
-from ..chat import MODEL_ID
+from osmosis.sdk.chat import MODEL_ID
+
 from .conversation import conversation_of, current_rollout
 
 NO_KEY = "none-needed"

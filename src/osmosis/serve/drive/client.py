@@ -22,8 +22,8 @@ from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Phase, Rollout, Score
 from osmosis.sdk.classify import overrun, true_cause
+from osmosis.serve.server.delivery import open_session
 
-from ..server.delivery import open_session
 from .drivers import (
     Driver,
     Driver02,

@@ -25,9 +25,9 @@ from osmosis.records.base import Record
 from osmosis.records.rollout import Category, ModelCall
 from osmosis.records.wire import CallbackReply, CompletionCallback, GraderCallback, check_rollout_id
 from osmosis.records.wire02 import ChatCompletionsRequest, CompletionsResponse, RolloutResponse
+from osmosis.serve.endpoints import DeclaredEndpoint
+from osmosis.serve.server.auth import token_of
 
-from ..endpoints import DeclaredEndpoint
-from ..server.auth import token_of
 from .model_endpoint import RolloutEndpoint
 
 log = logging.getLogger("osmosis.serve")

@@ -18,8 +18,8 @@ from fastapi import FastAPI
 
 from osmosis.base.paths import data_dir
 from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE, ErrorReply
+from osmosis.serve.endpoints import openapi
 
-from ..endpoints import openapi
 from .auth import BearerGuard
 from .delivery import DeliveryPolicy
 from .http import HttpProblem, answer_not_accepted, answer_problem

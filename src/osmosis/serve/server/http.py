@@ -15,8 +15,8 @@ from pydantic_core import PydanticSerializationError
 
 from osmosis.records.base import Record
 from osmosis.sdk.types import json_safe
+from osmosis.serve.endpoints import DeclaredEndpoint
 
-from ..endpoints import DeclaredEndpoint
 from .queue import NotAccepted, QueueFull
 
 Shape = TypeVar("Shape", bound=Record)

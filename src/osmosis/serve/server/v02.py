@@ -34,8 +34,8 @@ from osmosis.records.wire02 import (
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.classify import describe, failure_of
 from osmosis.sdk.types import finite_reward
+from osmosis.serve.endpoints import DeclaredEndpoint
 
-from ..endpoints import DeclaredEndpoint
 from .agent_loops import AskTools, LoopBackend, TrainerModel, checked_run, tool_dicts, trace_into
 from .app import Lifespan, assemble, default_spool, open_files, open_traces
 from .delivery import DeliveryPolicy, Post

@@ -31,8 +31,8 @@ from osmosis.records.wire import (
     StatusReply,
     check_rollout_id,
 )
+from osmosis.serve.endpoints import DeclaredEndpoint
 
-from ..endpoints import DeclaredEndpoint
 from .delivery import Listener, Post
 from .http import HttpProblem, add_endpoints, parse, read_body, reply, reply_json, wire_text
 from .lifetime import ServerRuntime
