@@ -7,9 +7,10 @@ run warns of it and goes on. Rules look at one row at a time and keep a little a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import orjson
 
@@ -87,15 +88,19 @@ class RowFault:
     """Nothing behind this place can be read."""
 
 
-def normalised(data: object, usual: set[tuple[str, ...]]) -> object:
+def normalised(data: object, usual: dict[tuple[str, ...], bool]) -> object:
     """A row with known columns in lower case and `metadata` as an object; a `RowFault` when that fails.
 
-    `usual` collects the column lists that need no renaming: nearly all rows of a file have the same one.
+    `usual` collects the column lists that need no renaming, each with whether metadata is among them: nearly all rows
+    of a file have the same one.
     """
     if not isinstance(data, dict):
         return data
     names = tuple(data)
-    if names not in usual:
+    known = usual.get(names)
+    if known is False:
+        return data
+    if known is None:
         renamed = {key: key.strip().lower() for key in data if key not in NAMED and key.strip().lower() in NAMED}
         if renamed:
             names = tuple(renamed.get(key, key) for key in data)
@@ -103,7 +108,7 @@ def normalised(data: object, usual: set[tuple[str, ...]]) -> object:
                 return RowFault(COLUMN_TWICE, "two columns differ only in case")
             data = dict(zip(names, data.values(), strict=True))
         elif len(usual) < _MANY:
-            usual.add(names)
+            usual[names] = "metadata" in data
     metadata = data.get("metadata")
     if metadata.__class__ is str:
         try:
@@ -144,13 +149,14 @@ class PlatformRules:
     def __init__(self, columns: Sequence[str], *, same_columns: bool) -> None:
         """`same_columns`: the rows name their columns themselves, and all have to name these."""
         self.columns = frozenset(columns)
+        self._in_order = tuple(columns)
         self.faults: list[RowFault] = []
         """Of the file as a whole."""
         self._same_columns = same_columns
         self._metadata = "metadata" in self.columns
         self._truth = "ground_truth" if "ground_truth" in self.columns else "label"
         self._kinds: dict[str, str] = {}
-        self._shapes: dict[tuple[object, ...], list[str]] = {}
+        self._shapes: set[Hashable] = set()
         if not self._metadata:
             for key, names in (("user_prompt", {"user_prompt"}), ("ground_truth", {"ground_truth", "label"})):
                 if not self.columns & names:
@@ -162,14 +168,14 @@ class PlatformRules:
         """The rules that a row breaks which `error_of` lets pass. `line` is its text in a .jsonl file."""
         if self.faults:
             return ()
-        if self._same_columns and data.keys() != self.columns:
+        if self._same_columns and tuple(data) != self._in_order and data.keys() != self.columns:
             return (self._other_columns(data),)
         if self._metadata:
             return self._in_metadata(data.get("metadata"), line)
         if data.get("user_prompt") is None:  # a blank one is an error
             return (RowFault(EMPTY_PROMPT, "no user_prompt", "user_prompt"),)
         truth = data.get(self._truth)
-        if truth is None or (truth.__class__ is str and _blank(truth)):
+        if truth is None or (isinstance(truth, str) and (not truth or truth.isspace())):
             return (RowFault(GROUND_TRUTH, f"no {self._truth}", self._truth),)
         return ()
 
@@ -184,20 +190,15 @@ class PlatformRules:
     def _in_metadata(self, value: object, line: bytes | None) -> Sequence[RowFault]:
         if not isinstance(value, dict) or not value:
             return (RowFault(METADATA, "metadata must be an object that is not empty", "metadata"),)
-        shape = (*value, *map(type, value.values()))
-        numbers = self._shapes.get(shape)
-        if numbers is not None:  # as in rows before: nearly all rows of a file look alike
-            for name in numbers:
-                if not -(2**63) <= value[name] < 2**63:
-                    break
-            else:
-                return ()
-        numeric = [name for name, inner in value.items() if isinstance(inner, (int, float))]
-        if line is not None and any(isinstance(v, float) and abs(v) >= 2**63 for v in _leaves(value)):
-            value = _exact_metadata(line)  # the fast parser makes a float of a whole number beyond 64 bits
+        shape = _shape(value)
+        if shape is None:
+            # The fast parser makes a float of a whole number beyond 64 bits.
+            value = value if line is None else _exact_metadata(line)
+        elif shape in self._shapes:  # as in rows before: nearly all rows of a file look alike
+            return ()
         found = list(self._walk("metadata", value))
-        if not found and not {dict, list} & set(shape) and len(self._shapes) < _MANY:
-            self._shapes[shape] = numeric
+        if not found and shape is not None and len(self._shapes) < _MANY:
+            self._shapes.add(shape)
         return found
 
     def _walk(self, path: str, value: object) -> Iterator[RowFault]:
@@ -223,12 +224,24 @@ def _blank(value: object) -> bool:
     return value is None or (isinstance(value, str) and (not value or value.isspace()))
 
 
-def _leaves(value: object) -> Iterator[object]:
-    if isinstance(value, (dict, list)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(inner)
-    else:
-        yield value
+def _shape(value: Any) -> Hashable:
+    """Of an object or a list: the same for two that keep the same rules; None where a number may not fit 64 bits.
+
+    Every row with metadata comes through here, so types are compared by identity.
+    """
+    keyed = value.__class__ is dict
+    kinds: list[Hashable] = []
+    for one in value.values() if keyed else value:
+        kind: Hashable = one.__class__
+        if kind is int or kind is float:
+            if not -(2**63) < one < 2**63:
+                return None
+        elif kind is dict or kind is list:
+            kind = _shape(one)
+            if kind is None:
+                return None
+        kinds.append(kind)
+    return (*value, *kinds) if keyed else frozenset(kinds)
 
 
 def _exact_metadata(line: bytes) -> object:

@@ -26,6 +26,7 @@ from .rules import ID, ROW_DEPTH, ROWS, RULES, PlatformRules, RowFault, Rule, Se
 
 _SHOWN = 20
 _KEPT = 1000
+_BATCH = 1024
 _TOO_DEEP = "nested too deep to be written as JSON"
 
 
@@ -238,7 +239,7 @@ class _Scan:
     def go(self) -> DatasetFacts:
         facts, end, digest, required = self.facts, _End(), hashlib.sha256(), self.require_ground_truth
         repeats, places = Repeats(), None if self.rows is None else self.rows.places
-        selected = 0
+        selected, hashes = 0, list[str]()
         rules: PlatformRules | None = None
         for index, line, data, raw in _selected(self.source, self.selection, end):
             fault = error_of(data, required)
@@ -258,12 +259,16 @@ class _Scan:
                 continue
             if self._ids is not None:
                 self._see_id(data, index, line)
+            hashes.append(found)
+            if len(hashes) == _BATCH:
+                digest.update("".join(hashes).encode())
+                hashes.clear()
             selected += 1
-            digest.update(found.encode())
             if places is not None:
                 places[repeats.next(found) if found in places else found] = index
             if selected <= self.preview:
                 facts.preview.append(data)
+        digest.update("".join(hashes).encode())
         facts.selected, facts.rows, facts.rows_hash = selected, end.rows, digest.hexdigest()
         self._finish()
         return facts
@@ -301,7 +306,7 @@ class _Scan:
 
 def _known(columns: list[str]) -> list[str]:
     """A header as its rows have it."""
-    named = normalised(dict.fromkeys(columns), set())
+    named = normalised(dict.fromkeys(columns), {})
     return list(named) if isinstance(named, dict) else columns
 
 
@@ -326,10 +331,9 @@ def _selected(
         wanted = _draw(source.path, selection, first, last)
         last = max(wanted, default=-1)
     index = -1
-    usual: set[tuple[str, ...]] = set()
+    usual: dict[tuple[str, ...], bool] = {}
     everything = first == 0 and last is None and wanted is None
-    for line, data, raw in source.rows():
-        index += 1
+    for index, (line, data, raw) in enumerate(source.rows()):
         if not everything:
             if last is not None and index > last:
                 return
