@@ -63,13 +63,13 @@ def t_quantile(p: float, df: int) -> float:
 def clustered_variance(sums: Sequence[float], sizes: Sequence[int]) -> tuple[float, float, int]:
     """Mean over all observations, its variance with rows as clusters, and how many rows there are."""
     total = sum(sizes)
-    rows = sum(1 for n in sizes if n)
+    rows = len(sizes) - sizes.count(0)
     if not total:
         return 0.0, 0.0, 0
     mean = sum(sums) / total
     if rows < 2:
         return mean, math.inf, rows
-    spread = sum((s - mean * n) ** 2 for s, n in zip(sums, sizes, strict=True))
+    spread = sum([(s - mean * n) ** 2 for s, n in zip(sums, sizes, strict=True)])
     return mean, rows / (rows - 1) * spread / total**2, rows
 
 

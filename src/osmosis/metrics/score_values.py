@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
 from osmosis.base.stats import pass_at_k, pass_hat_k, spread
@@ -99,18 +100,30 @@ class _ByRow:
     """One score added up per row, rows in ascending order."""
 
     def __init__(self, score: ScoreValues, attempts: Mapping[int, int], threshold: float) -> None:
-        values: dict[int, list[float]] = {row: [] for row in sorted(attempts)}
+        places = dict.fromkeys(sorted(attempts), 0)
+        self.sizes = array("q", map(attempts.__getitem__, places))
+        for place, row in enumerate(places):
+            places[row] = place
+        self.sums = array("d", bytes(8 * len(places)))
+        self.passes = array("q", bytes(8 * len(places)))
+        several: dict[int, array[float]] = {}
         for value, row in zip(score.values, score.rows, strict=True):
-            values[row].append(value)
-        self.sizes = [attempts[row] for row in values]
-        self.sums = [math.fsum(found) for found in values.values()]
-        self.passes = [sum([value >= threshold for value in found]) for found in values.values()]
+            place = places[row]
+            if self.sizes[place] == 1:  # most rows of a large run: no array for each
+                self.sums[place] = value
+            else:
+                several.setdefault(place, array("d")).append(value)
+            if value >= threshold:
+                self.passes[place] += 1
+        for place, values in several.items():
+            self.sums[place] = math.fsum(values)
 
     def mean_interval(self, ordered: Sequence[float]) -> Interval | None:
         """A score whose values all lie between 0 and 1 is taken to be bounded by them; one of 0 and 1 is a rate."""
         if ordered[0] < 0 or ordered[-1] > 1:
             return mean_interval(self.sums, self.sizes)
-        if all(value in (0.0, 1.0) for value in ordered):
+        above = bisect_right(ordered, 0.0)
+        if above == len(ordered) or ordered[above] == 1.0:
             return rate_interval(self.sums, self.sizes)
         return bounded_interval(self.sums, self.sizes)
 
