@@ -29,7 +29,6 @@ from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 
 from .plan import BaseUrl, FailUnder, OutputFile, Yes, check_limits, parse_rows
 from .terminal import Ending, run_local
-from .upload import upload_after
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,8 @@ def run(flags: RunFlags) -> DetailResult | int:
     with ctx.client():  # a missing login is told before anything is spent
         pass
     assert request.folder is not None
+    from .upload import upload_after  # brings every body of the platform's API
+
     return upload_after(ctx, Journal(request.folder), run_local(ctx, request, ending))
 
 
