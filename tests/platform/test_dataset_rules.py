@@ -89,6 +89,7 @@ ODD = {
     "a huge number": odd(lines(*[{"user_prompt": "a", "ground_truth": 10**30}] * 4)),
     "a huge number in metadata": odd(meta(ONE, ONE, ONE, {"a": 10**30}), "metadata_int64"),
     "an unsigned number in metadata": odd(meta(ONE, ONE, ONE, {"a": 2**63}), "metadata_int64"),
+    "a huge number in a list in metadata": odd(meta(*[{"a": [1, 2]}] * 3, {"a": [1, 10**30]}), "metadata_int64"),
     "a huge float in metadata": odd(meta({"a": 1.5}, {"a": 1e30}, {"a": -1e300}, {"a": 2})),
     "metadata alone": odd(meta(ONE, ONE, ONE, ONE)),
     "metadata as text": odd(meta('{"a": 1}', '{"a": 1}', '{"a": 2}', '{"a": 3}')),
