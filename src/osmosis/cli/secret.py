@@ -210,6 +210,14 @@ def _check_name(name: str) -> None:
         )
 
 
+def _content(ctx: AppContext, file: str) -> str:
+    try:
+        return ctx.path(file).read_text().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ValidationError(f"cannot read {file}: {why}", hint="--from-file FILE") from None
+
+
 def _value(ctx: AppContext, name: str, env: str | None, from_file: str | None) -> str:
     if env and from_file:
         raise UsageError("--env and --from-file exclude each other: keep one")
@@ -218,11 +226,7 @@ def _value(ctx: AppContext, name: str, env: str | None, from_file: str | None) -
         if value is None:
             raise ValidationError(f"the variable {env} is not set", hint=f"export {env}=..., or leave --env out")
     elif from_file and from_file != "-":
-        try:
-            value = ctx.path(from_file).read_text().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise ValidationError(f"cannot read {from_file}: {why}", hint="--from-file FILE") from None
+        value = _content(ctx, from_file)
     elif from_file == "-" or (ctx.stdin is sys.stdin and not ctx.stdin.closed and not ctx.stdin.isatty()):
         value = ctx.stdin.read().rstrip("\r\n")
         if not value and from_file != "-":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +13,6 @@ from osmosis.workspace.layout import find_workspace
 from .context import current
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 from .rollout import new
-
-if TYPE_CHECKING:
-    from osmosis.workspace.template_update import Merged
 
 app = typer.Typer(
     help="""Rollout and workspace templates.
@@ -112,7 +109,7 @@ def update(
     return OperationResult("template.update", message, resource, next_steps=steps, exit_code=1 if conflicts else 0)
 
 
-def _said(done: list[Merged], conflicts: list[str]) -> str:
+def _said(done: list[template_update.Merged], conflicts: list[str]) -> str:
     if not done:
         return "everything is at the newest version"
     touched = sum(len(m.updated) + len(m.added) + len(m.removed) for m in done)
@@ -122,7 +119,7 @@ def _said(done: list[Merged], conflicts: list[str]) -> str:
     return message
 
 
-def _body(merged: Merged) -> dict[str, object]:
+def _body(merged: template_update.Merged) -> dict[str, object]:
     keys = ("label", "old", "new", "updated", "added", "removed", "conflicts", "kept")
     return {key: getattr(merged, key) for key in keys}
 

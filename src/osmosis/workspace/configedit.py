@@ -69,10 +69,7 @@ def known_key(kind: str, key: str) -> tuple[str, str, bool]:
     known = [f"{t}.{f}" for t, inner in tables.items() if inner is not None for f in inner.model_fields]
     table, dot, name = key.partition(".")
     if not dot:
-        owners = [k for k in known if k.endswith(f".{key}")]
-        near = owners or get_close_matches(key, [k.partition(".")[2] for k in known], 1)
-        hint = f"did you mean {near[0]}?" if near else f"write table.key, such as {known[-1]}"
-        raise ValidationError(f"{key!r} is no table.key", hint=hint)
+        raise _without_table(key, known)
     inner = tables.get(table)
     if table == "env" or (table == "advanced" and inner is not None and name not in inner.model_fields):
         return table, name, table == "env"
@@ -82,6 +79,13 @@ def known_key(kind: str, key: str) -> tuple[str, str, bool]:
         raise ValidationError(f"there is no key {key} in configs of kind {kind}", hint=hint)
     annotation = str(inner.model_fields[name].annotation)
     return table, name, "str" in annotation and "list" not in annotation
+
+
+def _without_table(key: str, known: list[str]) -> ValidationError:
+    owners = [k for k in known if k.endswith(f".{key}")]
+    near = owners or get_close_matches(key, [k.partition(".")[2] for k in known], 1)
+    hint = f"did you mean {near[0]}?" if near else f"write table.key, such as {known[-1]}"
+    return ValidationError(f"{key!r} is no table.key", hint=hint)
 
 
 def parse_value(raw: str, takes_text: bool) -> Any:
