@@ -65,7 +65,7 @@ def rollout_of(task: Task, ended: Ended) -> Rollout:
     try:
         return Rollout(**values)
     except PydanticError:
-        # What an agent leaves may have keys that are no text and the like: kept as text.
+        # What an agent leaves may have keys that are not strings, and the like: stored as text.
         values["messages"] = [{str(key): value for key, value in m.items()} for m in ended.messages]
         values["finish_reason"] = None if ended.finish_reason is None else str(ended.finish_reason)
         return Rollout(**values)
@@ -95,7 +95,7 @@ def tool_results(messages: list[Message]) -> int:
 
 
 def own_reward(value: object) -> Score:
-    """The agent's own reward as a score; one that is no finite number is a failure."""
+    """The agent's own reward as a score; one that is not a finite number is a failure."""
     number, problem = as_number(value)
     if problem is None:
         return Score(name=REWARD, value=number)

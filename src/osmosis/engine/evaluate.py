@@ -295,7 +295,7 @@ class _Run:
         return report
 
     def _end(self, recorder: Recorder) -> None:
-        """The run is cut off: its session says so, where the disk still lets it."""
+        """Records in the session that the run was interrupted, if the disk still allows it."""
         if self.journal is not None and recorder.error is None:
             self.journal.session_took((time.monotonic() - self._started) * 1000)
             self.journal.end_session("cut off")

@@ -48,7 +48,7 @@ _decode = msgspec.json.Decoder(Outcome).decode
 
 
 def read_outcome(line: bytes) -> Outcome:
-    """Of a journal line as it stands; raises ValueError when it is none."""
+    """Of a journal line as it stands; raises ValueError when it is not one."""
     try:
         return _decode(line)
     except msgspec.MsgspecError as error:

@@ -39,7 +39,7 @@ class DaemonPool:
     async def run(self, function: Callable[[], object], timeout_s: float | None = None) -> object:
         """The function's result, or what it raised; `asyncio.TimeoutError` when it ran longer and was abandoned."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:  # a later event loop: what the last one was told is nobody's now
+        if self._loop is not loop:  # a later event loop: nothing waits for the last one's results any more
             self._loop, self._waking = loop, False
             self._done.clear()
         job = _Job(function, loop, loop.create_future())

@@ -138,7 +138,7 @@ def _request(plan: EvalPlan, model: Model, task: Task, opening: list[Message]) -
 
 
 def _refusal(result: object) -> Failure | None:
-    """Why a result that came back is none: the agent's own error, or something that is no result."""
+    """Why a returned result does not count: the agent's own error, or a value that is not a result."""
     if not isinstance(result, RolloutResult):
         return Failure(
             phase=Phase.AGENT,

@@ -1,6 +1,6 @@
 """A job as all its stages see it: the spec, how far it is, whether it should stop, where to write, and how to say that
 it cannot go on. Every stage raises `JobFailed`, and only `runner` makes a result of it; a failed rollout is
-none of these: that is data, and the run goes on. Each line of the log is redacted here, once.
+none of these: that is data, and the run continues. Each line of the log is redacted here, once.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _final(status: int, answer: dict[str, Any]) -> OsmosisError:
     if isinstance(problem, LeaseLost):
         return problem
     if isinstance(problem, (AuthRequired, Forbidden, NotFound)):
-        # The token is no lease of this run any more, or the run was deleted: either way it is not ours.
+        # The token is no longer this run's lease, or the run was deleted: either way it is not ours.
         return LeaseLost(problem.message, status_code=status)
     return problem
 

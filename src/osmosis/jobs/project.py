@@ -128,7 +128,7 @@ def judge_imports(folder: Path) -> str | None:
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, OSError, RecursionError):
-            continue  # whoever imports it says what is wrong
+            continue  # the import itself will report the error
         for node in ast.walk(tree):
             if (name := _judge_import(node)) is not None:
                 return f"{path.relative_to(folder).as_posix()} imports {name}"

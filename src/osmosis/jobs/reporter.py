@@ -167,7 +167,7 @@ class Reporter:
             self._hurry.clear()
 
     async def finish(self, result: JobResult) -> None:
-        """Sends the last message, after everything else has arrived. Raises when nobody listens any more."""
+        """Sends the last message, after everything else has arrived. Raises when the platform no longer accepts it."""
         await self.flush()
         try:
             await self._patiently("POST", "finish", self._encode(result))

@@ -37,7 +37,7 @@ DEATHS_IN_ALL = 24
 SETTLE_S = 10.0
 GRACE_S = 10.0
 CUT_OFF_GRACE_S = 1.0
-"""When nobody waits for what is in flight any more."""
+"""When rollouts in flight are given up."""
 TETHER = Path(__file__).with_name("tether.py")
 MISSING = re.compile(r"No module named '([^'.]+)")
 

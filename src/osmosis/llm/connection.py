@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None:
-            self.close()  # nobody asked: the connection is out of step
+            self.close()  # unsolicited data: the connection is out of sync
             return
         try:
             self._parser.feed_data(data)

@@ -103,7 +103,7 @@ class Connections:
         return connection
 
     def _gone(self) -> None:
-        """One connection less; whoever waits may open another."""
+        """One connection less; a waiting call may open another."""
         self._open -= 1
         if self._open < AT_ONCE and self._hand_on(None):
             self._open += 1

@@ -92,7 +92,7 @@ def category_of(status: int, text: str) -> Category:
 
 
 def category_of_error(error: BaseException) -> Category | None:
-    """The category of a vendor library's error, by its class and its HTTP status; None when it is no such error.
+    """The category of a vendor library's error, by its class and its HTTP status; None for any other error.
 
     No vendor is imported: OpenAI, LiteLLM, Anthropic, httpx, aiohttp and requests name their errors alike, and carry
     the status in one of three places.

@@ -163,7 +163,7 @@ def _logprobs(raw: object) -> list[float] | None:
 
 
 def malformed(model: str, raw: object, error: Exception) -> ModelError:
-    """The error of an answer that is no chat completion; it shows how the answer begins."""
+    """The error for an answer that is not a chat completion; it quotes the beginning."""
     shown = raw[:200].decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)[:200]
     return model_error(
         Category.BAD_RESPONSE,

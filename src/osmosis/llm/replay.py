@@ -75,7 +75,7 @@ def _index(path: Path) -> dict[tuple[int, int], int]:
                     head = orjson.loads(line)
                     offsets[(head["row_index"], head["attempt"])] = offset
                 except (orjson.JSONDecodeError, KeyError, TypeError):
-                    pass  # a torn line is no recording
+                    pass  # an incomplete line is not a recording
                 offset += len(line)
     except OSError as error:
         raise NotFound(

@@ -77,7 +77,7 @@ class RetryingModel:
         return backoff_delay(failures, base_s=self.retry.base_delay_s, max_s=self.retry.max_delay_s)
 
     def _close_gate(self, error: ModelError, retries: int) -> None:
-        # "Retry-After: 0" again and again would be answered with a storm: zero is no time, so ours grows.
+        # "Retry-After: 0" again and again would cause a retry storm, so zero is replaced by our growing delay.
         delay = error.retry_after or self._delay(retries)
         # Nobody waits longer than the budget: an endpoint that says "tomorrow" is asked once more, then given up.
         delay = min(delay, self.retry.rate_limit_budget_s)

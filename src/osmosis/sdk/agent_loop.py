@@ -182,7 +182,7 @@ class RolloutContext:
 
 
 def trace_path(folder: str | os.PathLike[str], rollout_id: str) -> Path:
-    """`<folder>/<rollout_id>.jsonl`; an id that is no plain file name is spelled safely and marked with its hash."""
+    """`<folder>/<rollout_id>.jsonl`; an id that is not a plain file name is made safe and gets its hash."""
     safe = _UNSAFE.sub("_", rollout_id)
     if safe != rollout_id or safe.startswith(".") or len(safe) > 200:
         mark = hashlib.sha256(rollout_id.encode()).hexdigest()[:12]
@@ -194,7 +194,7 @@ def trace_line(line: Mapping[str, object]) -> str:
     """One line of a trace, whatever an agent logs: a trace must never be what a rollout fails at."""
     try:
         text = json.dumps(line, default=str, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):  # keys that are no text, circles, an object whose str() fails
+    except (TypeError, ValueError, RecursionError):  # keys that are not strings, cycles, an object whose str() fails
         text = json.dumps({str(key): repr(value) for key, value in line.items()}, ensure_ascii=False)
     return whole_text(text)
 

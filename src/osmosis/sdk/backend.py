@@ -44,7 +44,7 @@ class LocalBackend:
 
     `workflow` and `grader` are classes or `"module:Class"` strings; one instance of each is made per rollout with
     its config. At most `max_concurrent` rollouts run at once: the config's limit, 4 without a config, None = no
-    limit. Waiting for a slot takes nothing off a rollout's time limits.
+    limit. Waiting for a slot does not count against a rollout's time limits.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Calling user code: contained, under a time limit, off the event loop.
 
-At its limit a coroutine is cancelled and given a short grace; after that it is left behind and the caller goes on.
+At its limit a coroutine is cancelled and given a short grace; after that the caller continues without it.
 Plain functions run in threads that no exit waits for: the loop's own executor is joined when the loop closes, so one
 function that hangs would hold Ctrl-C and the end of a run. Whoever calls bounds how many run.
 """
@@ -40,7 +40,7 @@ class CodeExited(Exception):
 
 
 class SelfCancelled(Exception):
-    """The coroutine was cancelled from inside, by nobody who waits for it."""
+    """The coroutine was cancelled from inside, not by its caller."""
 
 
 async def contained(work: Awaitable[T]) -> T:
@@ -98,7 +98,7 @@ async def _stop(task: asyncio.Task[T], grace_s: float) -> None:
 
 
 def _retrieve(task: asyncio.Task[T]) -> None:
-    # An abandoned task's exception is nobody's news any more; without this asyncio reports it as never retrieved.
+    # Nobody waits for an abandoned task's exception; without this asyncio reports it as never retrieved.
     if not task.cancelled():
         task.exception()
 

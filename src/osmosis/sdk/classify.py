@@ -151,7 +151,7 @@ def _category(exc: BaseException) -> Category | None:
 
 
 def _limit_or_reward(exc: BaseException, phase: Phase) -> Failure | None:
-    """The failure of code that overran its limit, cancelled itself, or set a reward that is no number."""
+    """The failure of code that overran its limit, cancelled itself, or set a reward that is not a number."""
     if isinstance(exc, DeadlineExceeded):
         return overrun(exc.seconds, phase)
     if isinstance(exc, (SelfCancelled, asyncio.CancelledError)):

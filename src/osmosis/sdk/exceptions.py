@@ -23,7 +23,7 @@ class OsmosisTimeoutError(OsmosisRolloutError):
 
 
 class OsmosisServerError(OsmosisRolloutError):
-    """The other side answered 5xx, or 2xx with a body that is no answer."""
+    """The other side answered 5xx, or 2xx with an invalid body."""
 
     def __init__(self, message: str, status_code: int = 500) -> None:
         super().__init__(message, status_code=status_code)

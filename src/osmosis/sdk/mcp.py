@@ -126,7 +126,7 @@ class McpTools:
             return True
         try:
             await asyncio.wait_for(self._client.ping(), PING_TIMEOUT_S)
-        except Exception:  # noqa: BLE001 - whatever it says: it is no answer
+        except Exception:  # noqa: BLE001 - any error means that it did not answer
             return True
         return False
 

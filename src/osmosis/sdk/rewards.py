@@ -136,7 +136,7 @@ class Signature:
             try:
                 # One by one, so that another parameter's name that exists only for type checkers hides nothing.
                 annotation = eval(annotation, scope)
-            except Exception:  # noqa: BLE001 - any expression may stand there; the text itself is then shown
+            except Exception:  # noqa: BLE001 - annotations can be any expression; show its text
                 break
         return annotation
 

@@ -219,7 +219,7 @@ def serialize_tool_result(result: object) -> str:
 
 
 def parse_tool_arguments(arguments: str | Mapping[str, object]) -> JsonObject:
-    """A call's arguments as a dict; `ToolArgumentError` when they are no JSON object. Blank text is `{}`."""
+    """A call's arguments as a dict; `ToolArgumentError` when they are not a JSON object. Blank text is `{}`."""
     if isinstance(arguments, dict):
         return arguments
     if not isinstance(arguments, str):
@@ -262,7 +262,7 @@ async def execute_tool_calls(
         try:
             done: Message = await _limited(contained(executor(call)), timeout_s, function.get("name") or "")
             return done
-        except Exception as exc:  # noqa: BLE001 - one tool: the model reads the error and goes on
+        except Exception as exc:  # noqa: BLE001 - one tool: the model reads the error and continues
             text = exc.message if isinstance(exc, ToolExecutionError) else f"{type(exc).__name__}: {exc}"
             return create_tool_error_result(call.get("id") or "unknown", text)
 

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _DROPPED = object()
 
 INVALID_REWARD = "invalid_reward"
-"""The type of the validation error of a reward that is no finite number."""
+"""The type of the validation error of a reward that is not a finite number."""
 
 
 class ConcurrencyConfig(BaseModel):
@@ -99,7 +99,7 @@ class RolloutSample(BaseModel):
 
 
 def finite_reward(value: Any) -> float | None:
-    """A reward as a float, None as None; a `ValueError` that says what was given when it is no finite number.
+    """A reward as a float, None as None; a `ValueError` that quotes a value that is not a finite number.
 
     Truth values and the scalars of array libraries are numbers; text is none, not even "0.5".
     """

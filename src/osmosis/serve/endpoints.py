@@ -43,7 +43,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class DeclaredEndpoint:
-    """One method of one path. What stands in braces in the path is a string."""
+    """One method of one path. Placeholders in the path are strings."""
 
     method: Literal["GET", "POST"]
     path: str

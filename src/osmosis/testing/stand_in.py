@@ -3,7 +3,7 @@
     python -m osmosis.testing.stand_in --delay-ms 50 --key-env SOME_KEY
 
 Prints its base URL on the first line. It knows one model by any name, streams when asked to, and checks the bearer
-when it has a key. It is no load target: every answer goes through aiohttp's ordinary path.
+when it has a key. It is not meant for load tests: every answer goes through aiohttp's ordinary path.
 """
 
 from __future__ import annotations

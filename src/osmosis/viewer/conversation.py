@@ -23,7 +23,7 @@ class Call:
 
     name: str
     arguments: str
-    """Pretty JSON, or the raw text when it is none."""
+    """Pretty JSON, or the raw text when it is not JSON."""
     id: str
     valid: bool
     """Whether the arguments are JSON."""

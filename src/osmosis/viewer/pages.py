@@ -39,7 +39,7 @@ def run_page(source: RunSource) -> View:
 
 
 def live_part(source: RunSource) -> View:
-    """The part of the run's page that changes while it goes on."""
+    """The part of the run's page that changes while it is in progress."""
     return View("_figures.html", _figures(source, source.state()))
 
 
@@ -52,7 +52,7 @@ def config_page(source: RunSource) -> View:
 def log_page(
     source: RunSource, *, level: str = "", cursor: str = "", newer: bool = False, fragment: bool = False
 ) -> View:
-    """Part of the log; the newest lines of a run that goes on are followed. A `fragment` is the lines alone."""
+    """Part of the log; the page of a run in progress follows the newest lines. A `fragment` is the lines alone."""
     level = level if level in LEVELS else "info"
     lines = source.log(level, cursor=cursor or None, newer=newer)
     values: dict[str, object] = {"lines": lines, "level": level, "cursor": cursor}

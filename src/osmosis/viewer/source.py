@@ -1,4 +1,4 @@
-"""What the pages of a run ask of whoever has it.
+"""What the pages of a run need from its store.
 
 A source answers for one run and is made anew for each page, so that a page shows one moment; what is missing raises
 `NotFound`. Addresses are given as the source's server knows them.
@@ -91,12 +91,12 @@ class Fact:
     code: bool = False
     help: str = ""
     note: str = ""
-    """Said beside it."""
+    """Shown next to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a run was made of and what happened to it; does not change while it goes on."""
+    """What a run was made of and what happened to it; does not change while it is in progress."""
 
     facts: Sequence[Fact]
     history: Sequence[RunEvent]
@@ -201,7 +201,7 @@ class RunSource(Protocol):
 
 
 def outcome_of(row: RolloutRow, threshold: float) -> str:
-    """`passed`, `not-passed`, `failed` (no score, whoever is to blame) or `skipped`."""
+    """`passed`, `not-passed`, `failed` (no score, for whatever reason) or `skipped`."""
     if row.status == RolloutStatus.SKIPPED.value:
         return "skipped"
     if row.reward is None:

@@ -1,7 +1,7 @@
 """A rubric run: every record of a file is a recorded rollout, judged by one rubric, through the engine's one loop.
 
 What was judged is in the run's journal before it counts, so an interrupted or partly failed run is taken up again and
-only what is missing, failed or changed is asked for. A judgement that failed says why and is no score.
+only what is missing, failed or changed is asked for. A failed judgement has a reason and no score.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class GitAddress:
 
 
 def parse_address(owner: str, name: str) -> GitAddress:
-    """The repository named by two path segments; `.git` is optional. NotFound for anything that is no name."""
+    """The repository named by two path segments; `.git` is optional. NotFound for anything that is not a name."""
     short = name[:-4] if name.endswith(".git") else name
     if not _SEGMENT.fullmatch(owner) or not _SEGMENT.fullmatch(short):
         raise NotFound("no such repository", hint="the path must be /git/<owner>/<repository>.git")

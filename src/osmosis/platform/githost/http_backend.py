@@ -38,7 +38,7 @@ class Limits:
 
 
 class ClientGone(Exception):
-    """The client closed the connection: nobody is left to answer."""
+    """The client closed the connection."""
 
 
 class TooLarge(Exception):
@@ -54,7 +54,7 @@ class CgiHead:
 
 
 def parse_head(block: bytes) -> CgiHead:
-    """Read a CGI header block (without its closing empty line); ValueError when it is none."""
+    """Read a CGI header block (without its closing empty line); ValueError when it is invalid."""
     status = 200
     headers: list[tuple[bytes, bytes]] = []
     for line in block.replace(b"\r\n", b"\n").split(b"\n"):
@@ -186,7 +186,7 @@ class BackendResponse(Response):
                     stdin.close()
 
     async def _relay(self, process: asyncio.subprocess.Process, send: Send) -> None:
-        """Copy the process's answer to the client; ValueError when it is no CGI answer."""
+        """Copy the process's answer to the client; ValueError when it is not a CGI answer."""
         assert process.stdout is not None
         head = parse_head(await _read_head(process.stdout))
         self._started = True

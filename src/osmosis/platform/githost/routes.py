@@ -31,7 +31,7 @@ router = APIRouter(prefix="/git", include_in_schema=False)
 MAX_PROCESSES = 16
 """git processes at once; further requests wait."""
 SYNC_WAIT_S = 20.0
-"""How long a push is held open for its sync; a longer one goes on after the push has returned."""
+"""How long a push is held open for its sync; a longer one continues after the push has returned."""
 _LIMITS = Limits(body_bytes=mirror.MAX_PUSH_BYTES)
 
 

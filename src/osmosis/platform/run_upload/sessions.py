@@ -1,6 +1,6 @@
 """Sessions in which a local run is sent: opened by a manifest, and filled file by file.
 
-A session is found again by the digest of its manifest, so an interrupted upload goes on where it was. Files come in
+A session is found again by the digest of its manifest, so an interrupted upload resumes where it stopped. Files come in
 parts and count once their hash is the announced one; a file is stored under its number.
 """
 

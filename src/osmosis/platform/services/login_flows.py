@@ -1,4 +1,4 @@
-"""How a terminal gets its token: by the device flow, or by the bootstrap token of whoever started the platform.
+"""How a terminal gets its token: by the device flow, or by the bootstrap token, for its owner.
 
 A client shows a code, a person approves it in a browser, and the client's poll gets a token.
 

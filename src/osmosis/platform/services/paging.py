@@ -69,7 +69,7 @@ class LogSlice:
             raise ValidationError("not a cursor from an earlier answer", field="cursor")
 
     def fetch(self, session: Session, table: type[Line], owner: sa.ColumnElement[bool]) -> LogPage:
-        """A page of a log table, oldest first. `latest_cursor` is where a reader that follows goes on."""
+        """A page of a log table, oldest first. `latest_cursor` is where a follower continues."""
         query = sa.select(table).where(owner)
         position = int(self.cursor) if self.cursor else None
         older = self.direction == "older"

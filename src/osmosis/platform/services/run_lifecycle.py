@@ -186,7 +186,7 @@ def release(session: Session, run: tables.Run, reason: str, *, max_starts: int, 
 
 
 def finish(session: Session, run: tables.Run, result: JobResult, *, max_starts: int) -> None:
-    """The job's last message. `stopped` without a request means it was interrupted: the run goes on later."""
+    """The job's last message. `stopped` without a request means it was interrupted: the run resumes later."""
     if result.status is RunStatus.STOPPED and run.stop_requested_at is None:
         if result.report is not None:
             run.report = result.report.to_dict()

@@ -96,7 +96,7 @@ async def _check(target: Target, private: bool) -> Health:
 
 
 def _judge(target: Target, address: Address, private: bool) -> None:
-    """ValidationError for an address that is nobody's server, or not for this platform to ask."""
+    """ValidationError for an address that is not a server's, or that this platform must not probe."""
     inner = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address
     odd = inner.is_multicast or inner.is_unspecified or inner.is_link_local
     if odd or (inner.is_reserved and not inner.is_loopback):

@@ -82,7 +82,7 @@ class LivePages:
 
 
 async def _current(piece: _Piece, build: Build) -> tuple[str, bool]:
-    """The piece as it is now, built by whoever comes first."""
+    """The piece as it is now, built by the first request that needs it."""
     async with piece.lock:
         now = time.monotonic()
         if now - piece.built_at >= EVERY_S / 2 or not piece.built_at:

@@ -1,4 +1,4 @@
-"""Runs: the overview, and the viewer's pages of one run, live while it goes on."""
+"""Runs: the overview, and the viewer's pages of one run, live while it is in progress."""
 
 from __future__ import annotations
 

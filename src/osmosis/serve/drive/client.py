@@ -210,7 +210,7 @@ class ServedRollouts:
         return limits.agent_s + limits.score_s + GRACE_S
 
     def _cancel(self, rollout_id: str) -> None:
-        """Tells the server that nobody waits any more; in the background, and never an error."""
+        """Cancels the rollout on the server, in the background; never an error."""
         if self._death is None:
             task = asyncio.create_task(self._say_cancel(rollout_id))
             self._cancels.add(task)
@@ -258,7 +258,7 @@ class ServedRollouts:
 class RolloutTimeLimits:
     """The two time limits of one rollout, in seconds: its agent's (None = it has none of its own) and that of
     everything. Neither counts time that a model call spent waiting for a rate limit. Only this side knows of such
-    waits, so the agent's limit is kept here; the server is given more, as a backstop for when nobody is here any more.
+    waits, so the agent's limit is kept here; the server is given more, as a backstop for when this client is gone.
     """
 
     def __init__(self, agent_s: float | None, whole_s: float) -> None:

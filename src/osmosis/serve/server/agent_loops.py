@@ -27,7 +27,7 @@ from .traces import TraceFolder
 from .trainer_client import OsmosisLLMClient
 
 SLOW_TOOLS_S = 0.005
-"""A `get_tools` that takes longer is called in a thread from then on, so that it holds nobody up."""
+"""A `get_tools` that takes longer runs in a thread from then on, so that it does not block the others."""
 
 
 class AskTools:
@@ -140,7 +140,7 @@ def request_of(init: RolloutInit) -> RolloutRequest:
 
 
 def tool_dicts(tools: object) -> list[dict[str, Any]]:
-    """What `get_tools` returned as plain JSON; `TypeError` when it is no list of tools."""
+    """What `get_tools` returned as plain JSON; `TypeError` when it is not a list of tools."""
     if not isinstance(tools, list):
         raise TypeError(f"get_tools returned {type(tools).__name__}, not a list")
     return [
@@ -152,7 +152,7 @@ def tool_dicts(tools: object) -> list[dict[str, Any]]:
 
 
 async def checked_run(loop: RolloutAgentLoop, context: RolloutContext) -> RolloutResult:
-    """`run`, refusing what is no result."""
+    """`run`; `TypeError` unless it returns a `RolloutResult`."""
     result = await contained(loop.run(context))
     if not isinstance(result, RolloutResult):
         raise TypeError(

@@ -33,7 +33,7 @@ log = logging.getLogger("osmosis.serve")
 
 REFUSED = "refused"
 MAX_AGE_S = 7 * 24 * 3600
-"""Older results are put aside: nobody waits for them any more."""
+"""Older results are set aside: no client waits for them any more."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,7 @@ class ResultDelivery:
         raise Refused(f"HTTP {status} {said.decode(errors='replace')}".strip())
 
     async def exchange(self, post: Post) -> tuple[int, bytes, str | None]:
-        """Sends a post: status, the answer (the first words of one that is no success), its `Retry-After` header."""
+        """Sends a post: status, the answer (its first words unless it succeeded), its `Retry-After` header."""
         policy = self.policy
         headers = {"Content-Type": "application/json", "Idempotency-Key": _header(post.rollout_id)}
         if post.bearer:

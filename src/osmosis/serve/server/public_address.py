@@ -49,7 +49,7 @@ def validate_ipv4(value: str) -> bool:
 
 
 def is_private_ip(value: str) -> bool:
-    """An address others cannot reach: private, loopback, link-local. False for anything that is no address."""
+    """An address others cannot reach: private, loopback, link-local. False for anything that is not an address."""
     try:
         return ipaddress.ip_address(value).is_private
     except ValueError:
@@ -72,7 +72,7 @@ def is_valid_hostname_or_ip(value: str) -> bool:
 
 
 def detect_public_ip() -> str:
-    """This machine's public IPv4 address; `PublicIPDetectionError` when nobody can tell (at most 16 s)."""
+    """This machine's public IPv4 address; `PublicIPDetectionError` when it cannot be determined (at most 16 s)."""
     cloud = {"aws": _from_aws, "gcp": _from_gcp, "azure": _from_azure}
     found = first_address(cloud, _CLOUD_TOTAL_S)
     if found is None:

@@ -34,7 +34,7 @@ class ServeLimits:
     timeout_grace_s: float = 15.0
     """What a backend gets beyond the request's own limits before the rollout is ended from outside."""
     abandon_after_s: float = 5.0
-    """A rollout whose code goes on after its end gives its slot away after this long."""
+    """The slot of a rollout whose code is still running after its end is freed after this long."""
     result_wait_s: float = 30.0
     """How long one read of a result may wait for a change (generation 0.4)."""
     lease_s: float = 120.0

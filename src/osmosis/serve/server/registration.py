@@ -1,5 +1,5 @@
 """Tells a platform that a rollout server of generation 0.2 exists: registers it once it answers, again and again
-until that works, keeps the entry alive, and takes it out on shutdown. Whatever the platform says, the server goes on.
+until that works, keeps the entry alive, and takes it out on shutdown. The server runs on whatever the platform answers.
 """
 
 from __future__ import annotations

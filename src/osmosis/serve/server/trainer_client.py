@@ -121,7 +121,7 @@ class OsmosisLLMClient:
         reward: float | None = None,
         extra_fields: dict[str, Any] | None = None,
     ) -> None:
-        """Reports the terminal result; any 2xx is success. `ValueError` for a status that is none."""
+        """Reports the terminal result; any 2xx is success. `ValueError` for an invalid status."""
         response = RolloutResponse(
             rollout_id=self.rollout_id,
             status=LoopStatus(status),
@@ -163,7 +163,7 @@ class OsmosisLLMClient:
             if attempt == retries:
                 problem.message = f"{problem.message} ({attempt + 1} attempts)"
                 raise problem
-            # "Retry-After: 0" is no time: all attempts would be gone within a millisecond.
+            # With "Retry-After: 0" all attempts would be used up within a millisecond.
             await asyncio.sleep(min(wait or self._delay(attempt), _MAX_RETRY_AFTER_S))
         raise AssertionError("unreachable: the last attempt returns or raises")
 

@@ -115,7 +115,7 @@ def create_app(
         limits or replace(ServeLimits(), rollout_timeout_s=known.server.request_timeout_seconds, keep_s=ttl),
         spool_dir=spool_dir or default_spool(environ),
         delivery_policy=delivery_policy,
-        # A limit that nobody chose would be a second, hidden bound on the rollouts that run at once.
+        # A default limit would be a second, hidden bound on concurrent rollouts.
         max_connections=known.client.max_connections if "max_connections" in known.client.model_fields_set else 0,
     )
     if registration is None and credentials is not None and server_host and server_port:

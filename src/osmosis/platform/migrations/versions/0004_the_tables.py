@@ -1,6 +1,6 @@
 """The tables as 1.0 has them.
 
-Data folders of 1.0 stand at this revision, which is why it keeps its number; what came before was never released
+Data folders of 1.0 are at this revision, which is why it keeps its number; what came before was never released
 and is not read. Later changes are migrations of their own, each with the next number.
 """
 
