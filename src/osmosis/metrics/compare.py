@@ -243,10 +243,10 @@ class _Paired:
 
 def _check_pairs(shared: list[Attempt], row_of: Mapping[str, str], name: str, a: _Side) -> None:
     if not row_of:
-        raise ValidationError("the two runs share no row", hint="compare runs over the same dataset")
+        raise ValidationError("the two runs have no rows in common", hint="compare runs over the same dataset")
     if not shared:
         raise ValidationError(
-            f"the two runs have no pair with the score {name!r}",
+            f"the two runs have no pairs with the score {name!r}",
             hint=f"compare runs over the same rows and attempts; scores: {', '.join(a.names) or 'none'}",
         )
 
@@ -276,6 +276,6 @@ def _common_score(first: list[str], second: list[str]) -> str:
     if len(first) == 1 and len(second) == 1:
         raise ValidationError(f"the runs have different scores: {first[0]!r} and {second[0]!r}", hint="regrade one")
     raise ValidationError(
-        f"the runs have no score in common: {', '.join(first) or 'none'} and {', '.join(second) or 'none'}",
-        hint="name score functions alike, or regrade one run",
+        f"the runs have no scores in common: {', '.join(first) or 'none'} and {', '.join(second) or 'none'}",
+        hint="give the score functions the same names, or regrade one run",
     )

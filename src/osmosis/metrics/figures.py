@@ -111,7 +111,7 @@ def _mean(score: ScoreReport, report: Report) -> Iterator[Figure]:
     )
     if score.failed:
         only = f"{score.scored:,} of {score.scored + score.failed:,} have a score"
-        help_text = "What the rollouts scored that have a score at all."
+        help_text = "The mean of the rollouts that have a score."
         yield Figure("mean_scored", "mean over scored", score.mean_scored, "score", None, only, help_text, group)
 
 
@@ -154,7 +154,7 @@ def _spread(score: ScoreReport, report: Report) -> Iterator[Figure]:
 @of_score
 def _unscored(score: ScoreReport, report: Report) -> Iterator[Figure]:
     skipped = f"{report.skipped:,} skipped" if report.skipped else ""
-    help_text = "Rollouts that have no such score, whoever is to blame."
+    help_text = "Rollouts without this score, for whatever reason."
     yield Figure(
         "failed", "without a score", score.failed, "count", None, skipped, help_text, score.name, headline=True
     )
@@ -164,7 +164,7 @@ def _unscored(score: ScoreReport, report: Report) -> Iterator[Figure]:
 def _rollouts(report: Report) -> Iterator[Figure]:
     dataset = f" of {report.dataset_rows:,}" if report.dataset_rows not in (None, report.rows) else ""
     of = f"of {report.total:,}: {report.rows:,}{dataset} rows x {report.attempts}"
-    yield Figure("completed", "rollouts", report.completed, "count", None, of, "Whatever their outcome.")
+    yield Figure("completed", "rollouts", report.completed, "count", None, of, "Rollouts with any outcome.")
     help_text = "The share of all rollouts that have a score."
     yield Figure("coverage", "coverage", report.coverage, "share", None, "with a score", help_text)
     if report.failed:
@@ -190,14 +190,14 @@ def _spent(report: Report) -> Iterator[Figure]:
 
 @of_run
 def _took(report: Report) -> Iterator[Figure]:
-    help_text = "Wall time in which rollouts ran, all sessions added."
+    help_text = "Wall-clock time in which rollouts ran, summed over all sessions."
     yield Figure("duration_ms", "duration", report.duration_ms, "ms", None, "", help_text, headline=True)
     if report.latency_ms:
         yield _per_rollout("latency_ms", "time per rollout", report.latency_ms, "ms")
     if report.tokens:
         yield _per_rollout("tokens_per_rollout", "tokens per rollout", report.tokens, "count")
     if report.stopped:
-        yield Figure("stopped", "stopped", report.stopped, "text", None, "", "Why the run ended before all was done.")
+        yield Figure("stopped", "stopped", report.stopped, "text", None, "", "Why the run ended early.")
 
 
 def _per_rollout(name: str, label: str, spread: Distribution, unit: Format) -> Figure:

@@ -79,7 +79,7 @@ def test_rows_that_are_others_are_no_pairs_in_silence():
     assert compare(a, scored(values), threshold=1.0).rows_differ == 0
     found = compare(a, scored(values, edited=(1, 4)), threshold=1.0)
     assert (found.pairs, found.only_a, found.only_b, found.rows_differ) == (4, 2, 2, 0)
-    with pytest.raises(ValidationError, match="share no row"):
+    with pytest.raises(ValidationError, match="have no rows in common"):
         compare(a, scored(values, edited=range(6)), threshold=1.0)
 
 

@@ -164,9 +164,9 @@ class DatabaseRun:
             facts += [
                 Fact("Seed", seed),
                 Fact("Secrets", scopes or None),
-                Fact("Starts", str(run.starts), note=f"last on {run.worker}" if run.worker else ""),
+                Fact("Job starts", str(run.starts), note=f"last one on {run.worker}" if run.worker else ""),
             ]
-        return Settings(run.config, "As run" if imported else "Fixed at submit", facts)
+        return Settings(run.config, "As run" if imported else "Pinned at submit", facts)
 
     def rewards(self) -> Sequence[float]:
         return rollouts.rewards(self.session, self.run.id)
