@@ -19,7 +19,7 @@ def alarms(report: Report | None, model: str, *, over: bool = True) -> list[str]
     """Sentences, the most general first. `over`: nothing is still to come; `report` is None before the first one."""
     found = []
     if model.startswith("offline/"):
-        found.append(f"{model} is rule-based, not a language model.")
+        found.append(f"{model} is a stand-in that follows rules, not a language model.")
     if report is not None and report.completed:
         found += _lost_to_one_cause(report)
         primary = report.primary
