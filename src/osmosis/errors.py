@@ -91,7 +91,7 @@ class NotFound(OsmosisError):
 
 
 class Conflict(OsmosisError):
-    """The thing exists already, or is in a state that does not allow this."""
+    """It already exists, or its state does not allow this."""
 
     code = "CONFLICT"
     http_status = 409
@@ -104,7 +104,7 @@ class LeaseLost(Conflict):
 
 
 class UpgradeRequired(OsmosisError):
-    """Client and platform are too far apart."""
+    """The versions of client and platform are too far apart."""
 
     code = "UPGRADE_REQUIRED"
     http_status = 426
@@ -122,21 +122,21 @@ class PlatformError(OsmosisError):
 
 
 class NetworkError(OsmosisError):
-    """No answer from the other side: refused, unresolvable, timed out."""
+    """No response: connection refused, name not resolved, or timed out."""
 
     code = "NETWORK"
     http_status = 502
 
 
 class InteractiveRequired(OsmosisError):
-    """A question would have to be asked, and nobody can be asked; names the flags that answer it."""
+    """A question has to be answered and there is no terminal to ask on; names the flags that answer it."""
 
     code = "INTERACTIVE_REQUIRED"
     http_status = 400
 
 
 class WorkspaceRequired(OsmosisError):
-    """The command works inside a workspace, and this is none."""
+    """The command needs a workspace, and the current folder is not in one."""
 
     code = "WORKSPACE_REQUIRED"
     http_status = 400
@@ -155,7 +155,7 @@ class CredentialsUnavailable(OsmosisError):
 
 
 class CredentialsParseFailed(OsmosisError):
-    """The credential store is not what we wrote; it is kept aside, never overwritten."""
+    """The credential store is not in our format; it is set aside, never overwritten."""
 
     code = "CREDENTIALS_PARSE_FAILED"
 
@@ -179,7 +179,7 @@ class TokenRevokeFailed(OsmosisError):
 
 
 class InternalError(OsmosisError):
-    """A bug in osmosis: shown with the place of a report to paste."""
+    """A bug in osmosis, shown with the path of a bug report."""
 
     code = "INTERNAL"
     exit_code = 3

@@ -1,4 +1,4 @@
-"""Runs every example of docs/eval.md, in order, in one folder, as a reader would."""
+"""Runs every example of docs/eval.md and of the README, in order, in one folder, as a reader would."""
 
 import os
 import re
@@ -14,14 +14,16 @@ from osmosis.testing.endpoint import ModelEndpoint
 
 pytestmark = pytest.mark.flow
 
-DOC = Path(__file__).parents[2] / "docs" / "eval.md"
+ROOT = Path(__file__).parents[2]
+DOC = ROOT / "docs" / "eval.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 
 
-def examples():
+def examples(page: Path) -> tuple[dict[str, str], list[tuple[str, int]]]:
     """Files to write, then commands with their expected exit code."""
-    files, commands = {}, []
-    for language, body in BLOCK.findall(DOC.read_text()):
+    files: dict[str, str] = {}
+    commands: list[tuple[str, int]] = []
+    for language, body in BLOCK.findall(page.read_text()):
         named = re.match(r"# file: (\S+)\n", body)
         if named:
             files[named.group(1)] = body[named.end() :]
@@ -48,7 +50,7 @@ def test_every_flag_of_the_command_is_documented():
 
 
 def test_the_examples_run(tmp_path, capsys):
-    files, commands = examples()
+    files, commands = examples(DOC)
     for name, content in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,3 +77,19 @@ def test_the_examples_run(tmp_path, capsys):
     assert len(commands) > 35
     assert (tmp_path / "out" / "results.json").exists()
     assert (tmp_path / ".osmosis" / "runs" / "nightly" / "report.html").stat().st_size > 5000
+
+
+def test_the_readme_runs_as_printed(tmp_path):
+    files, commands = examples(ROOT / "README.md")
+    assert {"agent.py", "data.jsonl"} <= set(files)
+    assert [command.split()[0] for command, _ in commands] == ["osmosis", "python"]
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OSMOSIS_CACHE_DIR": str(tmp_path / "cache")}
+    for command, expected in commands:
+        words = shlex.split(command)
+        start = [sys.executable, "-m", "osmosis"] if words[0] == "osmosis" else [sys.executable]
+        done = subprocess.run([*start, *words[1:]], cwd=tmp_path, env=environ, capture_output=True, text=True)
+        assert done.returncode == expected, done.stderr
+    mean, pass_rate = map(float, done.stdout.split())
+    assert 0 < mean == pass_rate < 1

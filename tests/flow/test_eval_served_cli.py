@@ -44,7 +44,7 @@ def test_the_servers_key_comes_from_the_variable_and_reaches_no_file(tmp_path: P
         missing = go("missing", "--server-key-env", "SERVER")
         assert "--server-key-env SERVER: not set" in missing.error["message"]
         torn = go("missing", "--server-key-env", "SERVER", SERVER=f"{KEY}\n")
-        assert "has a line break in it" in torn.error["message"]
+        assert "contains a line break" in torn.error["message"]
         for name in ("wrong", "none"):  # once, at once: no rollout was tried
             assert list(Journal(tmp_path / ".osmosis/runs" / name).lines()) == []
         assert not (tmp_path / ".osmosis/runs/missing").exists()

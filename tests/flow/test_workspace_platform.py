@@ -93,7 +93,7 @@ def test_a_rollout_on_its_way_to_the_platform(person: Person) -> None:
     assert any("eval submit" in step["command"] for step in body["next_steps_structured"])
 
     _, body = person.run("status", cwd=root)
-    assert body["next_steps_structured"][0]["action"] == "commit what changed"
+    assert body["next_steps_structured"][0]["action"] == "commit your changes"
     workspace.git("add", "--all")
     Git(root).text("-c", "user.name=T", "-c", "user.email=t@t", "commit", "--quiet", "-m", "Add multiply")
     _, body = person.run("status", cwd=root)
@@ -216,5 +216,5 @@ def test_the_credential_helper_answers_for_known_platforms_only(person: Person, 
     assert ask("store", "http", host) == ("", "")
     out, err = ask("get", "https", "elsewhere.example")
     assert out == ""
-    assert "not logged in at https://elsewhere.example" in err
+    assert "not logged in to https://elsewhere.example" in err
     assert ask("get", "https", "")[0] == ""

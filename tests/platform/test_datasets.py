@@ -87,7 +87,7 @@ def test_a_missing_part_is_named(in_parts) -> None:
 
 BAD = [
     ("jsonl", b'{"user_prompt": "a", "ground_truth": "1"}\n{oops}\n', "line 2", "not JSON"),
-    ("jsonl", rows(3) + b'{"user_prompt": " ", "ground_truth": "4"}\n', "line 4", "user_prompt must be text"),
+    ("jsonl", rows(3) + b'{"user_prompt": " ", "ground_truth": "4"}\n', "line 4", "user_prompt must be non-blank text"),
     ("jsonl", rows(4) + b'{"user_prompt": "q", "ground_truth": "4", "x": 1}\n', "line 5", "adds 'x'"),
     ("jsonl", rows(4) + b"[1]\n", "line 5", "a row must be an object, this is a list"),
     ("jsonl", rows(4) + b'{"user_prompt": "q", "ground_truth": NaN}\n', "line 5", "not JSON"),
@@ -97,7 +97,7 @@ BAD = [
     ("jsonl", b'{"user_prompt": "a"}\n' * 5, "", "no column 'ground_truth' or 'label'"),
     ("csv", b"user_prompt,ground_truth\na,1\nb,2,3\n", "line 3", "3 columns, the header has 2"),
     ("csv", b'user_prompt,ground_truth\n"a\nb",1\nc,2\nd,\n', "line 5", "no ground_truth"),
-    ("csv", b"user_prompt,user_prompt\na,1\n", "line 1", "columns named twice"),
+    ("csv", b"user_prompt,user_prompt\na,1\n", "line 1", "duplicate columns"),
     ("csv", b'user_prompt,ground_truth\n"a,1\n', "line 2", "not CSV"),
     ("json", b'[{"user_prompt": "a", "ground_truth": "1"}, 3]', "row 1", "a row must be an object, this is a number"),
     ("parquet", b"PAR1 this is not parquet", "", "not a readable Parquet file"),

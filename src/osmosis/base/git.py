@@ -133,7 +133,7 @@ class Git:
         return self._outcome(process, args, stdin, timeout_s, log)
 
     def text(self, *args: str, timeout_s: float | None = None, log: Callable[[str], None] | None = None) -> str:
-        """`run`, as text without the last line end; bytes that are no UTF-8 are surrogates (`shown` replaces them)."""
+        """`run`, as text without the last line end; bytes that are not UTF-8 become surrogates (see `shown`)."""
         return _text(self.run(*args, timeout_s=timeout_s, log=log))
 
     async def text_async(self, *args: str, log: Callable[[str], None] | None = None) -> str:
@@ -208,7 +208,7 @@ def _text(out: bytes) -> str:
 
 
 def shown(text: str) -> str:
-    """Output of git for people and for JSON: bytes that are no UTF-8 replaced."""
+    """Output of git for people and for JSON: bytes that are not UTF-8 are replaced."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

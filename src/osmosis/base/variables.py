@@ -21,7 +21,7 @@ from osmosis.errors import ValidationError
 
 
 class SettingsError(ValidationError, ValueError):
-    """A setting has a value that it cannot have."""
+    """A setting has an invalid value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def find_agent(ctx: AppContext, name: str | None, module: str | None, mcp: str |
     """The one agent that is meant; `UsageError` when none or several are named."""
     given = [one for one in (name, module, mcp) if one]
     if len(given) > 1:
-        raise UsageError("name one agent: a rollout, -m and --mcp exclude each other")
+        raise UsageError("name one agent: a rollout, -m and --mcp cannot be used together")
     if mcp:
         return AgentRef(f"mcp:{mcp}", ctx.cwd, mcp=mcp if "://" in mcp else str(ctx.path(mcp)))
     if module:
@@ -59,7 +59,7 @@ def _of_workspace(ctx: AppContext, name: str | None) -> AgentRef:
         if name:
             raise
         raise UsageError(
-            "no agent is named", hint=f"in a workspace: osmosis {ctx.command} ROLLOUT; elsewhere: -m module:attribute"
+            "no agent given", hint=f"in a workspace: osmosis {ctx.command} ROLLOUT; elsewhere: add -m module:attribute"
         ) from None
     folder = pick_rollout(workspace, name)
     name = folder.name

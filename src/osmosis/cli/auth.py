@@ -73,7 +73,7 @@ def login(
     ctx = current()
     url = ctx.platform_url
     if ctx.environ.get("OSMOSIS_TOKEN"):
-        raise Conflict("OSMOSIS_TOKEN is set and wins over any login", hint="unset OSMOSIS_TOKEN")
+        raise Conflict("OSMOSIS_TOKEN is set and overrides any login", hint="unset OSMOSIS_TOKEN")
     credentials = CredentialStore(ctx.environ)
     if not force and token is None and (present := _still_good(ctx, credentials, url)):
         return _logged_in(present, credentials, already=True)
@@ -82,7 +82,9 @@ def login(
     active = old.active_workspace if old else None
     saved, aside = credentials.save(replace(fresh, active_workspace=active), store=store)
     if aside:
-        ctx.output.warn("CREDENTIALS_PARSE_FAILED", f"the old store could not be read and is kept as {aside}")
+        ctx.output.warn(
+            "CREDENTIALS_PARSE_FAILED", f"the old credentials file could not be read and was kept as {aside}"
+        )
     if old and old.token != saved.token:
         _revoke(ctx, old)
     return _logged_in(saved, credentials, already=False)
@@ -105,7 +107,7 @@ def logout(
     credentials = CredentialStore(ctx.environ)
     urls = credentials.urls() if everywhere else [ctx.platform_url]
     known = [url for url in urls if url in credentials.urls()]
-    note = " (OSMOSIS_TOKEN is set and still counts)" if ctx.environ.get("OSMOSIS_TOKEN") else ""
+    note = " (OSMOSIS_TOKEN is still set and is used)" if ctx.environ.get("OSMOSIS_TOKEN") else ""
     if not known:
         return OperationResult("auth.logout", f"not logged in{note}", {"platforms": []})
     if not prompts.confirm(ctx, f"Log out of {', '.join(known)}?", yes=yes):
@@ -147,13 +149,13 @@ def whoami() -> DetailResult:
     data = {"account": account, **account, "workspace": workspace, **extra}
     shown = {"name": account["name"], "email": account["email"], "platform": url}
     spoken_for = f"{workspace.get('name')} ({workspace.get('role')})" if workspace else None
-    shown |= {"workspace": spoken_for, "expires at": checked.expires_at, "kept in": where, "also logged in at": others}
+    shown |= {"workspace": spoken_for, "expires at": checked.expires_at, "kept in": where, "also logged in to": others}
     return DetailResult(data, brief=shown)
 
 
 @app.command("git-credential", hidden=True)
 def git_credential(operation: Annotated[str, typer.Argument(help="get, store or erase, as git says it")]) -> None:
-    """Answer git's credential protocol for platforms one is logged in at, and for no other address.
+    """Answer git's credential requests, only for platforms you are logged in to.
 
     Example:
         git config credential.http://127.0.0.1:7575.helper "!osmosis auth git-credential"
@@ -219,15 +221,15 @@ def _by_bootstrap(ctx: AppContext, url: str) -> IssuedLogin | None:
 def _by_device(ctx: AppContext, url: str, *, no_browser: bool) -> IssuedLogin:
     if ctx.mode is not Mode.RICH:
         raise InteractiveRequired(
-            "a person has to approve this login on a page", hint="osmosis login --token TOKEN, or OSMOSIS_TOKEN"
+            "this login has to be approved in a browser", hint="osmosis login --token TOKEN, or OSMOSIS_TOKEN"
         )
     with PlatformClient(url, None, warn=ctx.output.warn) as client:
         offer = client.accounts.authorize(_device_name())
         ctx.output.say(f"Open {offer.page}")
-        ctx.output.say(f"and check that it shows the code {offer.user_code}", style="bold")
+        ctx.output.say(f"and check that the page shows the code {offer.user_code}", style="bold")
         if not no_browser:
             open_page(ctx, offer.page)
-        ctx.output.say("waiting for the approval (Ctrl-C to give up) ...", style="dim")
+        ctx.output.say("waiting for approval (Ctrl-C to cancel) ...", style="dim")
         return _poll(client, offer)
 
 
@@ -248,7 +250,7 @@ def _poll(client: PlatformClient, offer: DeviceOffer) -> IssuedLogin:
                 interval = min(interval + 5, 30.0)
                 continue
             if "access_denied" in said:
-                raise AuthRequired("the login was denied on the page", hint="osmosis login") from error
+                raise AuthRequired("the login was denied in the browser", hint="osmosis login") from error
             if "expired_token" in said:
                 break
             raise
@@ -280,8 +282,8 @@ def _logged_in(saved: Login, credentials: CredentialStore, *, already: bool) -> 
         "stored_in": where,
         "already": already,
     }
-    message = f"{how} at {saved.url} as {who}; the login is kept in {where}"
-    steps = [NextStep("make a workspace", command="osmosis init NAME")]
+    message = f"{how} at {saved.url} as {who}; the login is stored in {where}"
+    steps = [NextStep("create a workspace", command="osmosis init NAME")]
     return OperationResult("auth.login", message, resource, next_steps=steps)
 
 
@@ -316,7 +318,7 @@ def _revoke(ctx: AppContext, old: Login) -> bool:
     except AuthRequired:
         return True  # it was gone already
     except OsmosisError as error:
-        ctx.output.warn("TOKEN_REVOKE_FAILED", f"{old.url} could not be told to revoke the token: {error.message}")
+        ctx.output.warn("TOKEN_REVOKE_FAILED", f"{old.url} could not revoke the token: {error.message}")
         return False
 
 

@@ -1,7 +1,7 @@
 """Shell completion: the script to source, and the answers it asks for, names of runs and datasets included.
 
 Answers come from the command table and the commands themselves; a platform is asked for at most two seconds, and
-whatever goes wrong means no suggestion, never an error in the middle of somebody's typing.
+whatever goes wrong means no suggestion, never an error while somebody is typing.
 """
 
 from __future__ import annotations

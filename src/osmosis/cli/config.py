@@ -61,7 +61,7 @@ def check(
         Column("severity", "Severity", wide=True),
     ]
     count = "1 config is" if len(files) == 1 else f"{len(files)} configs are"
-    empty = f"{count} in order" if files else "there is no config yet: osmosis rollout new NAME"
+    empty = f"{count} valid" if files else "no config yet: osmosis rollout new NAME"
     extra = {"checked": [f.shown for f in files], "errors": wrong, "workspace_directory": str(workspace.root)}
     return ListResult(items, columns, title="Configs", empty=empty, extra=extra, exit_code=1 if wrong else 0)
 
@@ -169,7 +169,7 @@ def set_key(
     shown = json.dumps(after, ensure_ascii=False, default=str)
     was = "not set" if before is None else json.dumps(before, ensure_ascii=False, default=str)
     resource = {"path": file.shown, "key": key, "before": before, "after": after}
-    steps = [NextStep("look at all keys", command=f"osmosis config show {file.shown} --resolved")]
+    steps = [NextStep("show all keys", command=f"osmosis config show {file.shown} --resolved")]
     return OperationResult("config.set", f"{file.shown}: {key} = {shown} (was {was})", resource, next_steps=steps)
 
 
@@ -189,7 +189,7 @@ def _file(ctx: AppContext, workspace: Workspace, name: str, *, table: str = "") 
     if kind is None and not name.endswith(".toml"):
         named = [k for k, p in workspace.configs() if p.stem == name]
         if not named:
-            raise NotFound(f"there is no config {name}", hint="osmosis config check names them all")
+            raise NotFound(f"there is no config {name}", hint="list them: osmosis config check")
         chosen = next((k for k in named if table in CONFIGS[k].model_fields), named[0])
         return locate(workspace.root / "configs" / chosen / f"{name}.toml", workspace, chosen)
     return locate(path, workspace, kind or "eval")
@@ -201,8 +201,8 @@ def _only(workspace: Workspace, kinds: Sequence[ConfigKind]) -> ConfigFile:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise NotFound("there is no config that it could be", hint="osmosis rollout new NAME writes one")
-    raise ValidationError("which config? there are several", hint=f"one of: {', '.join(f.shown for f in found)}")
+        raise NotFound("no config here has that key", hint="osmosis rollout new NAME creates one")
+    raise ValidationError("several configs match; name one", hint=f"one of: {', '.join(f.shown for f in found)}")
 
 
 def _existing(ctx: AppContext, workspace: Workspace, name: str) -> Path:

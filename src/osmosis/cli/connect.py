@@ -1,4 +1,4 @@
-"""From a context to a platform client: which platform, who one is there, for which workspace one speaks.
+"""From a context to a platform client: which platform, which login, which workspace.
 
 Which workspace: `--workspace`, else the checkout's `origin`, else the active one of `workspace switch`.
 """
@@ -44,9 +44,9 @@ def open_client(ctx: AppContext, *, auth: bool = True, scoped: bool = True) -> P
 def usable(login: Login | None, url: str) -> Login:
     """The login when it can still be used, else what to type."""
     if login is None:
-        raise AuthRequired(f"not logged in at {url}", hint="osmosis login", platform_url=url)
+        raise AuthRequired(f"not logged in to {url}", hint="osmosis login", platform_url=url)
     if login.expired:
-        raise AuthRequired(f"the login at {url} expired on {login.expires_at}", hint="osmosis login", platform_url=url)
+        raise AuthRequired(f"the login to {url} expired on {login.expires_at}", hint="osmosis login", platform_url=url)
     return login
 
 

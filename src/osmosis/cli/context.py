@@ -144,7 +144,7 @@ def hoist(argv: Sequence[str]) -> tuple[GlobalOptions, list[str]]:
         else:
             rest.append(word)
     if {"--json", "--plain"} <= flags:
-        raise UsageError("--json and --plain exclude each other: keep one")
+        raise UsageError("--json and --plain cannot be used together")
     options = GlobalOptions(
         mode=mode_of(argv),
         platform=values.get("platform"),

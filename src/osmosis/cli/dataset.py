@@ -69,11 +69,11 @@ def upload(
         present = _present(client, path.stem)
         if present and present.sha256 and present.sha256 == checked["sha256"]:
             resource = {**present.brief(), "uploaded": False}
-            message = f"dataset {path.stem} is on the platform already, with the same content"
+            message = f"dataset {path.stem} is already on the platform, with the same content"
             return OperationResult("dataset.upload", message, resource, extra=scope_of(client))
         if present and not overwrite:
             raise Conflict(
-                f"a dataset named {path.stem} exists, with other content",
+                f"a dataset named {path.stem} already exists, with different content",
                 hint=f"osmosis dataset upload {file} --overwrite, or rename the file",
                 existing_dataset_id=present.id,
             )
@@ -85,7 +85,7 @@ def upload(
         scope = scope_of(client)
     count = f", {made.row_count} rows" if made.row_count is not None else ""
     message = f"dataset {made.file_name or path.stem} is {made.status}{count}"
-    steps = [NextStep("look at it", command=f"osmosis dataset preview {path.stem}")]
+    steps = [NextStep("show it", command=f"osmosis dataset preview {path.stem}")]
     return OperationResult("dataset.upload", message, {**made.brief(), "uploaded": True}, next_steps=steps, extra=scope)
 
 
@@ -116,16 +116,18 @@ def _check(path: Path) -> JsonObject:
     if not path.is_file():
         raise NotFound(f"there is no file {path}", hint="osmosis dataset upload data/NAME.jsonl")
     if path.suffix.lstrip(".").lower() not in FORMATS:
-        raise ValidationError(f"{path.name}: a dataset is {', '.join(FORMATS)}", hint="convert it, then upload")
+        raise ValidationError(
+            f"{path.name}: unsupported format, use {', '.join(FORMATS)}", hint="convert the file, then upload it"
+        )
     if path.stat().st_size > MAX_BYTES:
-        raise ValidationError(f"{path.name} has {size(path.stat().st_size)}; the most is {size(MAX_BYTES)}")
+        raise ValidationError(f"{path.name} has {size(path.stat().st_size)}; the limit is {size(MAX_BYTES)}")
     facts = check_upload(path)
     if facts.found:
         issues = [{**issue, "where": "", "key": ""} for issue in facts.issues(MAX_LISTED)]
         count = "1 problem" if facts.found == 1 else f"{facts.found} problems"
         listed = "" if facts.found == len(issues) else f", the first {len(issues)} of them"
         message = f"{path.name} has {count}{listed}"
-        raise DatasetError(message, hint="correct them, then: osmosis dataset validate FILE", issues=issues)
+        raise DatasetError(message, hint="fix them, then check again: osmosis dataset validate FILE", issues=issues)
     size_bytes, warnings = path.stat().st_size, facts.warnings()
     return {"path": str(path), "rows": facts.rows, "sha256": file_hash(path), "bytes": size_bytes, "warnings": warnings}
 
@@ -142,7 +144,7 @@ def list_datasets(
         osmosis dataset list
     """
     paging = Paging(limit, everything, offset)
-    empty = "no dataset yet: osmosis dataset upload FILE"
+    empty = "no datasets yet: osmosis dataset upload FILE"
     return list_result(current(), lambda client: client.datasets, COLUMNS, paging, empty=empty)
 
 
@@ -188,7 +190,9 @@ def validate(file: Annotated[str, typer.Argument(help="The file to check")]) -> 
     for warning in facts["warnings"]:
         current().output.warn("DATASET", warning["message"])
     steps = [NextStep("upload it", command=f"osmosis dataset upload {file}")]
-    return OperationResult("dataset.validate", f"{file} is a dataset: {facts['rows']} rows", facts, next_steps=steps)
+    return OperationResult(
+        "dataset.validate", f"{file} is a valid dataset: {facts['rows']} rows", facts, next_steps=steps
+    )
 
 
 @app.command()

@@ -82,7 +82,7 @@ def doctor(
     data |= {"required_paths": [*FOLDERS, *FILES], "fixed": fixed, "imports_checked": imports}
     steps = [NextStep("import every entrypoint too", command="osmosis doctor --imports")] if not imports else []
     if not fix and any("doctor --fix" in p.fix for p in problems):
-        steps.insert(0, NextStep("repair what can be repaired", command="osmosis doctor --fix"))
+        steps.insert(0, NextStep("fix what can be fixed automatically", command="osmosis doctor --fix"))
     return DetailResult(
         data,
         title="Doctor",
@@ -128,14 +128,14 @@ def _platform(
             health = client.http.health()
             facts["reachable"], facts["version"] = health is not None, (health or {}).get("version")
             if health is None:
-                what = f"the platform at {client.url} does not answer"
+                what = f"the platform at {client.url} is not responding"
                 problem = Problem(
                     code="no-platform", what=what, where="platform", fix="osmosis platform start", severity="warning"
                 )
                 return facts, [problem]
             if not facts["logged_in"]:
-                state = "the login has expired" if login else "not logged in"
-                what = f"{state} at {client.url}"
+                state = "the login has expired:" if login else "not logged in to"
+                what = f"{state} {client.url}"
                 problem = Problem(code="no-login", what=what, where="platform", fix="osmosis login", severity="warning")
                 return facts, [problem]
             found = [*_version(client.url, facts["version"]), *_logged_in(client, workspace, source, facts)]
@@ -166,7 +166,7 @@ def _helper(client: PlatformClient, workspace: Workspace, source: Source) -> Ite
     ours = next((line for line in found.splitlines() if "osmosis.cli.git_credential" in line), "")
     words = shlex.split(ours.removeprefix("!"))
     if "-m" not in words or not Path(words[words.index("-m") - 1]).exists():
-        what = "git has no working credential helper for this platform: a push would ask for a password"
+        what = "git has no working credential helper for this platform: pushes will ask for a password"
         fix = "osmosis init --here --platform"
         yield Problem(code="no-helper", what=what, where="git", fix=fix, severity="warning")
 
@@ -235,7 +235,7 @@ def _draw(console: Console, data: JsonObject, problems: list[Problem]) -> None:
     place = data["workspace_directory"] or "no workspace"
     platform = data["platform"]
     reach = "reachable" if platform["reachable"] else "not reachable"
-    login = f"logged in (kept in: {platform['credentials']})" if platform["logged_in"] else "not logged in"
+    login = f"logged in (stored in: {platform['credentials']})" if platform["logged_in"] else "not logged in"
     console.print(Text(clean(f"workspace  {place}")))
     console.print(Text(clean(f"platform   {platform['url']}: {reach}, {login}")))
     for line in data["fixed"]:
@@ -249,4 +249,4 @@ def _draw(console: Console, data: JsonObject, problems: list[Problem]) -> None:
         if problem.fix:
             console.print(Text(clean(f"           {problem.fix}"), style="cyan"))
     if not any(p.severity != "info" for p in problems):
-        console.print(Text("nothing wrong was found", style="green"))
+        console.print(Text("no problems found", style="green"))

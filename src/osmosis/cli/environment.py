@@ -52,9 +52,10 @@ def _read(path: Path, environ: Mapping[str, str], *, chosen: bool) -> dict[str, 
     if not chosen and any(environ.get(name) for name in AUTH_PROFILE):
         for name in AUTH_PROFILE:
             if name in values and values[name] != environ.get(name):
+                given = " ".join(n for n in AUTH_PROFILE if environ.get(n))
                 raise Conflict(
-                    f"{path} sets {name}, and the environment says otherwise",
-                    hint=f"unset {' '.join(n for n in AUTH_PROFILE if environ.get(n))}, or name the file: --env-file",
+                    f"{path} sets {name} to another value than the environment",
+                    hint=f"unset {given}, or choose a file with --env-file",
                 )
     return values
 
@@ -103,5 +104,5 @@ def _guard(event: str, args: tuple[object, ...]) -> None:
     if name in _ALLOWED_HOSTS or is_loopback(name):
         return
     if event == "socket.getaddrinfo":
-        raise NetworkError(f"--offline: a connection to {name} was refused", hint="leave --offline out")
-    raise NetworkError(f"--offline: a connection to {name} was refused", hint="leave --offline out")
+        raise NetworkError(f"--offline: connection to {name} refused", hint="remove --offline")
+    raise NetworkError(f"--offline: connection to {name} refused", hint="remove --offline")

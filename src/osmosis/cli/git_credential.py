@@ -1,7 +1,7 @@
 """The credential helper that `osmosis init` sets for a platform's git host: answers git with the stored login.
 
 `python -m osmosis.cli.git_credential get` is run by git, which writes `protocol=` and `host=` lines to it. It
-stores and erases nothing, and answers only for platforms one is logged in at.
+stores and erases nothing, and answers only for platforms the user is logged in to.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def answer(action: str, stdin: TextIO, stdout: TextIO, stderr: TextIO, environ: 
         stderr.write(f"osmosis: {error.message}\n")
         return 0
     if login is None or login.expired:
-        state = "the login has expired" if login else "not logged in"
-        stderr.write(f"osmosis: {state} at {url}: osmosis login --platform {url}\n")
+        state = "the login has expired:" if login else "not logged in to"
+        stderr.write(f"osmosis: {state} {url}: osmosis login --platform {url}\n")
         return 0
     stdout.write(f"username={login.user.get('handle') or 'osmosis'}\npassword={login.token}\n")
     return 0

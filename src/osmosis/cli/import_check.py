@@ -50,7 +50,7 @@ def _check(ctx: AppContext, rollout: RolloutFolder, uv: str) -> Problem | None:
         install_to = cache / "imports" / rollout.name
         environment = asyncio.run(builder.environment(project, commit_sha="", install_to=install_to))
     except OsmosisError as error:
-        what = f"its environment cannot be made: {error.message}"
+        what = f"its environment cannot be created: {error.message}"
         fix = error.hint or f"correct {where}/pyproject.toml"
         return Problem(code="environment", what=what, where=f"{where}/pyproject.toml", fix=fix)
     command = [str(environment.python), "-c", _PROGRAM, "main.py"]
@@ -68,13 +68,13 @@ def _check(ctx: AppContext, rollout: RolloutFolder, uv: str) -> Problem | None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        what = f"importing it takes longer than {IMPORT_TIMEOUT_S} s"
+        what = f"importing it took longer than {IMPORT_TIMEOUT_S} s"
         fix = 'start servers and slow work under `if __name__ == "__main__":`'
         return Problem(code="import-slow", what=what, where=f"{where}/main.py", fix=fix)
     if done.returncode == 0:
         return None
     tail = [line for line in done.stderr.strip().splitlines() if line.strip()]
-    what = f"importing it fails: {tail[-1] if tail else f'exit code {done.returncode}'}"
+    what = f"importing it failed: {tail[-1] if tail else f'exit code {done.returncode}'}"
     place = next((line.strip() for line in reversed(tail) if line.strip().startswith("File ")), "")
     fix = f"see {place}" if place else f"correct {where}/main.py"
     if "ModuleNotFoundError" in what:

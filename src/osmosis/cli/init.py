@@ -56,7 +56,7 @@ def init(
     if name is None and (meant := _name_after_platform(ctx)):
         name, platform = meant, True
     if platform and not git:
-        raise ValidationError("--platform needs git: the platform gets the code by push", hint="leave --no-git out")
+        raise ValidationError("--platform needs git: code reaches the platform by git push", hint="remove --no-git")
     name, dest = _place(ctx, name, here)
     client = _client(ctx, platform) if git else None
 
@@ -103,12 +103,12 @@ def _place(ctx: AppContext, name: str | None, here: bool) -> tuple[str, Path]:
                 bool(WORKSPACE_NAME.match(text)) or "small letters, digits, - _ and ., starting with a letter or digit"
             )
 
-        name = prompts.ask(ctx, "Name of the workspace:", flag="NAME or --here", validate=fits)
+        name = prompts.ask(ctx, "Workspace name:", flag="give NAME or --here", validate=fits)
     return Path(name).name if name else "", ctx.path(name)
 
 
 def _client(ctx: AppContext, wanted: bool | None) -> PlatformClient | None:
-    """A client that is logged in at a platform that answers. None when not asked for and there is none."""
+    """A logged-in client of a platform that answers. None when there is none and none was asked for."""
     if wanted is False:
         return None
     try:
@@ -116,14 +116,14 @@ def _client(ctx: AppContext, wanted: bool | None) -> PlatformClient | None:
     except AuthRequired as error:
         if wanted:
             raise
-        ctx.output.say(f"{error.message}: the workspace stays on this machine")
+        ctx.output.say(f"{error.message}: the workspace is only on this machine")
         return None
     if client.healthy():
         return client
     client.close()
     if wanted:
-        raise NetworkError(f"the platform at {client.url} does not answer", hint="osmosis platform start")
-    ctx.output.say(f"the platform at {client.url} does not answer: the workspace stays on this machine")
+        raise NetworkError(f"the platform at {client.url} is not responding", hint="osmosis platform start")
+    ctx.output.say(f"the platform at {client.url} is not responding: the workspace is only on this machine")
     return None
 
 
@@ -137,7 +137,7 @@ def _check_name_on_platform(ctx: AppContext, client: PlatformClient, name: str, 
     if _own_origin(dest) is None and _never_pushed(ctx, name):
         return
     raise Conflict(
-        f"the platform has a workspace named {name} already, with another repository",
+        f"the platform already has a workspace named {name}, with another repository",
         hint=f"git clone {row.repository_url}, or choose another name",
         workspace=name,
     )
@@ -204,9 +204,9 @@ def _result(
         "commit": made.commit,
         "platform": connected and {"platform_url": ctx.platform_url, **connected},
     }
-    steps = [] if place == "." else [NextStep("enter the workspace", command=f"cd {place}")]
+    steps = [] if place == "." else [NextStep("go to the workspace", command=f"cd {place}")]
     if template is None:
-        steps.append(NextStep("make a rollout", command="osmosis rollout new multiply --template multiply"))
+        steps.append(NextStep("create a rollout", command="osmosis rollout new multiply --template multiply"))
     else:
         steps.append(NextStep("try it here", command=f"osmosis test {template} --limit 3"))
     if connected is None and made.git:

@@ -119,7 +119,7 @@ def stop(data_dir: Path, *, force: bool = False, timeout_s: float = STOP_TIMEOUT
     while is_same(running.pid, running.start_token):
         if time.monotonic() > deadline:
             raise PlatformError(
-                f"the platform (process {running.pid}) did not end within {timeout_s:.0f} s",
+                f"the platform (process {running.pid}) did not stop within {timeout_s:.0f} s",
                 hint="osmosis platform stop --force",
             )
         time.sleep(_POLL_S)
@@ -134,7 +134,7 @@ def choose_port(plan: StartPlan, say: Callable[[str], None] = lambda _: None) ->
         if plan.port and not _free(plan.host, plan.port):
             raise Conflict(
                 f"port {plan.port} on {plan.host} is taken by another program",
-                hint="osmosis platform start, without --port, takes a free one",
+                hint="osmosis platform start, without --port, picks a free one",
             )
         return plan.port or _any_port(plan.host)
     wanted = _last_port(plan.data_dir) or DEFAULT_PORT
@@ -182,7 +182,8 @@ def _start_lock(data_dir: Path) -> Iterator[None]:
         lock.take(timeout_s=None)
     except OSError as error:
         raise ValidationError(
-            f"cannot write the data folder {data_dir}: {error.strerror}", hint="OSMOSIS_DATA_DIR chooses another one"
+            f"cannot write the data folder {data_dir}: {error.strerror}",
+            hint="choose another folder with OSMOSIS_DATA_DIR",
         ) from error
     try:
         yield
@@ -216,15 +217,15 @@ def _wait(process: subprocess.Popen[bytes], data_dir: Path, log: Path) -> Runnin
                 what = f"the platform could not start: there is no space left for its data in {data_dir}"
                 raise PlatformError(what, hint=f"df -h {shlex.quote(str(data_dir))}", log=str(log))
             raise PlatformError(
-                f"the platform ended while starting (exit code {process.returncode}):\n{tail}",
-                hint=f"the whole text is in {log}",
+                f"the platform exited during start-up (exit code {process.returncode}):\n{tail}",
+                hint=f"full log: {log}",
                 log=str(log),
             )
         running = find(data_dir)
         if running and running.pid == process.pid and healthy(running.url):
             return running
         time.sleep(_POLL_S)
-    raise PlatformError(f"the platform did not answer within {START_TIMEOUT_S:.0f} s", hint=f"see {log}", log=str(log))
+    raise PlatformError(f"the platform did not respond within {START_TIMEOUT_S:.0f} s", hint=f"see {log}", log=str(log))
 
 
 def _must_answer(running: Running) -> None:
@@ -232,7 +233,7 @@ def _must_answer(running: Running) -> None:
     while not healthy(running.url):
         if time.monotonic() > deadline:
             raise PlatformError(
-                f"the platform (process {running.pid}) runs but does not answer at {running.url}",
+                f"the platform (process {running.pid}) is running but not responding at {running.url}",
                 hint="osmosis platform stop --force, then osmosis platform start",
             )
         time.sleep(_POLL_S)

@@ -157,7 +157,7 @@ def main(
     try:
         cwd = cwd or Path.cwd()
     except FileNotFoundError:
-        return output.error(ValidationError("the current folder is gone", hint="cd to one that is there"), "")
+        return output.error(ValidationError("the current folder no longer exists", hint="cd to an existing folder"), "")
     ctx = AppContext(
         surroundings,
         cwd,

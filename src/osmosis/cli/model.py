@@ -51,7 +51,7 @@ def list_models(
         Column("created_at", "Created", show=when, wide=True),
     ]
     extra = {f"{each}_models": found for each, found in blocks.items()}
-    return ListResult(items, columns, empty="no model yet: osmosis train submit makes them", extra=extra)
+    return ListResult(items, columns, empty="no models yet: osmosis train submit makes them", extra=extra)
 
 
 @app.command()

@@ -51,7 +51,7 @@ def continue_inside(ctx: AppContext, root: Path, rollout: str) -> None:
 def _environment(ctx: AppContext, project: Any, install_to: Path) -> tuple[str, dict[str, str]]:
     uv = find_uv(ctx.environ)
     if uv is None:
-        raise ValidationError("uv is missing: the environments of rollouts are made with it", hint="pip install uv")
+        raise ValidationError("uv is missing; it creates the environments of rollouts", hint="pip install uv")
     cache = paths.cache_dir(ctx.environ)
 
     def say(line: LogLine) -> None:

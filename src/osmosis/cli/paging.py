@@ -35,7 +35,7 @@ class Pages(Protocol):
 
 @dataclass(frozen=True)
 class Paging:
-    """What part of a list is wanted. UsageError at construction when the flags exclude each other."""
+    """What part of a list is wanted. UsageError at construction when the flags cannot be used together."""
 
     limit: int | None = None
     everything: bool = False
@@ -43,7 +43,7 @@ class Paging:
 
     def __post_init__(self) -> None:
         if self.everything and self.limit is not None:
-            raise UsageError("--limit and --all exclude each other: keep one")
+            raise UsageError("--limit and --all cannot be used together")
 
     @property
     def size(self) -> int:

@@ -104,7 +104,7 @@ def stop(
     data_dir = local_platform.data_dir_of(ctx.environ)
     stopped = local_platform.stop(data_dir, force=force)
     if stopped is None:
-        return OperationResult("platform.stop", "no platform is running here", {"stopped": False})
+        return OperationResult("platform.stop", "the platform is not running", {"stopped": False})
     return OperationResult("platform.stop", f"platform stopped ({stopped.url})", {"stopped": True, "pid": stopped.pid})
 
 
@@ -142,12 +142,12 @@ def logs(
     ctx = current()
     path = local_platform.log_file(local_platform.data_dir_of(ctx.environ))
     if not path.is_file():
-        raise NotFound(f"there is no log yet at {path}", hint="osmosis platform start")
+        raise NotFound(f"no log yet at {path}", hint="osmosis platform start")
     tail = _tail(path, lines)
     if not follow:
         items = [{"line": line} for line in tail]
         return ListResult(
-            items, [Column("line", "Line")], human=lambda console: _print(ctx, tail), empty="no lines yet"
+            items, [Column("line", "Line")], human=lambda console: _print(ctx, tail), empty="the log is empty"
         )
     _print(ctx, tail)
     _follow(ctx, path)

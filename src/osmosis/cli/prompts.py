@@ -73,7 +73,10 @@ def require_person(ctx: AppContext, question: str, flags: Sequence[str]) -> None
     if not ctx.interactive:
         named = " or ".join(flags)
         raise InteractiveRequired(
-            f"nobody can be asked here: {question}", hint=f"give {named}", prompt=question, flags=list(flags)
+            f"this needs an answer, and there is no terminal to ask on: {question}",
+            hint=f"give {named}",
+            prompt=question,
+            flags=list(flags),
         )
 
 

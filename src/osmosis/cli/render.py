@@ -64,7 +64,7 @@ def _draw_list(console: Console, result: ListResult) -> None:
     console.print(table(result.columns, result.items, width=console.width))
     total = result.total_count if result.total_count is not None else len(result.items)
     if result.has_more:
-        shown = f"{len(result.items)} of {total}; the next ones: --offset {result.next_offset}, or --all"
+        shown = f"{len(result.items)} of {total}; more: --offset {result.next_offset}, or --all"
         console.print(Text(shown, style="dim"))
 
 

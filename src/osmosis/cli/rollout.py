@@ -53,9 +53,9 @@ def new(
     template = template or _ask_template(ctx)
     info = find_template(template)
     if api_key_env and not base_url:
-        raise ValidationError("--api-key-env names the key of an endpoint", hint="give --base-url URL too")
+        raise ValidationError("--api-key-env needs an endpoint", hint="also give --base-url URL")
     if base_url and not is_http(base_url):
-        raise ValidationError(f"--base-url {base_url} is no http URL", hint="for example http://127.0.0.1:8000/v1")
+        raise ValidationError(f"--base-url {base_url} is not an http URL", hint="for example http://127.0.0.1:8000/v1")
     answers = {"model": model or info.model, "base_url": base_url, "api_key_env": api_key_env}
     files = render_rollout(name, template, workspace.root, answers, force)
     folder = workspace.rollout_folder(name)
@@ -71,13 +71,13 @@ def new(
     steps = [NextStep("try it here", command=f"osmosis test {name} --limit 3")]
     if dataset:
         upload = f"osmosis dataset upload {workspace.relative(dataset)}"
-        steps.append(NextStep("give the platform its dataset", command=upload))
+        steps.append(NextStep("upload its dataset", command=upload))
     commit = f"git add -A && git commit -m 'Add {name}' && git push"
-    steps.append(NextStep("give the platform its code", command=commit))
+    steps.append(NextStep("push its code", command=commit))
     if folder.eval_config:
         steps.append(NextStep("evaluate it", command=f"osmosis eval submit configs/eval/{name}.toml --wait"))
     return OperationResult(
-        "rollout.new", f"rollout {name} is in rollouts/{name} (template {template})", resource, next_steps=steps
+        "rollout.new", f"rollout {name} created in rollouts/{name} (template {template})", resource, next_steps=steps
     )
 
 
@@ -90,7 +90,7 @@ def _ask_template(ctx: AppContext) -> str:
         return DEFAULT_TEMPLATE
 
     choices = [(t.name, f"{t.name}: {t.summary}") for t in list_templates()]
-    return choose(ctx, "Which template", choices, flag="--template", default="multiply")
+    return choose(ctx, "Template", choices, flag="--template", default="multiply")
 
 
 @app.command("list")
@@ -123,7 +123,7 @@ def list_rollouts(
         Column("eval_config", "Eval config", wide=True),
     ]
     extra = {"workspace_directory": str(workspace.root)} if workspace else {}
-    return ListResult(items, columns, title="Rollouts", empty="no rollout yet: osmosis rollout new NAME", extra=extra)
+    return ListResult(items, columns, title="Rollouts", empty="no rollouts yet: osmosis rollout new NAME", extra=extra)
 
 
 def _here(workspace: Workspace) -> list[dict[str, object]]:
@@ -149,5 +149,5 @@ def _synced(ctx: AppContext, branch: str | None, *, required: bool) -> list[Sync
     except (AuthRequired, NetworkError, NotFound, Forbidden, ValidationError) as error:
         if required or branch:
             raise
-        ctx.output.say(f"only this folder is listed: {error.message}", style="yellow")
+        ctx.output.say(f"showing local rollouts only: {error.message}", style="yellow")
         return []

@@ -198,7 +198,7 @@ def _find_config(ctx: AppContext, given: str | None, data: Path) -> Path:
             return path
     raise ValidationError(
         f"no rubric file found; looked for {', '.join(str(path) for path in dict.fromkeys(tried))}",
-        hint="name it: --config path/to/rubrics.yaml",
+        hint="give its path: --config path/to/rubrics.yaml",
     )
 
 
@@ -262,7 +262,7 @@ def _target(ctx: AppContext, output: str | None, rubric_id: str) -> Path:
 
 def _resumable(output: str | None, target: Path) -> bool:
     if output is None or not Path(output).suffix:
-        raise UsageError("--resume needs the report file of the run to go on with", hint="-o path/to/report.json")
+        raise UsageError("--resume needs the report file of the run to resume", hint="-o path/to/report.json")
     check_resumable(target)
     return True
 
@@ -274,13 +274,15 @@ def _judge(ctx: AppContext, job: RubricJob, target: Path, *, resume: bool) -> li
     folder = runs_folder(target)
     done = judged_already(job, folder) if resume else 0
     if done:
-        ctx.output.say(f"{done} of {job.total} judgements are there already")
+        ctx.output.say(f"{done} of {job.total} judgements are already done")
     try:
         with _progress(ctx, job.total, done) as advance:
             return asyncio.run(run_rubric(job, folder, resume=resume, on_run=advance))
     except KeyboardInterrupt:
         done = judged_already(job, folder)
-        ctx.output.say(f"{done} of {job.total} judgements are kept; go on with: --resume -o {target}", style="yellow")
+        ctx.output.say(
+            f"{done} of {job.total} judgements are saved; continue with: --resume -o {target}", style="yellow"
+        )
         raise
 
 
@@ -306,7 +308,7 @@ def _result(
     steps = []
     if failed:
         words = " ".join([again[0], *(shlex.quote(word) for word in again[1:])])
-        steps.append(NextStep(f"judge the {failed} failed again", command=f"{words} -o {target} --resume"))
+        steps.append(NextStep(f"retry the {failed} failed judgements", command=f"{words} -o {target} --resume"))
     return DetailResult(
         {**report, "output_path": str(target)},
         human=lambda console: draw_report(console, report, job, target),

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 POLL_S = 0.7
 SLOWEST_POLL_S = 5.0
-"""A run that takes long is asked about less often: one more second per minute waited."""
+"""A long run is polled less often: one more second per minute waited."""
 PATIENCE_S = 120.0
-"""How long a platform may be away before the wait gives up."""
+"""How long a platform may be unreachable before the wait gives up."""
 
 
 def watch(ctx: AppContext, runs: Runs, name: str) -> RunDetail:
-    """Wait for the end of a run; its final state. Ctrl-C says how to go on and passes through."""
+    """Waits for the end of a run and returns its final state. Ctrl-C prints how to continue and is raised again."""
     started = time.monotonic()
     try:
         with _meter(ctx, name) as meter:
@@ -45,7 +45,7 @@ def watch(ctx: AppContext, runs: Runs, name: str) -> RunDetail:
                 time.sleep(min(POLL_S + (time.monotonic() - started) / 60, SLOWEST_POLL_S))
     except KeyboardInterrupt:
         noun = NOUNS[runs.whole.kind]
-        ctx.output.warn("INTERRUPTED", f"the run goes on; follow it again with: osmosis {noun} wait {name}")
+        ctx.output.warn("INTERRUPTED", f"the run continues; follow it again with: osmosis {noun} wait {name}")
         raise
 
 
@@ -57,7 +57,7 @@ def _patiently(ctx: AppContext, runs: Runs, name: str) -> RunDetail:
         except NetworkError as error:
             if time.monotonic() > deadline:
                 raise
-            ctx.output.warn("NETWORK", f"{error.message}; waiting for it to come back")
+            ctx.output.warn("NETWORK", f"{error.message}; retrying")
             time.sleep(POLL_S * 2)
 
 
@@ -169,7 +169,7 @@ def finished_result(
     below = fail_under is not None and (summary.pass_rate is None or summary.pass_rate < fail_under)
     message = f"run {run.name} is {run.status}"
     if seen.unscored:
-        message, code = f"{message}; none of its rollouts has a score", 1
+        message, code = f"{message}; no rollout has a score", 1
     if below:
         shown = "none" if summary.pass_rate is None else f"{summary.pass_rate:.4f}"
         message, code = f"{message}; its pass rate {shown} is below --fail-under {fail_under}", 1
@@ -190,6 +190,6 @@ def finished_result(
             console.print(Text(message, style="red"))
 
     noun = NOUNS[seen.kind]
-    steps = [NextStep("look into it", command=f"osmosis {noun} logs {run.name}")] if code and not below else []
+    steps = [NextStep("show the log", command=f"osmosis {noun} logs {run.name}")] if code and not below else []
     status = "failed" if code else "success"
     return OperationResult(operation, message, body, status=status, human=draw, exit_code=code, next_steps=steps)

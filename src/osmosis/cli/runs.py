@@ -87,7 +87,7 @@ def run_commands(kind: RunKind, *, one: str, several: str, info_help: str, kept:
 
     def list_runs(limit: Limit = None, offset: Offset = 0, everything: Everything = False) -> ListResult:
         paging = Paging(limit, everything, offset)
-        empty = f"no run yet: osmosis {noun} submit CONFIG"
+        empty = f"no runs yet: osmosis {noun} submit CONFIG"
         return list_result(current(), lambda client: client.runs(kind), COLUMNS[kind], paging, empty=empty)
 
     def info(name: Name, output: Output = None) -> DetailResult:
@@ -168,12 +168,12 @@ def retry(name: Name, yes: prompts.Yes = False, secrets_file: SecretsFile = None
     secrets = read_secrets_file(ctx, secrets_file) if secrets_file else {}
     with ctx.client() as client:
         seen = client.evals.get(name)
-        if not prompts.confirm(ctx, f"Run the failed and skipped rollouts of {seen.run.name} again?", yes=yes):
+        if not prompts.confirm(ctx, f"Retry the failed and skipped rollouts of {seen.run.name}?", yes=yes):
             body = {**brief(seen), "status": seen.run.status}
             return OperationResult("eval.retry", "Cancelled.", body, status="cancelled")
         answer = client.evals.retry(seen.run.name, secrets)
     count, shown = answer.retryable_samples, seen.run.name
-    what = f"{count} rollouts of {shown} run again" if count else f"{shown} runs again from the start"
+    what = f"{count} rollouts of {shown} are queued again" if count else f"{shown} restarts from the beginning"
     steps = [NextStep("follow it", command=f"osmosis eval wait {shown}")]
     return OperationResult("eval.retry", what, answer.to_dict(), next_steps=steps)
 
@@ -207,7 +207,7 @@ def checkpoints(name: Name) -> ListResult:
     """
     with current().client() as client:
         rows = client.trainings.checkpoints(name)
-    return ListResult([row.to_dict() for row in rows], CHECKPOINT_COLUMNS, empty="no checkpoint yet")
+    return ListResult([row.to_dict() for row in rows], CHECKPOINT_COLUMNS, empty="no checkpoints yet")
 
 
 # --- what they do -------------------------------------------------------------------------------------------------

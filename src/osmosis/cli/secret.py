@@ -98,7 +98,7 @@ def list_secrets(
     return ListResult(
         _with_shadows(rows),
         columns,
-        empty="no secret yet: osmosis secret set NAME",
+        empty="no secrets yet: osmosis secret set NAME",
         total_count=page.total_count,
         has_more=page.has_more,
         next_offset=page.next_offset,
@@ -149,7 +149,7 @@ def import_file(
     for name, value in values.items():
         _check_name(name)
         if not value:
-            raise ValidationError(f"{name} is empty in {file}", hint="give it a value, or choose with --only")
+            raise ValidationError(f"{name} is empty in {file}", hint="give it a value, or choose names with --only")
     if not prompts.confirm(ctx, f"Set {', '.join(values)} ({scope})?", yes=yes):
         return OperationResult("secret.import", "Cancelled.", status="cancelled")
     with ctx.client() as client:
@@ -182,7 +182,7 @@ def check(config: Annotated[str, typer.Argument(help="A config under configs/")]
     missing = [item["name"] for item in items if not item["registered"]]
     columns = [Column("name", "Name"), Column("registered", "Registered"), Column("scope", "From")]
     steps = [NextStep("register it", command=f"osmosis secret set {name}") for name in missing]
-    empty = f"{config} requires no secret"
+    empty = f"{config} requires no secrets"
     return ListResult(items, columns, empty=empty, exit_code=1 if missing else 0, next_steps=steps)
 
 
@@ -220,11 +220,11 @@ def _content(ctx: AppContext, file: str) -> str:
 
 def _value(ctx: AppContext, name: str, env: str | None, from_file: str | None) -> str:
     if env and from_file:
-        raise UsageError("--env and --from-file exclude each other: keep one")
+        raise UsageError("--env and --from-file cannot be used together")
     if env:
         value = ctx.environ.get(env)
         if value is None:
-            raise ValidationError(f"the variable {env} is not set", hint=f"export {env}=..., or leave --env out")
+            raise ValidationError(f"the variable {env} is not set", hint=f"export {env}=..., or remove --env")
     elif from_file and from_file != "-":
         value = _content(ctx, from_file)
     elif from_file == "-" or (ctx.stdin is sys.stdin and not ctx.stdin.closed and not ctx.stdin.isatty()):
@@ -234,5 +234,5 @@ def _value(ctx: AppContext, name: str, env: str | None, from_file: str | None) -
     else:
         value = prompts.hidden(ctx, f"Value of {name}", flags=["--env", "--from-file"])
     if not value:
-        raise ValidationError(f"the value of {name} is empty", hint="osmosis secret delete removes a secret")
+        raise ValidationError(f"the value of {name} is empty", hint="to remove a secret: osmosis secret delete")
     return value

@@ -71,10 +71,10 @@ def serve(
     if hasattr(target, "router"):
         if api_key or log or max_concurrent is not None:
             raise ValidationError(
-                f"{module} is an app of its own: --api-key, --log and --max-concurrent are not applied to it",
+                f"{module} is a complete app: --api-key, --log and --max-concurrent do not apply to it",
                 hint="name the agent instead, or pass api_key=, log_dir= and max_concurrent= where the app is made",
             )
-        key, note = None, "the app's own matter"
+        key, note = None, "set by the app"
     options = foreground.ServeOptions(
         target=module,
         base_dir=str(ref.base_dir),
@@ -110,7 +110,7 @@ def _registration(ctx: AppContext) -> dict[str, str | None]:
         login = usable(login_of(ctx), url)
     except AuthRequired as exc:
         raise AuthRequired(
-            f"{exc.message}; the server would be registered there", hint="osmosis login, or add --skip-register"
+            f"{exc.message}; the server registers there", hint="osmosis login, or add --skip-register"
         ) from exc
     return {"platform_url": url, "token": login.token, "public_host": ctx.environ.get("OSMOSIS_PUBLIC_HOST")}
 

@@ -1,4 +1,4 @@
-"""`osmosis status`: where one is, on one screen: folder, configs, git, sync, last runs, and what to do next."""
+"""`osmosis status`, on one screen: folder, configs, git, sync, last runs, and what to do next."""
 
 from __future__ import annotations
 
@@ -94,24 +94,24 @@ def next_steps(
 ) -> list[NextStep]:
     """The one or two things that come next, the most pressing first."""
     if not workspace.rollouts():
-        return [NextStep("make a rollout", command="osmosis rollout new multiply --template multiply")]
+        return [NextStep("create a rollout", command="osmosis rollout new multiply --template multiply")]
     broken = [c["path"] for c in configs if c["errors"]]
     if broken:
-        return [NextStep("correct a config", command=f"osmosis config check {broken[0]}")]
+        return [NextStep("fix a config", command=f"osmosis config check {broken[0]}")]
     if source is None:
-        return [NextStep("put it under git", command="osmosis init --here")]
+        return [NextStep("create a git repository", command="osmosis init --here")]
     if step := findings.next_step(source, state):
         return [NextStep(step[0], command=step[1])]
     if state is None:
         hint = platform.get("hint") or "osmosis platform start"
-        return [NextStep("reach the platform", command=hint)]
+        return [NextStep("start the platform", command=hint)]
     evals = [c["path"] for c in configs if c["kind"] == "eval"]
     steps = []
     if evals:
         steps.append(NextStep("evaluate", command=f"osmosis eval submit {evals[0]} --wait"))
     if runs:
         noun = NOUNS[runs[0]["kind"]]
-        steps.append(NextStep("look at the last run", command=f"osmosis {noun} info {runs[0]['name']}"))
+        steps.append(NextStep("show the last run", command=f"osmosis {noun} info {runs[0]['name']}"))
     return steps
 
 
@@ -147,7 +147,7 @@ def _git_line(git: JsonObject | None) -> str:
         return "no repository"
     parts = [git.get("branch") or "detached", str(git.get("commit") or "no commit")[:10]]
     if git.get("operation"):
-        parts.append(f"in the middle of a {git['operation']}")
+        parts.append(f"{git['operation']}")
     if git.get("conflicts"):
         parts.append(f"{len(git['conflicts'])} with conflicts")
     for key, word in (("ahead", "to push"), ("behind", "to pull")):

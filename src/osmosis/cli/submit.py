@@ -175,8 +175,8 @@ def _check_scope(case: _Case) -> None:
     identity = case.facts.source.identity if case.facts.source else None
     if row is None or connected != identity:
         raise ValidationError(
-            f"workspace {name} is connected to {connected or 'no repository'}, this checkout is {identity or 'none'}",
-            hint="leave --workspace out, or cd into a checkout of that repository",
+            f"workspace {name} is connected to {connected or 'no repository'}, this checkout to {identity or 'none'}",
+            hint="remove --workspace, or cd into a checkout of that repository",
         )
 
 
@@ -194,7 +194,7 @@ def _check_code(case: _Case) -> None:
     if errors:
         issues = [{"key": p.code, "message": p.what, "where": p.where, "fix": p.fix} for p in errors]
         first = f"{errors[0].where}: {errors[0].what}" if errors[0].where else errors[0].what
-        what = first if len(errors) == 1 else f"{len(errors)} things stand in the way"
+        what = first if len(errors) == 1 else f"{len(errors)} problems"
         raise ValidationError(f"not submitted: {what}", hint=errors[0].fix, issues=issues)
     _warn(case.ctx, found)
     experiment = case.config.experiment
@@ -236,7 +236,7 @@ def _collect_secrets(case: _Case) -> None:
     given = read_secrets_file(case.ctx, case.options.secrets_file) if case.options.secrets_file else {}
     if unknown := sorted(set(given) - set(required)):
         raise ValidationError(
-            f"the secrets file has names the config does not require: {', '.join(unknown)}",
+            f"the secrets file has names that the config does not require: {', '.join(unknown)}",
             hint=f"add them to [secrets].required in {case.path.name}, or remove them",
         )
     case.provided.update(given)
@@ -247,13 +247,13 @@ def _collect_secrets(case: _Case) -> None:
     missing = [name for name in open_names if name not in registered]
     for name in list(missing):
         if value := case.ctx.environ.get(name):
-            case.ctx.output.warn("SECRET_FROM_ENVIRONMENT", f"{name} comes from this environment, for this run only")
+            case.ctx.output.warn("SECRET_FROM_ENVIRONMENT", f"{name} taken from the environment, for this run only")
             case.provided[name] = value
             missing.remove(name)
     if missing and not case.ctx.interactive:
         raise InteractiveRequired(
-            f"secrets are missing: {', '.join(missing)}",
-            hint=f"osmosis secret set {missing[0]}, or --secrets-file FILE",
+            f"missing secrets: {', '.join(missing)}",
+            hint=f"osmosis secret set {missing[0]}, or use --secrets-file FILE",
             missing=missing,
             flags=["--secrets-file"],
         )

@@ -38,8 +38,8 @@ def list_templates() -> ListResult:
         {"name": t.name, "summary": t.summary, "model": t.model, "extra": t.extra or None, "version": version}
         for t in templates.list_templates()
     ]
-    columns = [Column("name", "Name"), Column("summary", "What it is"), Column("model", "Model", wide=True)]
-    steps = [NextStep("start from one", command="osmosis rollout new NAME --template TEMPLATE")]
+    columns = [Column("name", "Name"), Column("summary", "Description"), Column("model", "Model", wide=True)]
+    steps = [NextStep("use one", command="osmosis rollout new NAME --template TEMPLATE")]
     return ListResult(items, columns, title="Templates", next_steps=steps)
 
 
@@ -95,27 +95,27 @@ def update(
     found = template_update.instances(workspace)
     if name is None and not found:
         raise ValidationError(
-            "nothing here says which template it came from", hint="only folders with a .template.toml can be updated"
+            "nothing here was created from a template", hint="only folders with a .template.toml can be updated"
         )
     labels = [name] if name else [i.label for i in found if i.outdated]
     merged = template_update.update_all(workspace, labels)
     done = [m for m in merged if m.old != m.new]
     conflicts = sorted(path for m in done for path in m.conflicts)
     message = _said(done, conflicts)
-    steps = [NextStep("look at it", command="git diff")] if done else []
+    steps = [NextStep("review the changes", command="git diff")] if done else []
     if conflicts:
-        steps.append(NextStep("settle the marked places, then", command="git commit -am 'Update templates'"))
+        steps.append(NextStep("resolve the conflicts, then", command="git commit -am 'Update templates'"))
     resource: dict[str, object] = {"updates": [_body(m) for m in done], "conflicts": conflicts}
     return OperationResult("template.update", message, resource, next_steps=steps, exit_code=1 if conflicts else 0)
 
 
 def _said(done: list[template_update.Merged], conflicts: list[str]) -> str:
     if not done:
-        return "everything is at the newest version"
+        return "everything is up to date"
     touched = sum(len(m.updated) + len(m.added) + len(m.removed) for m in done)
-    message = f"{', '.join(m.label for m in done)}: {touched} files brought to {done[0].new}"
+    message = f"{', '.join(m.label for m in done)}: {touched} files updated to {done[0].new}"
     if conflicts:
-        message += f"; {len(conflicts)} with conflicts to settle: {', '.join(conflicts)}"
+        message += f"; {len(conflicts)} with conflicts to resolve: {', '.join(conflicts)}"
     return message
 
 
@@ -151,12 +151,12 @@ def check() -> ListResult:
         Column("outdated", "Outdated"),
     ]
     outdated = any(row["outdated"] for row in items)
-    steps = [NextStep("bring them up to date", command="osmosis template update")] if outdated else []
+    steps = [NextStep("update them", command="osmosis template update")] if outdated else []
     return ListResult(
         items,
         columns,
         title="Templates in use",
-        empty="nothing here says which template it came from",
+        empty="nothing here was created from a template",
         next_steps=steps,
         exit_code=1 if outdated else 0,
     )

@@ -43,7 +43,7 @@ def refused_by_machine(error: OSError) -> OsmosisError | None:
     path = next((name for name in (error.filename2, error.filename) if isinstance(name, str)), None)
     if path is None:
         return (
-            ValidationError(f"cannot write: {why}", hint="df -h . shows what is free") if error.errno in _FULL else None
+            ValidationError(f"cannot write: {why}", hint="check free space: df -h .") if error.errno in _FULL else None
         )
     folder = next((p for p in Path(path).parents if p.is_dir()), Path("/"))
     look = "df -h" if error.errno in _FULL else "ls -ld"
@@ -55,12 +55,12 @@ def report_bug(bug: BaseException, words: Sequence[str], environ: Mapping[str, s
     text = bug_text(bug, words, environ)
     path = _write(text, environ)
     kind = type(bug).__name__
-    message = f"this is a bug in osmosis: {kind}: {redacted(str(bug), words, environ)[:500]}"
+    message = f"bug in osmosis: {kind}: {redacted(str(bug), words, environ)[:500]}"
     details = {"report": str(path), "exception": kind}
     if environ.get("OSMOSIS_DEBUG") == "1":
         details["traceback"] = text
         message += "\n" + text
-    return InternalError(message, hint=f"paste {path} into an issue; it holds no secret we know of", **details)
+    return InternalError(message, hint=f"report it with the text in {path} (known secrets are removed)", **details)
 
 
 def bug_text(bug: BaseException, words: Sequence[str], environ: Mapping[str, str]) -> str:

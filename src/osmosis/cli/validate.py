@@ -81,7 +81,7 @@ def _workflow(ref: AgentRef, backend: Any) -> dict[str, object]:
     issues = []
     checks = [(backend.workflow, "run", "WORKFLOW_RUN_NOT_ASYNC")]
     if backend.grader is None:
-        issues.append(_issue("warning", "NO_GRADER", "grader", "there is no grader: rollouts come back without reward"))
+        issues.append(_issue("warning", "NO_GRADER", "grader", "no grader: rollouts get no reward"))
     else:
         checks.append((backend.grader, "grade", "GRADER_GRADE_NOT_ASYNC"))
     for cls, method, code in checks:

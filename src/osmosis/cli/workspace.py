@@ -49,7 +49,7 @@ def list_workspaces() -> ListResult:
         Column("role", "Role"),
         Column("connected_repo.repo_full_name", "Repository"),
     ]
-    return ListResult(items, columns, empty="no workspace yet: osmosis init NAME", extra={"current_by": how})
+    return ListResult(items, columns, empty="no workspaces yet: osmosis init NAME", extra={"current_by": how})
 
 
 @app.command("current")
@@ -65,9 +65,7 @@ def current_workspace() -> DetailResult:
     name, how = _meant(ctx, rows)
     row = next((row for row in rows if row.name == name), None)
     if row is None:
-        raise WorkspaceRequired(
-            "no workspace is chosen here", hint="osmosis workspace switch NAME, or osmosis init NAME"
-        )
+        raise WorkspaceRequired("no workspace chosen", hint="osmosis workspace switch NAME, or osmosis init NAME")
     return DetailResult({**row.to_dict(), "chosen_by": how, "platform_url": ctx.platform_url}, title=str(name))
 
 
@@ -85,7 +83,7 @@ def switch(name: Annotated[str, typer.Argument(help="Name of the workspace")]) -
     message = f"the active workspace at {ctx.platform_url} is {name}"
     here = checkout_identity(ctx)
     if here and here != row.identity:
-        ctx.output.warn("WORKSPACE", f"inside this folder its own repository decides: {here}")
+        ctx.output.warn("WORKSPACE", f"inside this folder, its own repository decides: {here}")
     return OperationResult("workspace.switch", message, row.to_dict())
 
 
@@ -99,7 +97,7 @@ def create(name: Annotated[str, typer.Argument(help="Small letters, digits, - _ 
     ctx = current()
     with ctx.client(scoped=False) as client:
         row = client.workspaces.create(name)
-    steps = [NextStep("make its folder", command=f"osmosis init {name}")]
+    steps = [NextStep("create its folder", command=f"osmosis init {name}")]
     message = f"workspace {name} is created, its repository is {row.repository_url}"
     return OperationResult("workspace.create", message, row.to_dict(), next_steps=steps)
 

@@ -1,4 +1,4 @@
-"""The client of a platform: HTTP calls by noun, where it is, and who one is there.
+"""The client of a platform: HTTP calls by noun, its address, and the login there.
 
 Speaks contract B, so it works against any server that does. Synchronous; imports no command and no engine.
 """

@@ -1,4 +1,4 @@
-"""Who one is on each platform: `OSMOSIS_TOKEN`, else a stored login; several platforms side by side.
+"""The login at each platform: `OSMOSIS_TOKEN`, else a stored login; several platforms side by side.
 
 A login's facts live in `credentials.json` (0600, in a 0700 folder), its token there too or in the OS keyring
 when that really works. A store that cannot be read is an error and is kept aside before anything new is
@@ -74,7 +74,7 @@ def environment_login(environ: Mapping[str, str], url: str) -> Login | None:
         if url in (paths.DEFAULT_PLATFORM_URL, local_url(environ)):
             return Login(url=url, token=token, source="environment", store="environment")
         raise EnvTokenPlatformRequired(
-            f"OSMOSIS_TOKEN is set, but not for which platform; it is not sent to {url} on a guess",
+            f"OSMOSIS_TOKEN is set without OSMOSIS_TOKEN_PLATFORM_URL, so it is not sent to {url}",
             hint=f"export OSMOSIS_TOKEN_PLATFORM_URL={url}",
         )
     if normalise(meant) != url:
@@ -195,7 +195,7 @@ class CredentialStore:
             raise CredentialsUnavailable(f"cannot read {self.path}: {error.strerror}") from error
         if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
             raise CredentialsUnavailable(
-                f"{self.path} can be read by others on this machine", hint=f"chmod 600 {self.path}"
+                f"{self.path} is readable by other users of this machine", hint=f"chmod 600 {self.path}"
             )
         return _parse(raw, self.path)
 
@@ -205,7 +205,7 @@ class CredentialStore:
             write_json(self.path, {**data, "version": VERSION}, indent=2, mode=0o600, durable=True)
         except OSError as error:
             raise CredentialsUnavailable(
-                f"cannot write {self.path}: {error.strerror}", hint="OSMOSIS_CONFIG_DIR chooses another folder"
+                f"cannot write {self.path}: {error.strerror}", hint="choose another folder with OSMOSIS_CONFIG_DIR"
             ) from error
 
     def _put_aside_when_unreadable(self) -> Path | None:
@@ -224,7 +224,8 @@ class CredentialStore:
             lock.take(timeout_s=None)
         except OSError as error:
             raise CredentialsUnavailable(
-                f"cannot write {self.path.parent}: {error.strerror}", hint="OSMOSIS_CONFIG_DIR chooses another folder"
+                f"cannot write {self.path.parent}: {error.strerror}",
+                hint="choose another folder with OSMOSIS_CONFIG_DIR",
             ) from error
         try:
             yield
@@ -233,7 +234,7 @@ class CredentialStore:
 
 
 def _parse(raw: bytes, path: Path) -> dict[str, object]:
-    hint = "osmosis login: it keeps the file aside and starts a new one"
+    hint = "osmosis login (it sets the file aside and starts a new one)"
     try:
         data = json.loads(raw)
     except ValueError as error:
@@ -242,7 +243,7 @@ def _parse(raw: bytes, path: Path) -> dict[str, object]:
         return _from_version_1(data)
     platforms = data.get("platforms") if isinstance(data, dict) else None
     if not isinstance(platforms, dict) or not all(isinstance(entry, dict) for entry in platforms.values()):
-        raise CredentialsParseFailed(f"{path} is not a store of logins", hint=hint)
+        raise CredentialsParseFailed(f"{path} is not an osmosis credentials file", hint=hint)
     if data.get("version") != VERSION:
         raise CredentialsParseFailed(
             f"{path} has version {data.get('version')!r}; this osmosis reads versions 1 and {VERSION}", hint=hint

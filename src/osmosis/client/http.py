@@ -1,7 +1,7 @@
 """One HTTP conversation with a platform: headers, errors, pages. Knows no noun and asks no question.
 
 Every error body becomes the error class that left the server; a connection that fails is a `NetworkError` that
-says how to start the platform. API calls are not repeated on their own: the platform may have acted.
+says how to start the platform. API calls are not retried automatically: the platform may have acted on them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Http:
         body = _body(response)
         if response.is_success:
             if body is None:
-                raise PlatformError(f"{self.url} answered {method} {path} with something that is no JSON object")
+                raise PlatformError(f"{self.url} answered {method} {path} with something other than a JSON object")
             return body
         raise self._refused(response, body)
 
@@ -116,8 +116,8 @@ class Http:
             wrong = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in wrong["loc"])
             raise PlatformError(
-                f"{self.url} answered {method} {path} with something else than was asked: {where}: {wrong['msg']}",
-                hint="update this tool, or the platform: osmosis doctor",
+                f"{self.url} answered {method} {path} with an unexpected response: {where}: {wrong['msg']}",
+                hint="use the same version on both sides; check with: osmosis doctor",
             ) from error
 
     def scope(self) -> dict[str, str]:
@@ -170,7 +170,7 @@ class Http:
     def _notice(self, response: httpx.Response) -> None:
         code = _VERSION_CODES.get(response.headers.get("X-Osmosis-Version-Status", ""))
         if code and self._warn:
-            message = response.headers.get("X-Osmosis-Version-Message") or f"the platform says: {code.lower()}"
+            message = response.headers.get("X-Osmosis-Version-Message") or f"the platform answered: {code.lower()}"
             self._warn(code, message)
 
 

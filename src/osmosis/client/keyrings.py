@@ -36,7 +36,7 @@ def choose(environ: Mapping[str, str], wanted: str = "auto") -> str:
     if is_sound(environ):
         return "keyring"
     if wanted == "keyring":
-        raise KeyringUnavailable("no working OS keyring here", hint="osmosis login --store file")
+        raise KeyringUnavailable("no working OS keyring on this machine", hint="osmosis login --store file")
     return "file"
 
 
@@ -85,7 +85,9 @@ def put(name: str, token: str) -> None:
     try:
         keyring.set_password(SERVICE, name, token)
     except KeyringError as error:
-        raise KeyringUnavailable(f"the OS keyring refused: {error}", hint="osmosis login --store file") from error
+        raise KeyringUnavailable(
+            f"the OS keyring returned an error: {error}", hint="osmosis login --store file"
+        ) from error
 
 
 def get(name: str) -> str | None:
@@ -97,7 +99,7 @@ def get(name: str) -> str | None:
         return keyring.get_password(SERVICE, name)
     except KeyringError as error:
         raise KeyringUnavailable(
-            f"the OS keyring does not answer: {error}", hint="unlock it, or log in again"
+            f"the OS keyring is not responding: {error}", hint="unlock it, or log in again"
         ) from error
 
 

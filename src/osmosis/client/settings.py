@@ -26,8 +26,8 @@ def platform_url(environ: Mapping[str, str], option: str | None = None) -> str:
     url = normalise(option) if option else _from_variable(environ) or local_url(environ)
     if url.startswith("http://") and not is_loopback(url) and environ.get(ALLOW_INSECURE) != "1":
         raise ValidationError(
-            f"{url} is plain http beyond this machine: a token would travel readable",
-            hint=f"use https, or set {ALLOW_INSECURE}=1 when you trust that network",
+            f"{url} is plain http to another machine: the token would be sent unencrypted",
+            hint=f"use https, or set {ALLOW_INSECURE}=1 if you trust that network",
         )
     return url
 
@@ -77,11 +77,11 @@ def _check(value: str, parts: SplitResult, host: str) -> None:
     if parts.scheme not in _DEFAULT_PORTS:
         raise _bad(value, f"{parts.scheme}:// is not http:// or https://")
     if not host:
-        raise _bad(value, "there is no host in it")
+        raise _bad(value, "it has no host")
     if parts.username or parts.password:
-        raise _bad(host, "credentials do not belong in it")
+        raise _bad(host, "it must not contain credentials")
     if parts.query or parts.fragment:
-        raise _bad(value, "a query or fragment does not belong in it")
+        raise _bad(value, "it must not contain a query or fragment")
 
 
 def _bad(value: str, why: str) -> ValidationError:

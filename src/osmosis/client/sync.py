@@ -82,7 +82,7 @@ class Sync:
         deadline = time.monotonic() + timeout_s
         while (state := self.state()).status in BUSY:
             if time.monotonic() > deadline:
-                raise PlatformError(f"the sync is not over after {timeout_s:g} s", hint="osmosis sync status")
+                raise PlatformError(f"the sync has not finished after {timeout_s:g} s", hint="osmosis sync status")
             time.sleep(POLL_S)
         if state.status == "Failed":
             raise _failed(state)
@@ -90,7 +90,7 @@ class Sync:
 
 
 def _failed(state: SyncState) -> PlatformError:
-    hint = "osmosis sync status, then correct it and push again"
+    hint = "osmosis sync status, then fix the problem and push again"
     return PlatformError(f"the sync failed: {state.error or 'no reason given'}", hint=hint)
 
 

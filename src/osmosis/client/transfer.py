@@ -49,7 +49,7 @@ class Transfer:
             span = (start, min(size, total - start))
             etag = self._put(part.presigned_url, path, span, {}, progress)
             if not etag:
-                raise PlatformError(f"the store sent no ETag for part {number} of {path.name}")
+                raise PlatformError(f"the object store sent no ETag for part {number} of {path.name}")
             parts.append(SentPart(PartNumber=number, ETag=etag))
         return parts
 
@@ -91,13 +91,11 @@ class Transfer:
         parts = urlsplit(url)
         if parts.scheme == "https" or is_loopback(url) or parts.netloc == self._origin:
             return
-        raise ValidationError(
-            f"the platform handed out a transfer URL that is not safe: {parts.scheme}://{parts.netloc}"
-        )
+        raise ValidationError(f"the platform returned an unsafe transfer URL: {parts.scheme}://{parts.netloc}")
 
 
 class _Again(Exception):
-    """A failure that a repeat can heal."""
+    """A failure that a retry may fix."""
 
 
 class _Counter:
@@ -145,5 +143,5 @@ def _raise_for(response: httpx.Response, what: str) -> None:
         raise _Again(f"{what}: HTTP {status}")
     text = response.read().decode("utf-8", "replace").strip()[:200]
     if status in (403, 404):
-        raise NotFound(f"{what}: the store answered HTTP {status}" + (f": {text}" if text else ""))
-    raise PlatformError(f"{what}: the store answered HTTP {status}" + (f": {text}" if text else ""))
+        raise NotFound(f"{what}: the object store answered HTTP {status}" + (f": {text}" if text else ""))
+    raise PlatformError(f"{what}: the object store answered HTTP {status}" + (f": {text}" if text else ""))

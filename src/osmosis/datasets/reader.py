@@ -48,7 +48,7 @@ def open_source(path: Path) -> DatasetFile:
     if suffix not in FORMATS:
         raise DatasetError(f"{path}: unknown format {path.suffix!r}", hint=f"use one of: {', '.join(FORMATS)}")
     if not path.is_file():
-        raise DatasetError(f"there is no dataset file {path}", hint="check -d/--dataset")
+        raise DatasetError(f"no such dataset file: {path}", hint="check -d/--dataset")
     return DatasetFile(path, suffix)
 
 
@@ -126,7 +126,7 @@ def _csv(source: DatasetFile) -> Iterator[Raw]:
                 source.header.extend(values)
                 names = [name.strip() for name in values]
                 if doubled := sorted({name for name in names if names.count(name) > 1}):
-                    twice = f"columns named twice: {', '.join(map(repr, doubled))}"
+                    twice = f"duplicate columns: {', '.join(map(repr, doubled))}"
                     yield line, RowFault(COLUMN_TWICE, twice, ends=True), None
                     return
             elif values:

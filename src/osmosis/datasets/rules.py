@@ -123,13 +123,13 @@ def error_of(data: object, require_ground_truth: bool = False) -> RowFault | Non
     if isinstance(data, RowFault):
         return data
     if not isinstance(data, dict):
-        return RowFault(ROW_TYPE, f"a row must be an object, this is {_kind(data)}")
+        return RowFault(ROW_TYPE, f"a row must be an object, not {_kind(data)}")
     prompt = data.get("user_prompt")
     if prompt is None:
         if not data.get("messages") and not isinstance(data.get("metadata"), dict):
             return RowFault(NO_PROMPT, "no user_prompt (nor messages, nor metadata)", "user_prompt")
     elif not isinstance(prompt, str) or not prompt or prompt.isspace():
-        return RowFault(USER_PROMPT, "user_prompt must be text that is not blank", "user_prompt")
+        return RowFault(USER_PROMPT, "user_prompt must be non-blank text", "user_prompt")
     system = data.get("system_prompt")
     if system is not None and not isinstance(system, str):
         return RowFault(SYSTEM_PROMPT, "system_prompt must be text", "system_prompt")
@@ -185,11 +185,11 @@ class PlatformRules:
             parts.append(f"lacks {', '.join(map(repr, lost))}")
         if new := sorted(data.keys() - self.columns):
             parts.append(f"adds {', '.join(map(repr, new))}")
-        return RowFault(SAME_COLUMNS, f"other columns than the first row: {' and '.join(parts)}")
+        return RowFault(SAME_COLUMNS, f"columns differ from the first row: {' and '.join(parts)}")
 
     def _in_metadata(self, value: object, line: bytes | None) -> Sequence[RowFault]:
         if not isinstance(value, dict) or not value:
-            return (RowFault(METADATA, "metadata must be an object that is not empty", "metadata"),)
+            return (RowFault(METADATA, "metadata must be a non-empty object", "metadata"),)
         shape = _shape(value)
         if shape is None:
             # The fast parser makes a float of a whole number beyond 64 bits.
@@ -207,7 +207,7 @@ class PlatformRules:
         kind = _kind(value)
         known = self._kinds.setdefault(path, kind)
         if kind != known:
-            yield RowFault(METADATA_TYPE, f"{path} is {kind}, in earlier rows {known}", path)
+            yield RowFault(METADATA_TYPE, f"{path} is {kind}, but {known} in earlier rows", path)
         elif isinstance(value, dict):
             if not value:
                 yield RowFault(METADATA_EMPTY, f"{path} is an empty object", path)

@@ -126,8 +126,8 @@ class DatasetFacts:
         shown = "; ".join(str(bad) for bad in self.bad[:_SHOWN])
         more = f" and {self.bad_count - _SHOWN} more" if self.bad_count > _SHOWN else ""
         raise DatasetError(
-            f"{path}: {self.bad_count} bad rows: {shown}{more}",
-            hint="fix them, or leave them out with --skip-bad-rows",
+            f"{path}: invalid rows ({self.bad_count}): {shown}{more}",
+            hint="fix them, or skip them with --skip-bad-rows",
             issues=[{**bad.to_issue(), "key": f"row {bad.index}", "where": str(path)} for bad in self.bad],
         )
 
@@ -193,7 +193,7 @@ def read_rows(
                 continue
         if fault.ends or not skip_bad:
             finding = Finding(fault.rule, fault.message, index, line)
-            raise DatasetError(f"{path}: {finding}", hint="--skip-bad-rows leaves bad rows out")
+            raise DatasetError(f"{path}: {finding}", hint="to skip invalid rows: --skip-bad-rows")
 
 
 def row_hash(data: dict[str, Any]) -> str:
@@ -281,7 +281,7 @@ class _Scan:
             rows.places, rows.hashes = known.places, known.hashes
             del rows.at
         if facts.rows is not None and facts.rows < MIN_ROWS:
-            facts.add(RowFault(ROWS, f"the file has {facts.rows} rows; a platform takes at least {MIN_ROWS}", "rows"))
+            facts.add(RowFault(ROWS, f"the file has {facts.rows} rows; a platform needs at least {MIN_ROWS}", "rows"))
 
     def _see_id(self, data: dict[str, Any], index: int, line: int | None) -> None:
         assert self._ids is not None
@@ -289,8 +289,8 @@ class _Scan:
         if found is not None and found not in self._ids:
             self._ids[found] = index
             return
-        why = f"id {found!r} is that of row {self._ids[found]}, too" if found else "no id that names the row"
-        self.facts.add(RowFault(ID, f"{why}; the rows are told apart by their content instead", "id"), index, line)
+        why = f"id {found!r} is also that of row {self._ids[found]}" if found else "no valid id"
+        self.facts.add(RowFault(ID, f"{why}; rows are identified by their content instead", "id"), index, line)
         self._ids = None
 
     def _begin(self, data: dict[str, Any]) -> PlatformRules:

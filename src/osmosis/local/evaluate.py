@@ -80,19 +80,19 @@ class EvaluateOptions(PlanFields, total=False):
     server_key_env: str
     """Variable that holds the key of a rollout server (`agent="server:http://..."`)."""
     secrets: Sequence[str]
-    """Variables whose values are taken out of everything that is written."""
+    """Variables whose values are redacted in everything that is written."""
     baselines: Sequence[str | ModelSpec]
-    """Further models on the same rows, each in a run of its own: `Run.baselines`."""
+    """More models to run on the same rows, each in its own run: `Run.baselines`."""
     pilot: int
-    """Run so many rollouts first, forecast the rest, ask `confirm`."""
+    """Run this many rollouts first, forecast the rest, then ask `confirm`."""
     retry_failed: Sequence[str]
-    """Run stored failures again: of these categories or phases, all when empty."""
+    """Retry stored failures of these categories or phases; all when empty."""
     accept_changes: bool
-    """Run or score again what no longer fits the inputs of now, instead of a `Conflict`."""
+    """Rerun or regrade whatever no longer fits the current inputs, instead of raising `Conflict`."""
     confirm: Confirm
-    """Answers questions; `accept_changes` is a yes beforehand."""
+    """Answers questions; `accept_changes=True` answers yes in advance."""
     watcher: Watcher
-    """Hears what happens while it goes on."""
+    """Is told what happens during the run."""
     base_dir: str | os.PathLike[str]
     """Where `module:name` and relative paths are looked for; default: the current folder."""
     runs_dir: str | os.PathLike[str]
@@ -109,13 +109,13 @@ def evaluate(
 ) -> Run:
     """Runs an agent on every selected row, scores what comes back, and returns the `Run` when it is over.
 
-    `agent` is an agent loop, a workflow, or a name: `"module:agent"`, `"mcp:./folder"`, `"server:http://..."`.
-    `dataset` is a file, or rows: mappings with `user_prompt` (see docs/eval.md). `scorers` are functions,
-    `"module:function"` or `"rubric:file.yaml#id"`. `model` is a name as on the command line, or a `ModelSpec`.
+        `agent` is an agent loop, a workflow, or a name: `"module:agent"`, `"mcp:./folder"`, `"server:http://..."`.
+        `dataset` is a file, or rows: mappings with `user_prompt` (see docs/eval.md). `scorers` are functions,
+        `"module:function"` or `"rubric:file.yaml#id"`. `model` is a name as on the command line, or a `ModelSpec`.
 
-    An existing `name` goes on where it stopped. Works inside a running event loop too (a notebook), which it blocks;
-    in code of your own that is async, await `evaluate_async`. Raises OsmosisError for what concerns the whole run,
-    before anything is spent where that can be; a rollout or score that fails is data in the run.
+    An existing `name` is resumed where it stopped. Works inside a running event loop too (a notebook), which it blocks;
+        in code of your own that is async, await `evaluate_async`. Raises OsmosisError for what concerns the whole run,
+        before anything is spent where that can be; a rollout or score that fails is data in the run.
     """
     started = _Call(agent, dataset, model, scorers, options)
     try:
@@ -133,7 +133,7 @@ async def evaluate_async(
     scorers: Sequence[str | ScoreFunction] | str | ScoreFunction = (),
     **options: Unpack[EvaluateOptions],
 ) -> Run:
-    """`evaluate`, on the running event loop. Cancelling cuts the run off; the same `name` goes on with it.
+    """`evaluate`, on the running event loop. Cancelling interrupts the run; the same `name` resumes it.
 
     Loading and checking, which read the dataset once, happen before the loop gets its first turn.
     """
@@ -160,7 +160,9 @@ class _Call:
         self.runs_dir = Path(runs).expanduser().absolute() if runs is not None else runs_folder(self.base_dir)
         self.accepted: Confirm | None = (lambda _: True) if options.get("accept_changes") else options.get("confirm")
         if options.get("pilot") is not None and self.accepted is None:
-            raise UsageError("a pilot asks before it goes on", hint="give confirm=..., or accept_changes=True")
+            raise UsageError(
+                "a pilot run needs a confirmation before it continues", hint="pass confirm=... or accept_changes=True"
+            )
         check_classes(options.get("retry_failed") or ())
         self.request = self._request(agent, dataset, model, scorers)
 
@@ -218,7 +220,9 @@ class _Call:
         if isinstance(model, str):
             return parse_model(model, base_url=base_url, api_key_env=api_key_env)
         if base_url is not None or api_key_env is not None:
-            raise UsageError("a ModelSpec names its own endpoint and key", hint="give base_url and api_key_env to it")
+            raise UsageError(
+                "a ModelSpec names its own endpoint and key", hint="set base_url and api_key_env on the ModelSpec"
+            )
         return model
 
 

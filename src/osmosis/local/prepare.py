@@ -95,7 +95,7 @@ class Prepared:
         found = []
         if self.facts.bad and self.source is not None:
             shown = "; ".join(map(str, self.facts.bad[:3]))
-            found.append(f"{self.facts.bad_count} bad rows are left out: {shown}")
+            found.append(f"invalid rows skipped ({self.facts.bad_count}): {shown}")
         resume = self.resume
         if self.source is not None and (resume.reuse or resume.drifted or len(resume.retry)):
             found.append(f"run {self.plan.name}: {resume.line()}")
@@ -111,11 +111,11 @@ class Prepared:
             if confirm is None:
                 raise Conflict(
                     f"the inputs of run {one.plan.name} have changed: {one.resume.line()}",
-                    hint="--yes (accept_changes in Python) does that; another name starts anew and keeps this run",
+                    hint="pass --yes (accept_changes=True in Python), or use another name to start a new run",
                     resume=one.resume.to_dict(),
                 )
-            if not confirm("Go on with this plan?"):
-                raise Declined("cancelled: nothing was changed")
+            if not confirm("Continue with this plan?"):
+                raise Declined("cancelled; nothing was changed")
 
     def rows(self) -> Iterator[Row]:
         """The selected rows, read anew."""
@@ -147,7 +147,7 @@ class Prepared:
         Call `agree` first. `stop` lets what is in flight finish. Raises only for what concerns the whole run.
         """
         if self.journal is None:
-            raise UsageError("a run without a journal has only a report")
+            raise UsageError("a run without a journal only has a report")
         watcher, stop = watcher or Quiet(), stop or asyncio.Event()
         report = await self.report(watcher, confirm=confirm, stop=stop)
         others: dict[str, Run | OsmosisError] = {}
@@ -247,9 +247,13 @@ class Prepared:
         watcher.say(self.redactor.text(f"pilot: {found.line()}"), keep=True)
         if stop.is_set():
             return
-        question = "Go on with the rest?"
+        question = "Run the rest?"
         if confirm is None:
-            raise InteractiveRequired(f"nobody can be asked here: {question}", hint="give --yes", prompt=question)
+            raise InteractiveRequired(
+                f"this needs an answer, and there is no terminal to ask on: {question}",
+                hint="pass --yes",
+                prompt=question,
+            )
         # In a thread: a prompt runs an event loop of its own.
         if not await asyncio.to_thread(confirm, question):
             stop.set()
@@ -262,8 +266,8 @@ class Prepared:
         if not answer.usage.total_tokens and not answer.usage.cost_usd:
             flag = "--max-cost" if budget.max_cost_usd is not None else "--max-tokens-total"
             raise ValidationError(
-                f"{self.plan.model.name} does not say what a call uses, so {flag} cannot be kept",
-                hint="limit the rows or the time: --limit, --run-timeout",
+                f"{self.plan.model.name} does not report token usage, so {flag} cannot be enforced",
+                hint="limit rows or time instead: --limit, --run-timeout",
             )
 
     async def _probe(self, model: Model | None) -> None:
@@ -301,7 +305,7 @@ def _prepare(request: Request) -> Prepared:
     scorers = _scorers(request)
     if request.needs_scores and not scorers and not source.brings_reward:
         raise UsageError(
-            "nothing scores these rollouts", hint="give --eval-fn module:function, --rubric FILE or a grader"
+            "no score function or grader given", hint="give --eval-fn module:function, --rubric FILE or a grader"
         )
     journal = Journal(request.folder) if request.folder is not None else None
     stored = journal is not None and journal.exists
@@ -315,7 +319,7 @@ def _prepare(request: Request) -> Prepared:
     if not plan.skip_bad_rows:
         facts.refuse_bad(dataset)
     if not facts.selected:
-        raise ValidationError(f"{dataset} has no row to run", hint="check --rows, --offset and --limit")
+        raise ValidationError(f"{dataset} has no rows to run", hint="check --rows, --offset and --limit")
     key = key_for(plan.model, environ, request.api_key)
     redactor = Redactor(declared_secrets(request.secrets, environ, key, source.server_key))
     _check_price(plan)
@@ -339,9 +343,12 @@ def _prepare(request: Request) -> Prepared:
 def _prepare_regrade(request: Request) -> Prepared:
     plan = request.plan
     if request.folder is None or not (journal := Journal(request.folder)).exists:
-        raise NotFound(f"there is no run {plan.name}", hint="give the name of a local run")
+        raise NotFound(f"there is no run {plan.name}", hint="use the name of a local run")
     if not plan.score_fns:
-        raise UsageError("this run has only its grader's rewards", hint="give --eval-fn module:function")
+        raise UsageError(
+            "this run has only the grader's rewards, which cannot be scored again",
+            hint="give --eval-fn module:function",
+        )
     scorers = _scorers(request)
     selected = SelectedRows()
     facts = scan_dataset(request.dataset, plan.selection, rows=selected)
@@ -357,7 +364,7 @@ def _prepare_regrade(request: Request) -> Prepared:
 
 
 def regraded(prepared: Prepared) -> tuple[int, int]:
-    """How many rollouts a regrade scores again, and how many of them on rows that were edited since."""
+    """How many rollouts a regrade scores again, and how many of them on rows edited since the run."""
     found = prepared.resume
     return len(found.regrade), found.edited if isinstance(found, RegradePlan) else 0
 
@@ -396,8 +403,8 @@ def _check_price(plan: EvalPlan) -> None:
 
     if price_of(plan.model, local=is_loopback(plan.model.base_url)) is None:
         raise ValidationError(
-            f"the price of {plan.model.name} is unknown, so --max-cost cannot be kept",
-            hint="give --price IN,OUT (USD per million tokens), or limit --max-tokens-total",
+            f"the price of {plan.model.name} is unknown, so --max-cost cannot be enforced",
+            hint="give --price IN,OUT (USD per million tokens), or use --max-tokens-total",
         )
 
 

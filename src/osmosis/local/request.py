@@ -62,11 +62,11 @@ class Request:
     secrets: Sequence[str] = ()
     """Names of variables whose values are taken out of everything written."""
     retry_failed: Sequence[str] | None = None
-    """Run failed rollouts again: of these categories or phases, all when empty; None: do not."""
+    """Retry failed rollouts of these categories or phases, all when empty; None: do not."""
     baselines: Sequence[ModelSpec] = ()
     """Further models beside the plan's, each in a run of its own."""
     pilot: int | None = None
-    """Run so many rollouts first, forecast the rest, ask."""
+    """Run this many rollouts first, forecast the rest, then ask."""
     rollout: str | None = None
     """Of the workspace, when a config says what runs."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -108,17 +108,18 @@ def stored_request(folder: Path, plan: EvalPlan, facts: object, environ: Mapping
     """The request that a run's `run.json` describes; `facts` is what it holds under `local`."""
     if not isinstance(facts, dict):
         raise ValidationError(
-            f"run {folder.name} was not made by this command", hint="it can be reported on and compared"
+            f"run {folder.name} cannot be resumed: it was not created by this command",
+            hint="you can still report on it and compare it",
         )
     if objects := facts.get("objects"):
         raise ValidationError(
-            f"run {folder.name} was made in Python with what only exists there: {', '.join(objects)}",
-            hint=f"call evaluate(..., name={folder.name!r}) there once more: it goes on",
+            f"run {folder.name} was created in Python with objects that exist only there: {', '.join(objects)}",
+            hint=f"call evaluate(..., name={folder.name!r}) there again to resume it",
         )
     base = Path(facts["base_dir"])
     if not base.is_dir():
         raise ValidationError(
-            f"the folder of run {folder.name} is gone: {base}", hint="move it back, or start a new run"
+            f"the folder of run {folder.name} no longer exists: {base}", hint="move the folder back, or start a new run"
         )
     return Request(
         plan.model_copy(update={"name": folder.name}),
@@ -150,8 +151,8 @@ def run_folder(name: str, cwd: Path) -> Path:
         if (folder / "run.json").exists():
             return folder
     known = sorted(path.parent.name for path in runs.glob("*/run.json"))
-    listed = f"; there are: {', '.join(known[-8:])}" if known else ""
-    raise NotFound(f"there is no run {name!r} in {runs}{listed}", hint="give the name of a local run")
+    listed = f"; existing: {', '.join(known[-8:])}" if known else ""
+    raise NotFound(f"there is no run {name!r} in {runs}{listed}", hint="use the name of a local run")
 
 
 def generated_name(agent: str, dataset: str) -> str:
@@ -165,17 +166,19 @@ def check_name(name: str, option: str = "name") -> str:
     """The name, when it can name a run; `option` is what the error calls it."""
     if not RUN_NAME.match(name):
         raise ValidationError(
-            f"{option} {name!r} cannot name a run",
-            hint="1 to 96 letters, digits, . _ and -, starting with a letter or digit",
+            f"{option} {name!r} is not a valid run name",
+            hint="use 1 to 96 letters, digits, . _ and -, starting with a letter or digit",
         )
     return name
 
 
 def check_classes(classes: Sequence[str]) -> None:
-    """Refuses words that are no failure class."""
+    """Refuses words that are not failure categories or phases."""
     wrong = [c for c in classes if c not in FAILURE_CLASSES]
     if wrong:
-        raise UsageError(f"{wrong[0]!r} is no failure class", hint=f"one of: {', '.join(FAILURE_CLASSES)}")
+        raise UsageError(
+            f"{wrong[0]!r} is not a failure category or phase", hint=f"one of: {', '.join(FAILURE_CLASSES)}"
+        )
 
 
 def parse_model(
@@ -188,15 +191,15 @@ def parse_model(
 ) -> ModelSpec:
     """A model as typed; `name@http://host/v1` brings its own endpoint. `option` is what errors call the URL."""
     if not text.strip():
-        raise UsageError("the model has no name", hint="offline/calculator needs no account")
+        raise UsageError("the model name is empty", hint="to try without an account: offline/calculator")
     name, at, url = text.rpartition("@")
     if at and url.startswith(("http://", "https://")):
         text, base_url = name, url
     if base_url is not None:
         if not is_http(base_url):
-            raise ValidationError(f"{option} {base_url} is no http URL", hint="http://localhost:8000/v1")
+            raise ValidationError(f"{option} {base_url} is not an http URL", hint="http://localhost:8000/v1")
         if text.startswith("offline/"):
-            raise UsageError(f"{text} is in this process: {option} would not be used", hint="leave one of them out")
+            raise UsageError(f"{text} runs in this process; {option} would not be used", hint="remove one of them")
     return ModelSpec.parse(text, base_url=base_url, api_key_env=api_key_env, params=dict(params or {}))
 
 
@@ -223,7 +226,7 @@ def key_for(spec: ModelSpec, environ: Mapping[str, str], given: str | None) -> s
     if not key and provider in _OTHER_KEYS and not any(map(environ.get, _OTHER_KEYS[provider])):
         raise ValidationError(
             f"{variable} is not set, and model {spec.name} needs it",
-            hint=f"export {variable}=..., or try the stand-in: --model offline/calculator",
+            hint=f"export {variable}=..., or try the stand-in model: --model offline/calculator",
         )
     return key
 
@@ -236,7 +239,7 @@ def server_key(name: str | None, environ: Mapping[str, str]) -> str | None:
     if not key:
         raise ValidationError(f"--server-key-env {name}: not set", hint=f"export {name}=...")
     if not key.isprintable():
-        raise ValidationError(f"--server-key-env {name}: the key has a line break in it", hint=f"export {name}=...")
+        raise ValidationError(f"--server-key-env {name}: the key contains a line break", hint=f"export {name}=...")
     return key
 
 
@@ -246,5 +249,5 @@ def declared_secrets(names: Sequence[str], environ: Mapping[str, str], *known: s
         raise UsageError("--secret needs the name of a variable", hint="--secret SERVICE_TOKEN")
     missing = [name for name in names if not environ.get(name)]
     if missing:
-        raise ValidationError(f"secrets are not set here: {', '.join(missing)}", hint=f"export {missing[0]}=...")
+        raise ValidationError(f"missing secrets: {', '.join(missing)}", hint=f"export {missing[0]}=...")
     return [environ[name] for name in names] + [value for value in known if value]

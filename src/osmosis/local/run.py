@@ -152,7 +152,7 @@ def summary_of(journal: Journal, plan: EvalPlan) -> Report:
         summary.add(outcome)
     run = journal.run()
     spent = sum(_took(session, journal.rollouts_path) for session in run.get("sessions") or [])
-    return summary.report(rows=run.get("rows"), duration_ms=spent, stopped="it goes on, or was cut off")
+    return summary.report(rows=run.get("rows"), duration_ms=spent, stopped="it is still running, or was interrupted")
 
 
 def _took(session: JsonObject, rollouts: Path) -> float:

@@ -19,7 +19,7 @@ def alarms(report: Report | None, model: str, *, over: bool = True) -> list[str]
     """Sentences, the most general first. `over`: nothing is still to come; `report` is None before the first one."""
     found = []
     if model.startswith("offline/"):
-        found.append(f"{model} is a stand-in that follows rules, not a language model.")
+        found.append(f"{model} is a rule-based stand-in, not a language model.")
     if report is not None and report.completed:
         found += _lost_to_one_cause(report)
         primary = report.primary
@@ -27,7 +27,7 @@ def alarms(report: Report | None, model: str, *, over: bool = True) -> list[str]
             found.append("Every score so far is 0: open a rollout and check the grader and the answer's format.")
         if over and report.coverage < _LITTLE_COVERAGE:
             share = f"{report.coverage * 100:.0f} %"
-            found.append(f"Only {share} of the rollouts have a score: read the means with care.")
+            found.append(f"Only {share} of the rollouts have a score; interpret the means with care.")
     return found
 
 

@@ -119,17 +119,19 @@ def _mean(score: ScoreReport, report: Report) -> Iterator[Figure]:
 def _passes(score: ScoreReport, report: Report) -> Iterator[Figure]:
     group = score.name
     of = f"{score.passed:,} of {score.scored + score.failed:,} at or above {report.pass_threshold:g}"
-    help_text = "The share of rollouts that pass; one without a score does not."
+    help_text = "The percentage of rollouts that pass. A rollout without a score does not pass."
     rate, interval = score.pass_rate, score.pass_rate_interval
     yield Figure("pass_rate", "pass rate", rate, "share", interval, of, help_text, group, headline=True)
     for point in score.pass_at_k:
-        yield _at_k(point, "pass_at_", "pass@", "The chance that at least one of k attempts passes.", score, report)
+        yield _at_k(
+            point, "pass_at_", "pass@", "The probability that at least one of k attempts passes.", score, report
+        )
     for point in score.pass_hat_k:
         if point.k == 1:
             continue  # the same as pass@1
-        yield _at_k(point, "pass_hat_", "pass^", "The chance that all of k attempts pass.", score, report)
+        yield _at_k(point, "pass_hat_", "pass^", "The probability that all k attempts pass.", score, report)
     if score.flake_rate is not None:
-        help_text = "Rows where some attempts pass and others do not."
+        help_text = "Rows where some attempts pass and others fail."
         yield Figure("flake_rate", "flaky rows", score.flake_rate, "share", None, "", help_text, group)
 
 
@@ -165,12 +167,12 @@ def _rollouts(report: Report) -> Iterator[Figure]:
     dataset = f" of {report.dataset_rows:,}" if report.dataset_rows not in (None, report.rows) else ""
     of = f"of {report.total:,}: {report.rows:,}{dataset} rows x {report.attempts}"
     yield Figure("completed", "rollouts", report.completed, "count", None, of, "Rollouts with any outcome.")
-    help_text = "The share of all rollouts that have a score."
+    help_text = "The percentage of rollouts that have a score."
     yield Figure("coverage", "coverage", report.coverage, "share", None, "with a score", help_text)
     if report.failed:
         yield Figure("failed_rollouts", "failed rollouts", report.failed, "count")
     if report.skipped:
-        help_text = "Rollouts that asked to be left out."
+        help_text = "Rollouts that asked to be skipped."
         yield Figure("skipped", "skipped rollouts", report.skipped, "count", None, "", help_text)
 
 
@@ -184,8 +186,8 @@ def _spent(report: Report) -> Iterator[Figure]:
     yield Figure("cost_usd", "cost", usage.cost_usd, "usd", None, extra, price, headline=True)
     if judges.total_tokens:
         split = f"{judges.prompt_tokens:,} in, {judges.completion_tokens:,} out"
-        yield Figure("judge_tokens", "tokens of judges", judges.total_tokens, "count", None, split)
-        yield Figure("judge_cost_usd", "cost of judges", judges.cost_usd, "usd", None, "", price)
+        yield Figure("judge_tokens", "judge tokens", judges.total_tokens, "count", None, split)
+        yield Figure("judge_cost_usd", "judge cost", judges.cost_usd, "usd", None, "", price)
 
 
 @of_run
@@ -238,8 +240,8 @@ def comparison_figures(found: Comparison) -> Iterator[Figure]:
     help_text = "Pairs that pass in B alone, and in A alone."
     flips = f"{found.gained:,} gained, {found.lost:,} lost"
     yield Figure("flips", "flips", found.gained + found.lost, "count", None, flips, help_text, group)
-    help_text = "McNemar's exact test, two-sided: how likely as uneven flips are by chance."
+    help_text = "McNemar's exact test, two-sided: how likely flips this uneven are by chance."
     yield Figure("p_value", "McNemar p", found.p_value, "p", None, "", help_text, group)
     if found.rows_differ:
-        help_text = "Rows that were edited between the runs: read the difference with care."
+        help_text = "Rows edited between the runs; interpret the difference with care."
         yield Figure("rows_differ", "rows edited", found.rows_differ, "count", None, "", help_text, group)

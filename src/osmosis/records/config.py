@@ -41,13 +41,13 @@ class Experiment(Table):
     entrypoint: Name = Field(examples=["main.py"])
     """Python entrypoint, relative to the rollout directory."""
     model_path: Name = Field(examples=["offline/calculator"])
-    """Eval: LiteLLM-style model name, or `offline/calculator`. Training: a Hugging Face base model."""
+    """Eval: a LiteLLM model name, or `offline/calculator`. Training: a Hugging Face base model."""
     dataset: Name = Field(examples=["my-dataset"])
-    """Platform dataset name, see `osmosis dataset list`."""
+    """Name of a dataset on the platform, see `osmosis dataset list`."""
     branch: str | None = Field(default=None, examples=["main"])
-    """Run the latest synced commit of this branch; not together with `commit_sha`."""
+    """Run the latest synced commit of this branch. Cannot be used with `commit_sha`."""
     commit_sha: str | None = Field(default=None, examples=["<7 to 40 hexadecimal digits>"])
-    """Pin the code to a commit (7 to 40 hex digits); default: latest synced commit of the default branch."""
+    """Pin the code to a commit (7 to 40 hex digits). Default: the latest synced commit of the default branch."""
 
     @field_validator("rollout")
     @classmethod
@@ -81,25 +81,25 @@ class Experiment(Table):
     @classmethod
     def across(cls, written: Mapping[str, object]) -> Iterator[InitErrorDetails]:
         if written.get("branch") and written.get("commit_sha"):
-            fix = "keep commit_sha to pin, or branch to follow"
-            yield at(broken("branch and commit_sha exclude each other", fix), "commit_sha")
+            fix = "keep commit_sha to pin the code, or branch to follow it"
+            yield at(broken("branch and commit_sha cannot be used together", fix), "commit_sha")
 
 
 class Evaluation(Table):
     """`[evaluation]`: how much runs, and what passes."""
 
     limit: int | None = Field(default=None, ge=1, examples=[20])
-    """First N rows; omitted: a random 10 % sample on the platform, all rows locally."""
+    """Run the first N rows. Default: a random 10 % sample on the platform, all rows locally."""
     n: int = Field(default=1, ge=1, le=1000)
-    """Evaluation attempts per row."""
+    """Attempts per row."""
     batch_size: int = Field(default=1, ge=1, le=4096)
-    """Rollouts in flight at once."""
+    """Maximum number of concurrent rollouts."""
     pass_threshold: float = 1.0
-    """Score at or above which a rollout counts as passed."""
+    """Lowest score with which a rollout passes."""
     agent_workflow_timeout_s: float = Field(default=450.0, gt=0)
-    """Seconds for the agent, per rollout."""
+    """Time limit of the agent, in seconds per rollout."""
     grader_timeout_s: float = Field(default=150.0, gt=0)
-    """Seconds for the grader, per rollout."""
+    """Time limit of the grader, in seconds per rollout."""
 
 
 class Training(Table):
@@ -118,9 +118,9 @@ class Training(Table):
     max_response_length: int = Field(default=8192, ge=1)
     """Tokens."""
     agent_workflow_timeout_s: float = Field(default=450.0, gt=0)
-    """Seconds for the agent, per rollout."""
+    """Time limit of the agent, in seconds per rollout."""
     grader_timeout_s: float = Field(default=150.0, gt=0)
-    """Seconds for the grader, per rollout."""
+    """Time limit of the grader, in seconds per rollout."""
 
 
 class Sampling(Table):
@@ -148,7 +148,7 @@ def _renamed(name: str, rule: re.Pattern[str], example: str) -> str:
 
 def _env_name(name: str) -> str:
     if name.startswith(RESERVED_ENV):
-        what = f"{name} is reserved: names starting with {RESERVED_ENV} belong to the platform"
+        what = f"{name} is reserved: names starting with {RESERVED_ENV} are reserved for the platform"
         raise broken(what, "choose another name")
     if not ENV_NAME.match(name):
         what = f"{name!r} is not a variable name: use capitals, digits and _, not starting with a digit"
@@ -197,14 +197,14 @@ class Secrets(Table):
     """`[secrets]`: names of secrets, never values."""
 
     required: list[SecretName] = Field(examples=[["OPENAI_API_KEY"]])
-    """Names registered with `osmosis secret set`; each arrives as an environment variable of that name."""
+    """Names registered with `osmosis secret set`. Each becomes an environment variable with that name."""
 
     @classmethod
     def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
         names = _texts(written.get("required"))
         for name in dict.fromkeys(names):
             if names.count(name) > 1:
-                yield at(broken(f"{name} is named twice", f"keep one {name}"), "required")
+                yield at(broken(f"{name} is listed twice", f"keep one {name}"), "required")
         if older := _older_secrets(written):
             yield at(older)
             kept = {key: value for key, value in written.items() if key == "required" or not isinstance(value, str)}
@@ -213,16 +213,16 @@ class Secrets(Table):
 
 
 class Advanced(Record):
-    """`[advanced]`: passed through as it stands; the keys below are the ones this platform reads."""
+    """`[advanced]`: passed through unchanged. This platform reads the keys below."""
 
     model_config = ConfigDict(extra="allow")
 
     base_url: str | None = Field(default=None, examples=["http://127.0.0.1:8000/v1"])
-    """Eval: an OpenAI-compatible endpoint to ask instead of a provider; the model name goes verbatim."""
+    """Eval: an OpenAI-compatible endpoint to use instead of a provider; the model name is sent unchanged."""
     api_key_env: str | None = Field(default=None, examples=["OPENAI_API_KEY"])
-    """Eval: the variable (a required secret) that holds that endpoint's key."""
+    """Eval: the required secret with that endpoint's API key."""
     params: JsonObject = Field(default_factory=dict)
-    """Eval: further sampling parameters (temperature, top_p, max_tokens, seed, ...)."""
+    """Eval: more sampling parameters (temperature, top_p, max_tokens, seed, ...)."""
 
     @field_validator("base_url")
     @classmethod
@@ -271,8 +271,8 @@ class _Config(Table):
         required = _texts(secrets.get("required"))
         for name in dict.fromkeys(required):
             if name in env:
-                fix = f"remove it from [env] when {name} is secret, else from [secrets]"
-                yield at(broken(f"{name} is in [env] and in [secrets].required at once", fix), "env", name)
+                fix = "remove it from [env] if it is secret, otherwise from [secrets]"
+                yield at(broken(f"{name} is in both [env] and [secrets].required", fix), "env", name)
         key = advanced.get("api_key_env")
         if isinstance(key, str) and key not in required:
             fix = f"write required = [{', '.join(json.dumps(n) for n in [*required, key])}]"

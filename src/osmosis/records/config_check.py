@@ -69,7 +69,7 @@ def expected(field: FieldInfo) -> str:
     kind = _plain(field.annotation)
     word = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(kind, "")
     if get_origin(kind) is list:
-        word = "a list of texts"
+        word = "a list of strings"
     elif get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel)):
         word = "a table"
     bounds: dict[str, float] = {}
@@ -149,7 +149,7 @@ def _of_table(model: type[Config], name: str, inner: type[BaseModel] | None, fou
     if found["type"] != "missing":
         return ConfigIssue(name, f"{_shown(value)} is {_kind(value)}, expected a table", f"write [{name}]", "no-table")
     if name == "secrets":
-        what, fix = f"[secrets] is missing, every {model.kind} config has one", "when no secret is needed"
+        what, fix = f"[secrets] is missing; every {model.kind} config needs it", "if no secret is needed"
         return ConfigIssue(name, what, f"add [secrets] with required = [] {fix}", "missing-table")
     needed = [key for key, field in inner.model_fields.items() if field.is_required()] if inner else []
     return ConfigIssue(name, f"[{name}] is missing", f"add [{name}] with {', '.join(needed)}", "missing-table")

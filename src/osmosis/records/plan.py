@@ -75,7 +75,7 @@ class Selection(Record):
     rows: list[int] | None = None
     """Explicit zero-based indices."""
     sample: float | None = Field(default=None, gt=0, le=1)
-    """A random share, at least one row, drawn with `seed`."""
+    """A random fraction of the rows, at least one, drawn with `seed`."""
     seed: int = 0
 
 
@@ -90,13 +90,13 @@ class Timeouts(Record):
 
 
 class Retry(Record):
-    """How often a model call is repeated, and how long in between. 429 is waited for, not counted."""
+    """How often a model call is retried, and how long to wait in between. A 429 is waited for, not counted."""
 
     max_attempts: int = Field(default=6, ge=1)
     base_delay_s: float = 0.5
     max_delay_s: float = 30.0
     rate_limit_budget_s: float = 600.0
-    """How long one call may wait for rate limits in all."""
+    """The longest one call may wait for rate limits in total, in seconds."""
     breaker_after: int = Field(default=20, ge=1)
     """Stop the run after this many equal infrastructure failures in a row with no success between."""
 

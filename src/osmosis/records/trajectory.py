@@ -60,7 +60,7 @@ class ToolCall(Strict):
     function_name: str
     arguments: Free
     extra: Free | None = None
-    """`arguments` as the model wrote them, when they are no JSON object."""
+    """`arguments` as the model wrote them, when they are not a JSON object."""
 
 
 class ObservationResult(Strict):

@@ -96,9 +96,7 @@ def locate(path: Path, workspace: Workspace, kind: ConfigKind) -> ConfigFile:
         other = next(
             (k for k in CONFIG_KINDS if resolved.is_relative_to((workspace.root / "configs" / k).resolve())), ""
         )
-        hint = (
-            f"this is a config of another kind: {_COMMANDS[other]} {shown}" if other else f"move it to configs/{kind}/"
-        )
+        hint = f"this is another kind of config: {_COMMANDS[other]} {shown}" if other else f"move it to configs/{kind}/"
         raise ValidationError(f"{shown} must live under configs/{kind}/", hint=hint)
     if not real.is_file():
         names = [p.name for _, p in workspace.configs(kind)]
@@ -106,13 +104,13 @@ def locate(path: Path, workspace: Workspace, kind: ConfigKind) -> ConfigFile:
         if near:
             hint = f"did you mean configs/{kind}/{near[0]}?"
         else:
-            hint = f"there are: {', '.join(names)}" if names else "osmosis rollout new NAME writes one"
-        raise NotFound(f"there is no {shown}", hint=hint)
+            hint = f"there are: {', '.join(names)}" if names else "osmosis rollout new NAME creates one"
+        raise NotFound(f"no such config: {shown}", hint=hint)
     return ConfigFile(kind, real, shown)
 
 
 def read(file: ConfigFile) -> list[Problem]:
-    """Fill in text, data and lines. The one problem of a file that is no TOML, or none."""
+    """Fill in text, data and lines. The one problem of a file that is not TOML, or none."""
     try:
         file.text = file.path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -142,7 +140,7 @@ def _syntax(file: ConfigFile, error: Exception) -> Problem:
     where = f"{file.shown}:{line}{column}"
     if twice:
         thing = "table" if row.startswith("[") else "key"
-        what = f"not valid TOML: this {thing} is there twice"
+        what = f"not valid TOML: duplicate {thing}"
         return Problem(code="toml-syntax", what=what, where=where, fix=f"keep one of them: {row[:60]}")
     what = f"not valid TOML: {what[:1].lower()}{what[1:]}"
     return Problem(code="toml-syntax", what=what, where=where, fix=_syntax_fix(row))
@@ -160,8 +158,8 @@ def _syntax_fix(row: str) -> str:
     if row.count('"') % 2 and row.count('"""') == 0:
         return f'close the quote: {row[:60]}"'
     if re.match(r"^[A-Za-z0-9_.-]+\s*:", row):
-        return "TOML uses = between key and value"
-    return f"correct this line: {row[:60]}" if row else "close the bracket or quote that is still open"
+        return "put = between key and value"
+    return f"correct this line: {row[:60]}" if row else "close the open bracket or quote"
 
 
 def check_file(file: ConfigFile, workspace: Workspace) -> tuple[EvalConfig | TrainingConfig | None, list[Problem]]:
@@ -217,8 +215,8 @@ def _paths(file: ConfigFile, workspace: Workspace) -> Iterable[Problem]:
         yield Problem(code="no-entrypoint", what=what, where=where, fix=fix, severity=severity)
     elif not (folder / entrypoint).resolve().is_relative_to(folder.resolve()):
         where = f"{file.where('experiment.entrypoint')}: experiment.entrypoint"
-        what = "the entrypoint is a link that leaves the rollout directory"
-        yield Problem(code="entrypoint-outside", what=what, where=where, fix="put the file itself into the rollout")
+        what = "the entrypoint is a link to a file outside the rollout directory"
+        yield Problem(code="entrypoint-outside", what=what, where=where, fix="copy the file into the rollout directory")
 
 
 def _segment(value: object) -> bool:
@@ -234,9 +232,9 @@ def _warnings(file: ConfigFile, config: EvalConfig | TrainingConfig) -> Iterable
         near = next(iter(get_close_matches(key, Advanced.model_fields, 1, 0.6)), None)
         yield Problem(
             code="unread-key",
-            what=f"{key} is sent as it stands, and nothing of this version reads it",
+            what=f"{key} is passed on, but this version does not use it",
             where=f"{file.where(f'advanced.{key}')}: advanced.{key}",
-            fix=f"did you mean {near}?" if near else f"remove it, or keep it: known are {_ADVANCED}",
+            fix=f"did you mean {near}?" if near else f"remove it if it is a mistake; known keys: {_ADVANCED}",
             near=near,
             severity="warning",
         )
@@ -258,13 +256,13 @@ def _warnings(file: ConfigFile, config: EvalConfig | TrainingConfig) -> Iterable
             code="many-calls",
             what=f"{calls} rollouts at once (rollout_batch_size x n_samples_per_prompt) can time out on a small server",
             where=f"{file.where('training.rollout_batch_size')}: training.rollout_batch_size",
-            fix="lower rollout_batch_size, or make sure the policy server takes that many calls",
+            fix="lower rollout_batch_size, or make sure the policy server can handle that many calls",
             severity="warning",
         )
 
 
 def refused(file: ConfigFile, problems: list[Problem]) -> ValidationError:
-    """One error that carries all problems of a file."""
+    """One error with all problems of a file."""
     count = f"{len(problems)} problems" if len(problems) != 1 else "1 problem"
     return ValidationError(
         f"invalid {file.kind} config {file.shown}: {count}",

@@ -76,7 +76,7 @@ def known_key(kind: str, key: str) -> tuple[str, str, bool]:
     if inner is None or name not in inner.model_fields:
         near = get_close_matches(key, known, 1, 0.5)
         hint = f"did you mean {near[0]}?" if near else f"keys: {', '.join(known)}"
-        raise ValidationError(f"there is no key {key} in configs of kind {kind}", hint=hint)
+        raise ValidationError(f"there is no key {key} in {kind}", hint=hint)
     annotation = str(inner.model_fields[name].annotation)
     return table, name, "str" in annotation and "list" not in annotation
 
@@ -85,7 +85,7 @@ def _without_table(key: str, known: list[str]) -> ValidationError:
     owners = [k for k in known if k.endswith(f".{key}")]
     near = owners or get_close_matches(key, [k.partition(".")[2] for k in known], 1)
     hint = f"did you mean {near[0]}?" if near else f"write table.key, such as {known[-1]}"
-    return ValidationError(f"{key!r} is no table.key", hint=hint)
+    return ValidationError(f"{key!r} is not of the form table.key", hint=hint)
 
 
 def parse_value(raw: str, takes_text: bool) -> Any:

@@ -38,14 +38,16 @@ def check_destination(dest: Path, *, here: bool) -> None:
     """Raises Conflict when `dest` is not a place for a new workspace."""
     inside = next((folder for folder in (dest, *dest.parents) if _is_git_folder(folder)), None)
     if inside is not None:
-        what = "is a git folder without a working tree" if inside == dest else f"is inside the git folder {inside}"
+        what = (
+            "is a git directory without a working tree" if inside == dest else f"is inside the git directory {inside}"
+        )
         raise Conflict(f"{dest} {what}", hint=f"git clone {inside} and init there, or choose another folder")
     if here or not dest.exists():
         return
     if not dest.is_dir():
         raise Conflict(f"{dest} is a file", hint="choose another name")
     if any(dest.iterdir()):
-        kind = "is a workspace already" if (dest / "rollouts").is_dir() else "exists and is not empty"
+        kind = "is already a workspace" if (dest / "rollouts").is_dir() else "exists and is not empty"
         raise Conflict(f"{dest} {kind}", hint=f"cd {dest.name} && osmosis init --here, or choose another name")
 
 

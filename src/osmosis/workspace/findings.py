@@ -48,7 +48,7 @@ def of_folder(workspace: Workspace) -> list[Problem]:
             what = "the rollout has no main.py"
             problems.append(Problem(code="no-entrypoint", what=what, where=where, fix=fix, severity="warning"))
         if folder.pyproject is None:
-            what = "the rollout has no pyproject.toml, so its environment has only the SDK"
+            what = "the rollout has no pyproject.toml, so its environment contains only the SDK"
             fix = f"add {where}/pyproject.toml with its dependencies"
             problems.append(Problem(code="no-pyproject", what=what, where=where, fix=fix, severity="warning"))
     return problems
@@ -57,18 +57,18 @@ def of_folder(workspace: Workspace) -> list[Problem]:
 def of_repository(source: Source | None) -> Iterator[Problem]:
     """Can anything run from here: a repository with a commit, at its top, with a remote that names it."""
     if source is None:
-        fix = "osmosis init --here, or: git init && git add -A && git commit -m 'first commit'"
+        fix = "osmosis init --here, or: git init && git add -A && git commit -m 'First commit'"
         yield Problem(code="no-repository", what="this workspace is not in a git repository", fix=fix)
         return
     if source.commit is None:
-        fix = "git add -A && git commit -m 'first commit' && git push -u origin HEAD"
+        fix = "git add -A && git commit -m 'First commit' && git push -u origin HEAD"
         yield Problem(code="no-commit", what="the repository has no commit yet", fix=fix)
     if source.prefix:
         yield Problem(
             code="nested-workspace",
-            what=f"the workspace is the folder {source.prefix.rstrip('/')} of a bigger repository",
+            what=f"the workspace is the folder {source.prefix.rstrip('/')} of a larger repository",
             where=source.prefix,
-            fix="make the workspace a repository of its own: rollouts/ and configs/ must be at its top",
+            fix="give the workspace its own repository, with rollouts/ and configs/ at its top",
         )
     if source.remote_url is None:
         fix = f"{INIT}, or: git remote add origin <url>"
@@ -98,13 +98,13 @@ def uncommitted(source: Source, folder: str = "") -> Iterator[Problem]:
         for paths in (source.conflicts, source.dirty, source.untracked)
     )
     if conflicts:
-        what = f"{some(conflicts)} left with conflicts by a {source.operation or 'merge'}"
+        what = f"{some(conflicts)} in conflict after a {source.operation or 'merge'}"
         yield Problem(code="conflict", what=what, where=place, fix=finish(source))
     if changed := [path for path in dirty if path not in conflicts]:
-        fix = "git commit -am 'what changed' && git push"
-        yield Problem(code="uncommitted", what=f"{some(changed)} changed and not committed", where=place, fix=fix)
+        fix = "git commit -am 'Describe the change' && git push"
+        yield Problem(code="uncommitted", what=f"{some(changed)} changed but not committed", where=place, fix=fix)
     if new:
-        fix = f"git add {folder or '-A'} && git commit -m 'what is new' && git push, or list them in .gitignore"
+        fix = f"git add {folder or '-A'} && git commit -m 'Add files' && git push, or list them in .gitignore"
         yield Problem(code="untracked", what=f"{some(new)} not in git", where=place, fix=fix)
 
 
@@ -122,7 +122,7 @@ def unpushed(source: Source) -> Problem | None:
         return Problem(code="unpushed", what=f"{count} not pushed to {source.upstream}", where=where, fix="git push")
     if source.commit and source.upstream is None and not source.detached:
         fix = f"git push -u origin {source.branch}"
-        return Problem(code="no-upstream", what=f"branch {source.branch} was never pushed", where=where, fix=fix)
+        return Problem(code="no-upstream", what=f"branch {source.branch} has never been pushed", where=where, fix=fix)
     return None
 
 
@@ -131,7 +131,7 @@ def behind(source: Source) -> Problem | None:
     if not source.behind:
         return None
     count = "1 commit" if source.behind == 1 else f"{source.behind} commits"
-    what = f"{source.upstream} has {count} that this folder does not have"
+    what = f"{source.upstream} has {count} that you do not have here"
     return Problem(code="behind", what=what, where=str(source.branch), fix="git pull")
 
 
@@ -174,10 +174,10 @@ def next_step(source: Source, sync: SyncState | None) -> tuple[str, str | None] 
     if source.operation or source.conflicts:
         return f"finish it: {finish(source)}", None
     if source.detached and sync and source.commit and not sync.knows(source.commit):
-        return "get onto a branch", f"git switch {sync.default_branch or 'main'}"
+        return "switch to a branch", f"git switch {sync.default_branch or 'main'}"
     if source.dirty or source.untracked:
         push = " && git push" if source.remote_url else ""
-        return "commit what changed", f"git add -A && git commit -m 'what changed'{push}"
+        return "commit your changes", f"git add -A && git commit -m 'Describe the change'{push}"
     if sync is None:
         return None
     if not sync.connected:
@@ -185,7 +185,7 @@ def next_step(source: Source, sync: SyncState | None) -> tuple[str, str | None] 
     if found := unpushed(source):
         return "push", found.fix
     if source.commit and not source.detached and sync.synced(source.branch) != source.commit:
-        return "have the platform look", "osmosis sync --wait"
+        return "sync the platform", "osmosis sync --wait"
     return None
 
 
@@ -195,7 +195,7 @@ def finish(source: Source) -> str:
         return "git bisect reset"
     end = "git commit"
     if source.operation:
-        end = f"git {source.operation} --continue, or give it up: git {source.operation} --abort"
+        end = f"git {source.operation} --continue, or cancel it: git {source.operation} --abort"
     return f"resolve the conflicts, git add them, then: {end}" if source.conflicts else end
 
 

@@ -118,7 +118,7 @@ def find_workspace(start: Path) -> Workspace:
     near = _below(start)
     raise WorkspaceRequired(
         f"{start} is not inside a workspace (a folder with rollouts/ and configs/)",
-        hint=f"cd {near}" if near else "cd into a workspace, or make one: osmosis init NAME",
+        hint=f"cd {near}" if near else "cd into a workspace, or create one: osmosis init NAME",
     )
 
 
@@ -150,8 +150,8 @@ def pick_rollout(workspace: Workspace, name: str | None) -> RolloutFolder:
         if len(names) == 1:
             return workspace.rollout_folder(names[0])
         if not names:
-            raise NotFound("this workspace has no rollout yet", hint="osmosis rollout new NAME")
-        raise ValidationError("which rollout? this workspace has several", hint=f"one of: {', '.join(names)}")
+            raise NotFound("this workspace has no rollouts yet", hint="osmosis rollout new NAME")
+        raise ValidationError("several rollouts match; name one", hint=f"one of: {', '.join(names)}")
     if name not in names:
         near = get_close_matches(name, names, 1)
         hint = f"did you mean {near[0]}?" if near else f"one of: {', '.join(names)}" if names else "osmosis rollout new"
@@ -166,7 +166,7 @@ def pick_config(workspace: Workspace, kind: ConfigKind, name: str | None) -> Pat
         if len(paths) == 1:
             return paths[0]
         if not paths:
-            raise NotFound(f"there is no config in configs/{kind}/", hint="osmosis rollout new NAME writes one")
+            raise NotFound(f"there is no config in configs/{kind}/", hint="osmosis rollout new NAME creates one")
         shown = ", ".join(workspace.relative(p) for p in paths)
         raise ValidationError(f"which {kind} config? there are several", hint=f"one of: {shown}")
     by_stem = [p for p in paths if p.stem == name]

@@ -121,14 +121,14 @@ def _contents(case: _Case) -> Iterator[Problem]:
     for path in files.submodules:
         yield Problem(
             code="submodule",
-            what="a submodule under the rollout: the platform does not fetch submodules",
+            what="a submodule under the rollout; the platform does not fetch submodules",
             where=path,
             fix=f"copy the code in, or depend on it in {case.folder}/pyproject.toml",
         )
     if files.lfs:
         yield Problem(
             code="lfs",
-            what=f"{findings.some(files.lfs)} stored with Git LFS: the run gets the pointer, not the content",
+            what=f"{findings.some(files.lfs)} stored with Git LFS; the run would get the pointer, not the content",
             where=case.folder,
             fix="upload data as a dataset, or: git lfs untrack, then commit the file itself",
             severity="warning",
@@ -150,11 +150,11 @@ def _pinned(case: _Case) -> Iterator[Problem]:
         return
     if pin.ambiguous:
         yield Problem(
-            code="pin-ambiguous", what=f"several commits start with {sha}", where=where, fix="write more digits"
+            code="pin-ambiguous", what=f"several commits start with {sha}", where=where, fix="use more digits"
         )
     elif pin.found is None:
         if case.sync is None or not case.sync.knows(sha):
-            what = f"no commit {sha} here, and the platform has synced none"
+            what = f"commit {sha} is neither here nor synced by the platform"
             yield Problem(code="pin-unknown", what=what, where=where, fix="git fetch origin, or correct commit_sha")
     else:
         if pin.has_entrypoint is False:

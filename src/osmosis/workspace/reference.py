@@ -44,15 +44,15 @@ def _table(name: str, inner: type[BaseModel] | None, field: FieldInfo, kind: str
     for key, part in inner.model_fields.items():
         lines.append(f"| `{key}` | {expected(part)} | {_default(part)} | {part.description or ''} |")
     if inner.model_config.get("extra") == "allow":
-        lines.append("| anything else | any TOML value | | Passed through as it stands. |")
+        lines.append("| anything else | any TOML value | | Passed through unchanged. |")
     if name == "secrets" and kind == "training":
-        lines.append("\nThe table may be left out; where it stands, `required` must be there.")
+        lines.append("\nThe table is optional; if present, it must have `required`.")
     return "\n".join(lines) + "\n"
 
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
-        return "must be given"
+        return "required"
     value = field.get_default(call_default_factory=True)
     if value is None:
         return "not set"

@@ -43,7 +43,7 @@ def parse_remote(url: str) -> Remote:
     if scheme := _SCHEME.match(url):
         return _from_url(url, scheme.group(1).lower())
     if re.match(r"^[A-Za-z0-9+.-]+::", url):
-        raise _refused(url, "runs a helper program of git, which is not accepted")
+        raise _refused(url, "runs a git helper program, which is not allowed")
     if _DRIVE.match(url):
         return _from_path(url.replace("\\", "/"))
     if not url.startswith(("/", ".", "~")) and (scp := _SCP.match(url)):
@@ -55,7 +55,7 @@ def parse_remote(url: str) -> Remote:
 
 def _from_url(url: str, scheme: str) -> Remote:
     if scheme not in SCHEMES:
-        raise _refused(url, f"uses {scheme}://, which git hosts do not speak")
+        raise _refused(url, f"uses {scheme}://, which is not a git protocol")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -92,7 +92,7 @@ def _from_scp(url: str, scp: re.Match[str]) -> Remote:
 def _from_path(url: str) -> Remote:
     path = _clean(url, url, encoded=False)
     if not path:
-        raise _refused(url, "is no path of a repository")
+        raise _refused(url, "is not the path of a repository")
     return Remote("path", None, path, _identity(path, local=url.startswith("/")), without_credentials(url))
 
 

@@ -89,8 +89,8 @@ def update_all(workspace: Workspace, labels: list[str], folder: Path | None = No
     known = {i.label: i for i in instances(workspace, source)}
     for label in labels:
         if label not in known:
-            hint = f"these do: {', '.join(known) or 'nothing here'}"
-            raise NotFound(f"{label} does not say which template it came from", hint=hint)
+            hint = f"created from a template: {', '.join(known) or 'nothing here'}"
+            raise NotFound(f"{label} was not created from a template", hint=hint)
         if known[label].record.template != WORKSPACE:
             find_template(known[label].record.template, source)
     _require_clean(workspace)
@@ -184,10 +184,12 @@ def _require_clean(workspace: Workspace) -> None:
     state = read_source(workspace.root)
     if state is None or state.commit is None:
         raise ValidationError(
-            "an update needs a git repository with a commit, so that it can be looked at and undone",
-            hint="git init && git add -A && git commit -m 'before the update'",
+            "an update needs a git repository with a commit, so that you can review and undo it",
+            hint="git init && git add -A && git commit -m 'Before the update'",
         )
     changed = [*state.dirty, *state.untracked]
     if changed:
         shown = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
-        raise Conflict(f"uncommitted changes: {shown}", hint="git commit -am 'before the update', then repeat")
+        raise Conflict(
+            f"uncommitted changes: {shown}", hint="git commit -am 'Before the update', then run the update again"
+        )

@@ -201,7 +201,7 @@ def _place(scratch: Path, made: list[str], dest: Path, *, force: bool) -> list[s
     blocked = sorted({b for p in made for b in _blocked(dest, p)})
     if blocked:
         raise Conflict(
-            f"{', '.join(blocked)}: a file or link is where a folder has to be",
+            f"{', '.join(blocked)}: a file or link stands where a folder is needed",
             hint=f"move {blocked[0]} away first",
             paths=blocked,
         )
@@ -209,7 +209,7 @@ def _place(scratch: Path, made: list[str], dest: Path, *, force: bool) -> list[s
         count = f"{len(in_the_way)} existing files" if len(in_the_way) > 1 else "1 existing file"
         raise Conflict(
             f"{count} would be overwritten: {', '.join(in_the_way)}",
-            hint="choose another name, or repeat with --force to replace them",
+            hint="choose another name, or use --force to replace them",
             paths=in_the_way,
         )
     new = [dest / relative for relative in made if not (dest / relative).exists()]

@@ -72,7 +72,7 @@ def test_doctor_knows_that_the_platform_answers_whatever_the_credentials(run: Ru
     finally:
         store.chmod(0o600)
     assert (found["platform"]["reachable"], found["platform"]["logged_in"]) == (True, False)
-    assert any("can be read by others" in problem["what"] for problem in found["findings"])
+    assert any("is readable by other users" in problem["what"] for problem in found["findings"])
 
 
 def test_force_replaces_the_login_and_revokes_the_old_one(run: Run, home: Path) -> None:

@@ -17,4 +17,4 @@ def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:
     line = f"rmdir '{gone}'; exec '{sys.executable}' -m osmosis whoami"
     done = subprocess.run(["sh", "-c", line], cwd=gone, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("Error: the current folder is gone")
+    assert done.stderr.startswith("Error: the current folder no longer exists")

@@ -130,7 +130,7 @@ def test_a_killed_platform_is_seen_as_gone_and_starts_again(home: Path) -> None:
 def test_a_platform_that_cannot_start_says_why_and_leaves_none_behind(home: Path) -> None:
     failed: CommandRun = run_command("platform", "start", "--database-url", "nonsense://x", "--json", cwd=home)
     assert failed.code == 1
-    assert "ended while starting" in failed.error["message"]
+    assert "exited during start-up" in failed.error["message"]
     assert run_command("platform", "status", cwd=home).code == 1
 
 

@@ -73,6 +73,6 @@ def test_what_cannot_be_served_is_said_with_what_to_type(workspace: Path, tmp_pa
     unknown = run_command("serve", "ecko", "--json", cwd=workspace)
     assert (unknown.code, unknown.error["details"]["hint"]) == (1, "did you mean echo?")
     both = run_command("serve", "echo", "-m", "a:b", "--json", cwd=workspace)
-    assert "exclude each other" in both.error["message"]
+    assert "cannot be used together" in both.error["message"]
     outside = run_command("serve", "--json", cwd=tmp_path_factory.mktemp("outside"))
     assert "osmosis serve ROLLOUT" in outside.error["details"]["hint"]

@@ -118,8 +118,14 @@ def test_a_pinned_config_may_name_code_that_is_not_here(folder: GitWorkspace) ->
             "osmosis train submit configs/training/multiply.toml",
         ),
         ("configs/eval/../../x.toml", "eval", ValidationError, "x.toml must live under configs/eval/", "move it"),
-        ("configs/eval/multply.toml", "eval", NotFound, "there is no configs/eval/multply.toml", "multiply.toml?"),
-        ("configs/training/a.toml", "training", NotFound, "there is no configs/training/a.toml", "osmosis rollout new"),
+        ("configs/eval/multply.toml", "eval", NotFound, "no such config: configs/eval/multply.toml", "multiply.toml?"),
+        (
+            "configs/training/a.toml",
+            "training",
+            NotFound,
+            "no such config: configs/training/a.toml",
+            "osmosis rollout new",
+        ),
     ],
 )
 def test_where_a_config_must_lie(

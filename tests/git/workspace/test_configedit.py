@@ -75,7 +75,7 @@ def test_new_keys_and_tables_are_added(folder: GitWorkspace) -> None:
         ("experiment.commit_sha", "xyz", "1 problem"),
         ("env.lower", "x", "1 problem"),
         ("evaluation.nn", "3", "there is no key evaluation.nn"),
-        ("n", "3", "is no table.key"),
+        ("n", "3", "is not of the form table.key"),
         ("zebra.n", "3", "there is no key zebra.n"),
     ],
 )

@@ -59,7 +59,7 @@ def test_an_occupied_place(tmp_path: Path, repo: GitWorkspace) -> None:
     (tmp_path / "full" / "x").touch()
     with pytest.raises(Conflict, match="exists and is not empty"):
         create_workspace(tmp_path / "full", "full")
-    with pytest.raises(Conflict, match="is a workspace already") as caught:
+    with pytest.raises(Conflict, match="is already a workspace") as caught:
         create_workspace(repo.root, "ws")
     assert caught.value.hint == "cd ws && osmosis init --here, or choose another name"
     (tmp_path / "file").touch()
@@ -73,7 +73,7 @@ def test_a_bare_repository_is_no_place_for_files(tmp_path: Path) -> None:
     Git(bare).text("init", "--quiet", "--bare")
     before = sorted(bare.rglob("*"))
     for place in (bare, bare / "hooks", bare / "hooks" / "new"):
-        with pytest.raises(Conflict, match="git folder"):
+        with pytest.raises(Conflict, match="git directory"):
             create_workspace(place, "demo", here=True)
     assert sorted(bare.rglob("*")) == before
 

@@ -56,13 +56,13 @@ def test_sync_says_what_a_submit_says(here: Source, there: SyncState) -> None:
     ("here", "there", "step"),
     [
         (source(operation="merge", conflicts=["a"]), None, "finish it: resolve the conflicts"),
-        (source(dirty=["a"], ahead=1), sync(connected=False), "commit what changed"),
+        (source(dirty=["a"], ahead=1), sync(connected=False), "commit your changes"),
         (source(ahead=1), None, None),
         (source(ahead=1), sync(connected=False), "connect it"),
         (source(ahead=1), sync(THERE), "push"),
         (source(upstream=None), sync(THERE), "push"),
-        (source(branch=None, detached=True, dirty=["a"]), sync(THERE), "get onto a branch"),
-        (source(), sync(THERE), "have the platform look"),
+        (source(branch=None, detached=True, dirty=["a"]), sync(THERE), "switch to a branch"),
+        (source(), sync(THERE), "sync the platform"),
         (source(), sync(), None),
     ],
 )

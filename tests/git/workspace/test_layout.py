@@ -85,7 +85,7 @@ def test_no_rollout_and_no_config_say_what_makes_one(tmp_path: Path) -> None:
     for name in ("rollouts", "configs"):
         (tmp_path / name).mkdir()
     workspace = Workspace(tmp_path)
-    with pytest.raises(NotFound, match="no rollout yet"):
+    with pytest.raises(NotFound, match="no rollouts yet"):
         pick_rollout(workspace, None)
     with pytest.raises(NotFound, match=r"no config in configs/eval/"):
         pick_config(workspace, "eval", None)

@@ -63,7 +63,7 @@ def test_each_form_of_a_url(url: str, identity: str | None, display: str) -> Non
         ("https://h:99999/o/r", "host or port"),
         ("https://[::1/o/r", "host or port"),
         ("file://other.example/o/r", "names a host"),
-        ("ext::sh -c id", "runs a helper program"),
+        ("ext::sh -c id", "runs a git helper program"),
         ("://h/o/r", "is neither a URL nor host:path"),
     ],
 )

@@ -133,7 +133,7 @@ def test_without_a_repository_there_is_no_update(made: GitWorkspace, newer: Path
 def test_a_folder_without_a_template_is_refused(made: GitWorkspace, newer: Path) -> None:
     with pytest.raises(NotFound) as caught:
         update_all(Workspace(made.root), ["other"], newer)
-    assert caught.value.hint == "these do: workspace, mine"
+    assert caught.value.hint == "created from a template: workspace, mine"
 
 
 def test_a_version_from_the_future_says_what_to_install(made: GitWorkspace, newer: Path) -> None:

@@ -132,7 +132,7 @@ def test_without_a_report_the_results_decide(graded: int | None, failed: int | N
 
 def test_a_run_without_a_single_score_says_so() -> None:
     seen = view("finished", scored=0)
-    assert "none of its rollouts has a score" in finished_result("eval.submit", seen).message
+    assert "no rollout has a score" in finished_result("eval.submit", seen).message
     assert seen.report is not None
     assert local_exit_code(seen.report) == 1
 

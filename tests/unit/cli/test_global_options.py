@@ -43,5 +43,5 @@ def test_a_missing_value_is_named(line: str) -> None:
 
 
 def test_json_and_plain_exclude_each_other() -> None:
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="cannot be used together"):
         hoist(["--json", "eval", "list", "--plain"])

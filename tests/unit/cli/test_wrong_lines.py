@@ -44,7 +44,7 @@ USAGE = [
     ("eval list --limit many", "'--limit'", "osmosis eval list --help"),
     ("eval list --limti 3", "no such option: --limti; did you mean --limit?", "osmosis eval list --help"),
     ("eval list --limit", "requires an argument", "osmosis eval list --help"),
-    ("eval list --limit 3 --all", "exclude each other", None),
+    ("eval list --limit 3 --all", "cannot be used together", None),
     ("eval logs x --limit 500", "'--limit'", "osmosis eval logs --help"),
     ("eval submit x.toml --fail-under 2", "'--fail-under'", "osmosis eval submit --help"),
     ("platform start --port 99999", "'--port'", "osmosis platform start --help"),
@@ -52,7 +52,7 @@ USAGE = [
     ("dataset preview x --rows 0", "'--rows'", "osmosis dataset preview --help"),
     ("secret set X --scope mine", "'mine' is not one of 'personal', 'workspace'", "osmosis secret set --help"),
     ("secret list --scope mine", "'mine' is not one of 'all', 'personal', 'workspace'", "osmosis secret list --help"),
-    ("secret set X --env A --from-file f", "exclude each other", None),
+    ("secret set X --env A --from-file f", "cannot be used together", None),
     ("model list --type tiny", "'tiny' is not one of 'all', 'base', 'lora'", "osmosis model list --help"),
     ("login --store cloud", "'cloud' is not one of 'auto', 'file', 'keyring'", "osmosis login --help"),
     ("completion tcsh", "'tcsh' is not one of 'bash', 'zsh', 'fish'", "osmosis completion --help"),
@@ -62,10 +62,10 @@ USAGE = [
     ("schema nothing", "no such command: osmosis nothing", "osmosis --help"),
     ("schema completion", "prints text, not a result", "osmosis --help"),
     ("eval list --platform", "option --platform needs a value", None),
-    ("--json --plain eval list", "exclude each other", None),
+    ("--json --plain eval list", "cannot be used together", None),
 ]
 KNOWN = [
-    ("whoami", "AUTH_REQUIRED", "not logged in at http://127.0.0.1:7575", "osmosis login"),
+    ("whoami", "AUTH_REQUIRED", "not logged in to http://127.0.0.1:7575", "osmosis login"),
     ("eval list", "AUTH_REQUIRED", "not logged in", "osmosis login"),
     ("dataset list", "AUTH_REQUIRED", "not logged in", "osmosis login"),
     ("workspace list", "AUTH_REQUIRED", "not logged in", "osmosis login"),
@@ -76,13 +76,13 @@ KNOWN = [
     ("train submit", "WORKSPACE_REQUIRED", "not inside a workspace", "osmosis init"),
     ("secret check x.toml", "WORKSPACE_REQUIRED", "not inside a workspace", "osmosis init"),
     ("eval list --platform ftp://x", "VALIDATION", "ftp:// is not http:// or https://", "--platform"),
-    ("eval list --platform http://example.com", "VALIDATION", "plain http beyond this machine", "https"),
-    ("eval list --platform http://u:p@127.0.0.1", "VALIDATION", "credentials do not belong", "--platform"),
+    ("eval list --platform http://example.com", "VALIDATION", "plain http to another machine", "https"),
+    ("eval list --platform http://u:p@127.0.0.1", "VALIDATION", "must not contain credentials", "--platform"),
     ("eval list --platform http://127.0.0.1:99999", "VALIDATION", "not a platform URL", "--platform"),
     ("eval list --platform http://", "VALIDATION", "no host", "--platform"),
     ("eval list --env-file missing.env", "VALIDATION", "env file not found", "--env-file"),
     ("dataset validate missing.jsonl", "NOT_FOUND", "there is no file", "osmosis dataset upload"),
-    ("dataset validate notes.txt", "VALIDATION", "a dataset is jsonl, json, csv, parquet", None),
+    ("dataset validate notes.txt", "VALIDATION", "unsupported format, use jsonl, json, csv, parquet", None),
     ("dataset upload missing.jsonl", "NOT_FOUND", "there is no file", "osmosis dataset upload"),
     ("secret set lower-case", "VALIDATION", "is not a secret name", "osmosis secret set LOWER_CASE"),
     ("secret set X --env NOT_SET", "VALIDATION", "the variable NOT_SET is not set", "export NOT_SET"),
@@ -90,9 +90,9 @@ KNOWN = [
     ("secret set X --from-file /", "VALIDATION", "cannot read /: Is a directory", None),
     ("secret set X --from-file -", "VALIDATION", "the value of X is empty", None),
     ("secret import missing.env", "VALIDATION", "cannot read the secrets file", None),
-    ("quickstart", "INTERACTIVE_REQUIRED", "nobody can be asked", "--yes"),
+    ("quickstart", "INTERACTIVE_REQUIRED", "no terminal to ask on", "--yes"),
     ("quickstart --yes --base-url http://127.0.0.1:1/v1", "VALIDATION", "--base-url needs --model", None),
-    ("quickstart --yes --model m --base-url x", "VALIDATION", "is no http URL", "http://"),
+    ("quickstart --yes --model m --base-url x", "VALIDATION", "is not an http URL", "http://"),
     ("quickstart --yes --model openai/gpt-5-mini", "VALIDATION", "needs OPENAI_API_KEY", "export OPENAI_API_KEY"),
     (
         "quickstart --yes --model m --base-url http://127.0.0.1/v1 --api-key-env NOT_SET",
@@ -101,9 +101,9 @@ KNOWN = [
         "export",
     ),
     ("quickstart --yes --dir notes.txt", "VALIDATION", "is a file", "--dir"),
-    ("platform logs", "NOT_FOUND", "there is no log yet", "osmosis platform start"),
+    ("platform logs", "NOT_FOUND", "no log yet", "osmosis platform start"),
     ("login --token -", "VALIDATION", "the token is empty", "--token"),
-    ("login --platform http://127.0.0.1:9", "INTERACTIVE_REQUIRED", "approve this login on a page", "--token"),
+    ("login --platform http://127.0.0.1:9", "INTERACTIVE_REQUIRED", "has to be approved in a browser", "--token"),
 ]
 
 
@@ -137,7 +137,7 @@ def test_a_known_problem_is_data_too(folder: Path, line: str, code: str, message
 def test_the_same_problem_in_three_forms(folder: Path) -> None:
     human, plain, data = (run_command("whoami", *flag, cwd=folder) for flag in ([], ["--plain"], ["--json"]))
     assert human.code == plain.code == data.code == 1
-    assert human.err == plain.err == "Error: not logged in at http://127.0.0.1:7575\n  try: osmosis login\n"
+    assert human.err == plain.err == "Error: not logged in to http://127.0.0.1:7575\n  try: osmosis login\n"
     assert data.error["details"] == {"platform_url": "http://127.0.0.1:7575", "hint": "osmosis login"}
 
 

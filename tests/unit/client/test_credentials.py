@@ -54,7 +54,7 @@ def test_the_file_is_private(store: CredentialStore) -> None:
 def test_a_file_that_others_can_read_is_refused(store: CredentialStore) -> None:
     store.save(LOGIN)
     store.path.chmod(0o644)
-    with pytest.raises(CredentialsUnavailable, match="read by others") as refused:
+    with pytest.raises(CredentialsUnavailable, match="readable by other users") as refused:
         store.find(HERE)
     assert "chmod 600" in (refused.value.hint or "")
 

@@ -71,7 +71,7 @@ def test_all_bad_rows_are_reported_with_their_lines(tmp_path):
     path.write_text("\n".join(lines))
     facts = scan_dataset(path)
     assert [(bad.index, bad.line) for bad in facts.bad] == [(1, 2), (2, 3), (3, 5), (4, 6)]
-    with pytest.raises(DatasetError, match=r"4 bad rows: line 2: not JSON.*line 3.*line 5.*line 6"):
+    with pytest.raises(DatasetError, match=r"invalid rows \(4\): line 2: not JSON.*line 3.*line 5.*line 6"):
         facts.refuse_bad(path)
     assert [r.index for r in read_rows(path, skip_bad=True)] == [0, 5]
     with pytest.raises(DatasetError, match="line 2"):
@@ -125,7 +125,7 @@ def test_bytes_that_are_no_utf8_are_bad_rows(tmp_path):
         ("d.json", '{"a": 1', "JSON"),
         ("d.json", ' {"a": 1}', "not a JSON array of objects"),
         ("d.parquet", "x", "Parquet"),
-        ("no.jsonl", None, "no dataset"),
+        ("no.jsonl", None, "no such dataset"),
     ],
 )
 def test_files_that_are_no_dataset(tmp_path, name, content, message):

@@ -130,7 +130,7 @@ def test_changed_inputs_are_refused_unless_agreed_to(folder: Path) -> None:
         evaluate(Chat(), edited, **given)
     asked = []
     assert evaluate(Chat(), edited, **given, confirm=lambda q: asked.append(q) or True).report.completed == 5
-    assert asked == ["Go on with this plan?"]
+    assert asked == ["Continue with this plan?"]
     assert evaluate(Chat(), ROWS, **given, accept_changes=True).report.completed == 5
     # What was refused left the rows of the run alone, for its regrade.
     assert len(list((folder / ".osmosis/runs/n").glob("rows-*.jsonl"))) == 2
@@ -170,7 +170,7 @@ def test_what_lives_only_here_is_resumed_only_here(folder: Path, capsys: pytest.
     evaluate(Chat(), ROWS, scorers=made_here, model="offline/calculator", name="here")
     assert main(["eval", "resume", "here"], environ={}, cwd=folder) == 1
     said = capsys.readouterr().err
-    assert "only exists there: Chat, made_here" in said
+    assert "exist only there: Chat, made_here" in said
     assert "evaluate(..., name='here')" in said
 
 
@@ -185,17 +185,17 @@ def test_a_workflow_brings_its_grader(folder: Path) -> None:
 def test_what_is_wrong_is_said_before_anything_is_asked(folder: Path) -> None:
     with ModelEndpoint() as endpoint:
         model = ModelSpec.parse("m", base_url=endpoint.url)
-        with pytest.raises(UsageError, match="nothing scores"):
+        with pytest.raises(UsageError, match="no score function or grader"):
             evaluate(Chat(), ROWS, model=model)
         with pytest.raises(ValidationError, match=r"attempts: .*greater than or equal to 1"):
             evaluate(Chat(), ROWS, scorers=exact, model=model, attempts=0)
-        with pytest.raises(ValidationError, match="cannot name a run"):
+        with pytest.raises(ValidationError, match="is not a valid run name"):
             evaluate(Chat(), ROWS, scorers=exact, model=model, name="a/b")
         with pytest.raises(DatasetError, match="row 1 cannot be written as JSON"):
             evaluate(Chat(), [ROWS[0], {"user_prompt": object()}], scorers=exact, model=model)
-        with pytest.raises(DatasetError, match="bad rows"):
+        with pytest.raises(DatasetError, match="invalid rows"):
             evaluate(Chat(), [{"question": "?"}], scorers=exact, model=model)
-        with pytest.raises(UsageError, match="a pilot asks"):
+        with pytest.raises(UsageError, match="a pilot run needs"):
             evaluate(Chat(), ROWS, scorers=exact, model=model, pilot=2)
         with pytest.raises(UsageError, match="names its own endpoint"):
             evaluate(Chat(), ROWS, scorers=exact, model=model, base_url=endpoint.url)

@@ -106,7 +106,7 @@ def test(flags: TestFlags) -> Result | int:
     ctx = current()
     ref = find_agent(ctx, flags.rollout, flags.module, flags.mcp)
     if flags.row is not None and not flags.interactive:
-        raise UsageError("--row is for --interactive", hint="use --offset and --limit, or add --interactive")
+        raise UsageError("--row only works with --interactive", hint="use --offset and --limit, or add --interactive")
     target = ctx.path(flags.output) if flags.output else None
     if target is not None and target.is_dir():
         raise ValidationError(f"--output: {target} is a folder", hint="name a file in it")
@@ -127,7 +127,7 @@ def _request(ctx: AppContext, flags: TestFlags, ref: AgentRef) -> Request:
     if data is None:
         raise UsageError("missing option -d/--dataset", hint="-d data.jsonl")
     if not data.is_file():
-        raise ValidationError(f"there is no dataset {data}", hint="-d data.jsonl")
+        raise ValidationError(f"no such dataset: {data}", hint="-d data.jsonl")
     known = {one.name for one in fields(EvalFlags)}
     shared = {one.name: getattr(flags, one.name) for one in fields(flags) if one.name in known}
     meant = {"module": ref.module, "mcp": ref.mcp, "dataset": data, "model": flags.model or ref.model or DEFAULT_MODEL}
@@ -139,7 +139,7 @@ def _batch(ctx: AppContext, prepared: Prepared, label: str, flags: TestFlags, ta
     facts, plan = prepared.facts, prepared.plan
     if facts.bad:
         bad = "; ".join(map(str, facts.bad[:3]))
-        ctx.output.warn("BAD_ROWS", f"{facts.bad_count} bad rows are left out: {bad}")
+        ctx.output.warn("BAD_ROWS", f"invalid rows skipped ({facts.bad_count}): {bad}")
     results: list[Rollout] = []
     lines = RowLines(ctx.output, facts.selected, results, quiet=flags.quiet)
     if not flags.quiet:

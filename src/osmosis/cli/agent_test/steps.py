@@ -158,7 +158,7 @@ def _left() -> ModelError:
 def step_through(ctx: AppContext, prepared: Prepared, label: str, row: int | None) -> int:
     """The session: rows one after another, `row` first, until the person leaves. Exit 0."""
     if ctx.mode is not Mode.RICH:
-        raise InteractiveRequired("--interactive talks to a person", hint="leave out --json and --plain")
+        raise InteractiveRequired("--interactive needs a terminal", hint="remove --json and --plain")
     try:
         asyncio.run(_session(ctx, prepared, label, row))
     except KeyboardInterrupt:

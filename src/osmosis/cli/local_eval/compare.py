@@ -49,7 +49,7 @@ def compare(
     """
     ctx = current()
     if not 0 <= margin < math.inf:
-        raise UsageError(f"--margin must be a number from 0 up, got {margin}")
+        raise UsageError(f"--margin must be 0 or greater, got {margin}")
     if flips < 0:
         raise UsageError(f"--flips must not be negative, got {flips}")
     first, second = Journal(run_folder(a, ctx.cwd)), Journal(run_folder(b, ctx.cwd))
@@ -86,7 +86,9 @@ def _draw(
     console.print(Text(f"{a.folder.name} -> {b.folder.name}: {found.verdict}", style="bold"))
     console.print(figure_table(found.score, list(comparison_figures(found))))
     if found.rows_differ:
-        console.print(Text("rows were edited between the runs: read the difference with care", style="yellow"))
+        console.print(
+            Text("some rows were edited between the runs; interpret the difference with care", style="yellow")
+        )
     for talk in talks:
         change = f"{talk['kind']}, {talk['before']:g} -> {talk['after']:g}"
         head = f"row {talk['row_index']} attempt {talk['attempt']}: {change}"
@@ -96,5 +98,9 @@ def _draw(
             last = message_text(messages[-1]) if messages else ""
             console.print(Text(f"  {side.upper()}: {clean(last)[:400]}"))
     if worse:
-        why = ": B fails where A has a score" if found.fails_more(margin) else ""
+        why = (
+            ": B counts as worse because rollouts failed in B that have a score in A"
+            if found.fails_more(margin)
+            else ""
+        )
         console.print(Text(f"regression (margin {margin:g}){why}", style="bold red"))

@@ -218,17 +218,17 @@ def check_together(flags: EvalFlags) -> None:
     beside = [f"--{name}" for name in ("limit", "sample") if getattr(flags, name) is not None]
     beside += ["--offset"] if flags.offset else []
     if flags.rows is not None and beside:
-        raise UsageError(f"--rows and {beside[0]} exclude each other", hint="--rows 3,7,10-20 names every row")
+        raise UsageError(f"--rows and {beside[0]} cannot be used together", hint="--rows 3,7,10-20 lists every row")
     if flags.replay is not None:
         for name in ("model", "base_url", "api_key_env", "cache"):
             if getattr(flags, name):
-                raise UsageError(f"--replay answers from a journal: --{name.replace('_', '-')} would not be used")
+                raise UsageError(f"--replay answers from a journal; --{name.replace('_', '-')} would not be used")
     if flags.server_key_env is not None and not flags.server:
-        raise UsageError("--server-key-env goes with --server")
+        raise UsageError("--server-key-env needs --server")
     if flags.grader is not None and not flags.module:
-        raise UsageError("--grader goes with -m: MCP tools and rollout servers have no grader here", hint="--eval-fn")
+        raise UsageError("--grader needs -m: it does not apply to MCP servers and rollout servers", hint="--eval-fn")
     if flags.price is not None and flags.replay is not None:
-        raise UsageError("--replay costs nothing: --price would not be used")
+        raise UsageError("--replay costs nothing; --price would not be used")
 
 
 def check_limits(
@@ -239,7 +239,7 @@ def check_limits(
     fail_under: float | None = None,
     pass_threshold: float | None = None,
 ) -> None:
-    """Refuses limits that say nothing or end a run before it begins."""
+    """Refuses limits that mean nothing or end a run before it begins."""
     if run_timeout is not None and not 0 < run_timeout < math.inf:
         raise ValidationError(f"--run-timeout must be above 0, got {run_timeout:g}")
     if pass_threshold is not None and not math.isfinite(pass_threshold):
@@ -255,17 +255,17 @@ def check_limits(
 def _agent(flags: EvalFlags) -> str:
     given = [name for name in ("module", "mcp", "server") if getattr(flags, name)]
     if len(given) != 1:
-        what = " and ".join(f"--{name}" for name in given) + " exclude each other" if given else "no agent is named"
+        what = " and ".join(f"--{name}" for name in given) + " cannot be used together" if given else "no agent given"
         raise UsageError(what, hint="give one of -m module:agent, --mcp DIR|URL, --server URL")
     if flags.module:
         return flags.module
     if flags.mcp:
         _, found, _ = flags.mcp.partition("://")
         if found and not is_http(flags.mcp):
-            raise ValidationError(f"--mcp {flags.mcp} is no http URL", hint="--mcp http://127.0.0.1:8000/mcp")
+            raise ValidationError(f"--mcp {flags.mcp} is not an http URL", hint="--mcp http://127.0.0.1:8000/mcp")
         return f"mcp:{flags.mcp if '/' in flags.mcp else './' + flags.mcp}"
     if not is_http(str(flags.server)):
-        raise ValidationError(f"--server {flags.server} is no http URL", hint="--server http://127.0.0.1:9000")
+        raise ValidationError(f"--server {flags.server} is not an http URL", hint="--server http://127.0.0.1:9000")
     return f"server:{flags.server}"
 
 
@@ -277,7 +277,7 @@ def model_spec(flags: EvalFlags, runs_dir: Path) -> ModelSpec:
         path = journal if journal.exists() else runs_dir / flags.replay
         return ModelSpec(name=str(path), kind="replay", params=params)
     if not flags.model:
-        raise UsageError("missing option --model", hint="--model offline/calculator needs no account")
+        raise UsageError("missing option --model", hint="--model to try without an account: offline/calculator")
     spec = parse_model(
         flags.model, base_url=flags.base_url, api_key_env=flags.api_key_env, params=params, option="--base-url"
     )
@@ -302,9 +302,9 @@ def sampling(flags: EvalFlags) -> JsonObject:
             raise UsageError(f"--param {text!r} is not key=value", hint="--param top_k=40")
         key = key.strip()
         if key in _NO_PARAMS:
-            raise UsageError(f"{key} is no sampling parameter", hint=_NO_PARAMS[key])
+            raise UsageError(f"{key} is not a sampling parameter", hint=_NO_PARAMS[key])
         if key in params:
-            raise UsageError(f"{key} is given twice", hint=f"leave out --param {key}=... or the other one")
+            raise UsageError(f"{key} is given twice", hint=f"keep either --param {key}=... or the other option")
         params[key] = _value(value)
     return params
 
@@ -328,20 +328,22 @@ def parse_rows(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
         if not match:
-            raise UsageError(f"--rows {text!r}: {part.strip()!r} is no row or range", hint="--rows 3,7,10-20")
+            raise UsageError(
+                f"--rows {text!r}: {part.strip()!r} is not a row index or a range", hint="--rows 3,7,10-20"
+            )
         low, high = int(match.group(1)), int(match.group(2) or match.group(1))
         if high < low:
-            raise UsageError(f"--rows {text!r}: {part.strip()} runs backwards", hint=f"--rows {high}-{low}")
+            raise UsageError(f"--rows {text!r}: {part.strip()} is an empty range", hint=f"--rows {high}-{low}")
         found.update(dict.fromkeys(range(low, high + 1)))
     return sorted(found)
 
 
 def parse_share(text: str) -> float:
-    """A share from `10%` or `0.1`."""
+    """A fraction from `10%` or `0.1`."""
     try:
         value = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        raise UsageError(f"--sample {text!r} is no share", hint="--sample 10%") from None
+        raise UsageError(f"--sample {text!r} is not a percentage", hint="--sample 10%") from None
     if not 0 < value <= 1:
         raise ValidationError(f"--sample must be above 0 and at most 100%, got {text}")
     return value
@@ -375,7 +377,7 @@ def _price(text: str) -> tuple[float, float]:
             f"--price {text!r} is not two numbers", hint="--price 0.25,2 (USD per million tokens)"
         ) from None
     if not (0 <= prompt < math.inf and 0 <= completion < math.inf):
-        raise ValidationError(f"--price must be two finite numbers from 0 up, got {text}")
+        raise ValidationError(f"--price must be two finite numbers, 0 or greater, got {text}")
     return prompt, completion
 
 

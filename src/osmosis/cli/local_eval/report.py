@@ -41,9 +41,9 @@ def report(
     ctx = current()
     kinds = [kind for kind, wanted in (("html", html), ("md", md), ("junit", junit)) if wanted]
     if len(kinds) > 1:
-        raise UsageError("--html, --md and --junit exclude each other: keep one")
+        raise UsageError("--html, --md and --junit cannot be used together")
     if output is not None and not kinds:
-        raise UsageError("-o goes with --html, --md or --junit", hint="--json prints the figures as data")
+        raise UsageError("-o needs --html, --md or --junit", hint="--json prints the figures as data")
     if name is None:
         if kinds:
             raise UsageError(f"--{kinds[0]} needs the name of a run", hint=f"osmosis eval report NAME --{kinds[0]}")
@@ -108,4 +108,4 @@ def _list(ctx: Any) -> ListResult:
         Column("pass_rate", "pass rate", "right", show=share),
         Column("created_at", "made", wide=True),
     ]
-    return ListResult(rows, columns, empty="no local run here yet: osmosis eval -m module:agent -d data.jsonl ...")
+    return ListResult(rows, columns, empty="no local runs yet: osmosis eval -m module:agent -d data.jsonl ...")

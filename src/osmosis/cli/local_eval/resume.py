@@ -77,7 +77,7 @@ def resume(flags: ResumeFlags) -> DetailResult | int:
     """
     ctx = current()
     if flags.classes and not flags.retry_failed:
-        raise UsageError(f"unexpected argument: {flags.classes[0]}", hint="failure classes go with --retry-failed")
+        raise UsageError(f"unexpected argument: {flags.classes[0]}", hint="failure categories need --retry-failed")
     check_limits(
         max_cost=flags.max_cost,
         max_tokens_total=flags.max_tokens_total,
@@ -150,7 +150,7 @@ def regrade(flags: RegradeFlags) -> DetailResult | int:
     if flags.quiet:
         return code
     count, edited = regraded(prepared)
-    note = f"{count} rollouts scored again" + (f", {edited} of them on rows that were edited since" if edited else "")
+    note = f"{count} rollouts scored again" + (f", {edited} of them on rows edited since the run" if edited else "")
     data = {
         "name": run.name,
         "journal": str(run.folder),
@@ -176,5 +176,5 @@ def _stored(ctx: AppContext, name: str, secrets_file: Path | None) -> Request:
         surround(ctx, request.env, request.secrets, secrets_file)
         return replace(request, environ=ctx.environ)
     if secrets_file is not None:
-        raise UsageError("--secrets-file goes with the run of a config", hint="export the variables")
+        raise UsageError("--secrets-file only applies to the run of a config", hint="export the variables")
     return request

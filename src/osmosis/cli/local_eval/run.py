@@ -71,7 +71,7 @@ def run(flags: RunFlags) -> DetailResult | int:
     """
     ctx = current()
     if flags.rows is not None and flags.limit is not None:
-        raise UsageError("--rows and --limit exclude each other", hint="--rows 3,7,10-20 names every row")
+        raise UsageError("--rows and --limit cannot be used together", hint="--rows 3,7,10-20 lists every row")
     check_limits(fail_under=flags.fail_under)
     workspace = find_workspace(ctx.cwd)
     typed = ctx.path(flags.config) if flags.config else None
@@ -107,8 +107,8 @@ def surround(ctx: AppContext, env: Mapping[str, str], secrets: Sequence[str], se
     missing = [name for name in secrets if not ctx.environ.get(name)]
     if missing:
         raise ValidationError(
-            f"secrets are not set here: {', '.join(missing)}",
-            hint=f"export {missing[0]}=..., or --secrets-file FILE",
+            f"missing secrets: {', '.join(missing)}",
+            hint=f"export {missing[0]}=..., or use --secrets-file FILE",
             missing=missing,
         )
     # The rollout's code runs in this process and reads its variables where it always does.
@@ -122,7 +122,7 @@ def _dataset(ctx: AppContext, workspace: Workspace, config: EvalConfig, given: P
     if found is None:
         name = config.experiment.dataset
         raise NotFound(
-            f"there is no data/{name}.* in this workspace",
+            f"no file data/{name}.* in this workspace",
             hint=f"osmosis dataset download {name} -o data, or --dataset-file FILE",
         )
     return found

@@ -40,10 +40,10 @@ def next_steps(plan: EvalPlan, report: Report) -> list[NextStep]:
         and any(s.failed for s in report.scores)
         and plan.score_fns
     ):
-        steps.append(NextStep("score those again", command=f"osmosis eval regrade {plan.name} --failed-only"))
+        steps.append(NextStep("regrade failed scores", command=f"osmosis eval regrade {plan.name} --failed-only"))
     elif report.failed or any(s.failed for s in report.scores):
-        steps.append(NextStep("run the failed ones again", command=f"osmosis eval resume {plan.name} --retry-failed"))
-    steps.append(NextStep("conversations and plots", command=f"osmosis eval report {plan.name} --html"))
+        steps.append(NextStep("retry failed rollouts", command=f"osmosis eval resume {plan.name} --retry-failed"))
+    steps.append(NextStep("open plots and conversations", command=f"osmosis eval report {plan.name} --html"))
     return steps
 
 

@@ -56,7 +56,7 @@ def run_local(ctx: AppContext, request: Request, ending: Ending) -> DetailResult
     if ending.output is not None:
         check_output(ending.output)
         if ending.output.resolve() == request.dataset.resolve():
-            raise ValidationError(f"-o {ending.output} is the dataset itself", hint="choose another file")
+            raise ValidationError(f"-o {ending.output} would overwrite the dataset", hint="choose another file")
     terminal = Terminal(ctx.output, quiet=ending.quiet)
     answers = answers_of(ctx, yes=ending.yes)
     with print_aside():
@@ -261,7 +261,7 @@ def run_stoppable(go: Callable[[asyncio.Event], Awaitable[T]], say: Callable[[st
                 return
             interrupted = True
             stop.set()
-            say("stopping: rollouts in flight may finish; once more cuts them off")
+            say("stopping: waiting for running rollouts; press Ctrl-C again to cut them off")
 
         with _handled(loop, on_signal):
             return await go(stop)

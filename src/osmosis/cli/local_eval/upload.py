@@ -38,8 +38,10 @@ def upload(
     journal = Journal(run_folder(name, ctx.cwd))
     done = upload_run(ctx, journal, replace=replace)
     shown = done.name
-    message = f"run {shown} was uploaded before, as it is" if done.already else f"run {shown} is on the platform"
-    steps = [NextStep("look at it", command=f"osmosis eval info {shown}")]
+    message = (
+        f"run {shown} is already on the platform, unchanged" if done.already else f"run {shown} is on the platform"
+    )
+    steps = [NextStep("show it", command=f"osmosis eval info {shown}")]
     return OperationResult("eval.upload", message, done.to_dict(), next_steps=steps)
 
 

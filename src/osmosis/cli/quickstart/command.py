@@ -70,7 +70,7 @@ def quickstart(
     except StepDeclined:
         return demo.declined()
     except KeyboardInterrupt:
-        ctx.output.say("stopped; the same command goes on from here", style="yellow")
+        ctx.output.say("stopped; run the same command to continue", style="yellow")
         raise
     return _finished(demo, choice, result)
 
@@ -89,7 +89,7 @@ def _demo(ctx: AppContext, folder: Path, *, yes: bool) -> Demo:
 
 def _walk(demo: Demo, choice: ModelChoice) -> Result:
     """The seven steps."""
-    demo.line("From an empty folder to a scored run. Everything stays in this folder:")
+    demo.line("From an empty folder to a scored run. Everything is created in this folder:")
     demo.line(f"  {demo.root}")
     demo.line(f"Model: {choice.note}")
     try:
@@ -99,16 +99,16 @@ def _walk(demo: Demo, choice: ModelChoice) -> Result:
     _platform(demo)
     demo.heading(2, "Log in")
     demo.osmosis("login")
-    demo.heading(3, "Make a workspace: a folder, a git repository, its place on the platform")
+    demo.heading(3, "Create a workspace: a folder, a git repository, its connection to the platform")
     _workspace(demo)
-    demo.heading(4, "Make a rollout: an agent that multiplies with a tool, its grader, configs and data")
+    demo.heading(4, "Create a rollout: an agent that multiplies with a tool, its grader, configs and data")
     _rollout(demo, choice)
-    demo.heading(5, "Give the platform the dataset and the code")
+    demo.heading(5, "Upload the dataset, push the code")
     _send(demo, choice)
-    demo.heading(6, "Evaluate: every row is run several times, each attempt is graded")
+    demo.heading(6, "Evaluate: run every row several times and grade each attempt")
     result = _evaluate(demo)
     demo.line()
-    demo.line("7/7  Done: the figures are above, the page shows every conversation", style="bold")
+    demo.line("7/7  Done: the results are above, the page shows every conversation", style="bold")
     return result
 
 
@@ -132,7 +132,7 @@ def _workspace(demo: Demo) -> None:
         return
     demo.change_dir(demo.workspace)
     if _connected(demo):
-        demo.note(f"workspace {name} is there already and is used again")
+        demo.note(f"workspace {name} already exists and is used again")
     else:
         demo.osmosis("init", "--here", "--platform")
 
@@ -159,13 +159,13 @@ def _rollout(demo: Demo, choice: ModelChoice) -> None:
         partly = (demo.workspace / "rollouts" / ROLLOUT).exists() or (demo.workspace / CONFIG).exists()
         demo.osmosis(*words, *(["--force"] if partly else []))
     elif _same_model(demo, choice):
-        demo.note(f"rollout {ROLLOUT} is there already")
+        demo.note(f"rollout {ROLLOUT} already exists")
     elif _clean(demo):
-        demo.note("the config is for another model: the rollout is made anew, the old files stay in git's history")
+        demo.note("the config is for another model: the rollout is created again, the old files stay in git's history")
         demo.osmosis(*words, "--force")
     else:
         raise ValidationError(
-            f"{CONFIG} is for another model, and there are changes that are not committed",
+            f"{CONFIG} is for another model, and there are uncommitted changes",
             hint=f"cd {demo.workspace} && git commit -am 'my changes', then the same command again",
         )
     if not _three_attempts(demo):
@@ -227,7 +227,7 @@ def _evaluate(demo: Demo) -> Result:
         rows = client.evals.page(limit=1).rows
     if rows and rows[0].status in ("pending", "running"):
         name = rows[0].name
-        demo.note(f"run {name} is under way already and is followed to its end")
+        demo.note(f"run {name} is already in progress; following it")
         return demo.osmosis("eval", "wait", name)
     if rows:
         demo.note(f"there are earlier runs (the last is {rows[0].name}): this is a new one in the same workspace")
@@ -262,11 +262,11 @@ def _finished(demo: Demo, choice: ModelChoice, result: Result) -> OperationResul
     enter = " ".join([f"{name}={shlex.quote(value)}" for name, value in exports.items()] + _path_entry(demo))
     steps = [NextStep("the run's page", url=str(run.get("url")))]
     if enter:
-        steps.append(NextStep("in this shell", command=f"export {enter}"))
+        steps.append(NextStep("first, in this shell", command=f"export {enter}"))
     steps += [
-        NextStep("log your browser in", command="osmosis platform open"),
-        NextStep("look around", command=f"cd {shlex.quote(str(demo.workspace))} && osmosis eval list"),
-        NextStep("the figures as data", command=f"osmosis eval info {run.get('name')} --json"),
+        NextStep("open the platform in your browser", command="osmosis platform open"),
+        NextStep("list the runs", command=f"cd {shlex.quote(str(demo.workspace))} && osmosis eval list"),
+        NextStep("print the figures as JSON", command=f"osmosis eval info {run.get('name')} --json"),
         NextStep("stop the platform", command="osmosis platform stop"),
     ]
     return OperationResult("quickstart", message, resource, exit_code=result.exit_code, next_steps=steps)

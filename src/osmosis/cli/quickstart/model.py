@@ -12,7 +12,7 @@ from osmosis.errors import UsageError, ValidationError
 from osmosis.workspace.config import PROVIDER_KEYS
 
 STAND_IN = "offline/calculator"
-STAND_IN_NOTE = f"{STAND_IN} is a stand-in: fixed rules with deliberate mistakes, no language model"
+STAND_IN_NOTE = f"{STAND_IN} is a stand-in, not a language model: fixed rules with deliberate mistakes"
 SMALL_MODELS = {
     "OPENAI_API_KEY": "openai/gpt-5-mini",
     "ANTHROPIC_API_KEY": "anthropic/claude-haiku-4-5",
@@ -52,12 +52,12 @@ def choose_model(
     """From the flags, the variables that are set, or a question."""
     environ = ctx.environ
     if base_url and not is_http(base_url):
-        raise ValidationError(f"--base-url {base_url} is no http URL", hint="for example http://127.0.0.1:8000/v1")
+        raise ValidationError(f"--base-url {base_url} is not an http URL", hint="for example http://127.0.0.1:8000/v1")
     if api_key_env and not environ.get(api_key_env):
         raise ValidationError(f"the variable {api_key_env} is not set", hint=f"export {api_key_env}=...")
     if base_url:
         if not model:
-            raise UsageError("--base-url needs --model: the name as that endpoint knows it")
+            raise UsageError("--base-url needs --model: the model's name at that endpoint")
         return ModelChoice(model, base_url, api_key_env)
     if model:
         return ModelChoice(model, None, api_key_env or provider_secret(model, environ))
@@ -74,18 +74,16 @@ def provider_secret(model: str, environ: Mapping[str, str]) -> str | None:
     provider = model.partition("/")[0] if "/" in model else "openai"
     name = PROVIDER_KEYS.get(provider)
     if name and not environ.get(name):
-        raise ValidationError(
-            f"{model} needs {name}, which is not set", hint=f"export {name}=..., or leave --model out"
-        )
+        raise ValidationError(f"{model} needs {name}, which is not set", hint=f"export {name}=..., or remove --model")
     return name
 
 
 def _asked(ctx: AppContext, present: Mapping[str, str]) -> ModelChoice:
     choices = [(small, f"{small} (key from {name})") for name, small in present.items()]
-    choices += [(STAND_IN, f"{STAND_IN}: no network, no key; a stand-in, not a language model")]
+    choices += [(STAND_IN, f"{STAND_IN}: a stand-in, not a language model; needs no network and no key")]
     choices += [("endpoint", "an OpenAI-compatible endpoint ...")]
-    picked = prompts.choose(ctx, "Which model is evaluated?", choices, flag="--model")
+    picked = prompts.choose(ctx, "Which model do you want to evaluate?", choices, flag="--model")
     if picked == "endpoint":
-        url = prompts.ask(ctx, "Its base URL, up to /v1", flag="--base-url", default="http://127.0.0.1:8000/v1")
-        return ModelChoice(prompts.ask(ctx, "The model's name there", flag="--model"), url)
+        url = prompts.ask(ctx, "Base URL, up to /v1", flag="--base-url", default="http://127.0.0.1:8000/v1")
+        return ModelChoice(prompts.ask(ctx, "Name of the model at that endpoint", flag="--model"), url)
     return ModelChoice(picked, None, next((name for name, small in present.items() if small == picked), None))

@@ -110,5 +110,5 @@ class Demo:
 
     def declined(self) -> OperationResult:
         """What to show when the person stopped."""
-        message = "Cancelled. The same command goes on from here."
+        message = "Cancelled. Run the same command to continue."
         return OperationResult("quickstart", message, {"steps": self.done}, status="cancelled")
