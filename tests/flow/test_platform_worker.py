@@ -125,7 +125,7 @@ def test_the_platform_killed_in_mid_run_comes_back_and_the_job_goes_on(serve) ->
     platform.reaches(name, "finished")
     assert platform.rollouts(name) == [0, 1, 2, 3, 4, 5]
     assert "job continues" in platform.logs(name)
-    assert "starting again" not in platform.logs(name)
+    assert "restarting (start" not in platform.logs(name)
 
 
 def test_platform_and_job_both_killed_and_the_run_goes_on_from_its_journal(serve) -> None:
