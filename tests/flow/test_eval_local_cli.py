@@ -115,7 +115,7 @@ def test_a_budget_that_cannot_be_kept_is_refused(osmosis, limit):
     with ModelEndpoint(lambda body, n: Reply({"choices": [choice]})) as endpoint:
         code, _, err = osmosis(f"{BASE} --model m --base-url {endpoint.url} {limit}")
         assert code == 1
-        assert "cannot be kept" in err
+        assert "cannot be enforced" in err
         assert len(endpoint.requests) == 1
         assert osmosis(f"{BASE} --model m --base-url {endpoint.url} --limit 1 -q")[0] == 0
 
