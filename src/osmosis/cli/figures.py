@@ -6,6 +6,7 @@ Draws what `osmosis.metrics` lists; text of users and models is plain text here,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -14,11 +15,13 @@ from rich.text import Text
 
 from osmosis.metrics.alarms import alarms
 from osmosis.metrics.figures import Figure, figures, grouped
-from osmosis.records.contract.run_bodies import RunFailure
 from osmosis.records.report import FailureCount, Report
 
 from .render import pairs
 from .results import clean
+
+if TYPE_CHECKING:
+    from osmosis.records.contract.run_bodies import RunFailure
 
 MAX_EXAMPLE = 160
 MAX_ROWS = 5

@@ -13,12 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from osmosis.base import paths
-from osmosis.base.wheel import build_wheel
 from osmosis.errors import ValidationError
-from osmosis.jobs.environment import Builder
-from osmosis.jobs.job import JobLog
-from osmosis.jobs.project import read_project
-from osmosis.workspace.doctor import find_uv
 
 if TYPE_CHECKING:
     from osmosis.records.run import LogLine
@@ -36,6 +31,7 @@ def continue_inside(ctx: AppContext, root: Path, rollout: str) -> None:
     """
     if ctx.environ.get(INSIDE):
         return
+    from osmosis.jobs.project import read_project  # brings packaging along
 
     label = f"rollouts/{rollout}"
     project = read_project(root / "rollouts" / rollout, label)
@@ -49,6 +45,12 @@ def continue_inside(ctx: AppContext, root: Path, rollout: str) -> None:
 
 
 def _environment(ctx: AppContext, project: Any, install_to: Path) -> tuple[str, dict[str, str]]:
+    # What makes environments: a run whose libraries are all here starts without it.
+    from osmosis.base.wheel import build_wheel
+    from osmosis.jobs.environment import Builder
+    from osmosis.jobs.job import JobLog
+    from osmosis.workspace.doctor import find_uv
+
     uv = find_uv(ctx.environ)
     if uv is None:
         raise ValidationError("uv is missing; it creates the environments of rollouts", hint="pip install uv")

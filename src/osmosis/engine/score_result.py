@@ -14,7 +14,7 @@ from osmosis.errors import OsmosisError
 from osmosis.records.rollout import Category, Failure, Message, Phase, Score
 from osmosis.sdk.calls import contained
 from osmosis.sdk.classify import failure_of, traceback_tail
-from osmosis.sdk.judge import collect_judge_usage
+from osmosis.sdk.judge_usage import collect_judge_usage
 
 
 async def run_score(name: str, call: Callable[[], Awaitable[object]], timeout_s: float | None) -> Score:

@@ -22,7 +22,6 @@ from osmosis.sdk.calls import is_async
 from .clock import Deadline
 from .loader import load_object
 from .pool import DaemonPool
-from .rubrics.rubric_scorer import PREFIX, RubricScorer
 from .score_result import run_score, solution_of
 
 
@@ -97,7 +96,9 @@ def load_scorers(
     pool = pool or DaemonPool()
     scorers: list[Scorer] = []
     for path in paths:
-        if path.startswith(PREFIX):
+        if path.startswith("rubric:"):
+            from .rubrics.rubric_scorer import RubricScorer  # brings YAML and the judge along
+
             scorers.append(RubricScorer.load(path, base_dir, timeout_s=timeout_s, environ=environ))
             continue
         found = functions[path] if functions and path in functions else load_object(path, base_dir)

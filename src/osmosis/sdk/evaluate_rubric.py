@@ -15,8 +15,9 @@ from typing import Any, Literal, TypeVar, overload
 
 from osmosis.base.json_types import JsonObject
 
-from .judge import Judge, Question, RewardRubricRunResult, Verdict, judge_usage, make_question
+from .judge import Judge, Question, RewardRubricRunResult, Verdict, make_question
 from .judge_model import ModelInfo, info_of
+from .judge_usage import judge_usage
 
 T = TypeVar("T")
 

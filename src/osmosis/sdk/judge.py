@@ -2,8 +2,7 @@
 
 A text under judgement can never close its own quote: the fence carries a random word per call, and marker-like text
 inside is broken up. A reply that is not clearly a score and an explanation is refused, never guessed. A judge that
-fails is an exception, never a score; rate limits, 5xx and unreadable replies are retried. What judges consume is added
-up per block of code, so that whoever scores can tell the judge's tokens from the agent's.
+fails is an exception, never a score; rate limits, 5xx and unreadable replies are retried.
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -28,6 +25,7 @@ from osmosis.records.plan import Retry
 from osmosis.records.rollout import Category, Message, Usage
 
 from .judge_model import JudgeModel, ModelNotFoundError, ProviderRequestError, resolve_judge
+from .judge_usage import count_usage
 
 JUDGE_RETRY = Retry(max_attempts=4, base_delay_s=0.5, max_delay_s=15.0, rate_limit_budget_s=120.0)
 _READS = 2
@@ -169,37 +167,6 @@ class Judge:
         error.hint = exc.hint
         error.details["category"] = exc.category
         return error
-
-
-@dataclass
-class JudgeUsage:
-    """What the judges inside a `collect_judge_usage` block consumed."""
-
-    usage: Usage = field(default_factory=Usage)
-    calls: int = 0
-
-
-judge_usage: ContextVar[JudgeUsage | None] = ContextVar("osmosis_judge_usage", default=None)
-"""What the block that runs now adds to."""
-
-
-@contextmanager
-def collect_judge_usage() -> Iterator[JudgeUsage]:
-    """Adds up what every judge called inside the block consumed, on this task and in threads it starts."""
-    collected = JudgeUsage()
-    token = judge_usage.set(collected)
-    try:
-        yield collected
-    finally:
-        judge_usage.reset(token)
-
-
-def count_usage(usage: Usage) -> None:
-    """Adds to the block this runs in, when there is one."""
-    collected = judge_usage.get()
-    if collected is not None:
-        collected.usage = collected.usage + usage
-        collected.calls += 1
 
 
 class BadReply(ValueError):

@@ -10,7 +10,7 @@ from osmosis.engine.score_result import as_number, run_score, solution_of
 from osmosis.engine.scoring import FunctionScorer, load_scorers
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Rollout, RolloutStatus, Usage
-from osmosis.sdk.judge import count_usage
+from osmosis.sdk.judge_usage import count_usage
 
 HERE = Path(__file__).parent
 ROW = Row(index=0, data={"user_prompt": "q", "ground_truth": "42", "extra": 1})

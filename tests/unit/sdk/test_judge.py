@@ -20,7 +20,7 @@ from osmosis.sdk.evaluate_rubric import (
     evaluate_rubric_async,
     judge_solution,
 )
-from osmosis.sdk.judge import BadReply, Judge, Question, collect_judge_usage, make_question, read_reply
+from osmosis.sdk.judge import BadReply, Judge, Question, make_question, read_reply
 from osmosis.sdk.judge_model import (
     MissingAPIKeyError,
     ModelNotFoundError,
@@ -31,6 +31,7 @@ from osmosis.sdk.judge_model import (
     provider_of,
     resolve_judge,
 )
+from osmosis.sdk.judge_usage import collect_judge_usage
 
 OFFLINE = {"provider": "offline", "model": "judge"}
 FAST = Retry(max_attempts=3, base_delay_s=0.01, max_delay_s=0.02, rate_limit_budget_s=5)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from osmosis.cli.figures import draw_report as draw_figures
-from osmosis.cli.render import pairs
 from osmosis.cli.results import NextStep, clean
 from osmosis.engine.report_files import facts
 from osmosis.metrics.alarms import alarms
@@ -19,7 +17,11 @@ if TYPE_CHECKING:
 
 def draw_report(console: Console, plan: EvalPlan, report: Report, *, notes: Sequence[str] = ()) -> None:
     """The whole report for a person."""
+    # With what draws, rich: a run that prints JSON or nothing starts without it.
     from rich.text import Text
+
+    from osmosis.cli.figures import draw_report as draw_figures
+    from osmosis.cli.render import pairs
 
     console.print(Text(clean(plan.name), style="bold"))
     console.print(pairs(dict(facts(plan))))

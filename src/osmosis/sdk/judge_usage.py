@@ -1,0 +1,44 @@
+"""What judges consume, added up per block of code, so that whoever scores can tell a judge's tokens from the agent's.
+
+Apart from `judge`, because every score function runs in such a block and few ask a judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from osmosis.records.rollout import Usage
+
+
+@dataclass
+class JudgeUsage:
+    """What the judges inside a `collect_judge_usage` block consumed."""
+
+    usage: Usage = field(default_factory=Usage)
+    calls: int = 0
+
+
+judge_usage: ContextVar[JudgeUsage | None] = ContextVar("osmosis_judge_usage", default=None)
+"""What the block that runs now adds to."""
+
+
+@contextmanager
+def collect_judge_usage() -> Iterator[JudgeUsage]:
+    """Adds up what every judge called inside the block consumed, on this task and in threads it starts."""
+    collected = JudgeUsage()
+    token = judge_usage.set(collected)
+    try:
+        yield collected
+    finally:
+        judge_usage.reset(token)
+
+
+def count_usage(usage: Usage) -> None:
+    """Adds to the block this runs in, when there is one."""
+    collected = judge_usage.get()
+    if collected is not None:
+        collected.usage = collected.usage + usage
+        collected.calls += 1
