@@ -188,7 +188,7 @@ def test_a_regrade_uses_edited_rows_openly_and_refuses_other_prompts(osmosis):
         path.write_text(edited)
         code, _, err = osmosis("eval regrade r --json")
         assert code == 1
-        assert "another prompt" in err
+        assert "rows that have changed or are gone" in err
     path.write_text(before)
     assert osmosis("eval regrade r -q")[0] == 0
 
