@@ -9,10 +9,10 @@ from __future__ import annotations
 HOMES: dict[str, str] = {
     "osmosis._version": "PACKAGE_VERSION=__version__ __version__ package_name=DISTRIBUTION",
     "osmosis.base.paths": "DEFAULT_PLATFORM_URL",
-    "osmosis.classic.auth": """
+    "osmosis.classic.login": """
         AuthenticationExpiredError LoginError LoginResult PlatformAPIError WorkspaceCredentials get_all_workspaces
         get_valid_credentials login platform_request""",
-    "osmosis.classic.dataset": "DatasetReader DatasetRow REQUIRED_COLUMNS dataset_row_to_request",
+    "osmosis.classic.dataset_reader": "DatasetReader DatasetRow REQUIRED_COLUMNS dataset_row_to_request",
     "osmosis.classic.errors": """
         DatasetParseError DatasetValidationError EvalFnError LocalExecutionError ProviderError ToolValidationError""",
     "osmosis.classic.evaluation": """
@@ -99,12 +99,12 @@ MODULES: dict[str, str] = {
         osmosis.sdk.grader osmosis.sdk.harbor.backend osmosis.sdk.judge_model osmosis.sdk.rewards
         osmosis.sdk.rubrics osmosis.sdk.types osmosis.sdk.workflow osmosis.serve.server.app
         osmosis.serve.server.trainer_client osmosis.serve.server.v02""",
-    "osmosis_ai.auth": "osmosis.classic.auth",
+    "osmosis_ai.auth": "osmosis.classic.login",
     "osmosis_ai.auth.config": "osmosis.base.paths osmosis.client.settings",
-    "osmosis_ai.auth.credentials": "osmosis.classic.auth",
-    "osmosis_ai.auth.flow": "osmosis.classic.auth",
-    "osmosis_ai.auth.local_server": "osmosis.classic.auth",
-    "osmosis_ai.auth.platform_client": "osmosis.classic.auth",
+    "osmosis_ai.auth.credentials": "osmosis.classic.login",
+    "osmosis_ai.auth.flow": "osmosis.classic.login",
+    "osmosis_ai.auth.local_server": "osmosis.classic.login",
+    "osmosis_ai.auth.platform_client": "osmosis.classic.login",
     "osmosis_ai.cli_commands": "osmosis.cli.rubric",
     "osmosis_ai.cli_services": """
         osmosis.classic.rubric osmosis.engine.rubrics.conversations osmosis.engine.rubrics.rubric_files
@@ -146,9 +146,9 @@ MODULES: dict[str, str] = {
     "osmosis_ai.rollout.core.schemas": "osmosis.records.wire02",
     "osmosis_ai.rollout.eval": "",
     "osmosis_ai.rollout.eval.common": """
-        osmosis.classic.dataset osmosis.classic.errors osmosis.classic.llm_client osmosis.classic.runner""",
+        osmosis.classic.dataset_reader osmosis.classic.errors osmosis.classic.llm_client osmosis.classic.runner""",
     "osmosis_ai.rollout.eval.common.cli": "osmosis.cli.agent_test.show",
-    "osmosis_ai.rollout.eval.common.dataset": "osmosis.classic.dataset osmosis.classic.errors",
+    "osmosis_ai.rollout.eval.common.dataset": "osmosis.classic.dataset_reader osmosis.classic.errors",
     "osmosis_ai.rollout.eval.common.errors": "osmosis.classic.errors",
     "osmosis_ai.rollout.eval.common.llm_client": "osmosis.classic.llm_client",
     "osmosis_ai.rollout.eval.common.runner": "osmosis.classic.runner",

@@ -9,7 +9,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from osmosis.engine.rollout import in_process
+from osmosis.engine.in_process import in_process
 from osmosis.engine.task import Task
 from osmosis.llm import open_model
 from osmosis.records.dataset import Row

@@ -18,7 +18,7 @@ from osmosis.platform import tables
 from osmosis.platform.gitsync import synced
 from osmosis.platform.services import users
 from osmosis.records.config import Experiment
-from osmosis.testing.platform import RunningPlatform, running_platform
+from osmosis.testing.platform_app import RunningPlatform, running_platform
 
 pytestmark = pytest.mark.flow
 

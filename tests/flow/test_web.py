@@ -17,7 +17,7 @@ from osmosis.platform import tables
 from osmosis.platform.services import run_lifecycle, secrets, users
 from osmosis.records.rollout import Score
 from osmosis.records.run import RunStatus
-from osmosis.testing.platform import RunningPlatform, running_platform
+from osmosis.testing.platform_app import RunningPlatform, running_platform
 from osmosis.testing.platform_data import add_rollouts, add_run, report, rollout, timeout
 
 pytestmark = pytest.mark.flow

@@ -14,7 +14,7 @@ import pytest
 from osmosis.platform import tables
 from osmosis.platform.services import run_lifecycle
 from osmosis.records.run import RunStatus
-from osmosis.testing.platform import RunningPlatform, running_platform
+from osmosis.testing.platform_app import RunningPlatform, running_platform
 from osmosis.testing.platform_data import add_rollouts, add_run, report, rollout, timeout
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -18,7 +18,7 @@ from osmosis.cli.git_credential import answer
 from osmosis.cli.main import main
 from osmosis.client.credentials import CredentialStore, Login
 from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.testing.platform import RunningPlatform, running_platform
+from osmosis.testing.platform_app import RunningPlatform, running_platform
 from osmosis.workspace.git import read_source
 from osmosis.workspace.gitwrite import make_snapshot, push_snapshot
 

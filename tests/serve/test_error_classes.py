@@ -15,8 +15,8 @@ import pytest
 from yarl import URL
 
 from osmosis.engine.evaluate import evaluate
+from osmosis.engine.in_process import in_process
 from osmosis.engine.observer import Silent
-from osmosis.engine.rollout import in_process
 from osmosis.engine.scoring import FunctionScorer
 from osmosis.engine.task import RolloutFn
 from osmosis.errors import ModelError

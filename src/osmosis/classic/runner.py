@@ -27,7 +27,7 @@ from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutC
 from osmosis.sdk.calls import run_with_deadline
 from osmosis.sdk.classify import describe
 
-from .dataset import dataset_row_to_request
+from .dataset_reader import dataset_row_to_request
 from .errors import ToolValidationError
 
 _TOOL_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from osmosis.errors import UsageError, ValidationError, WorkspaceRequired
 from osmosis.sdk.mcp import mcp_agent
-from osmosis.workspace.config import load_eval_config
+from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.layout import find_workspace, pick_rollout
 
 from .context import AppContext

@@ -11,7 +11,7 @@ import typer
 
 from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.records.config import CONFIGS
-from osmosis.workspace.config import ConfigFile, check_file, issue_of, locate, read, refused
+from osmosis.workspace.config_file import ConfigFile, check_file, issue_of, locate, read, refused
 from osmosis.workspace.configedit import resolved as rows_of
 from osmosis.workspace.configedit import set_value
 from osmosis.workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspace

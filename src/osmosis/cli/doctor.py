@@ -21,7 +21,7 @@ from osmosis.records.problem import Problem
 from osmosis.records.source import Source
 from osmosis.workspace import doctor as checks
 from osmosis.workspace import findings
-from osmosis.workspace.config import ConfigFile, check_file
+from osmosis.workspace.config_file import ConfigFile, check_file
 from osmosis.workspace.layout import FILES, FOLDERS, Workspace, find_workspace
 
 from .connect import login_of

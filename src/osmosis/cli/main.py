@@ -48,7 +48,7 @@ _EVAL = Group(
         "delete": _at("runs", "EVAL.delete", "Delete a run and everything it produced"),
         "retry": _at("runs", "retry", "Retry the failed and skipped rollouts of a run"),
         "download": _at("runs", "download", "Download the metrics and conversations of a run"),
-        "run": _at("local_eval.run", "run", "Run a config of this workspace on this machine"),
+        "run": _at("local_eval.run_config", "run", "Run a config of this workspace on this machine"),
         "resume": _at("local_eval.resume", "resume", "Resume an interrupted local run"),
         "regrade": _at("local_eval.resume", "regrade", "Score a local run again without calling the model"),
         "compare": _at("local_eval.compare", "compare", "Compare runs row by row"),
@@ -81,7 +81,7 @@ _TRAIN = Group(
 )
 
 COMMANDS: Mapping[str, Command | Group] = {
-    "quickstart": _at("quickstart.command", "quickstart", "From nothing to a scored run, step by step", "Start"),
+    "quickstart": _at("quickstart.quickstart", "quickstart", "From nothing to a scored run, step by step", "Start"),
     "platform": _at("platform", "app", "Start, stop and look at the platform on this machine", "Start"),
     "login": _at("auth", "login", "Log in to a platform", "Start"),
     "logout": _at("auth", "logout", "Log out", "Start"),

@@ -15,7 +15,7 @@ from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.records.config import SECRET_NAME
 from osmosis.records.contract.secret import SecretPage, SecretRow
 from osmosis.records.run import RunKind
-from osmosis.workspace.config import load_config
+from osmosis.workspace.config_file import load_config
 from osmosis.workspace.layout import find_workspace
 
 from . import prompts

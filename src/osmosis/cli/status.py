@@ -10,7 +10,7 @@ from osmosis.errors import OsmosisError
 from osmosis.records.run import NOUNS
 from osmosis.records.source import Source, SyncState
 from osmosis.workspace import findings
-from osmosis.workspace.config import ConfigFile, check_file
+from osmosis.workspace.config_file import ConfigFile, check_file
 from osmosis.workspace.git import read_source
 from osmosis.workspace.layout import Workspace, find_workspace
 

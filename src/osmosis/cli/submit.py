@@ -20,7 +20,7 @@ from osmosis.records.contract.run_bodies import SubmittedRun
 from osmosis.records.problem import Problem
 from osmosis.records.run import NOUNS, RunKind
 from osmosis.records.source import SyncState
-from osmosis.workspace.config import load_config
+from osmosis.workspace.config_file import load_config
 from osmosis.workspace.gitwrite import Snapshot, make_snapshot, push_snapshot
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 from osmosis.workspace.preflight import Facts, check_submit, gather

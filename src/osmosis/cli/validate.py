@@ -12,7 +12,7 @@ from rich.text import Text
 
 from osmosis.base.json_types import JsonObject
 from osmosis.engine.agent import load_agent
-from osmosis.engine.rollout import plain_tools
+from osmosis.engine.in_process import plain_tools
 from osmosis.serve.server.validator import ValidationResult, probe_request, validate_agent_loop
 
 from .agent_ref import AgentRef, find_agent, opened

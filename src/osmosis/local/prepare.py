@@ -39,8 +39,8 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 
 from .request import Request, declared_secrets, key_for
+from .rollout_source import RolloutSource, load_source
 from .run import Run
-from .source import RolloutSource, load_source
 
 Confirm = Callable[[str], bool]
 """Asks a person and waits for the answer; called in a thread of its own while a run goes on."""

@@ -13,7 +13,7 @@ from osmosis.records.report import Report
 from osmosis.serve.drive.client import served
 from osmosis.serve.drive.process import RolloutServerProcess
 from osmosis.serve.drive.traingate import TrainGate
-from osmosis.workspace.config import load_eval_config
+from osmosis.workspace.config_file import load_eval_config
 
 
 async def run_rollout(root: Path, name: str, python: Path, *, limit: int = 8) -> tuple[Report, str]:

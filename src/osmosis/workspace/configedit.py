@@ -16,7 +16,7 @@ from osmosis.records.config import CONFIGS
 from osmosis.records.config_check import fields_of
 from osmosis.records.problem import Problem
 
-from .config import ConfigFile, check_file, read, refused
+from .config_file import ConfigFile, check_file, read, refused
 from .layout import Workspace
 
 

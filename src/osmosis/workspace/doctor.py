@@ -16,7 +16,7 @@ from osmosis.records.problem import Problem
 from osmosis.records.source import Source
 
 from . import findings
-from .config import ConfigFile, check_file
+from .config_file import ConfigFile, check_file
 from .git import read_source
 from .layout import FILES, FOLDERS, Workspace
 from .template_update import instances

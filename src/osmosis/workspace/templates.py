@@ -21,7 +21,7 @@ from osmosis.errors import Conflict, NotFound, OsmosisError
 from osmosis.records.config import CONFIGS
 from osmosis.records.describe import described
 
-from .config import PROVIDER_KEYS
+from .config_file import PROVIDER_KEYS
 from .layout import check_rollout_name
 
 if sys.version_info >= (3, 11):

@@ -15,7 +15,7 @@ from osmosis.serve.drive.process import free_port
 from osmosis.testing.command_line import CommandRun, run_command
 from osmosis.testing.eval_project import ROLLOUT, SCORE, write_project
 from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.testing.platform import RunningPlatform, running_platform
+from osmosis.testing.platform_app import RunningPlatform, running_platform
 
 pytestmark = pytest.mark.flow
 Run = Callable[..., CommandRun]

@@ -10,7 +10,7 @@ import pytest
 
 from osmosis.errors import NotFound, OsmosisError, ValidationError
 from osmosis.testing.git_workspace import EVAL, GitWorkspace
-from osmosis.workspace.config import ConfigFile, check_file, load_config, load_eval_config, load_training_config
+from osmosis.workspace.config_file import ConfigFile, check_file, load_config, load_eval_config, load_training_config
 from osmosis.workspace.layout import Workspace
 
 EXPERIMENT = """[experiment]

@@ -8,7 +8,7 @@ import pytest
 
 from osmosis.errors import ValidationError
 from osmosis.testing.git_workspace import GitWorkspace
-from osmosis.workspace.config import ConfigFile, check_file
+from osmosis.workspace.config_file import ConfigFile, check_file
 from osmosis.workspace.configedit import resolved, set_value
 from osmosis.workspace.layout import ConfigKind, Workspace
 

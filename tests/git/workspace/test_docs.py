@@ -9,7 +9,7 @@ from pathlib import Path
 from osmosis.cli.main import main
 from osmosis.records.config import EvalConfig
 from osmosis.testing.git_workspace import EVAL, GitWorkspace
-from osmosis.workspace.config import ConfigFile, check_file
+from osmosis.workspace.config_file import ConfigFile, check_file
 from osmosis.workspace.layout import Workspace
 from osmosis.workspace.reference import with_tables
 from osmosis.workspace.templates import list_templates

@@ -12,7 +12,7 @@ import pytest
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.records.config import EvalConfig, Evaluation, Training
 from osmosis.workspace import bundle
-from osmosis.workspace.config import load_eval_config, load_training_config
+from osmosis.workspace.config_file import load_eval_config, load_training_config
 from osmosis.workspace.findings import of_folder
 from osmosis.workspace.layout import Workspace
 from osmosis.workspace.templates import (

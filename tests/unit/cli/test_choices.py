@@ -13,7 +13,7 @@ from osmosis.cli.download import download_dir
 from osmosis.cli.local_eval.show import exit_code as local_exit_code
 from osmosis.cli.output import Mode, Output
 from osmosis.cli.prompts import ask, choose, confirm, hidden
-from osmosis.cli.quickstart.model import STAND_IN, ModelChoice, choose_model
+from osmosis.cli.quickstart.choose_model import STAND_IN, ModelChoice, choose_model
 from osmosis.cli.run_show import finished_result
 from osmosis.cli.secrets_file import read_secrets_file
 from osmosis.errors import InteractiveRequired, PlatformError, ValidationError

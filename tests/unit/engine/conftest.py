@@ -6,7 +6,7 @@ import pytest
 
 from osmosis.engine.agent import load_agent
 from osmosis.engine.evaluate import Options, evaluate
-from osmosis.engine.rollout import in_process
+from osmosis.engine.in_process import in_process
 from osmosis.engine.scoring import load_scorers
 from osmosis.llm import open_model
 from osmosis.records.dataset import Row

@@ -8,8 +8,8 @@ from pathlib import Path
 from osmosis.engine.agent import load_agent
 from osmosis.engine.evaluate import Options, evaluate
 from osmosis.engine.identity import provenance
+from osmosis.engine.in_process import in_process
 from osmosis.engine.limiter import Limiter
-from osmosis.engine.rollout import in_process
 from osmosis.engine.watchdog import Watchdog
 from osmosis.llm import open_model
 from osmosis.records.plan import ModelSpec

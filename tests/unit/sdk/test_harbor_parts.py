@@ -16,12 +16,12 @@ import pytest
 from osmosis import AgentWorkflow, AgentWorkflowConfig, HarborBackend
 from osmosis.records.wire import RolloutInit
 from osmosis.sdk.harbor.code import Code, code_of, describe_config, home_of, pack
-from osmosis.sdk.harbor.conversation import read_messages
 from osmosis.sdk.harbor.inside import check, load_config
 from osmosis.sdk.harbor.instruction import from_row, under_task
 from osmosis.sdk.harbor.sandbox import PROTOCOL, patch_dockerfile, requirements
 from osmosis.sdk.harbor.tasks import Tasks, copy_task, has_tests, put_row
 from osmosis.sdk.harbor.ticket import Endpoint, Ticket, close_ticket, find_ticket, open_ticket
+from osmosis.sdk.harbor.trial_messages import read_messages
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "3 times 4?"}

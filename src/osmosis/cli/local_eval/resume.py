@@ -33,7 +33,7 @@ from .plan import (
     check_limits,
     parse_concurrency,
 )
-from .run import surround
+from .run_config import surround
 from .show import draw_report, exit_code, next_steps
 from .terminal import Ending, print_aside, run_local
 

@@ -26,8 +26,8 @@ from osmosis._version import __version__
 from .inside import FAILED, RESULT_FILE
 from .instruction import under_task
 from .sandbox import CODE, ROOT, SDK
-from .settings import DEFAULT_SETUP_S
 from .ticket import Delivery, Ticket, find_ticket
+from .trial_settings import DEFAULT_SETUP_S
 
 LOGS = "/logs/agent"
 ARTIFACTS = "/logs/artifacts"

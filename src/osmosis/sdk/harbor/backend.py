@@ -38,9 +38,9 @@ from osmosis.sdk.workflow import WorkflowClass
 from .code import code_of, describe_config
 from .outcome import Finished, execution_of
 from .preparing import AGENT_GRACE_S, Preparation, PreparedTrial
-from .settings import DEFAULT_SETUP_S, Chosen, choose_agent, environment_of, require_harbor, two_generations
 from .tasks import Tasks
 from .ticket import close_ticket
+from .trial_settings import DEFAULT_SETUP_S, Chosen, choose_agent, environment_of, require_harbor, two_generations
 
 START_ALLOWANCE_S = 660.0
 """Building and starting a sandbox (Harbor's own default limit is ten minutes), and taking it down."""

@@ -18,8 +18,8 @@ from osmosis.sdk.classify import wire_category
 from osmosis.sdk.execution import ExecutionResult, with_failure
 from osmosis.sdk.types import RolloutSample
 
-from .conversation import read_messages
 from .inside import RESULT_FILE, TRAJECTORY_FILE
+from .trial_messages import read_messages
 
 TIMEOUTS = {
     "AgentTimeoutError": Phase.AGENT,

@@ -21,9 +21,9 @@ from osmosis.sdk.execution import OnState
 
 from .code import Code, pack
 from .sandbox import IN_CONTEXT, make_sdk, patch_dockerfile
-from .settings import Chosen
 from .tasks import Tasks, copy_task, has_tests, instruction_of, put_row
 from .ticket import Delivery, Endpoint, Ticket, open_ticket
+from .trial_settings import Chosen
 
 AGENT_GRACE_S = 20.0
 """What starting the workflow's process in the sandbox may take, on top of the workflow's own time limit."""

@@ -13,7 +13,7 @@ import orjson
 from pydantic import ValidationError as BadShape
 
 from osmosis.base.backoff import backoff_delay, parse_retry_after
-from osmosis.engine.rollout import DEFAULT_MAX_TOKENS_TOTAL
+from osmosis.engine.in_process import DEFAULT_MAX_TOKENS_TOTAL
 from osmosis.records.base import Record
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan

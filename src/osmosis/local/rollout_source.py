@@ -9,7 +9,7 @@ from pathlib import Path
 
 from osmosis.engine.agent import Agent, agent_of, load_agent
 from osmosis.engine.identity import folder_files
-from osmosis.engine.rollout import in_process
+from osmosis.engine.in_process import in_process
 from osmosis.engine.task import RolloutFn
 from osmosis.errors import ValidationError
 from osmosis.llm import Model

@@ -24,7 +24,7 @@ from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.local.request import Request, check_name, generated_name, parse_model, runs_folder
 from osmosis.records.config import EvalConfig
 from osmosis.records.plan import EvalPlan, ModelSpec, Selection
-from osmosis.workspace.config import load_eval_config
+from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 
 from .plan import BaseUrl, FailUnder, OutputFile, Yes, check_limits, parse_rows

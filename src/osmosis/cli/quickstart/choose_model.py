@@ -9,7 +9,7 @@ from osmosis.base.net import is_http
 from osmosis.cli import prompts
 from osmosis.cli.context import AppContext
 from osmosis.errors import UsageError, ValidationError
-from osmosis.workspace.config import PROVIDER_KEYS
+from osmosis.workspace.config_file import PROVIDER_KEYS
 
 STAND_IN = "offline/calculator"
 STAND_IN_NOTE = f"{STAND_IN} is a stand-in, not a language model: fixed rules with deliberate mistakes"

@@ -22,11 +22,11 @@ from osmosis.cli.output import Mode
 from osmosis.cli.results import NextStep, OperationResult, Result
 from osmosis.client import PlatformClient
 from osmosis.errors import ValidationError
-from osmosis.workspace.config import load_eval_config
+from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.git import read_source
 from osmosis.workspace.gitwrite import identity_options
 
-from .model import ModelChoice, choose_model
+from .choose_model import ModelChoice, choose_model
 from .steps import Demo, StepDeclined
 
 ROLLOUT = "multiply"
