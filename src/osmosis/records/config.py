@@ -2,7 +2,7 @@
 
 The same classes check a file before submit, a request on the platform and the plan of a job, and every rule about
 what a config may say is here: on its field, or in `across` where it takes several keys. A record also knows the body
-that submits it. Reading TOML and naming lines is `workspace.config`; the words of an error are `config_check`.
+that submits it. Reading TOML and naming lines is `workspace.config_file`; the words of an error are `config_check`.
 """
 
 from __future__ import annotations

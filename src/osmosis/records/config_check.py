@@ -1,7 +1,7 @@
 """A config that breaks its rules, in words: from pydantic's errors to issues that name the key and what to type.
 
 The rules are on the records (`config`); here is how the errors of a file, a request and a job are said. Knows no file
-and no line: `workspace.config` adds those. Types are strict, as TOML's are: `"3"` is not a number.
+and no line: `workspace.config_file` adds those. Types are strict, as TOML's are: `"3"` is not a number.
 """
 
 from __future__ import annotations
