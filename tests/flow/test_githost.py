@@ -212,7 +212,7 @@ def test_the_first_branch_may_have_any_name(platform: RunningPlatform, git: Git)
 def test_a_sync_by_hand(platform: RunningPlatform, git: Git) -> None:
     empty = httpx.post(f"{platform.url}/api/cli/sync?wait=true", headers=platform.headers).json()["event"]
     assert empty["status"] == "Failed"
-    assert "no branch yet" in empty["error"]
+    assert "no branches yet" in empty["error"]
     git("push", platform.git_url, "main")
     started = httpx.post(f"{platform.url}/api/cli/sync", headers=platform.headers)
     assert started.status_code == 202

@@ -114,7 +114,7 @@ class Builder:
         extras: tuple[str, ...],
     ) -> Environment:
         self.log.write(
-            STEP, f"making the environment {folder.name} from {project.where} (Python {interpreter.version})"
+            STEP, f"creating the environment {folder.name} from {project.where} (Python {interpreter.version})"
         )
         # A name of its own: a killed job may have left a uv behind that goes on writing where it was told to.
         making = folder.parent / f".making-{folder.name}-{secrets.token_hex(4)}"

@@ -88,7 +88,7 @@ async def test_ours_is_pinned_beside_a_dependency_and_made_once(
     marked = (made.folder / MARKER).stat().st_ino
     again = await make(builder, folder, tmp_path)
     assert (again.folder, (again.folder / MARKER).stat().st_ino) == (made.folder, marked)
-    assert "made before" in lines[-1].message
+    assert "from the cache" in lines[-1].message
     assert [p.name for p in made.folder.parent.iterdir() if p.name.startswith(".making")] == []
 
 
@@ -99,8 +99,8 @@ async def test_two_jobs_at_once_make_it_once(cache: Path, wheel: Wheel, tmp_path
     first, second = await asyncio.gather(*(make(b, folder, tmp_path / str(i)) for i, b in enumerate(builders)))
     assert first.folder == second.folder
     said = [line.message for log in logs for line in log]
-    assert sum("making the environment" in message for message in said) == 1
-    assert sum("made before" in message for message in said) == 1
+    assert sum("creating the environment" in message for message in said) == 1
+    assert sum("from the cache" in message for message in said) == 1
 
 
 async def test_the_other_generation_comes_from_the_index(builder: Builder, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ asyncio.run(builder.environment(project, commit_sha="a" * 40, install_to=Path({s
     job = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
     assert job.stdout is not None
     async for line in job.stdout:
-        if b"making the environment" in line:
+        if b"creating the environment" in line:
             break
     job.send_signal(signal.SIGKILL)
     await job.wait()

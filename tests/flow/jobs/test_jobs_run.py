@@ -156,7 +156,7 @@ async def test_sigterm_stops_too_and_cuts_off_what_does_not_end(desk: Desk) -> N
 async def test_sigterm_while_the_environment_is_made(desk: Desk) -> None:
     job = desk.write(desk.commit(main=AGENT, pyproject=PYPROJECT.replace("iniconfig>=2", "iniconfig>=2,!=2.0.9")))
     process = await desk.start(job)
-    await until(lambda: "making the environment" in desk.log, within=DEADLINE_S)
+    await until(lambda: "creating the environment" in desk.log, within=DEADLINE_S)
     process.terminate()
     assert await asyncio.wait_for(process.wait(), DEADLINE_S) == 0
     assert desk.result.status is RunStatus.STOPPED
