@@ -11,16 +11,18 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from osmosis.errors import LoadError
 from osmosis.sdk.agent_loop import RolloutAgentLoop
-from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.grader import Grader, GraderClass
 from osmosis.sdk.types import AgentWorkflowConfig
 from osmosis.sdk.workflow import AgentWorkflow
 
 from .loader import load_module, load_object, source_files, source_hash, source_of
+
+if TYPE_CHECKING:
+    from osmosis.sdk.backend import LocalBackend
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ def _agent(path: str, found: object, module: ModuleType | None, grader: GraderCl
     if isinstance(found, RolloutAgentLoop):
         _refuse_grader(path, grader, "an agent loop, which is scored by score functions")
         return Agent(path, loop=found)
+    from osmosis.sdk.backend import LocalBackend  # the workflow's side: an agent loop starts without it
 
     if isinstance(found, LocalBackend):
         _refuse_grader(path, grader, "a LocalBackend, which brings its own grader")
@@ -161,6 +164,8 @@ def _only_grader(path: str, module: ModuleType | None) -> GraderClass | None:
 
 
 def _discover(path: str, module: ModuleType) -> object:
+    from osmosis.sdk.backend import LocalBackend
+
     ready = [v for v in vars(module).values() if isinstance(v, (RolloutAgentLoop, LocalBackend))]
     found = list(dict.fromkeys(ready)) or _own(module, RolloutAgentLoop) or _own(module, AgentWorkflow)
     if len(found) == 1:

@@ -26,7 +26,6 @@ from .clock import Deadline
 from .ended import REWARD, Ended, own_reward, rollout_of, tool_results
 from .rollout_model import RolloutLLM, plain_tools
 from .task import RolloutFn, Task
-from .workflow_rollout import run_workflow
 
 if TYPE_CHECKING:
     from .workflow_rollout import Endpoints
@@ -53,6 +52,7 @@ async def in_process(
         if found.loop is not None:
             return await _run_loop(found.loop, model, plan, task)
         # An agent loop needs none of the workflow's side: it is most of what there is to import here.
+        from .workflow_rollout import run_workflow
 
         return await run_workflow(found, model, plan, task, endpoints)
 

@@ -14,7 +14,6 @@ from osmosis.engine.task import RolloutFn
 from osmosis.errors import ValidationError
 from osmosis.llm import Model
 from osmosis.records.plan import EvalPlan
-from osmosis.sdk.mcp import mcp_agent
 
 from .request import Request, server_key
 
@@ -42,6 +41,8 @@ class RolloutSource:
     async def rollouts(self, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
         """The `RolloutFn` of this source against `model`, while the block lasts."""
         if self.kind == "mcp":
+            from osmosis.sdk.mcp import mcp_agent  # hosts and tool loops: only an MCP folder or URL needs them
+
             async with (
                 mcp_agent(self.target, environ=self.environ, timeout_s=plan.timeouts.tool_s) as loop,
                 in_process(loop, model, plan) as rollout_fn,

@@ -7,14 +7,16 @@ the platform all produce this record; the engine reads nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from osmosis.base.json_types import JsonObject
 
 from .base import Record
-from .config import EvalConfig
+
+if TYPE_CHECKING:
+    from .config import EvalConfig
 
 ModelKind = Literal["openai", "litellm", "offline", "replay"]
 
