@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,6 +17,7 @@ from osmosis.serve.server.validator import validate_agent_loop
 from .agent_ref import find_agent
 from .connect import login_of, usable
 from .context import AppContext, current
+from .flags import takes
 from .output import Mode
 
 if TYPE_CHECKING:
@@ -24,34 +26,38 @@ if TYPE_CHECKING:
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 
-def serve(
-    name: Annotated[str | None, typer.Argument(help="A rollout of the workspace, or module:attribute.")] = None,
-    module: Annotated[
-        str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")
-    ] = None,
-    port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="Port to listen on.")] = 9000,
-    host: Annotated[str, typer.Option("--host", "-H", help="Address to listen on.")] = "0.0.0.0",
-    no_validate: Annotated[bool, typer.Option("--no-validate", help="Skip the check of the agent.")] = False,
-    reload: Annotated[bool, typer.Option("--reload", help="Restart when a file changes.")] = False,
-    log_level: Annotated[LogLevel, typer.Option("--log-level", help="How much the server logs.")] = "info",
+@dataclass(frozen=True)
+class ServeFlags:
+    """What `osmosis serve` is told."""
+
+    name: Annotated[str | None, typer.Argument(help="A rollout of the workspace, or module:attribute.")] = None
+    module: Annotated[str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")] = None
+    port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="Port to listen on.")] = 9000
+    host: Annotated[str, typer.Option("--host", "-H", help="Address to listen on.")] = "0.0.0.0"
+    no_validate: Annotated[bool, typer.Option("--no-validate", help="Skip the check of the agent.")] = False
+    reload: Annotated[bool, typer.Option("--reload", help="Restart when a file changes.")] = False
+    log_level: Annotated[LogLevel, typer.Option("--log-level", help="How much the server logs.")] = "info"
     skip_register: Annotated[
         bool, typer.Option("--skip-register", help="Do not register with the platform; callers still need the API key.")
-    ] = False,
+    ] = False
     local: Annotated[
         bool, typer.Option("--local", "--local-debug", help="For use on this machine: no registration, no API key.")
-    ] = False,
+    ] = False
     api_key: Annotated[
         str | None, typer.Option("--api-key", help="API key that callers must send [default: a generated one]")
-    ] = None,
-    log: Annotated[Path | None, typer.Option("--log", help="Write one trace per rollout to this folder.")] = None,
+    ] = None
+    log: Annotated[Path | None, typer.Option("--log", help="Write one trace per rollout to this folder.")] = None
     drain: Annotated[
         float | None,
         typer.Option("--drain", min=0, help="Seconds that running rollouts get to finish on shutdown [30]."),
-    ] = None,
+    ] = None
     max_concurrent: Annotated[
         int | None, typer.Option("--max-concurrent", min=1, help="Maximum number of concurrent rollouts.")
-    ] = None,
-) -> None:
+    ] = None
+
+
+@takes(ServeFlags)
+def serve(flags: ServeFlags) -> None:
     """Serve an agent over HTTP.
 
     Example:
@@ -63,13 +69,13 @@ def serve(
     ctx = current()
     from osmosis.serve.server import foreground  # brings the web framework, which no help needs
 
-    key, note = foreground.choose_key(api_key, local=local)
-    ref = find_agent(ctx, name, module)
+    key, note = foreground.choose_key(flags.api_key, local=flags.local)
+    ref = find_agent(ctx, flags.name, flags.module)
     module = ref.module or ref.label
     target = _load(ref.base_dir, module)
     is_loop = hasattr(target, "get_tools")
     if hasattr(target, "router"):
-        if api_key or log or max_concurrent is not None:
+        if flags.api_key or flags.log or flags.max_concurrent is not None:
             raise ValidationError(
                 f"{module} is a complete app: --api-key, --log and --max-concurrent do not apply to it",
                 hint="name the agent instead, or pass api_key=, log_dir= and max_concurrent= where the app is made",
@@ -78,20 +84,20 @@ def serve(
     options = foreground.ServeOptions(
         target=module,
         base_dir=str(ref.base_dir),
-        host=host,
-        port=port,
-        log_level=log_level,
+        host=flags.host,
+        port=flags.port,
+        log_level=flags.log_level,
         api_key=key,
         key_note=note,
-        log_dir=str(ctx.path(log)) if log else None,
-        max_concurrent=max_concurrent,
-        drain_s=drain,
-        **(_registration(ctx) if is_loop and not (skip_register or local) else {}),
+        log_dir=str(ctx.path(flags.log)) if flags.log else None,
+        max_concurrent=flags.max_concurrent,
+        drain_s=flags.drain,
+        **(_registration(ctx) if is_loop and not (flags.skip_register or flags.local) else {}),
     )
-    if is_loop and not no_validate:
+    if is_loop and not flags.no_validate:
         _validate(ctx, target)
     foreground.serve(
-        target, options, reload=reload, environ=ctx.environ, announce=_announcer(ctx, foreground.print_panel)
+        target, options, reload=flags.reload, environ=ctx.environ, announce=_announcer(ctx, foreground.print_panel)
     )
 
 
