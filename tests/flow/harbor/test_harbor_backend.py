@@ -249,7 +249,12 @@ class TestWorkflow:
         sandbox = {"import_path": SANDBOX, "kwargs": {"python": str(bare / "bin/python"), "path": [str(tools)]}}
         result = await make(environment_config=sandbox, code_dir=HERE / "sandboxed").execute(init(endpoint))
         assert (result.status, result.sample and result.sample.reward) == ("success", 1.0), result.err_message
-        assert result.sample.extra_fields["harbor"]["seconds"]["agent_setup"] > 1
+        # What ran is no part of the sandbox's own Python, which is as bare as before.
+        own = await asyncio.to_thread(
+            subprocess.run, [bare / "bin/python", "-c", "import pydantic"], capture_output=True
+        )
+        assert own.returncode == 1
+        assert b"No module named 'pydantic'" in own.stderr
 
 
 @with_harbor
