@@ -1,8 +1,8 @@
 """The loop: every selected row, every attempt, to a rollout, to its scores, to the journal, to the report.
 
 There is one of it. The local command and a platform job differ in the `RolloutFn` they bring; a regrade brings none.
-Lanes pull from one lazy iterator, so memory does not grow with the dataset; a rollout counts once it is on disk;
-one that fails is data. What a killed process had in flight is owed, nothing else is lost.
+Lanes pull from one lazy iterator, so of the dataset only each row's key stays in memory; a rollout counts once it is
+on disk; one that fails is data. What a killed process had in flight is owed, nothing else is lost.
 """
 
 from __future__ import annotations
