@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -153,10 +154,21 @@ async def test_sigterm_stops_too_and_cuts_off_what_does_not_end(desk: Desk) -> N
     assert desk.servers() == []
 
 
-async def test_sigterm_while_the_environment_is_made(desk: Desk) -> None:
-    job = desk.write(desk.commit(main=AGENT, pyproject=PYPROJECT.replace("iniconfig>=2", "iniconfig>=2,!=2.0.9")))
+async def test_sigterm_while_the_environment_is_made(desk: Desk, tmp_path: Path) -> None:
+    slow, begun = tmp_path / "slow", tmp_path / "begun"
+    slow.mkdir()
+    (slow / "backend.py").write_text(
+        "import pathlib, time\ndef build_wheel(*_, **__):\n"
+        f"    pathlib.Path({str(begun)!r}).touch()\n    time.sleep(600)\n"
+    )
+    (slow / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        '[project]\nname = "slow"\nversion = "1"\n'
+    )
+    needs = f'iniconfig>=2", "slow @ {slow.as_uri()}'
+    job = desk.write(desk.commit(main=AGENT, pyproject=PYPROJECT.replace("iniconfig>=2", needs)))
     process = await desk.start(job)
-    await until(lambda: "creating the environment" in desk.log, within=DEADLINE_S)
+    await until(begun.exists, within=DEADLINE_S)
     process.terminate()
     assert await asyncio.wait_for(process.wait(), DEADLINE_S) == 0
     assert desk.result.status is RunStatus.STOPPED
