@@ -7,6 +7,7 @@ and newer ones bring their own copy of it.
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import inspect
 import operator
@@ -56,8 +57,17 @@ class Command:
     hidden: bool = False
 
     def target(self) -> Any:
-        """The function or `typer.Typer` itself: its module is loaded here, and nowhere else."""
-        return operator.attrgetter(self.attr)(importlib.import_module(self.module))
+        """The function or `typer.Typer` itself: its module is loaded here, and nowhere else.
+
+        What a start makes lives as long as the process, so the collector neither looks for garbage in it meanwhile
+        nor walks through it afterwards: that is a tenth of the time of a local run's start.
+        """
+        gc.disable()
+        try:
+            return operator.attrgetter(self.attr)(importlib.import_module(self.module))
+        finally:
+            gc.freeze()
+            gc.enable()
 
 
 @dataclass(frozen=True)
