@@ -1,4 +1,4 @@
-"""An eval run, stage by stage: checkout, model, environment, rollout server, rollouts, report.
+"""An eval run: the stages of its rollout server (`server_stages`), its model, rollouts, report.
 
 The one loop is `engine.evaluate`; here is only what surrounds it in a job. What an earlier attempt finished is in
 the journal, what the platform has is fetched into it, and what the platform lacks is sent again: nothing runs twice.
@@ -10,10 +10,8 @@ import asyncio
 from pathlib import Path
 
 import orjson
-import uv
 
 from osmosis._version import __version__
-from osmosis.base.wheel import Wheel, build_wheel
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import read_rows, scan_dataset
 from osmosis.engine.evaluate import Options, evaluate
@@ -25,22 +23,19 @@ from osmosis.metrics.summary import summarize
 from osmosis.records.config import EvalConfig
 from osmosis.records.plan import EvalPlan, Selection
 from osmosis.records.report import Report
-from osmosis.records.rollout import Rollout
-from osmosis.records.run import Stage
-from osmosis.records.wire import ARTIFACT_VARIABLE
+from osmosis.records.rollout import Category, Failure, Phase, Rollout
+from osmosis.records.run import JobResult, RunStatus, Stage
 from osmosis.serve.drive.traingate import TrainGate
 
-from .checkout import Checkout, check_out, locate
-from .entrypoint import Entrypoint, command_for, look_at
-from .environ import rollout_environ
-from .environment import Builder, Environment
-from .job import JobContext, JobFailed
+from .job import JobContext, JobFailed, setup_failed
 from .model_probe import check_model, open_and_probe
-from .project import read_project
-from .supervisor import EndedWithoutServing, ServerCommand, ServerSupervisor
+from .server_stages import ServerStages
+from .supervisor import ServerSupervisor
 
 JOURNAL_TRIES = 60
 JOURNAL_EVERY_S = 0.5
+IN_FLIGHT_S = 30.0
+"""How long a run that is stopped waits for its rollouts in flight."""
 
 
 class EvalRun:
@@ -59,22 +54,36 @@ class EvalRun:
             provenance={"commit_sha": spec.commit_sha, "osmosis": __version__},
         )
         self.journal = Journal(context.work_dir / "journal", redactor=context.redactor)
-        self.started_rollouts = False
+        self._started_rollouts = False
 
-    async def go(self) -> Report:
+    @classmethod
+    def of(cls, context: JobContext) -> EvalRun:
+        """The work of a job of kind `eval`."""
+        config = context.spec.config
+        if not isinstance(config, EvalConfig):
+            raise setup_failed("the config of this run is not that of an eval", category=Category.UNKNOWN)
+        return cls(context, config)
+
+    async def go(self) -> JobResult:
         """All stages. Raises `JobFailed` with the stage's failure."""
-        found = await self._checkout()
+        stages = ServerStages(self.context)
+        found = await stages.checkout()
         model = await self._preflight()
         try:
-            wheel = await asyncio.to_thread(build_wheel, self.context.cache_dir)
-            environment = await self._environment(found, wheel)
-            server = await self._start(found, environment, wheel)
+            prepared = await stages.prepare(found)
+            made = prepared.environment
+            self.plan.provenance.update(python=made.python_version, osmosis_of_rollout=made.osmosis_version)
+            server = await stages.start(prepared)
             try:
-                return await self._rollouts(model, server)
+                return self._result(await self._rollouts(model, server))
             finally:
                 await server.stop()
         finally:
             await model.close()
+
+    def stop(self) -> float:
+        """Before the first rollout there is nothing to wait for; after that, what is in flight may finish."""
+        return IN_FLIGHT_S if self._started_rollouts else 0.0
 
     def report(self) -> Report | None:
         """The figures of what is finished so far; None before the first rollout."""
@@ -85,73 +94,18 @@ class EvalRun:
         made.stopped = "cut off"
         return made if made.completed else None
 
-    async def _checkout(self) -> Checkout:
-        spec, experiment = self.context.spec, self.config.experiment
-        self.context.enter(Stage.CHECKOUT, f"checking out commit {spec.commit_sha[:12]}")
-        source = await check_out(
-            spec.repository,
-            spec.commit_sha,
-            self.context.work_dir / "source",
-            environ={k: v for k, v in self.context.environ.items() if k not in spec.secret_names},
-            log=self.context.log,
-        )
-        return locate(source, spec.commit_sha, experiment.rollout, experiment.entrypoint)
+    def _result(self, report: Report) -> JobResult:
+        if report.completed >= report.total or report.stopped is None:
+            return JobResult(status=RunStatus.FINISHED, report=report)
+        if self.context.stop.is_set():
+            return JobResult(status=RunStatus.STOPPED, report=report)
+        return JobResult(status=RunStatus.FAILED, report=report, failure=_gave_up(report))
 
     async def _preflight(self) -> Model:
         name = self.plan.model.name
         stand_in = " (offline model: rule-based, makes seeded mistakes)" if self.plan.model.kind == "offline" else ""
         self.context.enter(Stage.PREFLIGHT, f"checking the model {name}{stand_in} with one call")
         return await open_and_probe(self.plan, self.context.environ)
-
-    async def _environment(self, found: Checkout, wheel: Wheel) -> Environment:
-        label = f"rollouts/{self.config.experiment.rollout}"
-        self.context.enter(Stage.ENVIRONMENT, f"preparing the environment of {label}")
-        hidden = {*self.context.spec.secret_names, *self.config.env}
-        builder = Builder(
-            uv=uv.find_uv_bin(),
-            cache_dir=self.context.cache_dir,
-            wheel=wheel,
-            environ={k: v for k, v in self.context.environ.items() if k not in hidden},
-            log=self.context.log,
-            started=self.context.leftovers.add,
-        )
-        project = read_project(found.rollout_dir, label)
-        return await builder.environment(
-            project, commit_sha=found.commit_sha, install_to=self.context.work_dir / "installed"
-        )
-
-    async def _start(self, found: Checkout, environment: Environment, wheel: Wheel) -> ServerSupervisor:
-        label = f"rollouts/{self.config.experiment.rollout}/{self.config.experiment.entrypoint}"
-        self.context.enter(Stage.START, f"starting the rollout server: {label}")
-        seen = look_at(found.entrypoint.read_text(encoding="utf-8", errors="replace"))
-        environ = rollout_environ(
-            self.context.environ,
-            env=self.config.env,
-            secret_names=self.context.spec.secret_names,
-            venv=str(environment.folder),
-        )
-        paths = [str(found.rollout_dir), *([str(environment.project)] if environment.project else [])]
-        environ["PYTHONPATH"] = ":".join([*paths, *([environ["PYTHONPATH"]] if "PYTHONPATH" in environ else [])])
-        environ[ARTIFACT_VARIABLE] = str(self.context.work_dir / "artifacts")
-        self.plan.provenance.update(python=environment.python_version, osmosis_of_rollout=environment.osmosis_version)
-
-        async def started(entrypoint: Entrypoint) -> ServerSupervisor:
-            argv = command_for(entrypoint, found.entrypoint, found.rollout_dir, environment, wheel)
-            command = ServerCommand(argv, found.rollout_dir, environ, label)
-            server = ServerSupervisor(command, self.context.log, self.context.leftovers)
-            await server.start()
-            return server
-
-        try:
-            return await started(seen)
-        except EndedWithoutServing as problem:
-            if seen.kind == "module" or environment.osmosis_version != wheel.version:
-                raise
-            self.context.log.write("start", "it ended without serving: serving the objects it defines instead")
-            try:
-                return await started(Entrypoint("module", seen.app))
-            except JobFailed:
-                raise problem from None
 
     async def _rollouts(self, model: Model, server: ServerSupervisor) -> Report:
         spec = self.context.spec
@@ -163,7 +117,7 @@ class EvalRun:
             by_id = await self._agree_with_platform()
             async with server.running(gate, self.plan) as rollout:
                 rows = read_rows(Path(spec.dataset_path), self.plan.selection, by_id=by_id)
-                self.started_rollouts = True
+                self._started_rollouts = True
                 evaluating = asyncio.create_task(
                     evaluate(
                         self.plan,
@@ -244,6 +198,20 @@ class _Told:
 
     def finished(self, report: Report) -> None:
         self._context.advance(report.completed, report.total, report)
+
+
+def _gave_up(report: Report) -> Failure:
+    """A run that ended itself: the commonest of its failures says why."""
+    commonest = max(report.failures, key=lambda failure: failure.count, default=None)
+    message = f"the run ended early: {report.stopped}"
+    if commonest is None:
+        return Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=message)
+    return Failure(
+        phase=commonest.phase,
+        category=commonest.category,
+        message=f"{message}; {commonest.count} rollouts failed like this: {commonest.example}",
+        fix="fix the cause, then retry the run; successful rollouts are kept",
+    )
 
 
 async def _either(evaluating: asyncio.Task[Report], failed: asyncio.Future[JobFailed]) -> Report:

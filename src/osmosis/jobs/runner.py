@@ -1,7 +1,7 @@
 """One job from its spec to its last message: heartbeats beside the work, stop requests, a lost lease, the result.
 
 Every way to end passes through here: finished, stopped, failed with a `Failure`, or silent because another job has
-the run. The work itself is elsewhere (`evaluation`).
+the run. The work itself is elsewhere: `work` says where, for each kind of job.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import math
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,19 +17,16 @@ from typing import Any
 
 from osmosis.base.redact import Redactor
 from osmosis.errors import LeaseLost, OsmosisError
-from osmosis.records.config import EvalConfig
-from osmosis.records.report import Report
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import JobResult, JobSpec, LogLine, RunStatus, Stage
+from osmosis.records.run import JobResult, JobSpec, LogLine, RunKind, RunStatus, Stage
 
 from .commands import Leftovers
-from .evaluation import EvalRun
 from .job import TAIL_LINES, JobContext, JobFailed, JobLog, secret_values, setup_failed
 from .reporter import Reporter
+from .work import WORK, JobWork
 
 HEARTBEAT_S = 5.0
 HEARTBEAT_AT_MOST_EVERY_S = 1.0
-STOP_GRACE_S = 30.0
 TERM_GRACE_S = 8.0
 
 
@@ -54,8 +52,10 @@ class JobRunner:
         *,
         echo: Callable[[LogLine], None] | None = None,
         patience_s: float = 900.0,
+        kinds: Mapping[RunKind, Callable[[JobContext], JobWork]] = WORK,
     ) -> None:
         self.spec = spec
+        self._kinds = kinds
         redactor = Redactor(secret_values(spec, environ, token))
         log = JobLog(redactor.text, *([echo] if echo else []))
         self._reporter = Reporter(spec.platform_url, spec.run_id, token, redactor=redactor, patience_s=patience_s)
@@ -68,8 +68,8 @@ class JobRunner:
             redactor=redactor,
             leftovers=Leftovers(_made(spec.work_dir)),
         )
-        self._grace_s = STOP_GRACE_S
-        self._run: EvalRun | None = None
+        self._grace_s = math.inf
+        self._run: JobWork | None = None
 
     def stop(self, grace_s: float = TERM_GRACE_S) -> None:
         """Lets what is in flight finish for at most `grace_s`, then cuts it off."""
@@ -124,10 +124,10 @@ class JobRunner:
     async def _work(self) -> JobResult:
         """The result of the run: never raises but for its own cancellation."""
         try:
-            config = self.spec.config
-            if self.spec.kind == "training" or not isinstance(config, EvalConfig):
-                raise setup_failed("no trainer is installed where this job runs", category=Category.UNKNOWN)
-            self._run = EvalRun(self.context, config)
+            make = self._kinds.get(self.spec.kind)
+            if make is None:
+                raise setup_failed(f"this machine runs no jobs of kind {self.spec.kind}", category=Category.UNKNOWN)
+            self._run = make(self.context)
             return await self._until_stopped(self._run)
         except JobFailed as problem:
             return self._failed(problem.failure)
@@ -137,7 +137,7 @@ class JobRunner:
         except Exception as problem:  # noqa: BLE001 - border of the job: whatever it is, the person is told
             return self._failed(_crash(problem))
 
-    async def _until_stopped(self, run: EvalRun) -> JobResult:
+    async def _until_stopped(self, run: JobWork) -> JobResult:
         going = asyncio.create_task(run.go())
         stopping = asyncio.create_task(self.context.stop.wait())
         either: set[asyncio.Future[Any]] = {going, stopping}
@@ -147,29 +147,22 @@ class JobRunner:
                 await self._wind_down(going, run)
             if going.cancelled():
                 return JobResult(status=RunStatus.STOPPED, report=run.report())
-            return self._ended(going.result())
+            return going.result()
         finally:
             for task in (going, stopping):
                 task.cancel()
             await asyncio.gather(going, stopping, return_exceptions=True)
 
-    async def _wind_down(self, going: asyncio.Task[Report], run: EvalRun) -> None:
-        """Before the first rollout there is nothing to wait for; after that, what is in flight may finish."""
+    async def _wind_down(self, going: asyncio.Task[JobResult], run: JobWork) -> None:
+        """Waits as long as the work asks for, and whoever stops the job allows: a second asking may allow less."""
         self.context.log.write("job", "asked to stop", "warning")
-        waited = 0.0
-        while run.started_rollouts and not going.done() and waited < self._grace_s:
+        patience_s, waited = run.stop(), 0.0
+        while not going.done() and waited < min(patience_s, self._grace_s):
             await asyncio.wait({going}, timeout=0.5)
             waited += 0.5
         if not going.done():
             going.cancel()
             await asyncio.gather(going, return_exceptions=True)
-
-    def _ended(self, report: Report) -> JobResult:
-        if report.completed >= report.total or report.stopped is None:
-            return JobResult(status=RunStatus.FINISHED, report=report)
-        if self.context.stop.is_set():
-            return JobResult(status=RunStatus.STOPPED, report=report)
-        return JobResult(status=RunStatus.FAILED, report=report, failure=_gave_up(report))
 
     def _failed(self, failure: Failure) -> JobResult:
         report = None
@@ -184,7 +177,7 @@ class JobRunner:
             self.context.changed.clear()
             reply = await self._reporter.heartbeat(self.context.progress)
             if reply is not None and reply.stop:
-                self.stop(STOP_GRACE_S)
+                self.stop(math.inf)
             await asyncio.sleep(HEARTBEAT_AT_MOST_EVERY_S)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.context.changed.wait(), HEARTBEAT_S - HEARTBEAT_AT_MOST_EVERY_S)
@@ -194,20 +187,6 @@ def _made(folder: str) -> Path:
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def _gave_up(report: Report) -> Failure:
-    """A run that ended itself: the commonest of its failures says why."""
-    commonest = max(report.failures, key=lambda failure: failure.count, default=None)
-    message = f"the run ended early: {report.stopped}"
-    if commonest is None:
-        return Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=message)
-    return Failure(
-        phase=commonest.phase,
-        category=commonest.category,
-        message=f"{message}; {commonest.count} rollouts failed like this: {commonest.example}",
-        fix="fix the cause, then retry the run; successful rollouts are kept",
-    )
 
 
 def _crash(problem: Exception) -> Failure:

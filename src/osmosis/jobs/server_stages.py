@@ -1,0 +1,115 @@
+"""The stages of every job that has a rollout server: the checkout of its commit, the environment, the start.
+
+What kind of job it is makes no difference here: the model that the rollouts ask, and what becomes of them, is decided
+by the work that calls these stages (`work`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import uv
+
+from osmosis.base.wheel import Wheel, build_wheel
+from osmosis.records.run import Stage
+from osmosis.records.wire import ARTIFACT_VARIABLE
+
+from .checkout import Checkout, check_out, locate
+from .entrypoint import Entrypoint, command_for, look_at
+from .environ import rollout_environ
+from .environment import Builder, Environment
+from .job import JobContext, JobFailed
+from .project import read_project
+from .supervisor import EndedWithoutServing, ServerCommand, ServerSupervisor
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A rollout that can be started: where its files are, and the environment they run in."""
+
+    found: Checkout
+    environment: Environment
+    wheel: Wheel
+
+
+class ServerStages:
+    """The stages of one job, in this order: `checkout`, `prepare`, `start`. Each raises `JobFailed`."""
+
+    def __init__(self, context: JobContext) -> None:
+        self.context = context
+        self._experiment = context.spec.config.experiment
+        self._env = context.spec.config.env
+
+    async def checkout(self) -> Checkout:
+        """The commit's files, with the rollout and its entrypoint found in them."""
+        spec = self.context.spec
+        self.context.enter(Stage.CHECKOUT, f"checking out commit {spec.commit_sha[:12]}")
+        source = await check_out(
+            spec.repository,
+            spec.commit_sha,
+            self.context.work_dir / "source",
+            environ={k: v for k, v in self.context.environ.items() if k not in spec.secret_names},
+            log=self.context.log,
+        )
+        return locate(source, spec.commit_sha, self._experiment.rollout, self._experiment.entrypoint)
+
+    async def prepare(self, found: Checkout) -> Prepared:
+        """The environment that the rollout declares, made or found in the cache."""
+        wheel = await asyncio.to_thread(build_wheel, self.context.cache_dir)
+        label = f"rollouts/{self._experiment.rollout}"
+        self.context.enter(Stage.ENVIRONMENT, f"preparing the environment of {label}")
+        hidden = {*self.context.spec.secret_names, *self._env}
+        builder = Builder(
+            uv=uv.find_uv_bin(),
+            cache_dir=self.context.cache_dir,
+            wheel=wheel,
+            environ={k: v for k, v in self.context.environ.items() if k not in hidden},
+            log=self.context.log,
+            started=self.context.leftovers.add,
+        )
+        project = read_project(found.rollout_dir, label)
+        environment = await builder.environment(
+            project, commit_sha=found.commit_sha, install_to=self.context.work_dir / "installed"
+        )
+        return Prepared(found, environment, wheel)
+
+    async def start(self, prepared: Prepared) -> ServerSupervisor:
+        """The rollout server, healthy. The caller stops it."""
+        found, environment, wheel = prepared.found, prepared.environment, prepared.wheel
+        label = f"rollouts/{self._experiment.rollout}/{self._experiment.entrypoint}"
+        self.context.enter(Stage.START, f"starting the rollout server: {label}")
+        seen = look_at(found.entrypoint.read_text(encoding="utf-8", errors="replace"))
+        environ = self._environ(prepared)
+
+        async def started(entrypoint: Entrypoint) -> ServerSupervisor:
+            argv = command_for(entrypoint, found.entrypoint, found.rollout_dir, environment, wheel)
+            command = ServerCommand(argv, found.rollout_dir, environ, label)
+            server = ServerSupervisor(command, self.context.log, self.context.leftovers)
+            await server.start()
+            return server
+
+        try:
+            return await started(seen)
+        except EndedWithoutServing as problem:
+            if seen.kind == "module" or environment.osmosis_version != wheel.version:
+                raise
+            self.context.log.write("start", "it ended without serving: serving the objects it defines instead")
+            try:
+                return await started(Entrypoint("module", seen.app))
+            except JobFailed:
+                raise problem from None
+
+    def _environ(self, prepared: Prepared) -> dict[str, str]:
+        """The variables of the rollout server's process."""
+        environment = prepared.environment
+        environ = rollout_environ(
+            self.context.environ,
+            env=self._env,
+            secret_names=self.context.spec.secret_names,
+            venv=str(environment.folder),
+        )
+        paths = [str(prepared.found.rollout_dir), *([str(environment.project)] if environment.project else [])]
+        environ["PYTHONPATH"] = ":".join([*paths, *([environ["PYTHONPATH"]] if "PYTHONPATH" in environ else [])])
+        environ[ARTIFACT_VARIABLE] = str(self.context.work_dir / "artifacts")
+        return environ
