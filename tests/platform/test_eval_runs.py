@@ -100,6 +100,20 @@ def test_without_a_limit_a_random_tenth_is_drawn_with_a_recorded_seed(ready) -> 
     )
 
 
+@pytest.mark.parametrize("old_place", [True, False])
+def test_what_was_not_committed_is_kept_beside_the_config(ready, old_place: bool) -> None:
+    note = {"parent": "a" * 40, "files": ["main.py"], "diff": "+ new"}
+    sent = {"advanced_config": {"snapshot": note}} if old_place else {"snapshot": note}
+    shown = ready.json("GET", f"eval-runs/{submit(ready, **sent)['id']}")
+    assert shown["snapshot"] == note
+    assert "snapshot" not in shown["config"]["advanced"]
+
+
+def test_a_snapshot_that_is_none_is_refused(shared) -> None:
+    refused = submit(shared, expect=400, snapshot={"files": 3})
+    assert refused["message"].startswith("snapshot.files: ")
+
+
 def test_submits_at_the_same_moment_get_names_of_their_own(ready) -> None:
     with ThreadPoolExecutor(6) as pool:
         names = list(pool.map(lambda _: submit(ready)["name"], range(6)))
@@ -129,6 +143,7 @@ PROBLEMS = [
     ({"evaluation": {"n": 1}}, "evaluation"),
     ({"advanced_config": {"base_url": "ftp://x"}}, "advanced.base_url"),
     ({"advanced_config": {"api_key_env": "KEY"}}, "advanced.api_key_env"),
+    ({"advanced_config": {"base_ur": "http://x"}}, "advanced.base_ur"),
 ]
 
 

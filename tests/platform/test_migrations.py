@@ -85,6 +85,30 @@ def test_rollouts_of_1_0_get_keys(tmp_path: Path, database_url: str) -> None:
     db.close()
 
 
+def test_snapshots_of_earlier_runs_leave_their_config(tmp_path: Path, database_url: str) -> None:
+    db = Database(database_url or f"sqlite:///{tmp_path / 'x.db'}")
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.attributes["engine"] = db.engine
+    command.upgrade(config, "0005")
+    before = sa.MetaData()
+    before.reflect(db.engine)
+    now = datetime(2026, 1, 1)
+    run = {"workspace_id": "w1", "created_at": now, "updated_at": now, "status": "finished", "kind": "eval"}
+    taken = {"parent": "abc", "files": ["a.py"], "diff": "+ x"}
+    with db.engine.begin() as connection:
+        _insert(connection, before.tables["workspaces"], {"id": "w1", "name": "here", "created_at": now})
+        for name, advanced in (("with", {"base_url": "http://x", "snapshot": taken}), ("without", {})):
+            values = {**run, "id": name, "name": name, "config": {"experiment": {}, "advanced": advanced}}
+            _insert(connection, before.tables["runs"], values)
+    db.migrate()
+    with db.read() as session:
+        found = {run.id: (run.snapshot, run.config) for run in session.scalars(sa.select(tables.Run))}
+    assert found["with"] == (taken, {"experiment": {}, "advanced": {"base_url": "http://x"}})
+    assert found["without"] == (None, {"experiment": {}, "advanced": {}})
+    db.close()
+
+
 def _insert(connection: sa.Connection, table: sa.Table, values: dict[str, object]) -> None:
     """One row, with something in every further column that has to have a value."""
     for column in table.columns:

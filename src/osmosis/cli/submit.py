@@ -19,7 +19,7 @@ from osmosis.records.contract.printed import GitPlace, PrintedSubmit, RunSource
 from osmosis.records.contract.run_bodies import SubmittedRun
 from osmosis.records.problem import Problem
 from osmosis.records.run import NOUNS, RunKind
-from osmosis.records.source import SyncState
+from osmosis.records.source import SnapshotNote, SyncState
 from osmosis.workspace.config_file import load_config
 from osmosis.workspace.gitwrite import Snapshot, make_snapshot, push_snapshot
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from osmosis.client import PlatformClient
 
 SYNC_TIMEOUT_S = 180.0
-MAX_DIFF = 200_000
 
 
 WaitSync = Annotated[bool, typer.Option("--wait-sync", help="Wait until the platform has synced HEAD")]
@@ -264,13 +263,13 @@ def _collect_secrets(case: _Case) -> None:
 
 def _body(case: _Case) -> dict[str, object]:
     """The request of contract B; with a snapshot, the commit that holds it."""
-    config = case.config
-    if case.snapshot is not None:
-        taken = {"parent": case.snapshot.parent, "files": list(case.snapshot.files)}
-        advanced = config.advanced.model_copy(update={"snapshot": {**taken, "diff": case.snapshot.diff[:MAX_DIFF]}})
-        experiment = config.experiment.model_copy(update={"commit_sha": case.snapshot.commit})
-        config = config.model_copy(update={"advanced": advanced, "experiment": experiment})
-    return config.to_request(case.provided)
+    taken = case.snapshot
+    if taken is None:
+        return case.config.to_request(case.provided)
+    experiment = case.config.experiment.model_copy(update={"commit_sha": taken.commit})
+    note = SnapshotNote(parent=taken.parent, files=list(taken.files), diff=taken.diff)
+    request = case.config.model_copy(update={"experiment": experiment}).to_request(case.provided)
+    return {**request, "snapshot": note.to_dict()}
 
 
 def _plan(case: _Case) -> dict[str, object]:

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError, field_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from osmosis.base.json_types import JsonObject
-
+from .advanced import TABLES, EvalAdvanced, TrainingAdvanced
 from .base import Record
 from .rules import Table, at, broken, said
 
@@ -41,7 +40,7 @@ class Experiment(Table):
     entrypoint: Name = Field(examples=["main.py"])
     """Python entrypoint, relative to the rollout directory."""
     model_path: Name = Field(examples=["offline/calculator"])
-    """Eval: a LiteLLM model name, or `offline/calculator`. Training: a Hugging Face base model."""
+    """Eval: a LiteLLM model name, or `offline/calculator`. Training: the base model, as in [training](training.md)."""
     dataset: Name = Field(examples=["my-dataset"])
     """Name of a dataset on the platform, see `osmosis dataset list`."""
     branch: str | None = Field(default=None, examples=["main"])
@@ -139,6 +138,8 @@ class Checkpoints(Table):
     """Evaluate every N rollout steps."""
     checkpoint_save_freq: int = Field(default=20, ge=1)
     """Save a LoRA checkpoint every N rollout steps."""
+    keep: int = Field(default=5, ge=1)
+    """Keep the newest N checkpoints, besides the best and the last."""
 
 
 def _renamed(name: str, rule: re.Pattern[str], example: str) -> str:
@@ -212,26 +213,6 @@ class Secrets(Table):
             written.update({"required": [], **kept})
 
 
-class Advanced(Record):
-    """`[advanced]`: passed through unchanged. This platform reads the keys below."""
-
-    model_config = ConfigDict(extra="allow")
-
-    base_url: str | None = Field(default=None, examples=["http://127.0.0.1:8000/v1"])
-    """Eval: an OpenAI-compatible endpoint to use instead of a provider; the model name is sent unchanged."""
-    api_key_env: str | None = Field(default=None, examples=["OPENAI_API_KEY"])
-    """Eval: the required secret with that endpoint's API key."""
-    params: JsonObject = Field(default_factory=dict)
-    """Eval: more sampling parameters (temperature, top_p, max_tokens, seed, ...)."""
-
-    @field_validator("base_url")
-    @classmethod
-    def _http(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://")):
-            raise ValueError("must start with http:// or https://")
-        return value
-
-
 def section(table: str) -> str:
     """What the body of a submit calls a table."""
     return table if table == "secrets" else f"{table}_config"
@@ -260,8 +241,9 @@ def _taken_out(tables: dict[str, object], found: list[InitErrorDetails]) -> dict
 
 
 class _Config(Table):
+    kind: ClassVar[str]
     experiment: Experiment
-    advanced: Advanced = Field(default_factory=Advanced)
+    advanced: EvalAdvanced | TrainingAdvanced
     env: dict[EnvName, str] = Field(default_factory=dict)
     """Non-secret environment variables of the rollout."""
 
@@ -298,7 +280,8 @@ class _Config(Table):
     def from_request(cls, body: Mapping[str, object]) -> tuple[Self, dict[str, str]]:
         """The config of a submit, and the secret values that came with it; their names count as required.
 
-        Raises pydantic's ValidationError with every problem, located by the names of the TOML file.
+        Keys of `[advanced]` that nothing reads are refused here. Raises pydantic's ValidationError with every problem,
+        located by the names of the TOML file.
         """
         sections = {section(table): table for table in cls.model_fields}
         found = [_unknown_section(name, sections) for name in body if name not in sections]
@@ -306,6 +289,7 @@ class _Config(Table):
         tables.setdefault("experiment", {})
         tables.setdefault("secrets", {})
         provided = _taken_out(tables, found)
+        found += TABLES[cls.kind].unread(tables.get("advanced"))
         try:
             config = cls.model_validate(tables, strict=True)
         except ValidationError as error:
@@ -319,6 +303,7 @@ class EvalConfig(_Config):
     """`configs/eval/*.toml`. `[secrets]` is mandatory; write `required = []` when there is none."""
 
     kind: ClassVar[str] = "eval"
+    advanced: EvalAdvanced = Field(default_factory=EvalAdvanced)
     evaluation: Evaluation = Field(default_factory=Evaluation)
     secrets: Secrets
 
@@ -327,10 +312,23 @@ class TrainingConfig(_Config):
     """`configs/training/*.toml`."""
 
     kind: ClassVar[str] = "training"
+    advanced: TrainingAdvanced = Field(default_factory=TrainingAdvanced)
     training: Training = Field(default_factory=Training)
     sampling: Sampling = Field(default_factory=Sampling)
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     secrets: Secrets | None = None
+
+    @classmethod
+    def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
+        yield from super().across(written)
+        if _table(written, "advanced").get("method", "grpo") != "grpo":
+            return
+        if _table(written, "training").get("n_samples_per_prompt") == 1:
+            what = "one rollout per prompt has nothing to be compared with"
+            yield at(broken(what, "n_samples_per_prompt = 8"), "training", "n_samples_per_prompt")
+        if _table(written, "sampling").get("rollout_temperature") == 0:
+            what = "at temperature 0 the rollouts of a prompt are all the same"
+            yield at(broken(what, "rollout_temperature = 1.0"), "sampling", "rollout_temperature")
 
 
 CONFIGS: dict[str, type[EvalConfig] | type[TrainingConfig]] = {"eval": EvalConfig, "training": TrainingConfig}

@@ -11,11 +11,12 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from .advanced import TABLES
 from .config import CONFIGS, EvalConfig, TrainingConfig
 from .describe import described
 
@@ -52,6 +53,14 @@ def check_config(kind: str, data: Mapping[str, object]) -> tuple[Config | None, 
         return None, issues_of(CONFIGS[kind], error)
 
 
+def unread(config: Config) -> list[ConfigIssue]:
+    """The keys of `[advanced]` that nothing reads."""
+    found = list(TABLES[config.kind].unread(config.advanced.model_extra))
+    if not found:
+        return []
+    return issues_of(type(config), ValidationError.from_exception_data(type(config).__name__, found))
+
+
 def issues_of(model: type[Config], error: ValidationError) -> list[ConfigIssue]:
     """What pydantic found wrong with a config, each thing once."""
     return list(dict.fromkeys(_issue(model, found) for found in error.errors(include_url=False)))
@@ -70,6 +79,8 @@ def expected(field: FieldInfo) -> str:
     word = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(kind, "")
     if get_origin(kind) is list:
         word = "a list of strings"
+    elif get_origin(kind) is Literal:
+        word = "one of " + ", ".join(json.dumps(choice) for choice in get_args(kind))
     elif get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel)):
         word = "a table"
     bounds: dict[str, float] = {}
@@ -85,12 +96,16 @@ def _range(bounds: Mapping[str, float]) -> str:
         return ", not empty"
     low, above, high = bounds.get("ge"), bounds.get("gt"), bounds.get("le")
     if low is not None and high is not None:
-        return f" from {low:g} to {high:g}"
+        return f" from {_number(low)} to {_number(high)}"
     if above is not None and high is not None:
         return f" above {above:g}, at most {high:g}"
     if low is not None:
         return f", {low:g} or more"
     return f" above {above:g}" if above is not None else ""
+
+
+def _number(bound: float) -> str:
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"
 
 
 def _plain(annotation: object) -> Any:
@@ -137,6 +152,8 @@ def _what(name: str, field: FieldInfo, found: ErrorDetails) -> str:
         return f"{shown} {found['ctx']['error']}"
     if found["type"] == "string_too_short":
         return f"{name} is empty"
+    if found["type"] == "literal_error":
+        return f"{shown} is not {expected(field)}"
     if found["type"] in _OUT_OF_RANGE:
         return f"{shown} is out of range, expected {expected(field)}"
     return f"{shown} is {_kind(found['input'])}, expected {expected(field)}"

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Mapping
+
+from pydantic import Field, field_validator
 
 from osmosis.base.json_types import JsonObject
 
@@ -110,3 +112,35 @@ class SyncState(Record):
         known = {*self.branches.values(), self.commit_sha or ""}
         known.update(str(e.get("commit_sha") or "") for e in self.events if e.get("status") == "Success")
         return any(k.startswith(commit.lower()) for k in known if k)
+
+
+MAX_DIFF = 200_000
+"""Characters of a snapshot's diff that are sent and stored."""
+
+
+class SnapshotNote(Record):
+    """What was not committed when a working tree was submitted as it was. The code itself is a commit."""
+
+    parent: str | None = Field(default=None, max_length=64)
+    """The commit that the working tree stood on."""
+    files: list[str] = Field(default_factory=list)
+    """What differs from it."""
+    diff: str = ""
+    """How, cut after `MAX_DIFF` characters."""
+
+    @field_validator("diff")
+    @classmethod
+    def _cut(cls, value: str) -> str:
+        return value[:MAX_DIFF]
+
+    @classmethod
+    def of_request(cls, body: Mapping[str, object]) -> tuple[dict[str, object], SnapshotNote | None]:
+        """The body of a submit without its snapshot, and the snapshot: `snapshot`, or where earlier clients put it
+        (`advanced_config.snapshot`). Raises pydantic's ValidationError."""
+        rest = dict(body)
+        found = rest.pop("snapshot", None)
+        advanced = rest.get("advanced_config")
+        if isinstance(advanced, dict) and "snapshot" in advanced:
+            rest["advanced_config"] = {key: value for key, value in advanced.items() if key != "snapshot"}
+            found = found or advanced["snapshot"]
+        return rest, None if found is None else cls.model_validate(found)

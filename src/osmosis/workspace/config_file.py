@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from osmosis.errors import NotFound, ValidationError
-from osmosis.records.config import Advanced, EvalConfig, TrainingConfig
-from osmosis.records.config_check import ConfigIssue, check_config
+from osmosis.records.config import EvalConfig, TrainingConfig
+from osmosis.records.config_check import ConfigIssue, check_config, unread
 from osmosis.records.problem import Problem
 
 from .layout import CONFIG_KINDS, ConfigKind, Workspace
@@ -28,7 +28,7 @@ else:  # pragma: no cover - the same parser under its older name
     import tomli as tomllib
 
 _AT = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
-_ADVANCED = ", ".join(Advanced.model_fields)
+UNREAD = "unread-key"
 _COMMANDS = {"eval": "osmosis eval submit", "training": "osmosis train submit"}
 # Which variable a provider of LiteLLM-style names reads its key from.
 PROVIDER_KEYS = {
@@ -61,9 +61,9 @@ class ConfigFile:
         return f"{self.shown}:{line_of(self.lines, key) or 1}"
 
 
-def load_eval_config(path: Path, root: Path) -> tuple[EvalConfig, list[Problem]]:
+def load_eval_config(path: Path, root: Path, *, to_run: bool = False) -> tuple[EvalConfig, list[Problem]]:
     """An eval config and the warnings about it. Raises ValidationError with every problem in `issues`."""
-    config, warnings = load_config(path, root, "eval")
+    config, warnings = load_config(path, root, "eval", to_run=to_run)
     return cast(EvalConfig, config), warnings
 
 
@@ -73,12 +73,15 @@ def load_training_config(path: Path, root: Path) -> tuple[TrainingConfig, list[P
     return cast(TrainingConfig, config), warnings
 
 
-def load_config(path: Path, root: Path, kind: ConfigKind) -> tuple[EvalConfig | TrainingConfig, list[Problem]]:
-    """Like the two above, for a kind known at run time."""
+def load_config(
+    path: Path, root: Path, kind: ConfigKind, *, to_run: bool = False
+) -> tuple[EvalConfig | TrainingConfig, list[Problem]]:
+    """Like the two above, for a kind known at run time. With `to_run` the config runs here: what nothing reads is an
+    error then, as it is on the platform."""
     workspace = Workspace(root)
     file = locate(path, workspace, kind)
     config, problems = check_file(file, workspace)
-    errors = [p for p in problems if p.severity == "error"]
+    errors = [p for p in problems if p.severity == "error" or (to_run and p.code == UNREAD)]
     if config is None or errors:
         raise refused(file, errors)
     return config, [p for p in problems if p.severity != "error"]
@@ -228,15 +231,10 @@ def _inside(value: str) -> bool:
 
 
 def _warnings(file: ConfigFile, config: EvalConfig | TrainingConfig) -> Iterable[Problem]:
-    for key in config.advanced.model_extra or {}:
-        near = next(iter(get_close_matches(key, Advanced.model_fields, 1, 0.6)), None)
-        yield Problem(
-            code="unread-key",
-            what=f"{key} is passed on, but this version does not use it",
-            where=f"{file.where(f'advanced.{key}')}: advanced.{key}",
-            fix=f"did you mean {near}?" if near else f"remove it if it is a mistake; known keys: {_ADVANCED}",
-            near=near,
-            severity="warning",
+    for issue in unread(config):
+        sent = "sent as it is, but this version does not use it"
+        yield _problem(file, issue).model_copy(
+            update={"code": UNREAD, "what": f"{issue.what}: {sent}", "severity": "warning"}
         )
     if isinstance(config, EvalConfig):
         provider = config.experiment.model_path.partition("/")[0]

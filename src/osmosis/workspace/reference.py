@@ -18,7 +18,7 @@ from osmosis.records.describe import described
 BEGIN = "<!-- tables: begin (made by `make docs`) -->"
 END = "<!-- tables: end -->"
 _TITLES = {"eval": "Eval configs: `configs/eval/*.toml`", "training": "Training configs: `configs/training/*.toml`"}
-_SHARED = ("experiment", "advanced", "env", "secrets")
+_SHARED = ("experiment", "env", "secrets")
 
 
 def config_tables() -> str:
@@ -43,8 +43,6 @@ def _table(name: str, inner: type[BaseModel] | None, field: FieldInfo, kind: str
     lines += ["| key | takes | default | meaning |", "| --- | --- | --- | --- |"]
     for key, part in inner.model_fields.items():
         lines.append(f"| `{key}` | {expected(part)} | {_default(part)} | {part.description or ''} |")
-    if inner.model_config.get("extra") == "allow":
-        lines.append("| anything else | any TOML value | | Passed through unchanged. |")
     if name == "secrets" and kind == "training":
         lines.append("\nThe table is optional; if present, it must have `required`.")
     return "\n".join(lines) + "\n"

@@ -121,7 +121,7 @@ def test_a_snapshot_runs_what_lies_here(place: tuple[Path, Run]) -> None:
         sent = run("eval", "submit", "multiply", "--yes", "--snapshot")
         assert sent.code == 0, sent.err
         detail = run("eval", "info", sent.json["resource"]["name"]).json["data"]
-        assert "# not committed" in detail["config"]["advanced"]["snapshot"]["diff"]
+        assert "# not committed" in detail["snapshot"]["diff"]
         name = sent.json["resource"]["name"]
         stopped = run("eval", "stop", name, "--yes")
         assert stopped.code == 0 or "finished" in stopped.error["message"]  # it may have ended between two requests

@@ -83,11 +83,14 @@ def test_a_key_of_advanced_that_nothing_reads_is_a_warning(folder: GitWorkspace)
     path = folder.write("configs/eval/multiply.toml", text)
     config, warnings = load_eval_config(path, folder.root)
     assert [(w.code, w.severity, w.near) for w in warnings] == [
-        ("unread-key", "warning", "base_url"),
+        ("unread-key", "warning", "advanced.base_url"),
         ("unread-key", "warning", None),
     ]
     assert warnings[0].fix == "did you mean base_url?"
     assert config.to_request()["advanced_config"]["backend_flag"] == 3
+    with pytest.raises(ValidationError) as refused:
+        load_eval_config(path, folder.root, to_run=True)
+    assert [issue["key"] for issue in refused.value.issues] == ["advanced.base_ur", "advanced.backend_flag"]
 
 
 def test_many_calls_at_once_are_a_warning(folder: GitWorkspace) -> None:

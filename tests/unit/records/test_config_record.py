@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from osmosis.records.config import Advanced, EvalConfig, Experiment, Secrets, TrainingConfig
-from osmosis.records.config_check import check_config, issues_of
+from osmosis.records.advanced import EvalAdvanced
+from osmosis.records.config import EvalConfig, Experiment, Secrets, TrainingConfig
+from osmosis.records.config_check import check_config, issues_of, unread
 from osmosis.records.plan import EvalPlan, Selection
+from osmosis.records.source import SnapshotNote
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "openai/gpt-5-mini", "dataset": "multiply"}
 
@@ -66,8 +68,61 @@ def test_what_a_config_must_not_say(tables: dict[str, Any], message: str) -> Non
         eval_config(**tables)
 
 
-def test_advanced_keeps_unknown_keys() -> None:
-    assert eval_config(advanced={"backend_flag": 3}).to_dict()["advanced"]["backend_flag"] == 3
+def test_advanced_keeps_unknown_keys_and_says_which() -> None:
+    config = eval_config(advanced={"backend_flag": 3, "base_ur": "x", "lora_rank": 8})
+    assert config.to_dict()["advanced"]["backend_flag"] == 3
+    found = {issue.key: issue for issue in unread(config)}
+    assert set(found) == {"advanced.backend_flag", "advanced.base_ur", "advanced.lora_rank"}
+    assert found["advanced.base_ur"].near == "advanced.base_url"
+    assert found["advanced.lora_rank"].fix == "remove it: lora_rank belongs in training configs"
+
+
+def test_a_request_with_a_key_that_nothing_reads_is_refused() -> None:
+    body = {"experiment_config": EXPERIMENT, "advanced_config": {"lora_rnk": 8}}
+    with pytest.raises(ValidationError) as caught:
+        TrainingConfig.from_request(body)
+    assert [(i.key, i.near) for i in issues_of(TrainingConfig, caught.value)] == [
+        ("advanced.lora_rnk", "advanced.lora_rank")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tables", "key", "words"),
+    [
+        ({"advanced": {"loss": "ppo"}}, "advanced.loss", '"ppo" is not one of "grpo", "dr_grpo", "dapo"'),
+        ({"advanced": {"lora_rank": 0}}, "advanced.lora_rank", "from 1 to 512"),
+        ({"advanced": {"engine": "tinker"}}, "advanced.base_url", "base_url is missing"),
+        ({"advanced": {"base_url": "http://x"}}, "advanced.base_url", 'no effect without engine = "tinker"'),
+        ({"advanced": {"method": "sft"}}, "advanced.from_run", "from_run is missing"),
+        ({"advanced": {"min_score": 1.0}}, "advanced.min_score", 'no effect without method = "sft"'),
+        ({"advanced": {"method": "sft", "from_run": "a-1", "kl": 0.1}}, "advanced.kl", 'without method = "grpo"'),
+        ({"advanced": {"lora_targets": []}}, "advanced.lora_targets", "not empty"),
+        ({"training": {"n_samples_per_prompt": 1}}, "training.n_samples_per_prompt", "nothing to be compared with"),
+        ({"sampling": {"rollout_temperature": 0}}, "sampling.rollout_temperature", "all the same"),
+        ({"checkpoints": {"keep": 0}}, "checkpoints.keep", "1 or more"),
+    ],
+)
+def test_what_a_training_config_must_not_say(tables: dict[str, Any], key: str, words: str) -> None:
+    config, issues = check_config("training", {"experiment": EXPERIMENT, **tables})
+    assert config is None
+    found = {issue.key: issue.what for issue in issues}
+    assert words in found[key], issues
+
+
+def test_a_stored_training_config_reads_like_its_file() -> None:
+    for advanced in ({}, {"method": "sft", "from_run": "a-1"}, {"engine": "tinker", "base_url": "http://x"}):
+        config = TrainingConfig.model_validate({"experiment": EXPERIMENT, "advanced": advanced})
+        assert TrainingConfig.model_validate(config.to_dict()) == config
+
+
+def test_the_snapshot_of_a_submit_is_read_where_earlier_clients_put_it_too() -> None:
+    note = {"parent": "abc", "files": ["a.py"], "diff": "x" * 300_000}
+    for body in ({"snapshot": note}, {"advanced_config": {"snapshot": note}}):
+        rest, read = SnapshotNote.of_request(body)
+        assert read is not None
+        assert (read.parent, read.files, len(read.diff)) == ("abc", ["a.py"], 200_000)
+        assert "snapshot" not in str(rest)
+    assert SnapshotNote.of_request({"advanced_config": {"params": {}}}) == ({"advanced_config": {"params": {}}}, None)
 
 
 EVERYTHING_WRONG = {
@@ -117,7 +172,7 @@ def test_a_config_arrives_as_it_was_submitted() -> None:
         evaluation={"limit": 3, "n": 2},
         env={"LEVEL": "1"},
         secrets={"required": ["KEY"]},
-        advanced={"api_key_env": "KEY", "backend_flag": 3},
+        advanced={"api_key_env": "KEY"},
     )
     body = config.to_request({"KEY": "value"})
     assert body.keys() == {"experiment_config", "evaluation_config", "advanced_config", "env_config", "secrets"}
@@ -133,7 +188,7 @@ def test_secret_values_of_a_request_name_required_secrets() -> None:
 
 
 def test_rules_over_tables_read_records_too() -> None:
-    made = {"experiment": Experiment(**EXPERIMENT), "advanced": Advanced(api_key_env="KEY")}
+    made = {"experiment": Experiment(**EXPERIMENT), "advanced": EvalAdvanced(api_key_env="KEY")}
     assert EvalConfig(**made, secrets=Secrets(required=["KEY"])).secret_names() == ["KEY"]
     with pytest.raises(ValidationError, match="KEY must be listed"):
         EvalConfig(**made, secrets=Secrets(required=[]))

@@ -76,7 +76,7 @@ def run(flags: RunFlags) -> DetailResult | int:
     workspace = find_workspace(ctx.cwd)
     typed = ctx.path(flags.config) if flags.config else None
     path = typed if typed and typed.is_file() else ctx.path(pick_config(workspace, "eval", flags.config))
-    config, _ = load_eval_config(path, workspace.root)
+    config, _ = load_eval_config(path, workspace.root, to_run=True)
     continue_inside(ctx, workspace.root, config.experiment.rollout)
     surround(ctx, config.env, config.secret_names(), flags.secrets_file)
     request = Request(

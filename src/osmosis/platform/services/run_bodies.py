@@ -31,6 +31,7 @@ from osmosis.records.contract.training_bodies import (
     TrainingRunRow,
 )
 from osmosis.records.run import RunKind
+from osmosis.records.source import SnapshotNote
 
 from . import links, run_lifecycle, run_results
 from .paging import Place
@@ -132,6 +133,7 @@ class _Detail(TypedDict):
     failure: RunFailure | None
     events: list[RunEvent]
     sample_seed: int | None
+    snapshot: SnapshotNote | None
 
 
 def detail(session: Session, settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> RunDetail:
@@ -148,6 +150,7 @@ def detail(session: Session, settings: PlatformSettings, run: tables.Run, creato
         "failure": RunFailure.model_validate(run.failure) if run.failure is not None else None,
         "events": run_lifecycle.events(session, run.id),
         "sample_seed": run.sample_seed,
+        "snapshot": SnapshotNote.model_validate(run.snapshot) if run.snapshot is not None else None,
     }
     if run.kind == "eval":
         figures = run_results.full(session, run)

@@ -22,6 +22,7 @@ from osmosis.records.config import CONFIGS, EvalConfig, TrainingConfig
 from osmosis.records.config_check import issues_of
 from osmosis.records.dataset import DatasetStatus
 from osmosis.records.run import RunKind, RunStatus
+from osmosis.records.source import SnapshotNote
 
 from . import datasets, links, run_lifecycle, secrets
 
@@ -37,12 +38,21 @@ class RunRequest:
     config: EvalConfig | TrainingConfig
     given: dict[str, str]
     """Secret values that came with the request, for this run only."""
+    snapshot: SnapshotNote | None = None
+    """What was not committed, when the code is a working tree as it was."""
 
 
 def parse(body: dict[str, object], kind: str) -> RunRequest:
     """Check a submit. ValidationError lists every problem as `{key, message, fix, code, key_correction?}`."""
     try:
-        return RunRequest(*CONFIGS[kind].from_request(body))
+        rest, snapshot = SnapshotNote.of_request(body)
+    except pydantic.ValidationError as error:
+        found = error.errors()[0]
+        key = ".".join(["snapshot", *map(str, found["loc"])])
+        raise ValidationError(f"{key}: {found['msg']}", hint="submit again without --snapshot", field=key) from None
+    try:
+        config, given = CONFIGS[kind].from_request(rest)
+        return RunRequest(config, given, snapshot)
     except pydantic.ValidationError as error:
         issues = issues_of(CONFIGS[kind], error)
     said = "; ".join(f"{issue.key}: {issue.what}" for issue in issues[:5])
@@ -176,6 +186,7 @@ def _insert(session: Session, order: _Order) -> tables.Run:
         sampled_rows=len(picked.rows),
         sample_seed=picked.seed,
         secret_scopes=scopes,
+        snapshot=request.snapshot.to_dict() if request.snapshot else None,
     )
     session.add(run)
     session.flush()

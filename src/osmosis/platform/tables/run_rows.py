@@ -103,6 +103,8 @@ class Run(Base):
     """How often a person asked for the failed rollouts again; each has its own work folder."""
     imported: Mapped[Imported | None] = mapped_column(Json)
     """None for runs of this platform."""
+    snapshot: Mapped[dict[str, object] | None] = mapped_column(Json)
+    """records.source.SnapshotNote: what was not committed, when a working tree was submitted as it was."""
 
     lease_hash: Mapped[str | None]
     """SHA-256 of the token of the job that speaks for this run."""

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 from osmosis.base.json_types import JsonObject
 from osmosis.records.report import Report
 from osmosis.records.run import RunKind, RunStatus
+from osmosis.records.source import SnapshotNote
 
 from .body import Body, Moment, OrEmpty, Page, Request, spelled
 
@@ -162,6 +163,8 @@ class RunDetail(Body):
     events: Annotated[list[RunEvent], OrEmpty] = Field(default_factory=list)
     sample_seed: int | None = None
     """Of the random rows."""
+    snapshot: SnapshotNote | None = None
+    """What was not committed, when a working tree was submitted as it was."""
     results: RunResults | None = None
     report: RunReport = None
 

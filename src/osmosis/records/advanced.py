@@ -1,0 +1,152 @@
+"""`[advanced]` of a config, typed: what few people set, with the same checks as every other table.
+
+A key that nothing reads is kept here, because files travel between versions: the command line sends it with a warning,
+and whoever would run the config (the platform, a run on this machine) refuses it, by `unread`. Rules over several
+keys compare with the defaults, so that a stored config, which names every key, reads like the file it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Literal
+
+from pydantic import ConfigDict, Field, field_validator
+from pydantic_core import InitErrorDetails
+
+from osmosis.base.json_types import JsonObject
+
+from .rules import Table, at, broken
+
+
+class Advanced(Table):
+    """The keys that every kind of config has."""
+
+    model_config = ConfigDict(extra="allow")
+
+    base_url: str | None = None
+    api_key_env: str | None = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _http(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https://")
+        return value
+
+    @classmethod
+    def unread(cls, written: object) -> Iterator[InitErrorDetails]:
+        """The keys of an `[advanced]` table that nothing reads, each with what was probably meant."""
+        for key in written if isinstance(written, Mapping) else ():
+            if key in cls.model_fields:
+                continue
+            near = next(iter(get_close_matches(key, cls.model_fields, 1, 0.6)), None)
+            other = next((kind for kind, table in TABLES.items() if table is not cls and key in table.model_fields), "")
+            fix = f"did you mean {near}?" if near else f"known keys: {', '.join(cls.model_fields)}"
+            if other:
+                fix = f"remove it: {key} belongs in {other} configs"
+            meant = f"advanced.{near}" if near and not other else None
+            yield at(broken(f"unknown key {key} in [advanced]", fix, code="unknown-key", near=meant), "advanced", key)
+
+
+class EvalAdvanced(Advanced):
+    """`[advanced]` of an eval config: how the model is reached and asked."""
+
+    base_url: str | None = Field(default=None, examples=["http://127.0.0.1:8000/v1"])
+    """An OpenAI-compatible endpoint to use instead of a provider; the model name is sent unchanged."""
+    api_key_env: str | None = Field(default=None, examples=["OPENAI_API_KEY"])
+    """The required secret with that endpoint's API key."""
+    params: JsonObject = Field(default_factory=dict)
+    """More sampling parameters (temperature, top_p, max_tokens, seed, ...)."""
+
+
+Engine = Literal["trl", "tinker"]
+Method = Literal["grpo", "sft"]
+Loss = Literal["grpo", "dr_grpo", "dapo"]
+Scale = Literal["group", "batch", "none"]
+Schedule = Literal["constant", "linear", "cosine"]
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+class TrainingAdvanced(Advanced):
+    """`[advanced]` of a training config: method, adapter, loss, schedule, and what trains."""
+
+    engine: Engine = "trl"
+    """`trl` trains on the platform's machine; `tinker` sends every step to a Tinker server at `base_url`."""
+    base_url: str | None = Field(default=None, examples=["http://127.0.0.1:8000"])
+    """With `engine = "tinker"`: address of the server."""
+    api_key_env: str | None = Field(default=None, examples=["TINKER_API_KEY"])
+    """With `engine = "tinker"`: the required secret with the server's API key."""
+    method: Method = "grpo"
+    """`grpo` learns from the scores of new rollouts; `sft` from the passed rollouts of an earlier run."""
+    from_run: str | None = Field(default=None, min_length=1, examples=["multiply-1"])
+    """With `method = "sft"`: the run on this platform whose rollouts are learned from."""
+    min_score: float | None = Field(default=None, examples=[1.0])
+    """With `method = "sft"`: lowest score of a rollout that is learned from. Default: that run's pass_threshold."""
+    max_steps: int | None = Field(default=None, ge=1, examples=[100])
+    """Stop after N steps, even if the epochs are not complete."""
+    validation_rows: int | None = Field(default=None, ge=0, examples=[32])
+    """Rows held out of training for validation. Default: a tenth of the dataset, at most 32; 0 turns validation off."""
+    validation_samples: int = Field(default=1, ge=1, le=64)
+    """Rollouts per held-out row at each validation."""
+    lora_rank: int = Field(default=32, ge=1, le=512)
+    """Rank of the adapter's matrices."""
+    lora_alpha: int = Field(default=64, ge=1, le=4096)
+    """The adapter is scaled by `lora_alpha / lora_rank`. Its dropout is always 0."""
+    lora_targets: list[str] = Field(default_factory=lambda: ["all-linear"], min_length=1, examples=[["all-linear"]])
+    """Modules with an adapter, such as `["q_proj", "v_proj"]`; `["all-linear"]` is every linear layer but the head."""
+    loss: Loss = "dapo"
+    """How token losses are added up: `grpo` per sequence, `dapo` per token of the batch, `dr_grpo` per token budget."""
+    scale_rewards: Scale = "group"
+    """Advantages are divided by the standard deviation of the row's rewards, of the whole batch's, or not at all."""
+    kl: float = Field(default=0.0, ge=0)
+    """Weight of the KL penalty against the base model; 0 saves the forward pass that it needs."""
+    clip: float = Field(default=0.2, gt=0, lt=1)
+    """How far below 1 the probability ratio of a token counts."""
+    clip_high: float = Field(default=0.28, gt=0)
+    """How far above 1 the probability ratio of a token counts."""
+    num_iterations: int = Field(default=1, ge=1, le=16)
+    """Updates with the rollouts of one step."""
+    schedule: Schedule = "constant"
+    """Course of the learning rate after the warm-up."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps in which the learning rate rises from 0."""
+    precision: Precision = "auto"
+    """`auto` is bf16 on a GPU that has it, else fp32."""
+    gradient_accumulation: int | None = Field(default=None, ge=1, examples=[8])
+    """Parts in which a step's rollouts are computed, to save memory; the result is the same. Default: by memory."""
+    gradient_checkpointing: bool = True
+    """Compute activations twice instead of keeping them: less memory, about a third more time per update."""
+    seed: int = Field(default=42, ge=0, le=2**31 - 1)
+    """Seed of the adapter, the order of rows, the held-out rows and the sampler."""
+
+    @classmethod
+    def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
+        engine, method = written.get("engine", "trl"), written.get("method", "grpo")
+        yield from cls._only(written, engine, "tinker", 'engine = "tinker"', ("base_url", "api_key_env"))
+        yield from cls._only(written, engine, "trl", 'engine = "trl"', _OF_TRL)
+        yield from cls._only(written, method, "sft", 'method = "sft"', ("from_run", "min_score"))
+        yield from cls._only(written, method, "grpo", 'method = "grpo"', _OF_GRPO)
+        if engine == "tinker" and not written.get("base_url"):
+            yield at(
+                broken("base_url is missing (address of the Tinker server)", 'base_url = "http://..."'), "base_url"
+            )
+        if method == "sft" and not written.get("from_run"):
+            what = "from_run is missing (the run whose rollouts are learned from)"
+            yield at(broken(what, 'from_run = "NAME", as osmosis eval list shows it'), "from_run")
+
+    @classmethod
+    def _only(
+        cls, written: Mapping[str, object], is_now: object, needed: str, said: str, keys: tuple[str, ...]
+    ) -> Iterator[InitErrorDetails]:
+        """The keys that have no effect as things are."""
+        for key in keys if is_now != needed else ():
+            default = cls.model_fields[key].get_default(call_default_factory=True)
+            if key in written and written[key] != default:
+                yield at(broken(f"{key} has no effect without {said}", f"remove {key}, or write {said}"), key)
+
+
+_OF_TRL = ("precision", "gradient_accumulation", "gradient_checkpointing", "lora_targets")
+_OF_GRPO = ("loss", "scale_rewards", "kl", "clip", "clip_high", "num_iterations")
+
+TABLES: Mapping[str, type[Advanced]] = {"eval": EvalAdvanced, "training": TrainingAdvanced}
