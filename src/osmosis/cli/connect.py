@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from osmosis.base.git import Git
+from osmosis.base.git_url import parse_git_url
 from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore, Login
 from osmosis.errors import AuthRequired, OsmosisError
 from osmosis.workspace.layout import find_workspace
-from osmosis.workspace.remote import parse_remote
 
 if TYPE_CHECKING:
     from .context import AppContext
@@ -57,6 +57,6 @@ def checkout_identity(ctx: AppContext) -> str | None:
     try:
         root = find_workspace(ctx.cwd).root
         text = Git(root).text("remote", "get-url", "origin")
-        return parse_remote(text.strip()).identity
+        return parse_git_url(text.strip()).identity
     except OsmosisError:
         return None

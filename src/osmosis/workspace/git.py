@@ -10,11 +10,10 @@ import re
 from pathlib import Path
 
 from osmosis.base.git import Git, GitError, NoRepository, shown
+from osmosis.base.git_url import parse_git_url
 from osmosis.base.redact import without_credentials
 from osmosis.errors import ValidationError
 from osmosis.records.source import FileFact, PinnedCommit, RolloutFiles, Source
-
-from .remote import parse_remote
 
 LARGE_FILE = 10 * 1024 * 1024
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
@@ -64,7 +63,7 @@ def _add_remote(git: Git, source: Source) -> None:
     except GitError:
         return
     try:
-        remote = parse_remote(url)
+        remote = parse_git_url(url)
     except ValidationError:
         source.remote_url = without_credentials(url)
         return

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from osmosis.errors import ValidationError
-from osmosis.platform.gitsync.repositories import internal_name, parse_remote
+from osmosis.platform.gitsync.repositories import internal_name, parse_repository_url
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from osmosis.platform.gitsync.repositories import internal_name, parse_remote
     ],
 )
 def test_every_usual_form(url: str, identity: str, local: bool) -> None:
-    remote = parse_remote(url)
+    remote = parse_repository_url(url)
     assert (remote.identity, remote.local) == (identity, local)
 
 
@@ -48,13 +48,22 @@ def test_every_usual_form(url: str, identity: str, local: bool) -> None:
 )
 def test_what_cannot_be_fetched_from(url: str) -> None:
     with pytest.raises(ValidationError):
-        parse_remote(url)
+        parse_repository_url(url)
 
 
-@pytest.mark.parametrize("url", ["https://ann:hunter2@host/a/b", "https://hunter2@host/a/b", "ssh://g:hunter2@h/a/b"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://ann:hunter2@host/a/b",
+        "https://hunter2@host/a/b",
+        "https://host/a/b.git?access_token=hunter2",
+        "ssh://g:hunter2@h/a/b",
+        "git:hunter2@host:a/b",
+    ],
+)
 def test_a_credential_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        parse_remote(url)
+        parse_repository_url(url)
     assert "hunter2" not in str(caught.value.to_wire())
 
 

@@ -23,7 +23,7 @@ from osmosis.errors import Conflict
 from osmosis.platform import tables
 from osmosis.platform.settings import PlatformSettings
 
-from .repositories import parse_remote
+from .repositories import parse_repository_url
 
 HIDDEN_REFS = "refs/osmosis"
 SNAPSHOT_REFS = "refs/osmosis/snapshots"
@@ -235,5 +235,5 @@ def check_url(url: str, settings: PlatformSettings) -> None:
 
     GitError with git's own words otherwise.
     """
-    remote = parse_remote(url)
+    remote = parse_repository_url(url)
     Git.bare(None, _remote_environ(settings), timeout_s=30.0).run("ls-remote", "--", remote.url, "HEAD")

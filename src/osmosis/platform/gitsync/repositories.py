@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from osmosis.base.git_url import parse_git_url
 from osmosis.base.net import is_loopback
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import tables
@@ -20,67 +20,42 @@ from osmosis.platform.settings import PlatformSettings
 from osmosis.records.run import RunStatus
 
 DEFAULT_BRANCH = "main"
-_SCP = re.compile(r"^(?:[^@/\s]+@)?(?P<host>\[[^\]]+\]|[^:/\s]+):(?P<path>[^\s]+)$")
-_SCHEMES = ("https", "http", "ssh", "git", "file", "git+ssh", "ssh+git")
 _IDENTITY = re.compile(r"^[a-z0-9_][a-z0-9._-]*/[a-z0-9_][a-z0-9._-]*$")
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
-    """A git URL, understood."""
+class RepositoryUrl:
+    """A git URL that this platform may fetch from."""
 
     url: str
-    """Without credentials."""
+    """As it was given; without credentials."""
     identity: str
     """`owner/repo`, lower-case: the last two path segments."""
     local: bool
     """A path or `file://` URL on the platform's own machine."""
 
 
-def parse_remote(url: str) -> Remote:
-    """Understand a git URL in any usual form (https, ssh, scp-like, file, path). ValidationError otherwise."""
+def parse_repository_url(url: str) -> RepositoryUrl:
+    """Any usual form of a git URL (https, ssh, scp-like, file, absolute path), stricter than git is with a remote:
+    no credential, no option, no place relative to somebody's folder. ValidationError otherwise."""
     text = url.strip()
     if not text or text.startswith("-") or re.search(r"[\s\x00-\x1f\x7f]", text):
         raise _bad_url("is not a git URL")
-    scheme, separator, _ = text.partition("://")
-    if separator:
-        return _from_url(text, scheme.lower())
-    if text.startswith(("/", "~", ".")):
-        if not text.startswith("/"):
-            raise _bad_url("must be an absolute path or a URL")
-        return Remote(text, _identity(text, local=True), local=True)
-    if match := _SCP.fullmatch(text):
-        if match["host"].endswith("ext") and match["path"].startswith(":"):
-            raise _bad_url("uses a transport that runs commands")
-        return Remote(text, _identity(match["path"]), local=False)
-    raise _bad_url("is not a git URL")
-
-
-def _from_url(text: str, scheme: str) -> Remote:
-    if scheme not in _SCHEMES:
-        raise _bad_url(f"uses the scheme {scheme}, which is not allowed")
-    parts = urlsplit(text)
-    if parts.password or (scheme in ("http", "https") and parts.username):
+    try:
+        found = parse_git_url(text)
+    except ValidationError as error:
+        raise _bad_url(error.message.rpartition("' ")[2]) from None
+    if found.has_credential:
         raise ValidationError(
             "the repository URL contains a credential",
             hint="remove it, and keep the credential in a git credential helper or an ssh agent",
             issues=[{"key": "repository_url", "message": "must not contain a user name or password"}],
         )
-    if scheme != "file" and not parts.hostname:
-        raise _bad_url("has no host")
-    return Remote(text, _identity(unquote(parts.path), local=scheme == "file"), local=scheme == "file")
-
-
-def _identity(path: str, *, local: bool = False) -> str:
-    segments = [segment for segment in path.split("/") if segment]
-    if segments and segments[-1].lower().endswith(".git"):
-        segments[-1] = segments[-1][:-4]
-    if len(segments) == 1 and local:
-        segments = ["local", *segments]
-    identity = "/".join(segments[-2:]).lower()
-    if not _IDENTITY.fullmatch(identity):
+    if found.scheme == "path" and not text.startswith("/"):
+        raise _bad_url("must be an absolute path or a URL")
+    if not found.identity or ".." in found.path.split("/") or not _IDENTITY.fullmatch(found.identity):
         raise _bad_url("does not end in <owner>/<repository>")
-    return identity
+    return RepositoryUrl(text, found.identity, local=found.scheme in ("path", "file"))
 
 
 def _bad_url(what: str) -> ValidationError:
@@ -161,7 +136,7 @@ def connect_external(
     ValidationError for a URL that git cannot fetch; Conflict while runs of the former repository are unfinished.
     Local paths are accepted only by a platform that listens on loopback.
     """
-    remote = parse_remote(url)
+    remote = parse_repository_url(url)
     if remote.local and not is_loopback(settings.host):
         raise _bad_url(
             "is a path on the platform's machine, which is allowed only when the platform listens on loopback"

@@ -1,4 +1,4 @@
-"""Remote URLs: every form gives the same identity; no credential survives in anything that can be shown."""
+"""GitUrl URLs: every form gives the same identity; no credential survives in anything that can be shown."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import string
 
 import pytest
 
+from osmosis.base.git_url import parse_git_url
 from osmosis.errors import ValidationError
-from osmosis.workspace.remote import parse_remote
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ from osmosis.workspace.remote import parse_remote
     ],
 )
 def test_each_form_of_a_url(url: str, identity: str | None, display: str) -> None:
-    remote = parse_remote(url)
+    remote = parse_git_url(url)
     assert (remote.identity, remote.display) == (identity, display)
 
 
@@ -69,7 +69,7 @@ def test_each_form_of_a_url(url: str, identity: str | None, display: str) -> Non
 )
 def test_what_is_no_remote(url: str, why: str) -> None:
     with pytest.raises(ValidationError, match=why) as caught:
-        parse_remote(url)
+        parse_git_url(url)
     assert "git remote set-url" in (caught.value.hint or "")
 
 
@@ -85,7 +85,7 @@ def test_what_is_no_remote(url: str, why: str) -> None:
 )
 def test_a_refusal_never_quotes_the_credential(url: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        parse_remote(url)
+        parse_git_url(url)
     assert "hunter2" not in str(caught.value.to_wire())
 
 
@@ -96,7 +96,7 @@ def test_random_urls_give_a_remote_or_one_clear_error() -> None:
     for _ in range(4000):
         url = "".join(draw.choice(pieces) for _ in range(draw.randint(1, 9)))
         try:
-            remote = parse_remote(url)
+            remote = parse_git_url(url)
         except ValidationError:
             continue  # any other exception fails the test
         if "://" in url and url.startswith(("https://", "ssh://")) and "s3cret@" in url.split("/")[2]:

@@ -1,6 +1,6 @@
-"""Reading the URL of a git remote: https, ssh, git, scp form, file and plain path, with user, port, `.git` or not.
+"""The URL of a git remote, read: https, ssh, git, scp form, file and plain path, with user, port, `.git` or not.
 
-Gives the identity the platform knows a repository by and a form that is safe to print. Never keeps, returns or
+Gives the identity that the platform knows a repository by and a form that is safe to print. Never keeps, returns or
 quotes a credential.
 """
 
@@ -23,7 +23,7 @@ HINT = "git remote set-url origin <url>, for example https://host/owner/repo.git
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class GitUrl:
     """A remote as it may be shown: `display` has no credentials."""
 
     scheme: str
@@ -34,9 +34,11 @@ class Remote:
     identity: str | None
     """`owner/repo`, lower-case; None when the path has fewer than two segments."""
     display: str
+    has_credential: bool = False
+    """It was written with a password, with a query, or over http with a user: the last two may be tokens."""
 
 
-def parse_remote(url: str) -> Remote:
+def parse_git_url(url: str) -> GitUrl:
     """Take a remote's URL apart. Raises ValidationError (without the credentials) when it is none."""
     if not url or url != url.strip() or any(ord(c) < 32 or ord(c) == 127 for c in url):
         raise _refused(url, "is empty or has whitespace at its ends or control characters in it")
@@ -53,7 +55,7 @@ def parse_remote(url: str) -> Remote:
     return _from_path(url)
 
 
-def _from_url(url: str, scheme: str) -> Remote:
+def _from_url(url: str, scheme: str) -> GitUrl:
     if scheme not in SCHEMES:
         raise _refused(url, f"uses {scheme}://, which is not a git protocol")
     try:
@@ -65,7 +67,7 @@ def _from_url(url: str, scheme: str) -> Remote:
     if scheme == "file":
         if host not in (None, "localhost"):
             raise _refused(url, "names a host; file URLs are file:///path")
-        return Remote("file", None, path, _identity(path, local=True), f"file://{parts.path}")
+        return GitUrl("file", None, path, _identity(path, local=True), f"file://{parts.path}")
     if not host or re.search(r"\s", host):
         raise _refused(url, "has no host")
     if not path:
@@ -76,24 +78,25 @@ def _from_url(url: str, scheme: str) -> Remote:
         shown_host = f"{shown_host}:{port}"
     # The user of an ssh URL is part of the address (git@); over http it may be a token.
     user = f"{parts.username}@" if bare == "ssh" and parts.username else ""
-    return Remote(bare, shown_host, path, _identity(path), f"{bare}://{user}{shown_host}{parts.path}")
+    credential = parts.password is not None or bool(parts.query) or (bare != "ssh" and parts.username is not None)
+    return GitUrl(bare, shown_host, path, _identity(path), f"{bare}://{user}{shown_host}{parts.path}", credential)
 
 
-def _from_scp(url: str, scp: re.Match[str]) -> Remote:
+def _from_scp(url: str, scp: re.Match[str]) -> GitUrl:
     raw = scp["path"]
     path = _clean(url, raw)
     if not path:
         raise _refused(url, "has no repository path")
     host = scp["host"].lower()
     user = scp["user"].split(":", 1)[0] + "@" if scp["user"] else ""
-    return Remote("ssh", host, path, _identity(path), f"{user}{host}:{raw}")
+    return GitUrl("ssh", host, path, _identity(path), f"{user}{host}:{raw}", ":" in (scp["user"] or ""))
 
 
-def _from_path(url: str) -> Remote:
+def _from_path(url: str) -> GitUrl:
     path = _clean(url, url, encoded=False)
     if not path:
         raise _refused(url, "is not the path of a repository")
-    return Remote("path", None, path, _identity(path, local=url.startswith("/")), without_credentials(url))
+    return GitUrl("path", None, path, _identity(path, local=url.startswith("/")), without_credentials(url))
 
 
 def _clean(url: str, path: str, *, encoded: bool = True) -> str:
