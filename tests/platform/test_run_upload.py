@@ -117,6 +117,15 @@ def of_others(site: Any, **more: Any) -> Upload:
     return Upload(site, {**content, **more})
 
 
+def by_rollout_id(site: Any) -> Upload:
+    """The same as the published 0.3.8 client lays it out: the files of a rollout under its id, one name for all."""
+    rows = [line(0, 0) | {"trajectory_filename": "trajectory.json"}, line(0, 1, None, error_type="agent_error")]
+    content = {"index.jsonl": jsonl(rows), "progress.json": b"{}", "logs.txt": b"one line\n"}
+    content["rollout_trials/r-0-0/trajectory.json"] = json.dumps(ATIF).encode()
+    content["rollout_trials/r-0-0/artifacts/sub/note.txt"] = b"because"
+    return Upload(site, content)
+
+
 def of_ours(site: Any, values: dict[tuple[int, int], float], **more: Any) -> Upload:
     """As this project's command sends it: whole rollouts, and the engine's report."""
     made = [rollout(row, attempt, value) for (row, attempt), value in values.items()]
@@ -162,6 +171,20 @@ def test_its_artifacts_and_log_can_be_downloaded_and_nothing_is_left_of_the_uplo
     assert texts[0] == "because"
     assert texts[1].splitlines()[1].endswith("local: second line")
     assert not any((site.platform.settings.objects_dir / "imports").iterdir())
+
+
+def test_files_under_the_ids_of_their_rollouts(site) -> None:
+    upload = by_rollout_id(site)
+    upload.content["rollout_trials/of-no-rollout/artifacts/x.txt"] = b"kept by nobody"
+    upload.run()
+    one = site.json("GET", "eval-runs/nightly/rollouts/0/0")
+    assert [message["role"] for message in one["messages"]] == ["user", "assistant", "tool", "assistant"]
+    item = {"items": [{"path": "artifacts/row_0_run_0/sub/note.txt"}]}
+    url = site.json("POST", "eval-runs/nightly/samples/download-urls", json=item)["items"][0]["url"]
+    assert site.anonymous.get("/" + url.split("/", 3)[3]).text == "because"
+    run_id = site.json("GET", "eval-runs/nightly")["eval_run"]["id"]
+    folder = site.platform.settings.runs_dir / run_id / "artifacts"
+    assert [path.name for path in folder.iterdir()] == ["r-0-0"]
 
 
 def test_whole_rollouts_and_their_report_stay_as_they_are(site) -> None:
@@ -240,6 +263,13 @@ def test_a_large_file_travels_in_parts(site) -> None:
         "artifacts/row_0_run_0/../../x",
         "artifacts/row_0_run_0//x",
         "trajectories/a/b.json",
+        "trajectories/a.json\n",
+        "rollout_trials/../trajectory.json",
+        "rollout_trials/../artifacts/x",
+        "rollout_trials/r 1/trajectory.json",
+        "rollout_trials/r-1/artifacts/../x",
+        "rollout_trials/r-1/other/x.json",
+        "rollout_trials/r-1/artifacts/a\\b",
         "x.txt",
     ],
 )
@@ -247,7 +277,7 @@ def test_a_path_that_no_run_has_is_refused(shared, path) -> None:
     upload = of_others(shared)
     upload.content[path] = b"x"
     refused = upload.open(expect=400)
-    assert path in refused["message"]
+    assert repr(path) in refused["message"]
 
 
 def test_files_that_contradict_each_other_are_refused_and_leave_no_run(site) -> None:

@@ -34,7 +34,7 @@ from osmosis.records.rollout import Rollout
 from osmosis.records.run import RunStatus, Stage
 
 from . import sessions
-from .manifest import ARTIFACT, LOGS, REPORT, LocalRun
+from .manifest import LOGS, REPORT, LocalRun, artifact_of
 from .trajectories import Find, read_all
 
 log = logging.getLogger(__name__)
@@ -258,14 +258,15 @@ def _moves(platform: Platform, session: Session, row: tables.Import) -> Iterator
     if run.retries:
         work = work / f"retry-{run.retries}"
     ids = {(r.row_index, r.attempt): r.rollout_id for r in session.scalars(rollouts.listed(run.id))}
+    known = set(ids.values())
     for file in sessions.files_of(session, row.id):
-        match = ARTIFACT.match(file.path)
-        rollout_id = ids.get((int(match[1]), int(match[2]))) if match else None
-        if match and rollout_id:
-            yield (
-                sessions.file_path(platform, row.id, file.number),
-                work / "artifacts" / rollout_id / "artifacts" / match[3],
-            )
+        found = artifact_of(file.path)
+        if found is None:
+            continue
+        rollout_id = ids.get(found.place) if found.place else found.rollout_id
+        if rollout_id in known:
+            target = work / "artifacts" / rollout_id / "artifacts" / found.path
+            yield sessions.file_path(platform, row.id, file.number), target
 
 
 def recover(platform: Platform) -> None:

@@ -7,6 +7,7 @@ becomes one of ours.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import datetime
 
 from pydantic import Field
@@ -14,6 +15,7 @@ from pydantic import Field
 from osmosis.errors import ValidationError
 from osmosis.records.base import Record
 from osmosis.records.dataset import MAX_BYTES
+from osmosis.records.wire import check_rollout_id
 
 SCHEMA = 1
 MAX_FILES = 100_000
@@ -21,8 +23,10 @@ INDEX = "index.jsonl"
 REPORT = "report.json"
 LOGS = "logs.txt"
 KNOWN = (INDEX, REPORT, LOGS, "progress.json", "metrics.json", "summary.jsonl")
-TRAJECTORY = re.compile(r"^trajectories/[A-Za-z0-9._+-]{1,200}\.json$")
-ARTIFACT = re.compile(r"^artifacts/row_(\d+)_run_(\d+)/(.{1,1000})$")
+TRAJECTORY = re.compile(r"^trajectories/[A-Za-z0-9._+-]{1,200}\.json\Z")
+ARTIFACT = re.compile(r"^artifacts/row_(\d{1,9})_run_(\d{1,9})/(.{1,1000})\Z")
+TRIAL = re.compile(r"^rollout_trials/([^/]{1,256})/(?:[A-Za-z0-9._+-]{1,200}\.json|artifacts/(.{1,1000}))\Z")
+"""Files of one rollout under its id, as clients of generation 0.3 send them."""
 
 
 class FileSpec(Record):
@@ -101,11 +105,44 @@ class Manifest(Record):
             raise ValidationError(f"a run can have at most {MAX_FILES} files and {MAX_BYTES // 1024**3} GiB in all")
 
 
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file that a rollout left behind: whose it is (its place in the run, or its id), and its path there."""
+
+    place: tuple[int, int] | None
+    rollout_id: str | None
+    path: str
+
+
+def artifact_of(path: str) -> Artifact | None:
+    """What an artifact's path says; None for other files and for what may not be one."""
+    if match := ARTIFACT.match(path):
+        found = Artifact((int(match[1]), int(match[2])), None, match[3])
+    elif (match := TRIAL.match(path)) and match[2] is not None and _is_id(match[1]):
+        found = Artifact(None, match[1], match[2])
+    else:
+        return None
+    parts = found.path.split("/")
+    safe = "\\" not in path and "\0" not in path and not any(part in ("", ".", "..") for part in parts)
+    return found if safe and all(len(part.encode()) <= 255 for part in parts) else None
+
+
+def trajectory_paths(rollout_id: str, filename: str) -> tuple[str, ...]:
+    """Where the trajectory that an index names may lie, by any client's layout."""
+    name = filename.rpartition("/")[2]
+    return f"rollout_trials/{rollout_id}/{name}", f"trajectories/{name}"
+
+
 def is_path(path: str) -> bool:
     """Whether a run may have a file of this name."""
     if path in KNOWN or TRAJECTORY.match(path):
         return True
-    match = ARTIFACT.match(path)
-    if match is None or "\\" in path or "\0" in path:
+    match = TRIAL.match(path)
+    return artifact_of(path) is not None if match is None or match[2] is not None else _is_id(match[1])
+
+
+def _is_id(text: str) -> bool:
+    try:
+        return bool(check_rollout_id(text))
+    except ValueError:
         return False
-    return all(part not in ("", ".", "..") and len(part.encode()) <= 255 for part in match[3].split("/"))

@@ -20,7 +20,7 @@ from osmosis.records.keys import DerivedKeys, Key
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Score, Usage
 from osmosis.records.wire import check_rollout_id
 
-from .manifest import INDEX
+from .manifest import INDEX, trajectory_paths
 
 PHASES = {"grader": Phase.SCORE, "score": Phase.SCORE, "model": Phase.MODEL, "setup": Phase.SETUP}
 Find = Callable[[str], Path | None]
@@ -84,8 +84,8 @@ def _index_row(line: bytes, number: int) -> IndexRow:
 def _rollout(row: IndexRow, find: Find) -> Rollout:
     if not row.trajectory_filename:
         return _from_index(row, {})
-    name = f"trajectories/{row.trajectory_filename.rpartition('/')[2]}"
-    path = find(name)
+    names = trajectory_paths(row.rollout_id, row.trajectory_filename)
+    name, path = next(((name, path) for name in names if (path := find(name)) is not None), (names[-1], None))
     if path is None:
         raise ValidationError(f"{INDEX} names {name}, which is not part of the upload")
     try:
