@@ -7,13 +7,22 @@ import os
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from osmosis.serve.server.delivery import MAX_AGE_S, DeliveryPolicy, Post, ResultDelivery, Spool, open_session
+from osmosis.serve.server.delivery import (
+    MAX_AGE_S,
+    DeliveryPolicy,
+    Post,
+    ResultDelivery,
+    Spool,
+    open_session,
+    spool_folder,
+)
 from osmosis.testing.waiting import until
 
 QUICK = DeliveryPolicy(quick_tries=3, base_delay_s=0.01, max_delay_s=0.01, slow_delay_s=0.02)
@@ -55,9 +64,11 @@ async def receiving(receiver: Receiver) -> AsyncIterator[Receiver]:
 
 
 @asynccontextmanager
-async def delivering(folder: Path | None, *, close_s: float = 5.0) -> AsyncIterator[ResultDelivery]:
+async def delivering(
+    folder: Path | None, *, close_s: float = 5.0, policy: DeliveryPolicy = QUICK
+) -> AsyncIterator[ResultDelivery]:
     session: aiohttp.ClientSession = open_session()
-    delivery = ResultDelivery(lambda: session, spool=Spool(folder) if folder else None, policy=QUICK)
+    delivery = ResultDelivery(lambda: session, spool=Spool(folder) if folder else None, policy=policy)
     delivery.start()
     try:
         yield delivery
@@ -202,3 +213,25 @@ async def test_old_and_broken_files_do_not_stop_the_start(tmp_path: Path) -> Non
     again.close()
     assert broken.exists()
     assert (tmp_path / "refused" / old.name).exists()
+
+
+async def test_tries_end_after_the_stated_time(tmp_path: Path) -> None:
+    policy = replace(QUICK, max_age_s=0.2)
+    async with receiving(Receiver(*[503] * 1000)) as receiver, delivering(tmp_path, policy=policy) as delivery:
+        delivery.send(Post("r", f"{receiver.url}/done", "{}"))
+        await until(lambda: delivery.refused == 1)
+    assert len(list((tmp_path / "refused").glob("*.json"))) == 1
+    assert not list(tmp_path.glob("server-*"))
+
+
+async def test_a_spool_belongs_to_an_agent_and_the_folder_it_is_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        found += [spool_folder(tmp_path, "calculator"), spool_folder(tmp_path, "../calc ulator")]
+        assert spool_folder(tmp_path, "calculator") == found[-2]
+    assert len(set(found)) == 4
+    assert {path.parent for path in found} == {tmp_path}

@@ -162,4 +162,4 @@ def patch_httpx_for_mock_trainer(client: httpx.Client, monkeypatch: Patches) -> 
     monkeypatch.setattr(OsmosisLLMClient, "_send", send)
     monkeypatch.setattr(ResultDelivery, "exchange", exchange)
     # Somebody's real results must not end in a mock.
-    monkeypatch.setattr(Spool, "adopt", lambda _: iter(()))
+    monkeypatch.setattr(Spool, "adopt", lambda *_: iter(()))

@@ -21,7 +21,7 @@ from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE, ErrorRepl
 from osmosis.serve.endpoints import openapi
 
 from .auth import BearerGuard
-from .delivery import DeliveryPolicy
+from .delivery import DeliveryPolicy, spool_folder
 from .http import HttpProblem, answer_not_accepted, answer_problem
 from .lifetime import ServerRuntime
 from .queue import NotAccepted, ServeLimits
@@ -48,10 +48,11 @@ def create_rollout_server(
     """A FastAPI app that runs rollouts on `backend`, as many at once as it allows and at most `max_concurrent`.
 
     `lifespan` is entered around the server's own life. With `api_key` every endpoint but `/health` wants it as a
-    bearer. Undeliverable results are spooled in `spool_dir` (default: beneath the artifact root or the user data
-    directory). `environ` (default: the process's) gives the instance id that `/health` echoes. `trajectory.json` and
-    `diagnostics.json` of each rollout are written with `save_trajectories`, never without it when it is False, and by
-    default when the artifact root is set or the rollout made its folder of artifacts.
+    bearer. Undeliverable results are spooled in `spool_dir` (default: a folder of this backend and of the current
+    folder, beneath the artifact root or the user data directory). `environ` (default: the process's) gives the
+    instance id that `/health` echoes. `trajectory.json` and `diagnostics.json` of each rollout are written with
+    `save_trajectories`, never without it when it is False, and by default when the artifact root is set or the
+    rollout made its folder of artifacts.
     """
     environ = os.environ if environ is None else environ
     if configure_logging:
@@ -60,7 +61,7 @@ def create_rollout_server(
     runtime = ServerRuntime(
         min(bounds, default=None),
         _limits_of(backend, limits or ServeLimits()),
-        spool_dir=spool_dir or default_spool(environ),
+        spool_dir=spool_dir or default_spool(environ, _agent_of(backend)),
         delivery_policy=delivery_policy,
     )
     leave = getattr(backend, "aclose", None)
@@ -134,9 +135,16 @@ def open_files(
     return files
 
 
-def default_spool(environ: Mapping[str, str]) -> Path:
+def default_spool(environ: Mapping[str, str], agent: str) -> Path:
+    """Where the undelivered results of this server are: of `agent`, started in the current folder."""
     root = environ.get(ARTIFACT_VARIABLE)
-    return (Path(root) if root else data_dir(environ)) / "undelivered"
+    return spool_folder((Path(root) if root else data_dir(environ)) / "undelivered", agent)
+
+
+def _agent_of(backend: Backend) -> str:
+    """The name by which a server is known again at its next start."""
+    kind = getattr(backend, "workflow", None) or type(backend)
+    return f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', kind)}"
 
 
 def configure_logs(level: int = logging.INFO) -> None:

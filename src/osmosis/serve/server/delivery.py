@@ -2,8 +2,9 @@
 and `Retry-After`, other answers are final. What cannot be delivered is kept, tried on slowly, written to the spool
 and sent again at the next start. Posts of one rollout keep their order; a repeated post is byte for byte the same.
 
-Each server process owns one folder of the spool under a file lock; at the next start the folders of dead processes
-are taken over. A spooled result holds the bearer of its callback: folders are 0700 and files 0600.
+A spool belongs to one server: an agent, and the folder it is started in. Each process owns one folder of it under a
+file lock; at the next start of that server the folders of dead processes are taken over. Tries end when a result is a
+day old. A spooled result holds the bearer of its callback: folders are 0700 and files 0600.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import secrets
 import time
 from collections import deque
@@ -32,8 +34,16 @@ from .queue import LoopPacer
 log = logging.getLogger("osmosis.serve")
 
 REFUSED = "refused"
-MAX_AGE_S = 7 * 24 * 3600
+MAX_AGE_S = 24 * 3600.0
 """Older results are set aside: no client waits for them any more."""
+
+
+def spool_folder(root: Path, agent: str) -> Path:
+    """The spool beneath `root` of the server that runs `agent` and is started in the current folder."""
+    here = Path.cwd()
+    digest = hashlib.sha256(f"{here}\0{agent}".encode()).hexdigest()[:16]
+    words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{here.name}-{agent}").strip("-.")
+    return root / f"{words[:80]}-{digest}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,7 @@ class Spool:
         aside.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.rename(aside / path.name)
 
-    def adopt(self) -> Iterator[tuple[Path, Post]]:
+    def adopt(self, max_age_s: float = MAX_AGE_S) -> Iterator[tuple[Path, Post]]:
         """What dead processes left behind, oldest first; their folders are locked until `close`."""
         found: list[Path] = []
         for folder in sorted(self.root.glob("server-*")) if self.root.is_dir() else []:
@@ -81,7 +91,8 @@ class Spool:
             found.extend(folder.glob("*.json"))
         now = time.time()
         for path in sorted(found, key=lambda file: file.stat().st_mtime_ns):
-            if now - path.stat().st_mtime > MAX_AGE_S:
+            if now - path.stat().st_mtime > max_age_s:
+                log.warning("%s is older than %s and is not sent any more", path.name, _hours(max_age_s))
                 self.refuse(path)
                 continue
             try:
@@ -105,6 +116,10 @@ class Spool:
             folder.mkdir(mode=0o700)
             self._own, self._lock = folder, _try_lock(folder)
         return self._own
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:g} hours"
 
 
 def _try_lock(folder: Path) -> FileLock | None:
@@ -133,6 +148,8 @@ class DeliveryPolicy:
     reply_timeout_s: float = 30.0
     parallel: int = 128
     """Posts on the wire at the same time."""
+    max_age_s: float = MAX_AGE_S
+    """A result that nobody has taken by then is set aside."""
 
 
 Listener = Callable[[bytes | None], None]
@@ -140,7 +157,7 @@ Listener = Callable[[bytes | None], None]
 
 
 class Refused(Exception):
-    """The receiver answered that it will never take this."""
+    """The receiver will never take this, or did not for too long."""
 
 
 def open_session(max_connections: int = 0) -> aiohttp.ClientSession:
@@ -185,7 +202,7 @@ class ResultDelivery:
     def start(self) -> None:
         if self._spool is None:
             return
-        for path, post in self._spool.adopt():
+        for path, post in self._spool.adopt(self.policy.max_age_s):
             log.info("delivering the spooled result of rollout %s, left by an earlier process", post.rollout_id)
             self._files[post] = path
             self._slow.add(self._send(post))
@@ -245,7 +262,7 @@ class ResultDelivery:
                 self._forget(post)
             except Refused as exc:
                 self.refused += 1
-                log.error("the receiver rejected the result of rollout %s: %s", rollout_id, exc)
+                log.error("the result of rollout %s is set aside: %s", rollout_id, exc)
                 self._put_aside(post)
             except Exception as exc:  # noqa: BLE001 - one post is a border: a bad key or URL must not lose the others
                 self.refused += 1
@@ -255,7 +272,7 @@ class ResultDelivery:
         self._queues.pop(rollout_id, None)
 
     async def _deliver(self, post: Post) -> None:
-        tries = 0
+        tries, until = 0, self._made(post) + self.policy.max_age_s
         while True:
             tries += 1
             try:
@@ -267,6 +284,8 @@ class ResultDelivery:
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as exc:
                 asked, why = 0.0, f"{type(exc).__name__}: {exc}"
             delay = self._delay(tries, asked)
+            if time.time() + delay > until:
+                raise Refused(f"nobody took it within {_hours(self.policy.max_age_s)}, the last answer was {why}")
             if tries == self.policy.quick_tries:
                 for waiting in self._queues[post.rollout_id][0]:
                     self._tell(waiting, None)
@@ -281,6 +300,14 @@ class ResultDelivery:
                     self._slow.add(task)
             await asyncio.sleep(delay)
 
+    def _made(self, post: Post) -> float:
+        """When a result was made, in Unix seconds: what an earlier process left is as old as its file."""
+        known = self._files.get(post)
+        try:
+            return known.stat().st_mtime if known else time.time()
+        except OSError:
+            return time.time()
+
     async def _once(self, post: Post) -> tuple[float | None, str]:
         """One try: (None, "") when taken, else the delay the receiver asked for (0 = it said nothing) and why."""
         await self._pacer.pace()
@@ -291,7 +318,7 @@ class ResultDelivery:
             return None, ""
         if status in (408, 425, 429) or status >= 500:
             return parse_retry_after(asked) or 0.0, f"HTTP {status}"
-        raise Refused(f"HTTP {status} {said.decode(errors='replace')}".strip())
+        raise Refused(f"rejected: HTTP {status} {said.decode(errors='replace')}".strip())
 
     async def exchange(self, post: Post) -> tuple[int, bytes, str | None]:
         """Sends a post: status, the answer (its first words unless it succeeded), its `Retry-After` header."""
