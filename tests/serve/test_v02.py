@@ -191,15 +191,48 @@ async def test_failing_tools_are_a_json_500_and_can_be_tried_again(tmp_path: Pat
         await until(lambda: of(tracker, "r1"))
 
 
-async def test_a_key_used_for_another_rollout_is_refused(tmp_path: Path) -> None:
+async def test_a_key_used_for_another_rollout_gets_the_first_answer(tmp_path: Path) -> None:
     async with pair(tmp_path) as (session, url, trainer, tracker):
-        statuses = []
+        answers = []
         for name in ("r1", "r2"):
             body = request(name, trainer, idempotency_key="k")
             async with session.post(f"{url}/v1/rollout/init", json=body) as reply:
-                statuses.append(reply.status)
-        assert statuses == [202, 409]
+                answers.append((reply.status, await reply.json()))
+        assert [status for status, _ in answers] == [202, 202]
+        assert answers[0][1] == answers[1][1]
+        assert answers[1][1]["rollout_id"] == "r1"
         await until(lambda: of(tracker, "r1"))
+    assert not of(tracker, "r2")
+
+
+@pytest.mark.parametrize("limit", ["max_turns", "max_tokens_total"])
+async def test_limits_that_allow_nothing_are_accepted_and_end_as_an_error(tmp_path: Path, limit: str) -> None:
+    async with pair(tmp_path) as (session, url, trainer, tracker):
+        async with session.post(f"{url}/v1/rollout/init", json=request("r1", trainer, **{limit: 0})) as reply:
+            assert reply.status == 202
+        await until(lambda: of(tracker, "r1"))
+    assert tracker.responses[0]["status"] == "ERROR"
+    assert f"{limit} is 0" in tracker.responses[0]["error_message"]
+
+
+async def test_parameters_of_a_tool_name_enum_and_description_as_they_did(tmp_path: Path) -> None:
+    plain = {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "string", "enum": ["x"]}}}
+    tool = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": plain}}
+
+    class Typed(Adds):
+        name = "typed"
+
+        def get_tools(self, request: RolloutRequest) -> list[OpenAIFunctionToolSchema]:
+            return [tool]  # type: ignore[list-item]
+
+    app = create_app(Typed(), spool_dir=tmp_path / "spool", environ={})
+    async with running_app(app) as url, aiohttp.ClientSession() as session:
+        body = request("r1", "http://127.0.0.1:9")
+        async with session.post(f"{url}/v1/rollout/init", json=body) as reply:
+            shown = (await reply.json())["tools"][0]["function"]["parameters"]["properties"]
+    assert shown["a"] == {"type": "number", "description": None, "enum": None}
+    assert shown["b"] == {"type": "string", "description": None, "enum": ["x"]}
+    assert plain["properties"]["a"] == {"type": "number"}, "the agent's own tool is left as it is"
 
 
 async def test_authentication_comes_before_the_body(tmp_path: Path) -> None:

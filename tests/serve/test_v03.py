@@ -68,7 +68,8 @@ async def test_polling_waits_for_changes_and_the_result_can_be_read_again(tmp_pa
 async def test_only_the_lease_reads_and_only_what_exists(tmp_path: Path) -> None:
     async with talking(tmp_path, result_wait_s=0.05) as talk:
         _, accepted = await talk.start()
-        assert (await talk.ask("GET", "/rollout/r1/result"))[0] == 403
+        status, said = await talk.ask("GET", "/rollout/r1/result")
+        assert (status, said["detail"][0]["loc"]) == (422, ["header", LEASE])
         assert (await talk.ask("GET", "/rollout/r1/result", **{LEASE: "other"}))[0] == 403
         assert (await talk.ask("GET", "/rollout/none/result", **{LEASE: "other"}))[0] == 404
         assert (await talk.ask("GET", "/rollout/none/status"))[1]["status"] == "unknown"
@@ -227,3 +228,28 @@ async def test_a_draining_server_ends_everything_and_takes_nothing(tmp_path: Pat
                 _, state = await talk.ask("GET", f"/rollout/{name}/result", **{LEASE: lease})
             states.append(state)
         assert all("shut down" in state["err_message"] for state in states)
+
+
+async def test_health_names_the_process_by_a_text_of_its_own(tmp_path: Path) -> None:
+    told = []
+    for _ in range(2):
+        async with talking(tmp_path) as talk:
+            told.append((await talk.ask("GET", "/health"))[1])
+    assert [health["status"] for health in told] == ["ok", "ok"]
+    assert all(isinstance(health["process_id"], str) for health in told)
+    assert told[0]["process_id"] != told[1]["process_id"]
+    assert told[0]["instance_id"] == told[0]["process_id"], "nobody named this instance"
+
+
+@pytest.mark.parametrize(
+    ("body", "loc"),
+    [
+        ({"initial_messages": 3, "chat_completions_url": "http://127.0.0.1:9/v1"}, ["body", "initial_messages"]),
+        ("{nope", ["body"]),
+        ('{"agent_timeout_sec": NaN}', ["body"]),
+    ],
+)
+async def test_what_is_wrong_with_a_body_is_located_in_the_body(tmp_path: Path, body: Any, loc: list[str]) -> None:
+    async with talking(tmp_path) as talk:
+        status, said = await talk.ask("POST", "/rollout", body)
+    assert (status, said["detail"][0]["loc"]) == (422, loc)

@@ -181,11 +181,13 @@ class ServerLifecycle(Record):
 class ServerHealth(Record):
     """`GET /health`. `process_id` and `lifecycle` present = generation 0.4 is spoken."""
 
-    status: str = "healthy"
+    status: str = "ok"
+    """`ok`; a server of generation 0.2 says `healthy`."""
     concurrency: ServerConcurrency = Field(default_factory=ServerConcurrency)
     instance_id: str | None = None
+    """What whoever started the server named it, else its `process_id`."""
     process_id: int | str | None = None
-    """Ours says its process id; the hosted SDK's servers say a random text that changes with each start."""
+    """A random text that changes with each start; our servers before 1.1 said the number of their process."""
     lifecycle: ServerLifecycle | None = None
 
 

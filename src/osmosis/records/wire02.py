@@ -211,8 +211,9 @@ class RolloutRequest(Record):
     completion_params: SamplingParamsDict
     """Sampling parameters to use for every model call."""
     tool_server_url: str | None = None
-    max_turns: int = Field(default=10, ge=1)
-    max_tokens_total: int = Field(default=8192, ge=1)
+    max_turns: int = 10
+    """Below 1 is accepted, and the rollout ends with an error; so is the next."""
+    max_tokens_total: int = 8192
     metadata: JsonObject = Field(default_factory=dict)
     """The row's columns and whatever the trainer adds."""
     api_key: str | None = None

@@ -98,7 +98,6 @@ class TestRequest:
             {"rollout_id": "x" * 257},
             {"server_url": "ftp://host"},
             {"server_url": "http://"},
-            {"max_turns": 0},
             {"metadata": {"f": {1}}},
         ],
     )

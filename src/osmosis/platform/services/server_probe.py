@@ -151,7 +151,7 @@ def _read(target: Target, path: str, status: int, body: bytes) -> Health:
         data = None
     if not isinstance(data, dict):
         return Health(error=f"{where} did not answer with a health report")
-    if data.get("status") != "healthy":
+    if data.get("status") not in ("healthy", "ok"):  # of generation 0.2, and of later ones
         return Health(error=f"{where} does not report that it is healthy")
     plain = {name: value for name, value in data.items() if _is_plain(name) and _is_plain(value)}
     info = dict(list(plain.items())[:MAX_FIELDS])

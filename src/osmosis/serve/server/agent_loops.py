@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 
+from osmosis.errors import ValidationError
 from osmosis.records.rollout import Category, Failure, Message, Phase
 from osmosis.records.wire import RolloutInit, RolloutState
 from osmosis.records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
@@ -91,6 +92,7 @@ class LoopBackend:
         request = request_of(init)
         url = init.chat_completions_url
         try:
+            check_limits(request)
             tools = await self._tools.of(request)
             async with ChatClient(url, api_key=init.llm_api_key or init.controller_api_key) as chat:
                 context = RolloutContext(request, tools, UrlModel(chat, tool_dicts(tools)), time.monotonic())
@@ -137,6 +139,13 @@ def request_of(init: RolloutInit) -> RolloutRequest:
         metadata=metadata,
         **{key: extra[key] for key in ("max_turns", "max_tokens_total") if isinstance(extra.get(key), int)},
     )
+
+
+def check_limits(request: RolloutRequest) -> None:
+    """ValidationError unless the limits allow one call: a request that says otherwise is accepted, and fails."""
+    for name, value in (("max_turns", request.max_turns), ("max_tokens_total", request.max_tokens_total)):
+        if value < 1:
+            raise ValidationError(f"{name} is {value}, so the model cannot be called even once", field=name)
 
 
 def tool_dicts(tools: object) -> list[dict[str, Any]]:

@@ -54,7 +54,8 @@ def parse(shape: type[Shape], body: bytes) -> Shape:
     try:
         return shape.model_validate_json(body)
     except BadShape as exc:
-        raise HttpProblem(422, exc.errors(include_url=False, include_context=False, include_input=False)) from exc
+        found = exc.errors(include_url=False, include_context=False, include_input=False)
+        raise HttpProblem(422, [{**one, "loc": ["body", *one["loc"]]} for one in found]) from exc
 
 
 def _refuse_constants(body: bytes) -> None:
@@ -62,7 +63,7 @@ def _refuse_constants(body: bytes) -> None:
     try:
         orjson.loads(body)
     except orjson.JSONDecodeError as exc:
-        finding = {"type": "json_invalid", "loc": [], "msg": f"Invalid JSON: {exc}"}
+        finding = {"type": "json_invalid", "loc": ["body"], "msg": f"Invalid JSON: {exc}"}
         raise HttpProblem(422, [finding]) from exc
 
 

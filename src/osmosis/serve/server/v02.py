@@ -6,6 +6,7 @@ anything but `/health` without the key when there is one.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -18,6 +19,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from pydantic import ValidationError as BadShape
 
+from osmosis.base.json_types import JsonObject
 from osmosis.base.paths import DEFAULT_PLATFORM_URL
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
@@ -36,7 +38,7 @@ from osmosis.sdk.classify import describe, failure_of
 from osmosis.sdk.types import finite_reward
 from osmosis.serve.endpoints import DeclaredEndpoint
 
-from .agent_loops import AskTools, LoopBackend, TrainerModel, checked_run, tool_dicts, trace_into
+from .agent_loops import AskTools, LoopBackend, TrainerModel, check_limits, checked_run, tool_dicts, trace_into
 from .app import Lifespan, assemble, default_spool, open_files, open_traces
 from .delivery import DeliveryPolicy, Post
 from .http import HttpProblem, add_endpoints, parse, read_body, reply_json, wire_text
@@ -46,6 +48,8 @@ from .registration import Registrar, Registration
 from .rollout_settings import RolloutSettings, get_settings
 from .traces import TraceFolder
 from .v03 import RolloutService, add_rollout_routes
+
+log = logging.getLogger("osmosis.serve")
 
 INIT = DeclaredEndpoint(
     "POST",
@@ -113,7 +117,7 @@ def create_app(
     runtime = ServerRuntime(
         slots,
         limits or replace(ServeLimits(), rollout_timeout_s=known.server.request_timeout_seconds, keep_s=ttl),
-        spool_dir=spool_dir or default_spool(environ),
+        spool_dir=spool_dir or default_spool(environ, agent_loop.name),
         delivery_policy=delivery_policy,
         # A default limit would be a second, hidden bound on concurrent rollouts.
         max_connections=known.client.max_connections if "max_connections" in known.client.model_fields_set else 0,
@@ -222,7 +226,12 @@ class LoopService:
         known = self._started.get(key)
         if known is not None:
             if known.rollout_id != request.rollout_id:
-                raise HttpProblem(409, f"the idempotency key {key!r} belongs to rollout {known.rollout_id!r}")
+                log.warning(
+                    "rollout %s is not run: its idempotency key %s was used for rollout %s, whose answer it gets",
+                    request.rollout_id,
+                    key,
+                    known.rollout_id,
+                )
             return known.answer if isinstance(known.answer, bytes) else await asyncio.shield(known.answer)
         if self.runtime.queue.live(request.rollout_id) is not None:
             raise HttpProblem(409, f"rollout {request.rollout_id!r} is running under another idempotency key")
@@ -232,7 +241,9 @@ class LoopService:
         self._started[key] = started
         try:
             tools = await self._tools.of(request)
-            answer = orjson.dumps({"rollout_id": request.rollout_id, "tools": tool_dicts(tools)})
+            answer = orjson.dumps(
+                {"rollout_id": request.rollout_id, "tools": [_with_nulls(tool) for tool in tool_dicts(tools)]}
+            )
             # A result that an earlier process could not deliver is on its way: it must stay the only one.
             if not self.runtime.delivery.has(request.rollout_id):
                 self._start(request, tools, started)
@@ -272,6 +283,7 @@ class LoopService:
         run = LoopRun(request)
 
         async def execute(_: AcceptedRollout) -> RolloutOutcome:
+            check_limits(request)
             llm = TrainerModel(request, self.settings, self.runtime.session(), self.runtime.pacer)
             run.context = RolloutContext(request, tools, llm, time.monotonic())
             trace_into(run.context, self._traces, (request.api_key,))
@@ -287,6 +299,17 @@ class LoopService:
 
         limit = self.settings.server.request_timeout_seconds
         self.runtime.queue.accept(AcceptedRollout(request.rollout_id, execute, limit, on_end=ended))
+
+
+def _with_nulls(tool: JsonObject) -> JsonObject:
+    """A tool as trainers of this generation read it: each parameter has `description` and `enum`, null when unset."""
+    function = tool.get("function") or {}
+    parameters = function.get("parameters") or {}
+    named = {
+        name: {"description": None, "enum": None, **schema} if isinstance(schema, dict) else schema
+        for name, schema in (parameters.get("properties") or {}).items()
+    }
+    return {**tool, "function": {**function, "parameters": {**parameters, "properties": named}}}
 
 
 def response_of(run: LoopRun, outcome: RolloutOutcome) -> RolloutResponse:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import os
 import secrets
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -72,7 +72,7 @@ RESULT = DeclaredEndpoint(
     "/rollout/{rollout_id}/result",
     "0.4: wait for the next state change; renews the lease",
     response=RolloutState04,
-    errors=(401, 403, 404),
+    errors=(401, 403, 404, 422),
     headers=(LEASE_HEADER,),
 )
 STATUS = DeclaredEndpoint(
@@ -128,7 +128,8 @@ class RolloutService:
     ) -> None:
         self.backend = backend
         self.runtime = runtime
-        self.instance_id = instance_id
+        self.process_id = str(uuid.uuid4())
+        self.instance_id = instance_id or self.process_id
         self.limits = runtime.limits
         self._traces = traces
         self._files = files
@@ -174,10 +175,12 @@ class RolloutService:
 
     async def result(self, rollout_id: str, lease: str | None, gone: Callable[[], Awaitable[None]]) -> RolloutState04:
         """Waits for a change of state, or for the result, or until the reader is `gone`; renews the lease."""
+        if lease is None:
+            raise HttpProblem(422, [{"type": "missing", "loc": ["header", LEASE_HEADER], "msg": "Field required"}])
         kept = self._kept.get(rollout_id)
         if kept is None:
             raise HttpProblem(404, f"no rollout {rollout_id}")
-        if kept.lease is None or not hmac.compare_digest(kept.lease.encode(), (lease or "").encode()):
+        if kept.lease is None or not hmac.compare_digest(kept.lease.encode(), lease.encode()):
             raise HttpProblem(403, f"the {LEASE_HEADER} header is not the lease token of rollout {rollout_id}")
         loop = asyncio.get_running_loop()
         if kept.entry.outcome is None:
@@ -225,7 +228,7 @@ class RolloutService:
         return ServerHealth(
             concurrency=queue.concurrency(),
             instance_id=self.instance_id,
-            process_id=os.getpid(),
+            process_id=self.process_id,
             lifecycle=ServerLifecycle(accepting_rollouts=queue.accepting, active_rollouts=queue.active),
         )
 
