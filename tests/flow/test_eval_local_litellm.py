@@ -3,8 +3,10 @@
 import pytest
 
 from osmosis.errors import ModelError
-from osmosis.llm import ChatRequest, open_model
+from osmosis.llm import ChatRequest, Completion, open_model
+from osmosis.llm.chat_format import completion_events
 from osmosis.records.plan import ModelSpec, Retry
+from osmosis.records.rollout import Usage
 from osmosis.testing.endpoint import ModelEndpoint, Reply
 
 pytestmark = pytest.mark.flow
@@ -41,6 +43,23 @@ async def test_answers_tools_and_usage():
     body = endpoint.requests[0]
     assert (body["model"], body["temperature"], body["top_p"]) == ("some-model", 0.5, 0.9)
     assert body["tools"][0]["function"]["name"] == "multiply"
+
+
+async def test_streams_to_who_listens():
+    def events(body, number):
+        call = {"id": "c1", "type": "function", "function": {"name": "multiply", "arguments": '{"a": 2, "b": 3}'}}
+        message = {"role": "assistant", "content": "one moment " * 40, "tool_calls": [call]}
+        done = Completion(message, "tool_calls", Usage(prompt_tokens=5, completion_tokens=9))
+        return Reply(parts=list(completion_events(done, model="some-model", with_usage=True)))
+
+    told = []
+    with ModelEndpoint(events) as endpoint:
+        done = await ask(endpoint, ChatRequest(ASK, [TOOL], on_piece=told.append))
+    assert endpoint.requests[0]["stream"] is True
+    assert len(told) > 2
+    assert done.message["content"] == "one moment " * 40
+    assert done.message["tool_calls"][0]["function"] == {"name": "multiply", "arguments": '{"a": 2, "b": 3}'}
+    assert (done.finish_reason, done.usage.prompt_tokens, done.usage.completion_tokens) == ("tool_calls", 5, 9)
 
 
 @pytest.mark.parametrize(

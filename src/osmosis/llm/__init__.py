@@ -15,12 +15,12 @@ from osmosis.records.rollout import Category
 
 from .cache import CachedModel
 from .litellm_model import LiteLLMModel
-from .model import ChatRequest, Completion, Model, Signals
+from .model import ChatRequest, Completion, Model, Piece, Signals
 from .offline import OfflineModel
 from .openai_compatible import OpenAICompatibleModel
 from .replay import ReplayModel
 
-__all__ = ["ChatRequest", "Completion", "Model", "Signals", "open_model", "probe"]
+__all__ = ["ChatRequest", "Completion", "Model", "Piece", "Signals", "open_model", "probe"]
 
 
 def open_model(

@@ -1,5 +1,5 @@
-"""A finished completion in the wire form of chat completions: one object, or a stream of deltas. The stream is cut
-from the finished answer, so an error of the model still has an HTTP status; what is streamed adds up to the object.
+"""A completion in the wire form of chat completions: one object, or a stream of deltas: the pieces as they come from
+a model that streams, and cut from the finished answer otherwise. What is streamed adds up to the object.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import orjson
 
 from osmosis.base.json_types import JsonObject
 
-from .model import Completion
+from .model import Completion, Piece
 
 CHUNK_CHARS = 200
 
@@ -55,35 +55,91 @@ def usage_body(done: Completion) -> dict[str, object]:
 
 
 def completion_events(done: Completion, *, model: str, with_usage: bool) -> Iterator[bytes]:
-    """The same completion as server-sent events: role, content, tool calls, finish reason, usage, `[DONE]`."""
-    head = {
-        "id": _id(done),
-        "object": "chat.completion.chunk",
-        "created": int(time.time()),
-        "model": done.model or model,
-    }
+    """A completion that was never streamed, as server-sent events: role, text, tool calls, finish reason, usage,
+    `[DONE]`."""
+    events = EventStream(model=done.model or model, raw_id=done.raw_id)
+    yield events.begin()
+    yield from events.rest(done, with_usage=with_usage)
 
-    def event(delta: Mapping[str, object], finish: str | None = None, **more: object) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        return b"data: " + orjson.dumps({**head, "choices": [choice], **more}) + b"\n\n"
 
-    message = done.message
-    yield event({"role": message.get("role", "assistant"), "content": ""})
-    for key in ("reasoning_content", "content", "refusal"):
-        text = message.get(key)
-        if isinstance(text, str):
-            for start in range(0, len(text), CHUNK_CHARS):
-                yield event({key: text[start : start + CHUNK_CHARS]})
-    for index, call in enumerate(message.get("tool_calls") or []):
-        yield from (event({"tool_calls": [delta]}) for delta in _call_deltas(index, call))
-    yield event({}, done.finish_reason or "stop", **token_extras(done))
-    if with_usage:
-        yield b"data: " + orjson.dumps({**head, "choices": [], "usage": usage_body(done)}) + b"\n\n"
-    yield b"data: [DONE]\n\n"
+class EventStream:
+    """The server-sent events of one answer: `begin`, each `piece` as it comes, then the `rest` of the finished answer.
+    What they say adds up to the completion."""
+
+    def __init__(self, *, model: str, raw_id: str | None = None) -> None:
+        self._head = {
+            "id": raw_id or _new_id(),
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._text: dict[str, str] = {}
+        self._calls: set[int] = set()
+        self._other: set[str] = set()
+
+    def begin(self) -> bytes:
+        return self._event({"role": "assistant", "content": ""})
+
+    def piece(self, piece: Piece) -> bytes:
+        """A piece, as it is."""
+        for key, value in piece.delta.items():
+            if isinstance(value, str):
+                self._text[key] = self._text.get(key, "") + value
+            elif key == "tool_calls" and isinstance(value, list):
+                self._calls |= {call.get("index", 0) for call in value}
+            else:
+                self._other.add(key)
+        return self._event(piece.delta, of_tokens=piece.logprobs)
+
+    def rest(self, done: Completion, *, with_usage: bool) -> Iterator[bytes]:
+        """What the pieces have not said of the finished answer, and its end."""
+        for key, value in done.message.items():
+            if key in ("role", "tool_calls") or value is None or key in self._other:
+                continue
+            if isinstance(value, str):
+                yield from (self._event({key: part}) for part in self._unsaid(key, value))
+            else:
+                yield self._event({key: value})
+        for index, call in enumerate(done.message.get("tool_calls") or []):
+            if index not in self._calls:
+                yield from (self._event({"tool_calls": [delta]}) for delta in _call_deltas(index, call))
+        yield self._event({}, done.finish_reason or "stop", extras=token_extras(done))
+        if with_usage:
+            yield _data({**self._head, "choices": [], "usage": usage_body(done)})
+        yield b"data: [DONE]\n\n"
+
+    def _unsaid(self, key: str, text: str) -> Iterator[str]:
+        said = self._text.get(key, "")
+        left = text[len(said) :] if text.startswith(said) else ""
+        return (left[start : start + CHUNK_CHARS] for start in range(0, len(left), CHUNK_CHARS))
+
+    def _event(
+        self,
+        delta: Mapping[str, object],
+        finish: str | None = None,
+        *,
+        of_tokens: Mapping[str, object] | None = None,
+        extras: Mapping[str, object] | None = None,
+    ) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": of_tokens}
+        return _data({**self._head, "choices": [choice], **(extras or {})})
+
+
+def error_event(body: Mapping[str, object]) -> bytes:
+    """An error after the stream has begun, when it is too late for a status: client libraries raise it."""
+    return _data(body)
+
+
+def _data(body: Mapping[str, object]) -> bytes:
+    return b"data: " + orjson.dumps(body) + b"\n\n"
+
+
+def _new_id() -> str:
+    return f"chatcmpl-{uuid.uuid4().hex}"
 
 
 def _id(done: Completion) -> str:
-    return done.raw_id or f"chatcmpl-{uuid.uuid4().hex}"
+    return done.raw_id or _new_id()
 
 
 def _call_deltas(index: int, call: JsonObject) -> Iterator[dict[str, object]]:

@@ -6,6 +6,7 @@ Parsing is httptools'. Speaks plain http only, follows no redirect, repeats noth
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,15 +38,20 @@ class Connection(asyncio.Protocol):
         self._size = 0
         self._retry_after: str | None = None
         self._length_known = False
+        self._heard: Callable[[bytes], None] | None = None
         self.closed = False
         self.reusable = False
         self.idle_since = 0.0
 
-    async def ask(self, request: bytes, timeout_s: float | None) -> HttpReply:
+    async def ask(
+        self, request: bytes, timeout_s: float | None, *, heard: Callable[[bytes], None] | None = None
+    ) -> HttpReply:
+        """`heard` is told the body of a reply of status 200 as it comes, and must not raise."""
         answer: asyncio.Future[HttpReply] = self._loop.create_future()
         self._answer = answer
         self._parser = httptools.HttpResponseParser(self)
         self._parts, self._size, self._retry_after, self.reusable = [], 0, None, False
+        self._heard = heard
         timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._late)
         try:
             self._transport.write(request)
@@ -53,7 +59,7 @@ class Connection(asyncio.Protocol):
         finally:
             if timer is not None:
                 timer.cancel()
-            self._answer = None
+            self._answer = self._heard = None
             if not self.reusable:
                 self.close()
 
@@ -111,6 +117,8 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         self._parts.append(body)
+        if self._heard is not None and self._parser.get_status_code() == 200:
+            self._heard(body)
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()

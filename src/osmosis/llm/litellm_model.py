@@ -19,9 +19,10 @@ from osmosis.records.rollout import Category
 
 from .failures import HINTS, category_of_error, model_error, status_of
 from .model import ChatRequest, Completion, Signals, sampling
-from .openai_compatible import read_completion
+from .openai_compatible import completion_of, read_completion
 from .pricing import price_of
 from .retry import RetryingModel
+from .streaming import StreamedBody
 
 
 class LiteLLMModel(RetryingModel):
@@ -53,8 +54,15 @@ class LiteLLMModel(RetryingModel):
             arguments["api_base"] = self.spec.base_url
         if self._timeout_s:
             arguments["timeout"] = self._timeout_s
+        if request.on_piece is not None:
+            arguments.update(stream=True, stream_options={"include_usage": True})
         try:
             reply = await self._call(**arguments)
+            if request.on_piece is not None:
+                stream = StreamedBody(request.tell)
+                async for chunk in reply:
+                    stream.chunk(chunk.model_dump(exclude_none=True))
+                return completion_of(stream.body(), model=self.spec.name, price=self._price)
         except (asyncio.CancelledError, ModelError):
             raise
         except Exception as error:  # every provider raises its own classes; all become ours

@@ -1,7 +1,7 @@
-"""The one way to ask a language model: `Model.complete(ChatRequest) -> Completion`.
+"""The one way to ask a language model: `Model.complete(ChatRequest) -> Completion`, told in pieces to who listens.
 
 Every kind of model (an endpoint, a provider, the offline stand-in, a recording) is one class behind this
-protocol. These two are plain dataclasses, not records: one of each is made per call, and nothing stores them.
+protocol. These are plain dataclasses, not records: they are made per call, and nothing stores them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,16 @@ from typing import Protocol, runtime_checkable
 from osmosis.base.json_types import JsonObject
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Message, Usage
+
+
+@dataclass(slots=True)
+class Piece:
+    """A part of an answer, told while the rest is still being written."""
+
+    delta: JsonObject
+    """In the wire form of a chunk: more `content`, more `reasoning_content`, more of `tool_calls`, ..."""
+    logprobs: JsonObject | None = None
+    """Of the tokens in it, in the same form."""
 
 
 @dataclass(slots=True)
@@ -29,6 +39,17 @@ class ChatRequest:
     attempt: int = 0
     on_wait: Callable[[float], None] | None = None
     """Called with the seconds before each wait for a rate limit, so that a deadline can be moved."""
+    on_piece: Callable[[Piece], None] | None = None
+    """Hears the answer while it is written, from a model that can stream; what it heard adds up to the completion, or
+    to the beginning of it. A model that cannot stream tells nothing."""
+    told: bool = False
+    """Whether a piece was told: from then on the call cannot be repeated."""
+
+    def tell(self, piece: Piece) -> None:
+        """Tells a piece to whoever listens; for models."""
+        if self.on_piece is not None:
+            self.told = True
+            self.on_piece(piece)
 
 
 def sampling(spec: ModelSpec, request: ChatRequest) -> JsonObject:
@@ -76,7 +97,10 @@ class Model(Protocol):
     spec: ModelSpec
 
     async def complete(self, request: ChatRequest) -> Completion:
-        """The answer; raises `errors.ModelError` whose `category` is a `records.rollout.Category` value."""
+        """The answer; raises `errors.ModelError` whose `category` is a `records.rollout.Category` value.
+
+        A model that can stream tells the pieces of the answer to the request's `on_piece`, when there is one.
+        """
         ...
 
     async def close(self) -> None: ...

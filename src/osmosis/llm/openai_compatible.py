@@ -7,7 +7,7 @@ validated beyond what an agent needs, and no parameter is dropped or renamed on 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +23,7 @@ from .failures import http_error, model_error
 from .model import ChatRequest, Completion, Signals, sampling
 from .pricing import Price, price_of
 from .retry import RetryingModel
+from .streaming import StreamedBody
 from .wire import Wire, open_wire
 
 
@@ -48,6 +49,7 @@ class OpenAICompatibleModel(RetryingModel):
         self._wire = open_wire(self._url, headers, timeout_s=timeout_s, direct=local)
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._price: Price | None = price_of(spec, local=local)
+        self._streams = True
 
     async def close(self) -> None:
         await self._wire.close()
@@ -62,14 +64,37 @@ class OpenAICompatibleModel(RetryingModel):
         return body
 
     async def once(self, request: ChatRequest) -> Completion:
+        if request.on_piece is not None and self._streams:
+            return await self._streamed(request)
         return self._read(await ask(self._wire, self.body(request), name=self.spec.name, origin=self._origin))
+
+    async def _streamed(self, request: ChatRequest) -> Completion:
+        """Told while it is written, by an endpoint that streams and says what it used; else in one piece."""
+        stream = StreamedBody(request.tell)
+        body = {**self.body(request), "stream": True, "stream_options": {"include_usage": True}}
+        try:
+            raw = await ask(self._wire, body, name=self.spec.name, origin=self._origin, heard=stream.feed)
+        except ModelError as error:
+            if error.category != Category.BAD_REQUEST.value or "stream" not in error.message:
+                raise
+            self._streams = False
+            return await self.once(request)
+        if not stream.began:
+            return self._read(raw)
+        return completion_of(stream.body(), model=self.spec.name, price=self._price)
 
     def _read(self, raw: bytes) -> Completion:
         return read_completion(raw, model=self.spec.name, price=self._price)
 
 
 async def ask(
-    wire: Wire, body: Mapping[str, object], *, name: str, origin: str, limit: str = "the time limit"
+    wire: Wire,
+    body: Mapping[str, object],
+    *,
+    name: str,
+    origin: str,
+    limit: str = "the time limit",
+    heard: Callable[[bytes], None] | None = None,
 ) -> bytes:
     """Sends one chat-completions request, without retries; the body of its answer. `ModelError` unless it succeeds."""
     try:
@@ -77,7 +102,7 @@ async def ask(
     except TypeError as error:
         raise model_error(Category.BAD_REQUEST, f"the request is not JSON: {error}") from error
     try:
-        reply = await wire.post(payload)
+        reply = await wire.post(payload, heard=heard)
     except asyncio.TimeoutError as error:
         raise model_error(Category.TIMEOUT, f"{name} did not answer within {limit}") from error
     except OSError as error:

@@ -3,7 +3,7 @@
 Rate limits are waited for, with the endpoint's `Retry-After` when it gives one, and close the gate for every
 other call of the same model, so that a hundred lanes do not each find out for themselves; they cost time, not
 attempts. Other transient failures are retried with exponential delays and full jitter, up to a cap.
-Wrong keys, names and requests are never retried.
+Wrong keys, names and requests are never retried, nor is an answer of which somebody has heard a part.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RetryingModel:
             try:
                 completion = await self.once(request)
             except ModelError as error:
-                if not self.retries(error):
+                if request.told or not self.retries(error):
                     raise
                 retries += 1
                 if error.category == Category.RATE_LIMIT.value:

@@ -8,6 +8,7 @@ nor repeats a call; both raise `asyncio.TimeoutError` or `OSError`-like errors, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -25,7 +26,9 @@ __all__ = ["ConnectionFailed", "HttpReply", "PlainWire", "Pool", "Wire", "open_w
 class Wire(Protocol):
     """Sends one body and returns the reply. `timeout_s` covers everything but connecting; None = no limit."""
 
-    async def post(self, payload: bytes) -> HttpReply: ...
+    async def post(self, payload: bytes, *, heard: Callable[[bytes], None] | None = None) -> HttpReply:
+        """`heard` is told the body of a reply of status 200 as it comes, and must not raise; the reply has it whole."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -99,10 +102,11 @@ class PlainWire:
             )
         self._head = head.encode() + b"\r\nContent-Length: "
 
-    async def post(self, payload: bytes) -> HttpReply:
+    async def post(self, payload: bytes, *, heard: Callable[[bytes], None] | None = None) -> HttpReply:
+        request = b"%b%d\r\n\r\n%b" % (self._head, len(payload), payload)
         connection = await self._connections.take()
         try:
-            return await connection.ask(b"%b%d\r\n\r\n%b" % (self._head, len(payload), payload), self._timeout_s)
+            return await connection.ask(request, self._timeout_s, heard=heard)
         finally:
             self._connections.give_back(connection)
 

@@ -40,12 +40,18 @@ class AiohttpWire:
         self._shared = shared
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, payload: bytes) -> HttpReply:
+    async def post(self, payload: bytes, *, heard: Callable[[bytes], None] | None = None) -> HttpReply:
         try:
             async with self._open().post(
                 self._url, data=payload, headers=self._headers, timeout=self._timeout, allow_redirects=False
             ) as reply:
-                return HttpReply(reply.status, await reply.read(), reply.headers.get("retry-after"))
+                parts = []
+                if heard is not None and reply.status == 200:
+                    async for part in reply.content.iter_any():
+                        parts.append(part)
+                        heard(part)
+                body = b"".join(parts) if parts else await reply.read()
+                return HttpReply(reply.status, body, reply.headers.get("retry-after"))
         except asyncio.TimeoutError:
             raise  # an OSError too, from Python 3.11 on
         except (aiohttp.ClientError, OSError) as error:

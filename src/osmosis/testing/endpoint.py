@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -28,8 +28,10 @@ class Reply:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     delay_s: float = 0.0
+    parts: Sequence[bytes] | None = None
+    """Sent one after the other, as server-sent events, in place of `body`."""
     hang: bool = False
-    """Never answer; the connection stays open."""
+    """Never answer, or never end what `parts` began; the connection stays open."""
     cut: bool = False
     """Close the connection instead of answering."""
 
@@ -95,6 +97,8 @@ class ModelEndpoint:
         if reply is None:
             reply = await self._usual(body)
         await asyncio.sleep(reply.delay_s)
+        if reply.parts is not None:
+            return await self._stream(request, reply)
         if reply.hang:
             await asyncio.Event().wait()
         if reply.cut:
@@ -105,6 +109,18 @@ class ModelEndpoint:
         return web.Response(
             body=raw, status=reply.status, headers={"content-type": "application/json", **reply.headers}
         )
+
+    async def _stream(self, request: web.Request, reply: Reply) -> web.StreamResponse:
+        response = web.StreamResponse(status=reply.status, headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for part in reply.parts or ():
+            await response.write(part)
+        if reply.hang:
+            await asyncio.Event().wait()
+        if reply.cut:
+            assert request.transport is not None
+            request.transport.close()
+        return response
 
     async def _usual(self, body: JsonObject) -> Reply:
         done = await self._model.complete(ChatRequest(body["messages"], body.get("tools")))

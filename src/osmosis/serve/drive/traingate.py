@@ -11,24 +11,23 @@ import hmac
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
-import orjson
 from aiohttp import web
-from pydantic import ValidationError as BadShape
 
+from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
-from osmosis.llm.chat_format import completion_body, completion_events
-from osmosis.llm.model import ChatRequest, Model
-from osmosis.records.base import Record
+from osmosis.llm.chat_format import completion_body
+from osmosis.llm.model import ChatRequest, Completion, Model
 from osmosis.records.rollout import Category, ModelCall
 from osmosis.records.wire import CallbackReply, CompletionCallback, GraderCallback, check_rollout_id
 from osmosis.records.wire02 import ChatCompletionsRequest, CompletionsResponse, RolloutResponse
 from osmosis.serve.endpoints import DeclaredEndpoint
 from osmosis.serve.server.auth import token_of
 
+from .gate_http import REPEATED_ALREADY, EndpointError, answer_errors, json_object, json_response, shaped
 from .model_endpoint import RolloutEndpoint
+from .streamed import Pieces, streamed
 
 log = logging.getLogger("osmosis.serve")
 
@@ -44,10 +43,6 @@ _STATUS = {
     Category.BAD_REQUEST.value: 400,
     Category.CONTEXT_LENGTH.value: 400,
 }
-_REPEATED_ALREADY = 424
-"""The model behind the gate failed after its own retries: a status that no client library tries again."""
-
-JsonObject = dict[str, Any]
 CHAT = DeclaredEndpoint(
     "POST",
     "/v1/rollouts/{rollout_id}/chat/completions",
@@ -96,13 +91,15 @@ COMPLETED02 = DeclaredEndpoint(
 HEALTH = DeclaredEndpoint("GET", "/health", "Health", bearer=None)
 ENDPOINTS = (CHAT, COMPLETION, GRADER, CHAT02, COMPLETED02, HEALTH)
 
-Shape = TypeVar("Shape", bound=Record)
-
 
 class GateObserver(Protocol):
-    """Hears every model call of every rollout."""
+    """Hears every model call of every rollout, with the answer in full: its token ids too, where the model gave any."""
 
-    def model_call(self, endpoint: RolloutEndpoint, call: ModelCall) -> None: ...
+    def model_call(
+        self, endpoint: RolloutEndpoint, asked: ChatRequest, call: ModelCall, done: Completion | None
+    ) -> None:
+        """`done` is None when the call failed; `call.error` then says why."""
+        ...
 
 
 class TrainGate:
@@ -124,7 +121,7 @@ class TrainGate:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[_answer_errors])
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[answer_errors])
         handlers = {
             CHAT: self._chat,
             COMPLETION: self._completion,
@@ -169,14 +166,14 @@ class TrainGate:
             self._closed.popitem(last=False)
 
     async def _health(self, _: web.Request) -> web.Response:
-        return _json({"status": "healthy", "service": "traingate", "open_rollouts": len(self._open)})
+        return json_response({"status": "healthy", "service": "traingate", "open_rollouts": len(self._open)})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         endpoint = self._endpoint(request.match_info["rollout_id"], request, "bearer")
-        return await self._answer(endpoint, request, await _object(request))
+        return await self._answer(endpoint, request, await json_object(request))
 
     async def _chat02(self, request: web.Request) -> web.StreamResponse:
-        body = await _object(request)
+        body = await json_object(request)
         endpoint = self._endpoint(str(body.get("rollout_id", "")), request, "bearer")
         body.pop("logprobs", None)  # always on in this generation, also against models that refuse it
         if "tools" not in body:
@@ -191,20 +188,20 @@ class TrainGate:
 
     async def _completion(self, request: web.Request) -> web.Response:
         endpoint = self._endpoint(request.match_info["rollout_id"], request, "callback_key", closed=True)
-        message = _shape(CompletionCallback, await request.read())
+        message = shaped(CompletionCallback, await request.read())
         endpoint.take_completion(message, final=False)
-        return _json(self._ack(endpoint))
+        return json_response(self._ack(endpoint))
 
     async def _grader(self, request: web.Request) -> web.Response:
         endpoint = self._endpoint(request.match_info["rollout_id"], request, "callback_key", closed=True)
-        endpoint.take_grader(_shape(GraderCallback, await request.read()))
-        return _json(self._ack(endpoint))
+        endpoint.take_grader(shaped(GraderCallback, await request.read()))
+        return json_response(self._ack(endpoint))
 
     async def _completed02(self, request: web.Request) -> web.Response:
-        message = _shape(RolloutResponse, await request.read())
+        message = shaped(RolloutResponse, await request.read())
         endpoint = self._endpoint(message.rollout_id, request, "bearer", closed=True)
         endpoint.take_response(message)
-        return _json({"status": "ok"})
+        return json_response({"status": "ok"})
 
     def _ack(self, endpoint: RolloutEndpoint) -> JsonObject:
         """The acknowledgement carries what the gate knows and the rollout does not: usage and cost of each call."""
@@ -234,25 +231,27 @@ class TrainGate:
 
     async def _answer(self, endpoint: RolloutEndpoint, request: web.Request, body: JsonObject) -> web.StreamResponse:
         asked = self._asked(endpoint, body)
+        name = self.model.spec.name
+        if not body.get("stream"):
+            return json_response(completion_body(await self._complete(endpoint, asked), model=name))
+        options = body.get("stream_options")
+        with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
+        pieces = Pieces()
+        asked.on_piece = pieces.put
+        answering = asyncio.create_task(self._complete(endpoint, asked))
+        return await streamed(request, answering, pieces, model=name, with_usage=with_usage)
+
+    async def _complete(self, endpoint: RolloutEndpoint, asked: ChatRequest) -> Completion:
+        """The model's answer, kept with the rollout; `EndpointError` when there is none."""
         started = time.perf_counter()
         try:
             done = await self.model.complete(asked)
         except ModelError as exc:
-            self._observe(endpoint, endpoint.record_failure(started, asked.messages, exc))
-            status = _STATUS.get(exc.category, _REPEATED_ALREADY)
+            self._observe(endpoint, asked, endpoint.record_failure(started, asked.messages, exc), None)
+            status = _STATUS.get(exc.category, REPEATED_ALREADY)
             raise EndpointError(status, exc.message, exc.category) from exc
-        self._observe(endpoint, endpoint.record(started, asked.messages, done))
-        name = self.model.spec.name
-        if not body.get("stream"):
-            return _json(completion_body(done, model=name))
-        options = body.get("stream_options")
-        with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-        await response.prepare(request)
-        events = completion_events(done, model=name, with_usage=with_usage)
-        await response.write(b"".join(events))
-        await response.write_eof()
-        return response
+        self._observe(endpoint, asked, endpoint.record(started, asked.messages, done), done)
+        return done
 
     def _asked(self, endpoint: RolloutEndpoint, body: JsonObject) -> ChatRequest:
         messages = body.get("messages")
@@ -277,53 +276,6 @@ class TrainGate:
             on_wait=endpoint.wait,
         )
 
-    def _observe(self, endpoint: RolloutEndpoint, call: ModelCall) -> None:
+    def _observe(self, endpoint: RolloutEndpoint, asked: ChatRequest, call: ModelCall, done: Completion | None) -> None:
         if self._observer is not None:
-            self._observer.model_call(endpoint, call)
-
-
-class EndpointError(Exception):
-    """An error in the shape that OpenAI clients show: `{"error": {"message", "type", "code"}}`."""
-
-    def __init__(self, status: int, message: str, code: str) -> None:
-        super().__init__(message)
-        self.status = status
-        kind = "model_error" if status == _REPEATED_ALREADY else "invalid_request_error"
-        self.body = {"error": {"message": message, "type": kind, "code": code}}
-
-
-@web.middleware
-async def _answer_errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except EndpointError as exc:
-        # Client libraries would retry what the proxy has already retried.
-        return web.Response(
-            body=orjson.dumps(exc.body),
-            status=exc.status,
-            content_type="application/json",
-            headers={"x-should-retry": "false"},
-        )
-
-
-def _json(body: object) -> web.Response:
-    return web.Response(body=orjson.dumps(body), content_type="application/json")
-
-
-async def _object(request: web.Request) -> JsonObject:
-    try:
-        body = orjson.loads(await request.read())
-    except orjson.JSONDecodeError as exc:
-        raise EndpointError(400, f"the body is not JSON: {exc}", Category.BAD_REQUEST.value) from exc
-    if not isinstance(body, dict):
-        raise EndpointError(400, "the body must be an object", Category.BAD_REQUEST.value)
-    return body
-
-
-def _shape(shape: type[Shape], body: bytes) -> Shape:
-    try:
-        return shape.model_validate_json(body)
-    except BadShape as exc:
-        raise EndpointError(422, str(exc), Category.BAD_REQUEST.value) from exc
+            self._observer.model_call(endpoint, asked, call, done)
