@@ -441,16 +441,6 @@ def test_a_run_keeps_the_dataset_version_it_was_submitted_with(ready) -> None:
 # --- what is not there ---
 
 
-def test_training_says_that_there_is_no_trainer(shared) -> None:
-    refused = shared.json("POST", "training-runs", expect=501, json={"experiment_config": EXPERIMENT})
-    assert "no trainer installed" in refused["message"]
-    assert "osmosis eval submit" in refused["hint"]
-    assert shared.json("GET", "training-runs")["training_runs"] == []
-    shared.json("GET", "training-runs/x", expect=404)
-    bad = {"experiment_config": EXPERIMENT, "training_config": {"lr": "x"}}
-    assert shared.json("POST", "training-runs", expect=400, json=bad)["issues"][0]["key"] == "training.lr"
-
-
 @pytest.mark.parametrize(
     ("path", "key"),
     [

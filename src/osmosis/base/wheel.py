@@ -17,6 +17,8 @@ import importlib.util
 import json
 import os
 import re
+import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -91,6 +93,35 @@ def build_wheel(cache_dir: Path) -> Wheel:
         # The folder's time says when it was last used.
         os.utime(path.parent)
     return Wheel(path=path, version=version, content_hash=content_hash)
+
+
+def requirements_of(extra: str) -> list[str]:
+    """What a process needs that uses the records, files and HTTP of osmosis, and an extra of it; without osmosis."""
+    found = []
+    for line in _distribution().requires or ():
+        wanted, _, marker = (part.strip() for part in line.partition(";"))
+        named = _EXTRA.search(marker)
+        if named[1] != extra if named else _name(wanted) not in ROLLOUT:
+            continue
+        rest = _EXTRA.sub("", marker).strip("() ")
+        found.append(f"{wanted}; {rest}" if rest else wanted)
+    return sorted(found)
+
+
+def unpacked(wheel: Wheel) -> Path:
+    """The wheel's content as a folder for PYTHONPATH, beside it; safe to call from several processes at once."""
+    folder = wheel.folder / "code"
+    if folder.is_dir():
+        return folder
+    making = Path(tempfile.mkdtemp(prefix=".code-", dir=wheel.folder))
+    with zipfile.ZipFile(wheel.path) as archive:
+        archive.extractall(making)
+    making.chmod(0o755)
+    try:
+        making.rename(folder)
+    except OSError:  # another process was first
+        shutil.rmtree(making, ignore_errors=True)
+    return folder
 
 
 def _distribution() -> metadata.Distribution:

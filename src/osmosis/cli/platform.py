@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from osmosis.errors import NotFound
+from osmosis.workspace.doctor import training
 
 from . import local_platform
 from .context import AppContext, current
@@ -85,7 +86,7 @@ def status() -> DetailResult:
             next_steps=[NextStep("start it", command="osmosis platform start")],
         )
     answers = local_platform.healthy(running.url)
-    facts = {"running": True, "answers": answers, **_facts(running, data_dir)}
+    facts = {"running": True, "answers": answers, **_facts(running, data_dir), "training": training(ctx.environ)[1]}
     return DetailResult(facts, title="platform", exit_code=0 if answers else 1)
 
 

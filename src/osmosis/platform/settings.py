@@ -16,6 +16,7 @@ from pydantic import Field, SecretStr, field_validator
 from osmosis.base.net import is_http
 from osmosis.base.paths import data_dir as default_data_dir
 from osmosis.base.variables import Settings, Variable
+from osmosis.records.run import TorchBuild
 
 DEFAULT_PORT = 7575
 
@@ -63,6 +64,9 @@ class PlatformSettings(Settings):
     """Handle of the first user, who starts the platform; also the owner part of internal repositories."""
     private_servers: bool = False
     """Rollout servers on loopback and private networks may register although this platform is reached by others."""
+
+    torch: Annotated[TorchBuild, Variable("OSMOSIS_TORCH")] = "auto"
+    """Which build of torch the trainer's environment gets: with CUDA, for the CPU, or by whether there is a GPU."""
 
     @field_validator("public_url", "job_url")
     @classmethod
@@ -117,6 +121,11 @@ class PlatformSettings(Settings):
     def located(self, stored: str) -> Path:
         """Where a stored path is now."""
         return self.data_dir / stored
+
+    @property
+    def models_dir(self) -> Path:
+        """Base models, and the checkpoints of training runs."""
+        return self.data_dir / "models"
 
     @property
     def mirrors_dir(self) -> Path:

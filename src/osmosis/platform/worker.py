@@ -216,6 +216,8 @@ class Worker:
                 secret_names=sorted(values),
                 work_dir=str(work_dir),
                 cache_dir=str(settings.cache_dir),
+                torch=settings.torch,
+                models_dir=str(settings.models_dir / "runs" / run.id),
             )
         return spec, {**config.env, **values}
 

@@ -17,6 +17,8 @@ from .report import Report
 from .rollout import Failure, Rollout
 
 RunKind = Literal["eval", "training"]
+TorchBuild = Literal["auto", "cpu", "cuda"]
+"""`auto`: with CUDA where there is an NVIDIA GPU."""
 NOUNS: Mapping[RunKind, str] = {"eval": "eval", "training": "train"}
 """What the command line calls a kind of run."""
 
@@ -99,6 +101,12 @@ class JobSpec(Record):
     """Persistent folder of the run: checkout, journal, logs. The same again when a job resumes the run."""
     cache_dir: str
     """Environments and wheels, shared by runs."""
+    torch: TorchBuild = "auto"
+    """Training: which build of torch the trainer's environment gets."""
+    model_path: str = ""
+    """Training: the base model as transformers takes it, a folder or a hub name; empty: as the config names it."""
+    models_dir: str = ""
+    """Training: where this run's checkpoints go, one folder each."""
 
 
 class JobResult(Record):

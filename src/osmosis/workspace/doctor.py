@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from osmosis.base import machine as machine_facts
 from osmosis.base import paths
 from osmosis.base.git import Git, GitError
 from osmosis.records.problem import Problem
@@ -40,8 +41,8 @@ def diagnose(workspace: Workspace, source: Source | None) -> list[Problem]:
 
 
 def machine(environ: Mapping[str, str]) -> list[Problem]:
-    """Findings about this machine: git, uv, disk, how rollout code is shut in."""
-    return [*_git_version(), *_uv(environ), *_disk(environ), *_sandbox()]
+    """Findings about this machine: git, uv, disk, whether it can train, how rollout code is shut in."""
+    return [*_git_version(), *_uv(environ), *_disk(environ), *_training(environ), *_sandbox()]
 
 
 def source_of(workspace: Workspace) -> Source | None:
@@ -196,6 +197,24 @@ def _disk(environ: Mapping[str, str]) -> list[Problem]:
             fix = f"free up space, or move the folder: OSMOSIS_{name.upper()}_DIR"
             found.append(Problem(code="low-disk", what=what, where=str(folder), fix=fix, severity="warning"))
     return found
+
+
+def training(environ: Mapping[str, str]) -> tuple[bool, str]:
+    """Whether a platform on this machine can train, and on what."""
+    if machine_facts.find_python(machine_facts.TRAINER_PYTHON, environ) is None:
+        needed = ".".join(map(str, machine_facts.TRAINER_PYTHON))
+        return False, f"a platform on this machine cannot train: there is no Python {needed} or newer"
+    found = machine_facts.gpus(environ)
+    if not found:
+        return True, "a platform on this machine can train small models: it has no NVIDIA GPU"
+    first = f"{found[0].name}, {found[0].memory_bytes / 1e9:.0f} GB"
+    return True, f"a platform on this machine can train: {len(found)} x {first}"
+
+
+def _training(environ: Mapping[str, str]) -> list[Problem]:
+    possible, what = training(environ)
+    fix = "" if possible else "install python3.12 or newer beside the present Python; nothing else has to change"
+    return [Problem(code="training", what=what, where="training", fix=fix, severity="info")]
 
 
 def _sandbox() -> list[Problem]:

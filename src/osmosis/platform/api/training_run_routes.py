@@ -1,4 +1,4 @@
-"""`/api/cli/training-runs`: submit (rejected where no trainer is installed), curves and checkpoints."""
+"""`/api/cli/training-runs`: submit, curves and checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PREFIX = routes.prefix
 @router.post(PREFIX)
 def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> SubmittedRun:
     request = submit.parse(body, "training")
-    training.check_trainer()
+    training.check_machine(platform.settings)
     run = submit.submit(platform, scope.workspace, scope.user, request, kind="training")
     return run_bodies.accepted(platform.settings, run)
 

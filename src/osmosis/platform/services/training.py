@@ -1,19 +1,20 @@
-"""What training runs have of their own: whether this platform can train, their curves, their checkpoints.
+"""What training runs have of their own: whether this machine can train, their curves, their checkpoints.
 
-Looks for the trainer without importing it: the platform loads no torch.
+Never imports the trainer's libraries: they live in an environment that a job builds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.util import find_spec
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from osmosis.base.machine import TRAINER_PYTHON, find_python
 from osmosis.errors import PlatformError
 from osmosis.platform import tables
+from osmosis.platform.settings import PlatformSettings
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.training_bodies import (
     CheckpointList,
@@ -28,25 +29,23 @@ from osmosis.records.run import MetricPoint
 
 from .run_results import duration_ms
 
-NEEDED = ("osmosis.training", "torch", "trl", "peft")
-
 
 class NoTrainer(PlatformError):
-    """Training was asked of a platform without a trainer."""
+    """Training was asked of a platform whose machine cannot train."""
 
     code = "NO_TRAINER"
     http_status = 501
 
 
-def check_trainer() -> None:
-    """NoTrainer naming what is missing and what to install."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise NoTrainer(
-            f"no trainer installed on this platform: {', '.join(missing)} missing",
-            hint="this version of osmosis has no trainer yet; run an evaluation: osmosis eval submit",
-            missing=missing,
-        )
+def check_machine(settings: PlatformSettings) -> None:
+    """NoTrainer when the jobs of this platform run on its own machine and that cannot train."""
+    if not settings.worker or find_python(TRAINER_PYTHON, settings.environ) is not None:
+        return
+    needed = ".".join(map(str, TRAINER_PYTHON))
+    raise NoTrainer(
+        f"this platform cannot train: its machine has no Python {needed} or newer, which the trainer's libraries need",
+        hint="install a newer Python beside the present one (nothing else has to change), for example python3.12",
+    )
 
 
 def store(session: Session, run_id: str, points: Iterable[MetricPoint]) -> int:
