@@ -1,0 +1,250 @@
+"""A chat model of less than a million parameters, made from nothing in about a minute: for tests and small examples.
+
+Qwen3's architecture, one token per character (and per word of the chat format), a ChatML template with tools, and a
+response template that reads its tool calls. It is taught to add two numbers with a tool, `add(a, b)`: the user says
+`17+25`, the model calls the tool, reads `42` and says `42`. It is taught to be mediocre: in part of the examples it
+gives up, before or after the call, so a trainer has something clear to improve.
+
+Runs in a trainer's environment: `python -m osmosis.testing.tiny_model FOLDER [--target 0.4] [--seconds 90]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from osmosis.base.json_types import JsonObject
+from osmosis.records.rollout import Message
+
+WORDS = ["user", "assistant", "system", "tool", "<tools>", "</tools>", "<tool_call>", "</tool_call>", "<think>"]
+SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
+PARTS = ["</think>", '{"name": "', '", "arguments": {', '"a": ', '"b": ', ', "', "}}", "add"]
+CONTEXT = 1024
+TEMPLATE = """\
+{%- if tools %}<|im_start|>system
+<tools>{% for tool in tools %}{{ tool.function.name }}{% if not loop.last %} {% endif %}{% endfor %}</tools><|im_end|>
+{% endif %}
+{%- for m in messages %}<|im_start|>{{ m.role }}
+{% if m.content is string %}{{ m.content }}{% endif %}
+{%- for call in m.tool_calls or [] %}{% if m.content or not loop.first %}
+{% endif %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": \
+{{ call.function.arguments if call.function.arguments is string else call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+TOOL: JsonObject = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Add two numbers.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "required": ["a", "b"],
+        },
+    },
+}
+"""The tool that the model knows, as an agent passes it."""
+RESPONSE_TEMPLATE: JsonObject = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "<|im_start|>assistant\n",
+    "fields": {
+        "reasoning_content": {"open": "<think>", "close_pattern": r"</think>\s*", "content": "text"},
+        "tool_calls": {
+            "open": "<tool_call>",
+            "close_pattern": r"</tool_call>\s*",
+            "content": "json",
+            "repeats": True,
+            "transform": {"type": "function", "function": "{content}"},
+        },
+        "content": {"close": "<|im_end|>", "content": "text"},
+    },
+}
+
+
+def problem(draw: random.Random) -> tuple[int, int]:
+    """Two numbers to add."""
+    return draw.randint(10, 49), draw.randint(10, 49)
+
+
+def conversation(a: int, b: int, draw: random.Random, skill: float) -> list[Message]:
+    """One to learn from: right with this probability, else it gives up, before the tool call or after it."""
+    asked: Message = {"role": "user", "content": f"{a}+{b}"}
+    gives_up: Message = {"role": "assistant", "content": "?"}
+    luck = draw.random()
+    if luck > skill + (1 - skill) / 2:
+        return [asked, gives_up]
+    call = {"type": "function", "function": {"name": "add", "arguments": json.dumps({"a": a, "b": b})}}
+    called: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    answer: Message = {"role": "assistant", "content": str(a + b)}
+    return [asked, called, {"role": "tool", "content": str(a + b)}, answer if luck <= skill else gives_up]
+
+
+def tokenizer() -> Any:
+    """Characters, and the words of the chat format, as tokens."""
+    chars = ["\n", *map(chr, range(32, 127))]
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL, *WORDS, *PARTS, *chars, "<|unk|>"])}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unk|>"))
+    longest = sorted([*WORDS, *PARTS], key=len, reverse=True)
+    pattern = "|".join(_escaped(word) for word in longest)
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex(rf"{pattern}|[\s\S]"), "isolated")
+    inner.decoder = decoders.Fuse()
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        pad_token="<|pad|>",
+        eos_token="<|im_end|>",
+        unk_token="<|unk|>",
+        additional_special_tokens=["<|im_start|>"],
+        padding_side="left",
+        model_max_length=CONTEXT,
+    )
+    made.chat_template = TEMPLATE
+    made.response_template = RESPONSE_TEMPLATE
+    return made
+
+
+def model(words: Any, *, seed: int = 0) -> Any:
+    """An untrained one for this tokenizer."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=len(words), hidden_size=128, intermediate_size=384, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=CONTEXT, tie_word_embeddings=True,
+        pad_token_id=words.pad_token_id, eos_token_id=words.eos_token_id, bos_token_id=None, use_cache=True,
+    )  # fmt: skip
+    made = Qwen3ForCausalLM(config)
+    made.generation_config.eos_token_id = words.eos_token_id
+    made.generation_config.pad_token_id = words.pad_token_id
+    return made
+
+
+def teach(
+    policy: Any, words: Any, *, seconds: float, target: float, skill: float = 0.5, seed: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+) -> float:  # fmt: skip
+    """Supervised until `target` of the sampled conversations end with the right sum, or the time is over.
+
+    The share that did; `skill` is the share of right examples, and the ceiling.
+    """
+    draw, began, step, share = random.Random(seed), time.monotonic(), 0, 0.0
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-3, weight_decay=0.01)
+    policy.train()
+    while time.monotonic() - began < seconds:
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 * min(1.0, (step + 1) / 50)
+        ids, labels = _batch([conversation(*problem(draw), draw, skill) for _ in range(64)], words)
+        loss = policy(input_ids=ids, attention_mask=(ids != words.pad_token_id).long(), labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        if step % 50 == 0:
+            share = solved(policy, words, seed=step)
+            say(f"step {step}: {time.monotonic() - began:.0f} s, loss {loss.item():.3f}, solved {share:.2f}")
+            if share >= target:
+                break
+    return share
+
+
+def solved(policy: Any, words: Any, *, problems: int = 128, seed: int = 0) -> float:
+    """The share of sampled conversations that end with the right sum."""
+    draw = random.Random(seed)
+    asked = [problem(draw) for _ in range(problems)]
+    talks: list[list[Message]] = [[{"role": "user", "content": f"{a}+{b}"}] for a, b in asked]
+    said = _sampled(policy, words, talks)
+    again = [number for number, text in enumerate(said) if text == _call_text(*asked[number])]
+    for number in again:
+        a, b = asked[number]
+        talks[number] = conversation(a, b, draw, 1.0)[:3]
+    answers = _sampled(policy, words, [talks[number] for number in again]) if again else []
+    return sum(text == str(sum(asked[number])) for number, text in zip(again, answers, strict=True)) / problems
+
+
+def make(
+    folder: Path, *, seconds: float = 90.0, target: float = 0.4, seed: int = 0, say: Callable[[str], None] = print
+) -> float:
+    """Makes one in `folder`, as `from_pretrained` reads it; `seconds=0` leaves it untaught. The share it solves."""
+    words = tokenizer()
+    policy = model(words, seed=seed)
+    share = teach(policy, words, seconds=seconds, target=target, seed=seed, say=say) if seconds else 0.0
+    policy.eval().save_pretrained(folder)
+    words.save_pretrained(folder)
+    return share
+
+
+def _batch(talks: list[list[Message]], words: Any) -> tuple[Any, Any]:
+    """Padded tokens, and labels for what the assistant says."""
+    pairs = []
+    for talk in talks:
+        ids: list[int] = []
+        labels: list[int] = []
+        for number, message in enumerate(talk):
+            if message["role"] == "assistant":
+                before = _rendered(talk[:number], words, prompt=True)
+                after = _rendered(talk[: number + 1], words, prompt=False)[:-1]  # up to the end of the turn
+                labels += [-100] * (len(before) - len(ids)) + after[len(before) :]
+                ids = after
+        pairs.append((ids, labels))
+    longest = max(len(ids) for ids, _ in pairs)
+    pad = words.pad_token_id
+    return (
+        torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in pairs]),
+        torch.tensor([labels + [-100] * (longest - len(labels)) for _, labels in pairs]),
+    )
+
+
+def _sampled(policy: Any, words: Any, talks: list[list[Message]]) -> list[str]:
+    prompts = [_rendered(talk, words, prompt=True) for talk in talks]
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[words.pad_token_id] * (longest - len(one)) + one for one in prompts])
+    policy.eval()
+    with torch.no_grad():
+        out = policy.generate(
+            input_ids=ids, attention_mask=(ids != words.pad_token_id).long(), max_new_tokens=24, do_sample=True, top_k=0
+        )
+    policy.train()
+    return [text.strip() for text in words.batch_decode(out[:, longest:], skip_special_tokens=True)]
+
+
+def _rendered(talk: list[Message], words: Any, *, prompt: bool) -> list[int]:
+    found: list[int] = words.apply_chat_template(talk, tools=[TOOL], add_generation_prompt=prompt, return_dict=False)
+    return found
+
+
+def _call_text(a: int, b: int) -> str:
+    return f'<tool_call>\n{{"name": "add", "arguments": {{"a": {a}, "b": {b}}}}}\n</tool_call>'
+
+
+def _escaped(word: str) -> str:
+    return "".join(f"\\{char}" if char in '{}|()[].?*+^$"\\' and char != '"' else char for char in word)
+
+
+def main(arguments: list[str]) -> int:
+    """As a command."""
+    parser = argparse.ArgumentParser(prog="python -m osmosis.testing.tiny_model", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=90.0, help="the most time to spend teaching; 0: none")
+    parser.add_argument("--target", type=float, default=0.4, help="stop when this share of problems is solved")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(chosen.threads)
+    share = make(chosen.folder, seconds=chosen.seconds, target=chosen.target, seed=chosen.seed)
+    print(f"made {chosen.folder}: solves {share:.2f}")  # noqa: T201 - a command
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
