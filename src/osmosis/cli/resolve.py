@@ -87,7 +87,7 @@ class Group:
 
 
 @dataclass
-class Found:
+class FoundCommand:
     """What a command line means so far."""
 
     path: list[str] = field(default_factory=list)
@@ -98,9 +98,9 @@ class Found:
     asked_for_help: bool = False
 
 
-def resolve(root: Group, words: Sequence[str]) -> Found:
+def resolve(root: Group, words: Sequence[str]) -> FoundCommand:
     """Follow the table as far as it goes. Raises `UsageError` for a word that is no command."""
-    found, group, rest = Found(), root, list(words)
+    found, group, rest = FoundCommand(), root, list(words)
     while True:
         if not rest or rest[0] in HELP:
             found.help_of, found.asked_for_help = group, bool(rest)
@@ -180,7 +180,7 @@ def _style(command: Any) -> None:
         _style(child)
 
 
-def invoke(found: Found, ctx: AppContext) -> Any:
+def invoke(found: FoundCommand, ctx: AppContext) -> Any:
     """Parse the arguments, run the command, return what it returns (an int for `--help`)."""
     assert found.command is not None
     target = found.command.target()

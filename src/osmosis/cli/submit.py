@@ -15,7 +15,7 @@ import typer
 
 from osmosis.errors import InteractiveRequired, ValidationError
 from osmosis.records.config import EvalConfig, TrainingConfig
-from osmosis.records.contract.printed import GitPlace, PrintedSubmit, RunSource
+from osmosis.records.contract.printed import GitPlace, PrintedSource, PrintedSubmit
 from osmosis.records.contract.run_bodies import SubmittedRun
 from osmosis.records.problem import Problem
 from osmosis.records.run import NOUNS, RunKind
@@ -317,7 +317,7 @@ def _printed(case: _Case, answer: SubmittedRun) -> PrintedSubmit:
         url=answer.platform_url,
         git=GitPlace(identity=source.identity, remote_url=source.remote_url) if source else None,
         workspace_directory=str(case.workspace.root),
-        config=RunSource(
+        config=PrintedSource(
             rollout=experiment.rollout,
             entrypoint=experiment.entrypoint,
             model=experiment.model_path,

@@ -13,15 +13,15 @@ from osmosis.records.rollout import Rollout, RolloutStatus
 from osmosis.records.run import MetricPoint
 from osmosis.viewer.source import (
     OUTCOMES,
-    Checkpoint,
+    CheckpointLine,
     Link,
     Neighbours,
     Origin,
-    Place,
     RolloutList,
     RolloutQuery,
+    RunPlace,
+    RunSettings,
     RunState,
-    Settings,
     outcome_of,
 )
 
@@ -34,15 +34,15 @@ class KeptRun:
     found: Report | None = None
     kept: Sequence[Rollout] = ()
     made_of: Origin = field(default_factory=lambda: Origin((), ()))
-    fixed: Settings = field(default_factory=lambda: Settings({}, "Fixed", ()))
+    fixed: RunSettings = field(default_factory=lambda: RunSettings({}, "Fixed", ()))
     lines: Sequence[LogEntry] = ()
     curve: Sequence[MetricPoint] = ()
 
     def state(self) -> RunState:
         return self.run
 
-    def place(self) -> Place:
-        return Place((Link("Runs", "/"),))
+    def place(self) -> RunPlace:
+        return RunPlace((Link("Runs", "/"),))
 
     def report(self) -> Report | None:
         return self.found
@@ -50,7 +50,7 @@ class KeptRun:
     def origin(self) -> Origin:
         return self.made_of
 
-    def settings(self) -> Settings:
+    def settings(self) -> RunSettings:
         return self.fixed
 
     def rewards(self) -> Sequence[float]:
@@ -59,7 +59,7 @@ class KeptRun:
     def points(self) -> Sequence[MetricPoint]:
         return self.curve
 
-    def checkpoints(self) -> Sequence[Checkpoint]:
+    def checkpoints(self) -> Sequence[CheckpointLine]:
         return ()
 
     def rollouts(self, query: RolloutQuery) -> RolloutList:

@@ -23,7 +23,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class CurveChart:
     """One metric over steps: a polyline in a drawing of 600 by 160."""
 
     key: str
@@ -56,7 +56,7 @@ def histogram(values: Sequence[float], threshold: float, *, width: float = 600, 
     return bars
 
 
-def curves(points: Sequence[MetricPoint]) -> list[Curve]:
+def curves(points: Sequence[MetricPoint]) -> list[CurveChart]:
     """One curve per metric, from its points in order of step."""
     by_key: dict[str, list[MetricPoint]] = {}
     for point in points:
@@ -64,7 +64,7 @@ def curves(points: Sequence[MetricPoint]) -> list[Curve]:
     return [_curve(key, found) for key, found in sorted(by_key.items())]
 
 
-def _curve(key: str, found: list[MetricPoint]) -> Curve:
+def _curve(key: str, found: list[MetricPoint]) -> CurveChart:
     values = [point.value for point in found]
     low, high = min(values), max(values)
     first_step, last_step = found[0].step, found[-1].step
@@ -72,4 +72,4 @@ def _curve(key: str, found: list[MetricPoint]) -> Curve:
     points = " ".join(
         f"{10 + 580 * (p.step - first_step) / across:.1f},{150 - 140 * (p.value - low) / tall:.1f}" for p in found
     )
-    return Curve(key, points, values[0], values[-1], low, high, last_step)
+    return CurveChart(key, points, values[0], values[-1], low, high, last_step)

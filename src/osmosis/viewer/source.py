@@ -103,7 +103,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RunSettings:
     """The config of a run as its file has it, and what was fixed beside it."""
 
     config: Mapping[str, object]
@@ -148,7 +148,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CheckpointLine:
     name: str
     step: int
     status: str
@@ -157,7 +157,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunPlace:
     """Where the run stands among others, and what can be done with it."""
 
     crumbs: Sequence[Link] = field(default_factory=tuple)
@@ -169,14 +169,14 @@ class RunSource(Protocol):
 
     def state(self) -> RunState: ...
 
-    def place(self) -> Place: ...
+    def place(self) -> RunPlace: ...
 
     def report(self) -> Report | None:
         """None before the first one."""
 
     def origin(self) -> Origin: ...
 
-    def settings(self) -> Settings: ...
+    def settings(self) -> RunSettings: ...
 
     def rewards(self) -> Sequence[float]:
         """Every reward there is, ascending."""
@@ -184,7 +184,7 @@ class RunSource(Protocol):
     def points(self) -> Sequence[MetricPoint]:
         """The curves of a training run, each key's in order of step."""
 
-    def checkpoints(self) -> Sequence[Checkpoint]: ...
+    def checkpoints(self) -> Sequence[CheckpointLine]: ...
 
     def rollouts(self, query: RolloutQuery) -> RolloutList: ...
 

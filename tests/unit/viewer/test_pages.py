@@ -17,7 +17,7 @@ from osmosis.testing.platform_data import report, rollout, timeout
 from osmosis.viewer import pages
 from osmosis.viewer.pages import View, config_lines
 from osmosis.viewer.render import environment
-from osmosis.viewer.source import Fact, Origin, RunState, Settings
+from osmosis.viewer.source import Fact, Origin, RunSettings, RunState
 
 ENVIRONMENT = environment()
 STATE = RunState("/runs/nightly", "nightly", "eval", RunStatus.FINISHED, "openai/x", completed=6, total=6)
@@ -134,7 +134,7 @@ def test_the_log_and_its_lines_alone(kept: KeptRun) -> None:
 
 
 def test_the_config_is_shown_with_what_was_fixed_beside_it(kept: KeptRun) -> None:
-    kept.fixed = Settings({"evaluation": {"n": 3, "flag": True}}, "As run", (Fact("Rows", "0-9"),))
+    kept.fixed = RunSettings({"evaluation": {"n": 3, "flag": True}}, "As run", (Fact("Rows", "0-9"),))
     said = text_of(shown(pages.config_page(kept)))
     assert "[evaluation] n = 3 flag = true" in said
     assert "As run Rows 0-9" in said

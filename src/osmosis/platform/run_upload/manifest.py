@@ -37,7 +37,7 @@ class FileSpec(Record):
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
-class RolloutSource(Record):
+class ManifestRollout(Record):
     """The code that ran."""
 
     name: str = Field(min_length=1)
@@ -54,14 +54,14 @@ class DatasetSource(Record):
     selected_source_rows: list[int] | int | None = None
 
 
-class Experiment(Record):
-    rollout: RolloutSource
+class ManifestExperiment(Record):
+    rollout: ManifestRollout
     entrypoint: str = ""
     model_path: str = Field(min_length=1)
     dataset: DatasetSource
 
 
-class Evaluation(Record):
+class ManifestEvaluation(Record):
     n: int = Field(default=1, ge=1)
     pass_threshold: float = 1.0
 
@@ -72,8 +72,8 @@ class LocalRun(Record):
     name: str = Field(min_length=1)
     started_at: datetime | None = None
     completed_at: datetime | None = None
-    experiment_config: Experiment
-    evaluation_config: Evaluation = Field(default_factory=Evaluation)
+    experiment_config: ManifestExperiment
+    evaluation_config: ManifestEvaluation = Field(default_factory=ManifestEvaluation)
 
 
 class Manifest(Record):

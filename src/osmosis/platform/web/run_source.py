@@ -26,16 +26,16 @@ from osmosis.viewer.source import (
     LEVELS,
     OUTCOMES,
     Action,
-    Checkpoint,
+    CheckpointLine,
     Fact,
     Link,
     Neighbours,
     Origin,
-    Place,
     RolloutList,
     RolloutQuery,
+    RunPlace,
+    RunSettings,
     RunState,
-    Settings,
 )
 
 from .session import Viewer
@@ -94,9 +94,9 @@ class DatabaseRun:
     def state(self) -> RunState:
         return self._state
 
-    def place(self) -> Place:
+    def place(self) -> RunPlace:
         name = self.workspace.name
-        return Place((Link("Runs", "/"), Link(name, f"/?workspace={quote(name, safe='')}")), self._actions())
+        return RunPlace((Link("Runs", "/"), Link(name, f"/?workspace={quote(name, safe='')}")), self._actions())
 
     def _actions(self) -> tuple[Action, ...]:
         run, url = self.run, f"/runs/{self.run.id}"
@@ -149,7 +149,7 @@ class DatabaseRun:
             return Fact("Dataset", self.run.dataset, f"/datasets/{self.run.dataset_id}")
         return Fact("Dataset", self.run.dataset, note="(a local file)" if self.run.imported else "(deleted)")
 
-    def settings(self) -> Settings:
+    def settings(self) -> RunSettings:
         run, imported = self.run, self.run.imported is not None
         pinned = None if imported else "none (the commit was pinned)"
         facts = [
@@ -166,7 +166,7 @@ class DatabaseRun:
                 Fact("Secrets", scopes or None),
                 Fact("Job starts", str(run.starts), note=f"last one on {run.worker}" if run.worker else ""),
             ]
-        return Settings(run.config, "As run" if imported else "Pinned at submit", facts)
+        return RunSettings(run.config, "As run" if imported else "Pinned at submit", facts)
 
     def rewards(self) -> Sequence[float]:
         return rollouts.rewards(self.session, self.run.id)
@@ -176,10 +176,10 @@ class DatabaseRun:
         found = self.session.scalars(query.order_by(tables.MetricPoint.key, tables.MetricPoint.step))
         return [MetricPoint(key=p.key, step=p.step, value=p.value, timestamp=p.timestamp) for p in found]
 
-    def checkpoints(self) -> Sequence[Checkpoint]:
+    def checkpoints(self) -> Sequence[CheckpointLine]:
         query = sa.select(tables.Checkpoint).where(tables.Checkpoint.run_id == self.run.id)
         found = self.session.scalars(query.order_by(tables.Checkpoint.step))
-        return [Checkpoint(row.name, row.step, row.status, row.reward, row.created_at) for row in found]
+        return [CheckpointLine(row.name, row.step, row.status, row.reward, row.created_at) for row in found]
 
     def rollouts(self, query: RolloutQuery) -> RolloutList:
         wanted = sa.select(tables.Rollout).where(tables.Rollout.run_id == self.run.id)

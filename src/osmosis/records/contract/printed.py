@@ -36,7 +36,7 @@ class GitPlace(Body):
     remote_url: str | None = None
 
 
-class RunSource(Body):
+class PrintedSource(Body):
     """What a submitted run consists of."""
 
     rollout: str
@@ -59,7 +59,7 @@ class PrintedSubmit(Body):
     url: str | None = None
     git: GitPlace | None = None
     workspace_directory: str
-    config: RunSource
+    config: PrintedSource
 
 
 class PrintedEnd(Body):
