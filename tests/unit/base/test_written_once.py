@@ -57,7 +57,10 @@ def replaces_a_file(node: ast.AST) -> bool:
 
 
 RULES: dict[str, tuple[Callable[[ast.AST], bool], dict[str, str]]] = {
-    "a lock is base.locks": (lambda node: imported(node, "fcntl") or imported(node, "filelock"), {}),
+    "a lock is base.locks": (
+        lambda node: imported(node, "fcntl") or imported(node, "filelock"),
+        {"sandbox/netns.py": "asks the kernel whose a network namespace is"},
+    ),
     "GitPython is behind base.git": (lambda node: imported(node, "git"), {}),
     "git is started by base.git": (
         starts_git,
@@ -94,7 +97,10 @@ RULES: dict[str, tuple[Callable[[ast.AST], bool], dict[str, str]]] = {
     ),
     "loopback is base.net": (
         lambda node: isinstance(node, ast.Attribute) and node.attr == "is_loopback",
-        {"platform/services/server_probe.py": "an address that was resolved, among other kinds of addresses"},
+        {
+            "platform/services/server_probe.py": "an address that was resolved, among other kinds of addresses",
+            "sandbox/netns.py": "a small process that imports nothing of ours",
+        },
     ),
     "the floor's names are the floor's": (
         lambda node: isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.lstrip("_") in NAMES,

@@ -1,0 +1,143 @@
+"""A sandboxed process that lives on beside its caller, in an event loop: a rollout server.
+
+Its output is a stream that the caller reads. It is ended as a whole: politely first, then with all it started, and
+it does not outlive the process that started it, however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Mapping, Sequence
+
+from .launch import Launch
+from .limited_run import Ended, over
+from .policy import Network, Policy, Unavailable
+
+LOOK_EVERY_S = 0.5
+NOTICE_EVERY_S = 0.2
+LINE_LIMIT = 1024 * 1024
+
+
+class Box:
+    """Made by `start`. `over_limit` says which limit ended it."""
+
+    def __init__(self, launch: Launch, process: asyncio.subprocess.Process) -> None:
+        self.over_limit: Ended | None = None
+        self._launch = launch
+        self._process = process
+        self._ended = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._notice())]
+        if launch.policy.limits.memory_mb is not None or launch.policy.limits.processes is not None:
+            self._tasks.append(asyncio.create_task(self._watch()))
+
+    @property
+    def pid(self) -> int:
+        """The process to be remembered: everything of the sandbox ends with it."""
+        return self._process.pid
+
+    @property
+    def stdout(self) -> asyncio.StreamReader:
+        """What it prints, on either stream."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    @property
+    def network(self) -> Network:
+        """What it really has: `shared` at level 0, and where nothing here can do better."""
+        return self._launch.network
+
+    @property
+    def listeners(self) -> Mapping[tuple[str, int], socket.socket]:
+        """For each of `Policy.listen` the socket, where the network is its own; the box closes them at its end."""
+        return self._launch.listeners
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: ended by that signal."""
+        code = self._process.returncode
+        return None if code is None else self._launch.exit_code(code)
+
+    def connecting(self, family: int = socket.AF_INET) -> socket.socket:
+        """A TCP socket, not connected, that reaches what listens inside at 127.0.0.1."""
+        return self._launch.connecting(family)
+
+    def ask_to_end(self) -> None:
+        """SIGTERM to the command."""
+        self._launch.ask_to_end()
+
+    def kill(self) -> None:
+        """Ends it with everything it started; `wait` returns soon."""
+        self._launch.end()
+
+    async def wait(self) -> int:
+        """Its exit code, once it has ended, whoever ended it."""
+        await self._ended.wait()
+        code = self.exit_code
+        return -1 if code is None else code
+
+    async def close(self) -> None:
+        """Ends it and gives back what it held."""
+        self.kill()
+        await self._ended.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self._launch.close)
+
+    async def _notice(self) -> None:
+        """In some Python versions `wait` also waits for every child that holds the output open."""
+        waiting = asyncio.create_task(self._process.wait())
+        while self._process.returncode is None:
+            await asyncio.wait({waiting}, timeout=NOTICE_EVERY_S)
+        await asyncio.to_thread(self._launch.settle)
+        self._ended.set()
+        waiting.cancel()
+
+    async def _watch(self) -> None:
+        while not self._ended.is_set():
+            if found := await asyncio.to_thread(over, self._launch):
+                self.over_limit = found
+                self.kill()
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def start(argv: Sequence[str], policy: Policy) -> Box:
+    """Starts `argv`. Raises `Unavailable` when the level does not work here, `OSError` when it cannot be started.
+
+    To be called in the thread that outlives the sandbox: bubblewrap ends with the thread that started it.
+    """
+    launch = Launch(argv, policy)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *launch.argv,
+            cwd=launch.cwd,
+            env=dict(launch.environ),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            pass_fds=launch.fds,
+            start_new_session=True,
+            limit=LINE_LIMIT,
+        )
+    except BaseException:
+        launch.close()
+        raise
+    launch.started(process.pid)
+    box = Box(launch, process)
+    try:
+        await asyncio.to_thread(launch.enter)
+    except Unavailable as problem:
+        box.kill()
+        said = (await box.stdout.read()).decode(errors="replace").strip().splitlines()
+        await box.close()
+        if said:
+            raise Unavailable(f"the sandbox ended before it began: {said[-1]}", hint=problem.hint) from None
+        raise
+    except BaseException:
+        with contextlib.suppress(Exception):
+            await box.close()
+        raise
+    return box

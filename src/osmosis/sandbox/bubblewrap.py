@@ -1,0 +1,122 @@
+"""Bubblewrap's arguments, which are written nowhere else.
+
+Inside there are: the system's programs and libraries, a few files of `/etc`, what the policy lists, and a `/tmp` of
+its own. Everything but that `/tmp` and the policy's `write` is read-only; no capability, no further namespace, no
+terminal is left. All arguments go through a descriptor, so that no value of an environment variable is on a command
+line, and nothing of that environment acts on bubblewrap itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from .network import NAME_SERVER
+from .policy import Abilities, Network, Policy
+
+USER = 1000
+HOSTNAME = "sandbox"
+HOME = "/tmp/home"
+SHARED_MEMORY_MB = 64
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+ETC = (
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/fonts",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/magic",
+    "/etc/mime.types",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/certs",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/timezone",
+)
+HIDDEN_PROC = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi")
+"""Root outside stays root to the kernel, whatever capabilities it dropped: these would be writable."""
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
+
+
+def arguments(policy: Policy, abilities: Abilities, network: Network) -> Iterator[str]:
+    """The options of a sandbox under this policy, without descriptors and without the command."""
+    yield from ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
+    if network is not Network.SHARED:
+        yield "--unshare-net"
+    if abilities.nested_off:
+        yield "--disable-userns"
+    yield from ("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", HOSTNAME)
+    yield from ("--uid", str(USER), "--gid", str(USER))
+    yield from ("--proc", "/proc")
+    for path in HIDDEN_PROC:
+        yield from ("--ro-bind-try", path, path)
+    yield from ("--dev", "/dev", "--size", _bytes(SHARED_MEMORY_MB), "--perms", "1777", "--tmpfs", "/dev/shm")
+    yield from ("--size", _bytes(policy.tmp_mb), "--perms", "1777", "--tmpfs", "/tmp", "--dir", HOME)
+    yield from _system(policy, network)
+    for kind, folders in (("--ro-bind", policy.read), ("--bind", policy.write)):
+        for folder in folders:
+            yield from (kind, str(folder), str(folder))
+    yield from ("--remount-ro", "/dev", "--remount-ro", "/")
+    yield from ("--chdir", str(policy.cwd or "/tmp"), "--clearenv")
+    for name, value in {**policy.environ, "HOME": HOME, "TMPDIR": "/tmp"}.items():
+        yield from ("--setenv", name, value)
+
+
+def files(network: Network) -> dict[str, str]:
+    """The files of `/etc` that are the sandbox's own: path -> text."""
+    made = {
+        "/etc/passwd": f"user:x:{USER}:{USER}::{HOME}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
+        "/etc/group": f"user:x:{USER}:\nnogroup:x:65534:\n",
+        "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    }
+    if network is not Network.SHARED:
+        made["/etc/hosts"] = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n"
+    if network is Network.OPEN:
+        made["/etc/resolv.conf"] = f"nameserver {NAME_SERVER}\n"
+    return made
+
+
+def _system(policy: Policy, network: Network) -> Iterator[str]:
+    for path in SYSTEM:
+        # On most systems /bin is a link into /usr: a bind would make a second, separate folder of it.
+        if os.path.islink(path):
+            yield from ("--symlink", os.readlink(path), path)
+        else:
+            yield from ("--ro-bind-try", path, path)
+    shared = ("/etc/hosts", "/etc/resolv.conf") if network is Network.SHARED else ()
+    named = [policy.environ[name] for name in CERTIFICATES if name in policy.environ]
+    for path in (*ETC, *shared, *(path for path in named if not path.startswith(SYSTEM + ETC))):
+        if os.path.isabs(path):
+            yield from ("--ro-bind-try", os.path.realpath(path), path)
+
+
+def _bytes(megabytes: int) -> str:
+    return str(megabytes * 1024 * 1024)
+
+
+def python_folders(python: Path) -> tuple[Path, ...]:
+    """What an interpreter needs to run: each folder that its links lead through, its libraries, never all of a home.
+
+    For the Python of a virtual environment that is the environment, too.
+    """
+    found: dict[Path, None] = {}
+    link = python
+    for _ in range(16):
+        prefix = link.parent.parent
+        if (prefix / "pyvenv.cfg").is_file():
+            found[prefix] = None
+        elif not str(prefix).startswith(SYSTEM):
+            for name in ("bin", "lib", "lib64", "include", "ssl"):
+                if (prefix / name).is_dir():
+                    found[prefix / name] = None
+        if not link.is_symlink():
+            break
+        link = Path(os.path.normpath(link.parent / os.readlink(link)))
+    return tuple(found)

@@ -1,0 +1,99 @@
+"""Keeps a process whose end has to be the end of all it started: `python -I -S keeper.py <fd> <command...>`.
+
+What loses its parent below becomes a child of this process, in whatever session or group it is, so everything can be
+found and ended: when the command has ended, and when the other end of the pipe `fd` is closed, which it also is when
+the process that holds it was killed. Signals and the exit code are passed through. Imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+
+PR_SET_CHILD_SUBREAPER = 36
+PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+
+
+def main(life: int, command: list[str]) -> int:
+    """Runs `command` until it ends or its time is over; then ends what is left of it."""
+    with contextlib.suppress(AttributeError, OSError):  # Linux only: elsewhere the group has to do
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    woken, wake = os.pipe()
+    for end in (woken, wake):
+        os.set_blocking(end, False)
+    os.set_inheritable(life, False)
+    signal.set_wakeup_fd(wake)
+    for kind in (signal.SIGCHLD, *PASSED_ON):
+        signal.signal(kind, lambda *_: None)
+    # A group of its own, which can be ended in one call, without this process.
+    child = os.posix_spawnp(command[0], command, os.environ, setpgroup=0, setsigdef=[signal.SIGCHLD, *PASSED_ON])
+    while True:
+        ended, status = os.waitpid(-1, os.WNOHANG)
+        if ended == child:
+            end_all(child)
+            return pass_on(status)
+        if ended:
+            continue
+        ready = select.select([woken, life], [], [])[0]
+        if life in ready:
+            end_all(child)
+            return 128 + signal.SIGKILL
+        for number in os.read(woken, 4096) if woken in ready else b"":
+            if number in PASSED_ON:
+                send(-child, number)
+
+
+def end_all(group: int) -> None:
+    """Ends the group of the command, then every process below this one, however deep, until none is left."""
+    send(-group, signal.SIGKILL)
+    if not sys.platform.startswith("linux"):
+        return
+    while True:
+        below = descendants(os.getpid())
+        # What is stopped starts nothing more while the others are ended.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in below:
+                send(pid, number)
+        try:
+            while os.waitpid(-1, os.WNOHANG if below else 0)[0]:
+                pass
+        except ChildProcessError:
+            return
+
+
+def send(pid: int, number: int) -> None:
+    """Sends a signal to a process, or to the group `-pid`; one that is gone is fine."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below `pid`."""
+    found: list[int] = []
+    with contextlib.suppress(OSError, ValueError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+                for child in map(int, file.read().split()):
+                    found += [child, *descendants(child)]
+    return found
+
+
+def pass_on(status: int) -> int:
+    """Ends as the command ended."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    return os.WEXITSTATUS(status)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    except OSError as problem:
+        sys.exit(f"{sys.argv[2]} cannot be started: {problem.strerror}")

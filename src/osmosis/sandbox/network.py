@@ -1,0 +1,157 @@
+"""The network of a sandbox: sockets in its namespace for the caller, a way to outside hosts where that is allowed.
+
+The way out is slirp4netns or pasta, which open ordinary connections on the host for the sandbox. They would also open
+those to the host's own services and its neighbours, so every private network, and each address of the host, is made
+unreachable inside; nothing inside may change that. There is no IPv6 in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from .policy import Network, Unavailable
+
+HELPER = Path(__file__).with_name("netns.py")
+CLOSED_NETWORKS = (
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.0.0.0/24",
+    "192.168.0.0/16",
+    "198.18.0.0/15",
+    "224.0.0.0/4",
+    "240.0.0.0/4",
+)
+"""Private, link-local, shared, benchmarking, multicast and reserved addresses (RFC 6890)."""
+OWN, GATEWAY, NAME_SERVER = "10.0.2.100", "10.0.2.2", "10.0.2.3"
+TAP = "tap0"
+WAIT_S = 10.0
+_LOCAL = re.compile(r"\|-- (\S+)\s+/32 host LOCAL")
+
+
+class SandboxNetwork:
+    """The network namespace of one sandbox. Made before the sandbox starts, joined when its process is known."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(WAIT_S)
+        self._orders = ours
+        self._router: subprocess.Popen[bytes] | None = None
+        self._router_life: int | None = None
+        with theirs:
+            self._helper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(HELPER), str(theirs.fileno())],
+                env={},
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+
+    def join(self, pid: int) -> None:
+        """Enters the namespace of `pid`, a process of the sandbox."""
+        self._order(do="join", pid=pid)
+
+    def listen(self, host: str, port: int) -> socket.socket:
+        """A listening socket inside, at an address that no outside host is reached by any more."""
+        return self._made(do="listen", host=host, port=port)
+
+    def connecting(self, family: int = socket.AF_INET) -> socket.socket:
+        """A new TCP socket inside, not connected."""
+        return self._made(do="socket", family=int(family))
+
+    def open(self, router: str) -> None:
+        """Lets the sandbox reach outside hosts, through the program `router`."""
+        if Path(router).name == "pasta":
+            self._start_pasta(router)
+        else:
+            self._start_slirp(router)
+        for network in (*CLOSED_NETWORKS, *own_addresses()):
+            self._order(do="unreachable", network=network)
+
+    def close(self) -> None:
+        """Ends what keeps the namespace; may be called twice."""
+        self._orders.close()
+        if self._router_life is not None:
+            os.close(self._router_life)
+            self._router_life = None
+        for process in (self._router, self._helper):
+            if process is not None:
+                process.kill()
+                process.wait()
+
+    def _start_slirp(self, router: str) -> None:
+        ready, tell_ready = os.pipe()
+        ends, life = os.pipe()
+        self._router_life = life
+        options = ["--configure", "--mtu=65520", "--disable-host-loopback", "--enable-sandbox", "--enable-seccomp"]
+        try:
+            self._router = subprocess.Popen(
+                [router, *options, "-r", str(tell_ready), "-e", str(ends), str(self._helper.pid), TAP],
+                env={"PATH": os.defpath},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(tell_ready, ends),
+                start_new_session=True,
+            )
+        finally:
+            os.close(tell_ready)
+            os.close(ends)
+        with open(ready, "rb", buffering=0) as waiting:
+            if not waiting.read(1):
+                raise Unavailable(f"{router} cannot connect the sandbox to the network")
+
+    def _start_pasta(self, router: str) -> None:
+        """It goes into the background once it is ready, and ends with the namespace."""
+        options = ["--config-net", "--ipv4-only", "--quiet", "--no-map-gw", "--ns-ifname", TAP]
+        options += ["--address", OWN, "--netmask", "24", "--gateway", GATEWAY, "--dns-forward", NAME_SERVER]
+        for direction in ("-t", "-u", "-T", "-U"):
+            options += [direction, "none"]
+        done = subprocess.run(
+            [router, *options, str(self._helper.pid)],
+            env={"PATH": os.defpath},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=WAIT_S,
+        )
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            raise Unavailable(f"{router} cannot connect the sandbox to the network: {said[-1] if said else ''}")
+
+    def _order(self, **order: object) -> None:
+        for left_over in self._ask(order):
+            os.close(left_over)
+
+    def _made(self, **order: object) -> socket.socket:
+        return socket.socket(fileno=self._ask(order)[0])
+
+    def _ask(self, order: dict[str, object]) -> list[int]:
+        try:
+            self._orders.send(json.dumps(order).encode())
+            answer, fds, _, _ = socket.recv_fds(self._orders, 4096, 1)
+        except OSError as problem:
+            raise Unavailable(f"the sandbox's network does not answer: {problem}") from problem
+        if answer != b"ok":
+            raise Unavailable(f"the sandbox's network cannot do {order}: {answer.decode(errors='replace')}")
+        return fds
+
+
+def own_addresses() -> list[str]:
+    """Every IPv4 address of this host, as networks of one address each."""
+    with contextlib.suppress(OSError):
+        return sorted({f"{address}/32" for address in _LOCAL.findall(Path("/proc/net/fib_trie").read_text("ascii"))})
+    return []
+
+
+def wanted(network: Network, router: str) -> Network:
+    """What `network` comes down to where `router` is what there is."""
+    return Network.SHARED if network is Network.OPEN and not router else network
