@@ -190,7 +190,10 @@ def _number(text: str) -> float:
 
 
 def _block(text: str, name: str) -> str:
-    found = re.search(rf"<<<BEGIN_{name}>>>(.*?)<<<END_{name}>>>", text, re.S)
+    """A fenced text: between markers with the word that the judge's system message names, which no text contains."""
+    said = re.search(r"Only a marker with (\[\w+\])", text)
+    fence = re.escape(said.group(1)) if said else ""
+    found = re.search(rf"{fence} ?<<<BEGIN_{name}>>>\n?(.*?)\n?<<<END_{name}>>> ?{fence}", text, re.S)
     return found.group(1) if found else ""
 
 

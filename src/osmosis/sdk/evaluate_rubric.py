@@ -65,8 +65,8 @@ def evaluate_rubric(
 ) -> float | RewardRubricRunResult:
     """The judge's score within [score_min, score_max] (0 to 1 unless said), or all details.
 
-    Bounds and `original_input` given here win over `model_info`'s. `timeout` is seconds for one attempt. Raises
-    `TypeError` for missing text, `ValueError` for bounds, `MissingAPIKeyError`, `ModelNotFoundError`,
+    Bounds and `original_input` given here win over `model_info`'s. `timeout` is seconds for the judgement, retries
+    included. Raises `TypeError` for missing text, `ValueError` for bounds, `MissingAPIKeyError`, `ModelNotFoundError`,
     `ProviderRequestError`. Blocks its thread; in coroutines use `evaluate_rubric_async`.
     """
     judge, question = _prepare(

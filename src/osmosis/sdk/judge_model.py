@@ -64,7 +64,7 @@ class ModelInfo(TypedDict, total=False):
     system_prompt: str
     original_input: str
     timeout: float
-    """Seconds for one attempt."""
+    """Seconds for one judgement, retries included; by default one attempt is bounded, by the provider's usual time."""
     reasoning_effort: str
 
 
@@ -99,6 +99,9 @@ class JudgeModel:
     spec: ModelSpec
     api_key: str | None = field(default=None, repr=False)
     timeout_s: float = DEFAULT_REQUEST_TIMEOUT_SECONDS
+    """Of one attempt."""
+    total_s: float | None = None
+    """Of one judgement with its retries; None where nobody gave a time limit."""
 
 
 def key_variable(provider: str) -> str:
@@ -124,13 +127,15 @@ def resolve_judge(
     if provider == LEFT_TO_LITELLM:
         shown, model = provider_of(model)
         provider = shown or provider
-    seconds = _seconds(timeout or model_info.get("timeout") or default_timeout(provider, model))
+    given = timeout or model_info.get("timeout")
+    seconds = _seconds(given or default_timeout(provider, model))
     return JudgeModel(
         provider=provider,
         model=model,
         spec=spec,
         api_key=None if provider in _NOT_A_KEY and not model_info.get("api_key") else key,
         timeout_s=seconds,
+        total_s=seconds if given else None,
     )
 
 
