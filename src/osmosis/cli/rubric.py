@@ -30,6 +30,7 @@ from osmosis.engine.rubrics.rubric_run import (
     RubricRun,
     check_resumable,
     judged_already,
+    remove_run,
     run_rubric,
     runs_folder,
 )
@@ -50,10 +51,13 @@ ConcurrencyOption = Annotated[
     int, typer.Option("--concurrency", min=1, help="Maximum number of concurrent judgements.")
 ]
 ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Resume an interrupted or partly failed run; needs -o FILE.")
+    bool,
+    typer.Option(
+        "--resume", help="Keep what is judged when interrupted, and go on with what -o FILE already has; needs -o FILE."
+    ),
 ]
 TimeoutOption = Annotated[
-    float | None, typer.Option("--timeout", help="Time limit of one call to the judge, in seconds.")
+    float | None, typer.Option("--timeout", help="Time limit of one judgement, in seconds, retries included.")
 ]
 
 
@@ -279,10 +283,13 @@ def _judge(ctx: AppContext, job: RubricJob, target: Path, *, resume: bool) -> li
         with _progress(ctx, job.total, done) as advance:
             return asyncio.run(run_rubric(job, folder, resume=resume, on_run=advance))
     except KeyboardInterrupt:
-        done = judged_already(job, folder)
-        ctx.output.say(
-            f"{done} of {job.total} judgements are saved; continue with: --resume -o {target}", style="yellow"
-        )
+        if resume:
+            done = judged_already(job, folder)
+            said = f"{done} of {job.total} judgements are saved; continue with: --resume -o {target}"
+        else:
+            remove_run(target)
+            said = "nothing is saved; with --resume -o FILE, what is judged would be kept"
+        ctx.output.say(said, style="yellow")
         raise
 
 

@@ -215,7 +215,6 @@ class TestRun:
             ["-r", "tone", "-n", "0"],
             ["-r", "tone", "-c", "none.yaml"],
             ["-r", "tone", "--resume"],
-            ["-r", "tone", "-o", "r.json", "--resume"],
             ["-r", "tone", "--rubric-fn", "nowhere:f"],
         ],
     )

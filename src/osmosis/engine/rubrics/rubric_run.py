@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,16 +121,18 @@ def runs_folder(report: Path) -> Path:
 
 
 def check_resumable(report: Path) -> None:
-    """`ValidationError` when there is no run behind this report file, or only one of an earlier version."""
-    if Journal(runs_folder(report)).exists:
-        return
+    """`ValidationError` when what is behind this report file was written by an earlier version."""
     earlier = report.with_name(f"{report.stem}{_EARLIER}")
-    if earlier.is_file():
+    if earlier.is_file() and not Journal(runs_folder(report)).exists:
         raise ValidationError(
             f"{earlier} was written by an earlier version and cannot be resumed",
             hint="run without --resume: everything is judged again, and that file is left untouched",
         )
-    raise ValidationError(f"nothing to resume: there is no {runs_folder(report)}", hint="run without --resume")
+
+
+def remove_run(report: Path) -> None:
+    """Takes away the run behind a report file, whose judgements nobody wants."""
+    shutil.rmtree(runs_folder(report), ignore_errors=True)
 
 
 def judged_already(job: RubricJob, folder: Path) -> int:
