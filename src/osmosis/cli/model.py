@@ -1,26 +1,39 @@
-"""`osmosis model`: base models and the adapters that training runs made; deploying and undeploying them."""
+"""`osmosis model`: base models and trained adapters: sent, fetched, looked at, deployed, deleted."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from osmosis.errors import NotFound
+from osmosis.base.model_folder import FolderFacts, check_model, model_files
+from osmosis.errors import NotFound, PlatformError
+from osmosis.metrics.formats import size
+from osmosis.records.contract.training_bodies import ModelRow
 
+from . import prompts
 from .context import current
+from .download import byte_progress
 from .paging import Everything, Paging
-from .results import Column, DetailResult, ListResult, OperationResult, when
+from .results import Column, DetailResult, ListResult, NextStep, OperationResult, when
+
+if TYPE_CHECKING:
+    from osmosis.client import PlatformClient
+    from osmosis.client.transfer import Progress
+    from osmosis.records.contract.model_bodies import AnnouncedFile
 
 app = typer.Typer(
     help="""Base models and trained adapters.
 
     Example:
+        osmosis model upload ./tiny-qwen
         osmosis model list
-        osmosis model info multiply-1-step-20
+        osmosis model download multiply-1-step-20
     """
 )
-Name = Annotated[str, typer.Argument(help="Name of the model")]
+Name = Annotated[str, typer.Argument(help="Name of the model; a training run's name is its best checkpoint")]
+Kind = Literal["base", "lora"]
 
 
 @app.command("list")
@@ -51,7 +64,8 @@ def list_models(
         Column("created_at", "Created", show=when, wide=True),
     ]
     extra = {f"{each}_models": found for each, found in blocks.items()}
-    return ListResult(items, columns, empty="no models yet: osmosis train submit makes them", extra=extra)
+    empty = "no models yet: osmosis model upload FOLDER; osmosis train submit makes more"
+    return ListResult(items, columns, empty=empty, extra=extra)
 
 
 @app.command()
@@ -62,10 +76,111 @@ def info(name: Name) -> DetailResult:
         osmosis model info multiply-1-step-20
     """
     with current().client() as client:
-        try:
-            return DetailResult(client.models.lora(name).to_dict(), title=name)
-        except NotFound:
-            return DetailResult(client.models.base(name).to_dict(), title=name)
+        _, row = _find(client, name)
+    return DetailResult(row.to_dict(), title=row.model_name or name)
+
+
+def _find(client: PlatformClient, name: str) -> tuple[Kind, ModelRow]:
+    """A base model by its name, else an adapter."""
+    try:
+        return "base", client.models.base(name)
+    except NotFound:
+        return "lora", client.models.lora(name)
+
+
+@app.command()
+def upload(
+    folder: Annotated[Path, typer.Argument(help="The folder that save_pretrained wrote, with the tokenizer in it")],
+    name: Annotated[str | None, typer.Option(help="Name of the model [default: the folder's]")] = None,
+) -> OperationResult:
+    """Check a base model and upload it. An upload that was cut off goes on when it is started again.
+
+    Only safetensors weights, the config and tokenizer files are sent; code beside a model never is.
+
+    Example:
+        osmosis model upload ./tiny-qwen
+        osmosis model upload ./checkpoint --name tiny-qwen-warm
+    """
+    from osmosis.client.models import announced
+
+    ctx = current()
+    place = ctx.path(folder)
+    facts = check_model(place)
+    files = model_files(place)
+    called = name or place.resolve().name
+    with ctx.client() as client:
+        with byte_progress(ctx, facts.size, f"reading {called}") as read:
+            listed = [_counted(announced(path), read) for path in files]
+        waiting = client.models.announce(called, listed)
+        missing = waiting.missing_bytes
+        if waiting.status == "ready":
+            message = f"base model {called} is already on the platform, with the same files"
+            return OperationResult("model.upload", message, {**waiting.to_dict(), "uploaded": False})
+        with byte_progress(ctx, missing, f"sending {called}") as moved:
+            row = client.models.send(waiting, place, moved)
+    steps = [NextStep("train it", command=f'model_path = "{called}" in configs/training/NAME.toml')]
+    message = f"base model {called} is ready: {_words(facts)}; {size(missing)} sent"
+    return OperationResult("model.upload", message, {**row.to_dict(), "uploaded": True}, next_steps=steps)
+
+
+def _counted(file: AnnouncedFile, read: Progress) -> AnnouncedFile:
+    read(file.size)
+    return file
+
+
+def _words(facts: FolderFacts) -> str:
+    template = "" if facts.chat_template else ", no chat template (training needs one)"
+    return f"{facts.architecture}, {facts.parameters / 1e6:.1f} M parameters{template}"
+
+
+@app.command()
+def download(
+    name: Name,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder to write to [default: models/NAME]")
+    ] = None,
+    yes: prompts.Yes = False,
+) -> OperationResult:
+    """Download a model: a base model whole, of a trained one the adapter. What is there already is not fetched again.
+
+    Example:
+        osmosis model download multiply-1-step-20
+        osmosis model download multiply-1 -o ./adapter --yes
+    """
+    ctx = current()
+    with ctx.client() as client:
+        kind, row = _find(client, name)
+        found = client.models.files(kind, row.model_name or name)
+        folder = ctx.path(output) if output else ctx.cwd / "models" / found.name
+        for file in found.files:
+            if Path(file.path).name != file.path or file.path.startswith("."):
+                raise PlatformError(f"the platform named a file outside the folder: {file.path}")
+        total = sum(file.size for file in found.files)
+        if not prompts.confirm(ctx, f"Download {len(found.files)} files, {size(total)}, to {folder}?", yes=yes):
+            return OperationResult("model.download", "Cancelled.", status="cancelled")
+        with byte_progress(ctx, total, f"fetching {found.name}") as moved:
+            fetched = [client.models.fetch(file, folder, moved) for file in found.files]
+    resource = {"name": found.name, "type": found.type, "path": str(folder), "bytes": total}
+    resource |= {"base_model": found.base_model, "files": len(fetched), "files_fetched": sum(fetched)}
+    return OperationResult("model.download", f"{found.name} is in {folder}", resource)
+
+
+@app.command()
+def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
+    """Delete a model and its files. Refused while a run uses it.
+
+    Example:
+        osmosis model delete multiply-1-step-20 --yes
+    """
+    ctx = current()
+    with ctx.client() as client:
+        kind, row = _find(client, name)
+        shown = row.model_name or name
+        what = "base model" if kind == "base" else "adapter"
+        if not prompts.confirm(ctx, f"Delete {what} {shown} and its files?", yes=yes):
+            return OperationResult("model.delete", "Cancelled.", row.to_dict(), status="cancelled")
+        client.models.delete(kind, shown)
+    return OperationResult("model.delete", f"{what} {shown} is deleted", row.to_dict())
 
 
 @app.command()

@@ -1,19 +1,39 @@
-"""Base models and the adapters that training runs made."""
+"""Base models and the adapters that training runs made: listed, sent, fetched, deployed.
+
+An upload that was cut off goes on when it is started again: the platform knows which parts it has.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from urllib.parse import quote
 
+from osmosis.errors import ValidationError
+from osmosis.records.contract.model_bodies import (
+    AnnouncedFile,
+    ModelFile,
+    ModelFiles,
+    ModelFileUpload,
+    ModelPath,
+    ModelUpload,
+    NewModel,
+)
 from osmosis.records.contract.training_bodies import ModelDeployment, ModelPage, ModelRow
 
 from .http import Http
+from .transfer import Progress, Transfer
+
+JOIN_TIMEOUT_S = 600.0
+"""The platform puts a file of gigabytes together and checks it."""
 
 
 class Models:
     """`kind` is `base` or `lora`."""
 
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: Http, transfer: Transfer) -> None:
         self._http = http
+        self._transfer = transfer
 
     def page(self, kind: str, *, limit: int = 50, offset: int = 0) -> ModelPage:
         return self._http.read(ModelPage, "GET", f"models/{kind}", params={"limit": limit, "offset": offset})
@@ -22,13 +42,71 @@ class Models:
         return [row for page in self._http.pages(ModelPage, f"models/{kind}") for row in page.models]
 
     def lora(self, name: str) -> ModelRow:
-        return self._http.read(ModelRow, "GET", f"models/{quote(name, safe='')}")
+        return self._http.read(ModelRow, "GET", f"models/{_word(name)}")
 
     def base(self, name: str) -> ModelRow:
-        return self._http.read(ModelRow, "GET", f"models/base/{quote(name, safe='')}")
+        return self._http.read(ModelRow, "GET", f"models/base/{_word(name)}")
 
     def deploy(self, name: str) -> ModelDeployment:
-        return self._http.read(ModelDeployment, "POST", f"models/{quote(name, safe='')}/deploy", json={})
+        return self._http.read(ModelDeployment, "POST", f"models/{_word(name)}/deploy", json={})
 
     def undeploy(self, name: str) -> ModelDeployment:
-        return self._http.read(ModelDeployment, "POST", f"models/{quote(name, safe='')}/undeploy", json={})
+        return self._http.read(ModelDeployment, "POST", f"models/{_word(name)}/undeploy", json={})
+
+    def delete(self, kind: str, name: str) -> None:
+        path = f"models/base/{_word(name)}" if kind == "base" else f"models/{_word(name)}"
+        self._http.call("DELETE", path)
+
+    def announce(self, name: str, files: list[AnnouncedFile]) -> ModelUpload:
+        """A base model that waits for these files; one of the same files goes on where it stopped."""
+        return self._http.read(ModelUpload, "POST", "models/base", json=NewModel(name=name, files=files))
+
+    def send(self, announced: ModelUpload, folder: Path, progress: Progress | None = None) -> ModelRow:
+        """Send what is missing from `folder`; the model, which is ready then."""
+        place = f"models/base/{announced.id}"
+        for file in announced.pending:
+            body = ModelPath(path=file.path)
+            while True:
+                plan = self._http.read(ModelFileUpload, "POST", f"{place}/uploads", json=body)
+                if not plan.upload.presigned_urls:
+                    break
+                self._transfer.upload(folder / file.path, plan.upload, progress)
+            self._http.call("POST", f"{place}/uploads/complete", json=body, timeout=JOIN_TIMEOUT_S)
+        return self._http.read(ModelRow, "POST", f"{place}/finalize", json={}, timeout=JOIN_TIMEOUT_S)
+
+    def files(self, kind: str, name: str) -> ModelFiles:
+        """What can be fetched of a model, with addresses that work for a while."""
+        path = f"models/base/{_word(name)}/files" if kind == "base" else f"models/{_word(name)}/files"
+        return self._http.read(ModelFiles, "GET", path)
+
+    def fetch(self, file: ModelFile, folder: Path, progress: Progress | None = None) -> bool:
+        """One file into `folder`; False when it is there already. ValidationError when it arrived damaged."""
+        target = folder / file.path
+        if target.is_file() and target.stat().st_size == file.size and _same(target, file.sha256):
+            return False
+        self._transfer.download(file.url or "", target, progress)
+        if not _same(target, file.sha256):
+            target.unlink()
+            raise ValidationError(f"{file.path} arrived damaged", hint="download the model again; the rest is kept")
+        return True
+
+
+def announced(path: Path) -> AnnouncedFile:
+    """A file as it is announced."""
+    return AnnouncedFile(path=path.name, size=path.stat().st_size, sha256=_sha256(path))
+
+
+def _same(path: Path, sha256: str | None) -> bool:
+    return sha256 is None or _sha256(path) == sha256
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _word(name: str) -> str:
+    return quote(name, safe="")

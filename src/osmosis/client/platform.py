@@ -96,7 +96,7 @@ class PlatformClient:
     def models(self) -> Models:
         from .models import Models
 
-        return Models(self.http)
+        return Models(self.http, self.transfer)
 
     @cached_property
     def evals(self) -> EvalRuns:

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from osmosis.errors import Conflict
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD = "0006"
+HEAD = "0007"
 """The newest migration; a test compares it with the files."""
 BUSY_TIMEOUT_MS = 30_000
 

@@ -65,6 +65,8 @@ class PlatformSettings(Settings):
     private_servers: bool = False
     """Rollout servers on loopback and private networks may register although this platform is reached by others."""
 
+    model_folders: Annotated[str, Variable("OSMOSIS_MODEL_FOLDERS")] = ""
+    """Folders of this machine, separated by `:`, below which a training config may name its base model by path."""
     torch: Annotated[TorchBuild, Variable("OSMOSIS_TORCH")] = "auto"
     """Which build of torch the trainer's environment gets: with CUDA, for the CPU, or by whether there is a GPU."""
 

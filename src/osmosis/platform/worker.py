@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
-from sqlalchemy.orm import undefer
+from sqlalchemy.orm import Session, undefer
 
 from osmosis.base.processes import is_same, start_token
 from osmosis.errors import LeaseLost, NotFound, OsmosisError
@@ -29,7 +29,8 @@ from osmosis.records.run import JobResult, JobSpec, RunStatus
 from . import Platform, tables
 from .executors.executor import Executor, JobState
 from .executors.local import LocalExecutor, machine_id
-from .services import run_lifecycle, secrets
+from .services import models, run_lifecycle, secrets
+from .settings import PlatformSettings
 
 log = logging.getLogger("osmosis.platform.worker")
 
@@ -217,6 +218,7 @@ class Worker:
                 work_dir=str(work_dir),
                 cache_dir=str(settings.cache_dir),
                 torch=settings.torch,
+                model_path=_base_model(session, settings, run, config),
                 models_dir=str(settings.models_dir / "runs" / run.id),
             )
         return spec, {**config.env, **values}
@@ -251,6 +253,15 @@ class Worker:
                 time.sleep(0.05)
             self.executor.kill(watched.handle or {})
             self._release(watched, "the platform was stopped", count=False)
+
+
+def _base_model(
+    session: Session, settings: PlatformSettings, run: tables.Run, config: EvalConfig | TrainingConfig
+) -> str:
+    """The folder or hub name that a training run starts from; an engine elsewhere has models of its own."""
+    if not isinstance(config, TrainingConfig) or config.advanced.engine != "trl":
+        return config.experiment.model_path
+    return models.resolve(session, settings, run.workspace_id, run.model_path)
 
 
 def _worker_lives(name: str) -> bool:

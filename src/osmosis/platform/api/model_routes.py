@@ -1,18 +1,16 @@
-"""`/api/cli/models`, `deployments`, `benchmarks`: what this platform has of them.
-
-Checkpoints of training runs are listed as LoRA models. It serves no inference and has no benchmarks.
+"""`/api/cli/models`: base models of the store, trained ones (the checkpoints of runs), and benchmarks, of which there
+are none here.
 """
 
 from __future__ import annotations
 
 import sqlalchemy as sa
-from fastapi import APIRouter
-from sqlalchemy.orm import Session
+from fastapi import APIRouter, Response
 
 from osmosis.errors import Conflict, NotFound
 from osmosis.platform import tables
+from osmosis.platform.services import models
 from osmosis.platform.services.paging import Page
-from osmosis.records.contract.body import moment
 from osmosis.records.contract.training_bodies import (
     BenchmarkPage,
     BenchmarkRunPage,
@@ -29,58 +27,55 @@ router = APIRouter(prefix="/api/cli", route_class=ContractRoute)
 
 
 @router.get("/models/base")
-def base_models(scope: ScopeDep, limit: int = 50, offset: int = 0) -> ModelPage:
-    return ModelPage(models=[], **Page(limit, offset).place(0, 0))
+def base_models(platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> ModelPage:
+    page = Page(limit, offset)
+    query = sa.select(tables.BaseModel).where(tables.BaseModel.workspace_id == scope.workspace.id)
+    with platform.db.read() as session:
+        found, total = page.fetch(session, query.order_by(tables.BaseModel.created_at.desc()))
+        shown = [models.base_row(row) for row in found]
+    return ModelPage(models=shown, **page.place(len(shown), total))
 
 
 @router.get("/models/base/{name:path}")
-def base_model(name: str, scope: ScopeDep) -> ModelRow:
-    raise NotFound(f"no base model named {name!r} on this platform")
+def base_model(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelRow:
+    with platform.db.read() as session:
+        return models.base_row(models.find_base(session, scope.workspace, name))
+
+
+@router.delete("/models/base/{name}", status_code=204)
+def delete_base(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
+    settings = platform.settings
+    with platform.db.write() as session:
+        model = models.find_base(session, scope.workspace, name)
+        models.delete_base(session, model)
+    models.remove_files(settings, models.folder_of(settings, model.id), settings.models_dir / "uploads" / model.id)
+    return Response(status_code=204)
 
 
 @router.get("/models/lora")
 def lora_models(platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> ModelPage:
     page = Page(limit, offset)
-    query = _checkpoints(scope.workspace.id).order_by(tables.Checkpoint.created_at.desc())
+    query = models.trained(scope.workspace.id).order_by(tables.Checkpoint.created_at.desc())
     with platform.db.read() as session:
         found, total = page.fetch(session, query)
-        shown = [_body(row, session.get_one(tables.Run, row.run_id)) for row in found]
+        shown = [models.trained_row(row, session.get_one(tables.Run, row.run_id)) for row in found]
     return ModelPage(models=shown, **page.place(len(shown), total))
-
-
-def _checkpoints(workspace_id: str) -> sa.Select[tables.Checkpoint]:
-    return (
-        sa.select(tables.Checkpoint)
-        .join(tables.Run, tables.Run.id == tables.Checkpoint.run_id)
-        .where(tables.Run.workspace_id == workspace_id)
-    )
-
-
-def _body(row: tables.Checkpoint, run: tables.Run) -> ModelRow:
-    return ModelRow(
-        id=row.id,
-        model_name=row.name,
-        base_model=row.base_model,
-        training_run_name=run.name,
-        checkpoint_step=row.step,
-        reward=row.reward,
-        created_at=moment(row.created_at),
-    )
-
-
-def _find(session: Session, workspace_id: str, name: str) -> tables.Checkpoint:
-    wanted = sa.or_(tables.Checkpoint.name == name, tables.Checkpoint.id == name)
-    row: tables.Checkpoint | None = session.scalars(_checkpoints(workspace_id).where(wanted)).first()
-    if row is None:
-        raise NotFound(f"no model named {name!r}", hint="osmosis model list")
-    return row
 
 
 @router.get("/models/{name}")
 def lora_model(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelRow:
     with platform.db.read() as session:
-        row = _find(session, scope.workspace.id, name)
-        return _body(row, session.get_one(tables.Run, row.run_id))
+        row = models.find_trained(session, scope.workspace.id, name)
+        return models.trained_row(row, session.get_one(tables.Run, row.run_id))
+
+
+@router.delete("/models/{name}", status_code=204)
+def delete_lora(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
+    with platform.db.write() as session:
+        row = models.find_trained(session, scope.workspace.id, name)
+        models.delete_trained(session, row)
+    models.remove_files(platform.settings, platform.settings.located(row.path))
+    return Response(status_code=204)
 
 
 @router.post("/models/{name}/{action}")
@@ -88,7 +83,7 @@ def deploy(name: str, action: str, platform: PlatformDep, scope: ScopeDep) -> Mo
     if action not in ("deploy", "undeploy"):
         raise NotFound(f"no such action: {action}")
     with platform.db.read() as session:
-        _find(session, scope.workspace.id, name)
+        models.find_trained(session, scope.workspace.id, name)
     raise Conflict("this platform cannot deploy models: it has no inference service")
 
 

@@ -24,7 +24,7 @@ from osmosis.records.dataset import DatasetStatus
 from osmosis.records.run import RunKind, RunStatus
 from osmosis.records.source import SnapshotNote
 
-from . import datasets, links, run_lifecycle, secrets
+from . import datasets, links, models, run_lifecycle, secrets
 
 NAME_TRIES = 20
 SAMPLE = 10
@@ -88,6 +88,7 @@ def submit(
     with platform.db.read() as session:
         repository = repositories.require(session, workspace.id)
         issues = _dataset_issues(session, workspace, config.experiment.dataset)
+        issues += _model_issues(session, platform, workspace, config)
         _, missing = secrets.resolve(session, workspace.id, user.id, config.secret_names(), request.given)
     code = _code(platform, repository.id, config, issues)
     if issues or code is None:
@@ -140,6 +141,17 @@ def _dataset_issues(session: Session, workspace: tables.Workspace, name: str) ->
     if dataset.path is None or dataset.status != DatasetStatus.UPLOADED.value:
         message = f"dataset {name!r} is not ready: {dataset.status}"
         return [{"key": key, "message": message, "hint": f"osmosis dataset info {name}"}]
+    return []
+
+
+def _model_issues(
+    session: Session, platform: Platform, workspace: tables.Workspace, config: EvalConfig | TrainingConfig
+) -> list[dict[str, str]]:
+    if isinstance(config, TrainingConfig) and config.advanced.engine == "trl":
+        try:
+            models.resolve(session, platform.settings, workspace.id, config.experiment.model_path)
+        except ValidationError as error:
+            return [{"key": "experiment.model_path", "message": error.message, "hint": error.hint or ""}]
     return []
 
 

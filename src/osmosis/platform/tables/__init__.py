@@ -5,7 +5,7 @@ Used as `tables.Run`, so that a row is never mistaken for the record of the same
 
 from .base import Base, UtcDateTime, new_id
 from .code import Repository, SyncedRollout, SyncEvent
-from .data import Dataset, DatasetLog, Upload
+from .data import BaseModel, Dataset, DatasetLog, Upload
 from .people import DeviceCode, Member, RolloutServer, Secret, Token, User, Workspace
 from .run_rows import (
     Checkpoint,
@@ -25,6 +25,7 @@ from .run_rows import (
 
 __all__ = [
     "Base",
+    "BaseModel",
     "Checkpoint",
     "Dataset",
     "DatasetLog",

@@ -1,4 +1,4 @@
-"""Datasets and uploads in progress. The files themselves lie in the object folder."""
+"""Datasets, base models, and uploads in progress. The files themselves lie in folders of the data folder."""
 
 from __future__ import annotations
 
@@ -66,3 +66,27 @@ class DatasetLog(Base):
     step: Mapped[str] = mapped_column(default="")
     message: Mapped[str] = mapped_column(sa.Text)
     details: Mapped[dict[str, object] | None] = mapped_column(Json)
+
+
+class BaseModel(Base):
+    """A model that training runs start from; its folder is `models/base/<id>`."""
+
+    __tablename__ = "base_models"
+    __table_args__ = (sa.UniqueConstraint("workspace_id", "name"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
+    workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
+    creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
+    name: Mapped[str]
+    status: Mapped[str]
+    """`uploading` or `ready`."""
+    files: Mapped[list[dict[str, object]]] = mapped_column(Json)
+    """records.contract.model_bodies.AnnouncedFile, sorted by path."""
+    size: Mapped[int] = mapped_column(sa.BigInteger, default=0)
+    architecture: Mapped[str | None]
+    """Of what the files say, like the three below; None until it is ready."""
+    parameters: Mapped[int | None] = mapped_column(sa.BigInteger)
+    context_length: Mapped[int | None]
+    chat_template: Mapped[bool | None]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    updated_at: Mapped[datetime] = mapped_column(default=utc_now)

@@ -131,7 +131,17 @@ class ModelRow(Body):
     """Of an adapter, like the two below."""
     checkpoint_step: int | None = None
     reward: float | None = None
+    status: str | None = None
+    """`ready`, or `uploading` for a base model that waits for files; of an adapter as its checkpoint."""
+    architecture: str | None = None
+    """Of a base model, like the four below."""
+    parameters: int | None = None
+    context_window: int | None = None
+    chat_template: bool | None = None
+    size: int | None = None
+    """Bytes."""
     created_at: Moment | None = None
+    updated_at: Moment | None = None
 
 
 class ModelPage(Page):

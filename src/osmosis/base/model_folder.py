@@ -1,0 +1,149 @@
+"""A base model as `save_pretrained` leaves it in a folder: which files belong to it, and whether it can be loaded.
+
+Read by whoever sends one and by whoever receives one. Weights are safetensors only: any other kind of weight file can
+run code when it is loaded, and so can Python files beside a model, which are never taken along. Reads headers, no
+weights, and imports no library of the field.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from osmosis.errors import ValidationError
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+BELONGS = re.compile(
+    r"^(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config"
+    r"|processor_config|chat_template|response_template)\.json$|^(merges|vocab)\.txt$|^chat_template\.jinja$"
+    r"|^(tokenizer|spiece|sentencepiece[\w.]*)\.model$|^[\w.-]+\.safetensors$|^[\w.-]+\.safetensors\.index\.json$"
+)
+OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf")
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
+MAX_FILES = 500
+MAX_TEXT_BYTES = 64 << 20
+"""Of one file that is not weights."""
+MAX_HEADER_BYTES = 100 << 20
+MAX_BYTES = 2_000_000_000_000
+"""Of a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFacts:
+    """What a model's files say about it."""
+
+    architecture: str
+    parameters: int
+    context_length: int | None
+    chat_template: bool
+    size: int
+    """Bytes."""
+
+
+def belongs(name: str) -> bool:
+    """Whether a file of this name is part of a model; names with folders never are."""
+    return BELONGS.match(name) is not None
+
+
+def model_files(folder: Path) -> list[Path]:
+    """The files of a model in `folder`, sorted by name. ValidationError when there is no model to send."""
+    if not folder.is_dir():
+        raise ValidationError(f"{folder} is not a folder", hint="name the folder that save_pretrained wrote")
+    here = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    files = [path for path in here if belongs(path.name)]
+    if not any(path.name == CONFIG for path in files):
+        what = f"{folder} holds no model: it has no {CONFIG}"
+        raise ValidationError(what, hint="name the folder that save_pretrained wrote")
+    if not any(path.suffix == ".safetensors" for path in files):
+        other = next((path.name for path in here if path.suffix in OTHER_WEIGHTS), None)
+        found = f"{other} is of another kind" if other else "there are none"
+        fix = "save it again: model.save_pretrained(FOLDER), which writes safetensors"
+        raise ValidationError(f"{folder}: weights must be safetensors files; {found}", hint=fix)
+    return files
+
+
+def check_model(folder: Path) -> FolderFacts:
+    """What the files say. ValidationError names the file that is missing, broken or too large."""
+    files = {path.name: path for path in model_files(folder)}
+    size = sum(path.stat().st_size for path in files.values())
+    if len(files) > MAX_FILES or size > MAX_BYTES:
+        raise ValidationError(f"{folder}: too large for a model: {len(files)} files, {size} bytes")
+    for path in files.values():
+        if path.suffix != ".safetensors" and path.stat().st_size > MAX_TEXT_BYTES:
+            raise ValidationError(f"{path.name} has more than {MAX_TEXT_BYTES >> 20} MB", hint="remove it")
+    config = _json(files[CONFIG])
+    architectures = config.get("architectures")
+    if not isinstance(config.get("model_type"), str) or not isinstance(architectures, list) or not architectures:
+        what = f"{CONFIG} names no model_type and architectures, so no library knows how to load it"
+        raise ValidationError(what, hint="save the model with save_pretrained of a recent transformers")
+    if not any(name in files for name in TOKENIZERS):
+        fix = "tokenizer.save_pretrained(FOLDER), into the same folder"
+        raise ValidationError(f"{folder} has no tokenizer ({', '.join(TOKENIZERS)})", hint=fix)
+    if INDEX in files:
+        _check_index(_json(files[INDEX]), files)
+    weights = [path for name, path in files.items() if name.endswith(".safetensors")]
+    templated = "chat_template.jinja" in files or "chat_template.json" in files
+    if not templated and "tokenizer_config.json" in files:
+        templated = bool(_json(files["tokenizer_config.json"]).get("chat_template"))
+    length = _context_length(config)
+    return FolderFacts(str(architectures[0]), sum(map(count_parameters, weights)), length, templated, size)
+
+
+def _context_length(config: dict[str, object]) -> int | None:
+    inner = config.get("text_config")
+    for table in (config, inner if isinstance(inner, dict) else {}):
+        if isinstance(found := table.get("max_position_embeddings"), int):
+            return found
+    return None
+
+
+def _check_index(index: dict[str, object], files: dict[str, Path]) -> None:
+    placed = index.get("weight_map")
+    named = set(placed.values()) if isinstance(placed, dict) else set()
+    if missing := sorted(str(name) for name in named if name not in files):
+        raise ValidationError(f"{missing[0]}, which {INDEX} names, is missing", hint="copy all files of the model")
+
+
+def count_parameters(path: Path) -> int:
+    """Numbers in a safetensors file, by its header. ValidationError when it is none: the header is a JSON object
+    with the shape and place of each tensor, its length the first eight bytes (https://github.com/huggingface/safetensors).
+    """
+    whole = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(MAX_HEADER_BYTES, whole - 8):
+            raise _broken(path)
+        try:
+            header = json.loads(file.read(length))
+            tensors = [one for name, one in header.items() if name != "__metadata__"]
+            ends = [int(one["data_offsets"][1]) for one in tensors]
+            count = sum(math.prod(int(size) for size in one["shape"]) for one in tensors)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+            raise _broken(path) from None
+    if 8 + length + max(ends, default=0) != whole:
+        raise _broken(path)
+    return count
+
+
+def _broken(path: Path) -> ValidationError:
+    return ValidationError(f"{path.name} is no complete safetensors file", hint="copy or download it again")
+
+
+def _json(path: Path) -> dict[str, object]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValidationError(f"{path.name} is not a JSON object", hint="copy or download it again")
+    return found
+
+
+def check_name(name: str) -> None:
+    """ValidationError when a file's name is none of a model's."""
+    if PurePosixPath(name).name != name or not belongs(name):
+        raise ValidationError(f"{name!r} is no file of a model", hint="send safetensors, config and tokenizer files")

@@ -1,0 +1,186 @@
+"""`/api/cli/models/base` uploads, the files of every model, and the signed addresses they travel by."""
+
+from __future__ import annotations
+
+import math
+
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import FileResponse
+
+from osmosis.base import model_folder
+from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.platform import Platform, objects, tables
+from osmosis.platform.services import models
+from osmosis.records.contract.model_bodies import (
+    ModelFile,
+    ModelFiles,
+    ModelFileUpload,
+    ModelPath,
+    ModelUpload,
+    NewModel,
+)
+from osmosis.records.contract.training_bodies import ModelRow
+from osmosis.records.contract.uploads import UploadPart, UploadPlan
+
+from .contract_route import ContractRoute
+from .deps import PlatformDep, Scope, ScopeDep
+
+router = APIRouter(route_class=ContractRoute)
+PARTS_AT_ONCE = 16
+"""Addresses are asked for as they are needed: they work for a quarter of an hour, and a model may take longer."""
+
+
+@router.post("/api/cli/models/base")
+def announce(body: NewModel, platform: PlatformDep, scope: ScopeDep) -> ModelUpload:
+    with platform.db.write() as session:
+        model = models.announce(session, platform, scope.workspace, scope.user, body.name, body.files)
+    return _upload(platform, model)
+
+
+def _upload(platform: Platform, model: tables.BaseModel) -> ModelUpload:
+    return ModelUpload(
+        id=model.id,
+        name=model.name,
+        status=model.status,
+        part_size=platform.settings.part_bytes,
+        files=models.files_of(platform.settings, model),
+    )
+
+
+@router.post("/api/cli/models/base/{name}/uploads")
+def next_parts(name: str, body: ModelPath, platform: PlatformDep, scope: ScopeDep) -> ModelFileUpload:
+    model, number, file = _awaited(platform, scope, name, body.path)
+    each = platform.settings.part_bytes
+    count = _part_count(platform, file)
+    missing = [part for part in range(1, count + 1) if part not in file.parts][:PARTS_AT_ONCE]
+    parts = [
+        UploadPart(
+            part_number=part,
+            presigned_url=objects.sign_url(platform, f"models/{model.id}/{number}/{part}", method="PUT"),
+            size=_part_bytes(platform, file, part),
+        )
+        for part in missing
+    ]
+    lifetime = platform.settings.url_lifetime_s
+    plan = UploadPlan(expires_in=lifetime, method="multipart", part_size=each, total_parts=count, presigned_urls=parts)
+    return ModelFileUpload(path=file.path, upload=plan)
+
+
+def _awaited(platform: Platform, scope: Scope, name: str, path: str) -> tuple[tables.BaseModel, int, ModelFile]:
+    with platform.db.read() as session:
+        model = models.find_base(session, scope.workspace, name)
+    number = models.number_of(model, path)
+    return model, number, models.files_of(platform.settings, model)[number]
+
+
+def _part_count(platform: Platform, file: ModelFile) -> int:
+    return max(1, math.ceil(file.size / platform.settings.part_bytes))
+
+
+def _part_bytes(platform: Platform, file: ModelFile, part: int) -> int:
+    each = platform.settings.part_bytes
+    return min(each, file.size - (part - 1) * each)
+
+
+@router.put("/api/objects/models/{model_id}/{number}/{part}")
+async def put_part(
+    model_id: str, number: int, part: int, expires: int, signature: str, request: Request, platform: PlatformDep
+) -> Response:
+    place = f"models/{model_id}/{number}/{part}"
+    objects.check_url(platform, place, method="PUT", expires=expires, signature=signature)
+    model, file = await run_in_threadpool(_to_fill, platform, model_id, number)
+    if model is None or file is None or not 1 <= part <= _part_count(platform, file):
+        raise NotFound("this upload no longer exists", hint="upload the model again")
+    if file.state == "uploaded":
+        raise Conflict(f"{file.path} was already uploaded")
+    folder = models.parts_of(platform.settings, model_id, number)
+    limit = _part_bytes(platform, file, part)
+    etag = await objects.store_part(folder, part, request.stream(), limit=limit)
+    if (folder / str(part)).stat().st_size != limit:
+        (folder / str(part)).unlink(missing_ok=True)
+        raise ValidationError(f"part {part} of {file.path} is shorter than announced ({limit} bytes)")
+    return Response(status_code=200, headers={"ETag": etag})
+
+
+def _to_fill(platform: Platform, model_id: str, number: int) -> tuple[tables.BaseModel | None, ModelFile | None]:
+    with platform.db.read() as session:
+        model = session.get(tables.BaseModel, model_id)
+    if model is None or not 0 <= number < len(model.files):
+        return None, None
+    return model, models.files_of(platform.settings, model)[number]
+
+
+@router.post("/api/cli/models/base/{name}/uploads/complete")
+def complete(name: str, body: ModelPath, platform: PlatformDep, scope: ScopeDep) -> ModelFile:
+    model, number, file = _awaited(platform, scope, name, body.path)
+    if file.state != "uploaded":
+        parts = models.parts_of(platform.settings, model.id, number)
+        target = models.folder_of(platform.settings, model.id) / file.path
+        found = objects.join_parts(parts, _part_count(platform, file), target)
+        objects.remove_tree(parts)
+        if found != (file.size, file.sha256):
+            target.unlink(missing_ok=True)
+            what = f"{file.path} does not match the announced size or checksum"
+            raise ValidationError(what, hint="upload the model again; only this file is sent", field="path")
+    return file.model_copy(update={"state": "uploaded"})
+
+
+@router.post("/api/cli/models/base/{name}/finalize")
+def finalize(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelRow:
+    with platform.db.read() as session:
+        model = models.find_base(session, scope.workspace, name)
+    if model.status != models.READY:
+        models.ready(platform, model.id)
+    with platform.db.read() as session:
+        return models.base_row(session.get_one(tables.BaseModel, model.id))
+
+
+@router.get("/api/cli/models/base/{name}/files")
+def base_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
+    with platform.db.read() as session:
+        model = models.find_base(session, scope.workspace, name)
+    if model.status != models.READY:
+        raise Conflict(f"base model {model.name!r} is not complete", hint="upload its folder again")
+    files = [
+        file.model_copy(update={"url": _fetch_url(platform, "base", model.id, file.path)})
+        for file in models.files_of(platform.settings, model)
+    ]
+    return ModelFiles(name=model.name, type="base", files=files)
+
+
+@router.get("/api/cli/models/{name}/files")
+def adapter_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
+    with platform.db.read() as session:
+        row = models.find_trained(session, scope.workspace.id, name)
+    folder = models.adapter_of(platform.settings, row)
+    here = [path for path in sorted(folder.iterdir()) if path.is_file() and _of_adapter(path.name)]
+    files = [
+        ModelFile(path=path.name, size=path.stat().st_size, url=_fetch_url(platform, "lora", row.id, path.name))
+        for path in here
+    ]
+    return ModelFiles(name=row.name, type="lora", base_model=row.base_model, files=files)
+
+
+def _of_adapter(name: str) -> bool:
+    """What inference needs: not the optimizer and the rest of a resume."""
+    return name == "adapter_config.json" or model_folder.belongs(name)
+
+
+def _fetch_url(platform: Platform, kind: str, model_id: str, name: str) -> str:
+    return objects.sign_url(platform, f"model-files/{kind}/{model_id}/{name}", method="GET")
+
+
+@router.get("/api/objects/model-files/{kind}/{model_id}/{name}")
+def get_file(kind: str, model_id: str, name: str, expires: int, signature: str, platform: PlatformDep) -> FileResponse:
+    place = f"model-files/{kind}/{model_id}/{name}"
+    objects.check_url(platform, place, method="GET", expires=expires, signature=signature)
+    with platform.db.read() as session:
+        row = session.get(tables.BaseModel if kind == "base" else tables.Checkpoint, model_id)
+    if isinstance(row, tables.Checkpoint):
+        folder = platform.settings.located(row.path)
+    else:
+        folder = models.folder_of(platform.settings, model_id)
+    if row is None or not (folder / name).is_file():
+        raise NotFound("this model was deleted")
+    return FileResponse(folder / name, media_type="application/octet-stream", filename=name)
