@@ -63,6 +63,12 @@ class ValidationError(OsmosisError):
             self.details["issues"] = self.issues
 
 
+class TooLarge(ValidationError):
+    """A request body, or a file in it, is larger than is taken."""
+
+    http_status = 413
+
+
 class UsageError(ValidationError):
     """The command line itself is wrong: unknown command or option, missing argument."""
 
@@ -227,6 +233,7 @@ _BY_STATUS: dict[int, type[OsmosisError]] = {
     403: Forbidden,
     404: NotFound,
     409: Conflict,
+    413: TooLarge,
     422: ValidationError,
     426: UpgradeRequired,
     429: RateLimited,

@@ -102,7 +102,9 @@ def rows_of(count: int) -> bytes:
 
 def _settings(folder: Path, database_url: str) -> PlatformSettings:
     environ = {"PATH": os.environ["PATH"]}
-    return PlatformSettings(data_dir=folder, worker=False, database_url=database_url, environ=environ)
+    return PlatformSettings(
+        data_dir=folder, worker=False, database_url=database_url, allowed_hosts=("testserver",), environ=environ
+    )
 
 
 def _open(folder: Path, database_url: str, token: str) -> Site:

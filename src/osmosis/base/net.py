@@ -10,7 +10,7 @@ def is_loopback(host_or_url: str | None) -> bool:
     """Whether a host, or the host of a URL, is this machine by its spelling alone: 127.0.0.0/8, ::1, both inside
     IPv6 (::ffff:127.0.0.1), `localhost` and what ends in `.localhost` (RFC 6761). Nothing else is, unreadable text
     included; `0.0.0.0` is not."""
-    host = _host(host_or_url or "").lower().rstrip(".")
+    host = host_of(host_or_url or "").lower().rstrip(".")
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -29,7 +29,8 @@ def is_http(url: str | None) -> bool:
         return False
 
 
-def _host(text: str) -> str:
+def host_of(text: str) -> str:
+    """The host alone of a URL or of `host:port`, without brackets; empty when there is none that can be read."""
     if "://" in text:
         try:
             return urlsplit(text).hostname or ""

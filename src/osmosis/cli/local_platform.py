@@ -55,6 +55,7 @@ class StartPlan:
     host: str = "127.0.0.1"
     port: int | None = None
     public_url: str | None = None
+    allowed_hosts: Sequence[str] = ()
     database_url: str | None = None
     max_jobs: int | None = None
 
@@ -69,6 +70,8 @@ class StartPlan:
         ):
             if value is not None:
                 words += [flag, str(value)]
+        for name in self.allowed_hosts:
+            words += ["--allowed-host", name]
         return words
 
 

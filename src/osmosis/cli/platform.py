@@ -41,6 +41,10 @@ def start(
     public_url: Annotated[
         str | None, typer.Option(help="URL that clients use, when it differs from host and port")
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Host name that requests may carry, such as osmosis.lan or *.example.com; may be repeated"),
+    ] = None,
     database_url: Annotated[
         str | None, typer.Option(help="SQLAlchemy URL [default: SQLite in the data folder]")
     ] = None,
@@ -53,7 +57,8 @@ def start(
         osmosis platform start --port 8080
     """
     ctx = current()
-    plan = StartPlan(local_platform.data_dir_of(ctx.environ), host, port, public_url, database_url, max_jobs)
+    data_dir = local_platform.data_dir_of(ctx.environ)
+    plan = StartPlan(data_dir, host, port, public_url, allowed_host or (), database_url, max_jobs)
     running, now = local_platform.start(plan, ctx.environ, say=ctx.output.say)
     verb = "started" if now else "already running"
     return OperationResult(

@@ -33,7 +33,9 @@ class ServeFlags:
     name: Annotated[str | None, typer.Argument(help="A rollout of the workspace, or module:attribute.")] = None
     module: Annotated[str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")] = None
     port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="Port to listen on.")] = 9000
-    host: Annotated[str, typer.Option("--host", "-H", help="Address to listen on.")] = "0.0.0.0"
+    host: Annotated[
+        str | None, typer.Option("--host", "-H", help="Address to listen on [default: 0.0.0.0, with --local 127.0.0.1]")
+    ] = None
     no_validate: Annotated[bool, typer.Option("--no-validate", help="Skip the check of the agent.")] = False
     reload: Annotated[bool, typer.Option("--reload", help="Restart when a file changes.")] = False
     log_level: Annotated[LogLevel, typer.Option("--log-level", help="How much the server logs.")] = "info"
@@ -70,6 +72,7 @@ def serve(flags: ServeFlags) -> None:
     from osmosis.serve.server import foreground  # brings the web framework, which no help needs
 
     key, note = foreground.choose_key(flags.api_key, local=flags.local)
+    host = foreground.choose_host(flags.host, local=flags.local)
     ref = find_agent(ctx, flags.name, flags.module)
     module = ref.module or ref.label
     target = _load(ref.base_dir, module)
@@ -84,9 +87,10 @@ def serve(flags: ServeFlags) -> None:
     options = foreground.ServeOptions(
         target=module,
         base_dir=str(ref.base_dir),
-        host=flags.host,
+        host=host,
         port=flags.port,
         log_level=flags.log_level,
+        local=flags.local,
         api_key=key,
         key_note=note,
         log_dir=str(ctx.path(flags.log)) if flags.log else None,

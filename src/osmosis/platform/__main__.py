@@ -19,6 +19,7 @@ from pathlib import Path
 
 import uvicorn
 
+from osmosis.base.bounded_http import BoundedHttp
 from osmosis.errors import OsmosisError
 
 from . import Platform
@@ -37,6 +38,12 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", help="address to listen on (127.0.0.1)")
     serve.add_argument("--port", type=int, help="port to listen on (7575)")
     serve.add_argument("--public-url", help="URL under which clients reach it, if not host and port")
+    serve.add_argument(
+        "--allowed-host",
+        action="append",
+        metavar="NAME",
+        help="host name that requests may carry, such as osmosis.lan or *.example.com; may be repeated",
+    )
     serve.add_argument(
         "--private-servers", action="store_true", help="let rollout servers on private networks register"
     )
@@ -78,12 +85,18 @@ def main(argv: list[str] | None = None) -> int:
 
 def _serve(args: argparse.Namespace, given: dict[str, object]) -> int:
     given |= {"host": args.host, "port": args.port, "public_url": args.public_url}
+    given |= {"allowed_hosts": tuple(args.allowed_host) if args.allowed_host else None}
     given |= {"worker": not args.no_worker, "private_servers": args.private_servers}
     settings = PlatformSettings.from_environ(os.environ, **given)
     listener = listen(settings)
     stderr = _log_to(settings.log_file)
     config = uvicorn.Config(
-        create_app(settings), log_config=None, timeout_graceful_shutdown=10, access_log=False, lifespan="on"
+        create_app(settings),
+        http=BoundedHttp,
+        log_config=None,
+        timeout_graceful_shutdown=10,
+        access_log=False,
+        lifespan="on",
     )
     server = AnnouncingServer(config, settings)
     if args.detached:

@@ -19,11 +19,10 @@ from osmosis.base.processes import start_token
 from osmosis.errors import Conflict, ValidationError
 from osmosis.records.base import utc_now
 
-from .settings import PlatformSettings
+from .settings import WILDCARDS, PlatformSettings
 from .web.live import live_pages
 
 ANNOUNCEMENT = "platform.json"
-WILDCARDS = ("0.0.0.0", "::", "")
 
 
 def listen(settings: PlatformSettings) -> socket.socket:

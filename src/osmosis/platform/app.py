@@ -12,12 +12,14 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
 from osmosis._version import __version__
+from osmosis.base.host_guard import HostGuard, HostNames
 from osmosis.records.contract.accounts import Health
 
 from . import Platform, githost, web
 from .api import ROUTERS
 from .api.error_bodies import handle_errors
 from .api.versions import ClientVersions
+from .edge.bodies import BodyLimits
 from .run_upload import finished_run
 from .services import dataset_ingest, login_flows
 from .settings import PlatformSettings
@@ -53,6 +55,13 @@ def create_app(settings: PlatformSettings) -> FastAPI:
     web.mount(app)
     handle_errors(app)
     app.add_middleware(ClientVersions)
+    app.add_middleware(BodyLimits, platform=platform)
+    app.add_middleware(
+        HostGuard,
+        names=HostNames(settings.host_names),
+        hint="start the platform with --allowed-host NAME, or with --public-url https://NAME",
+        open_paths=("/health",),
+    )
 
     @app.get("/health")
     def health() -> Health:

@@ -13,12 +13,13 @@ from typing import Annotated, Any
 
 from pydantic import Field, SecretStr, field_validator
 
-from osmosis.base.net import is_http
+from osmosis.base.net import host_of, is_http
 from osmosis.base.paths import data_dir as default_data_dir
 from osmosis.base.variables import Settings, Variable
 from osmosis.records.run import TorchBuild
 
 DEFAULT_PORT = 7575
+WILDCARDS = ("0.0.0.0", "::", "")
 
 
 def local_job_command() -> tuple[str, ...]:
@@ -34,6 +35,9 @@ class PlatformSettings(Settings):
     port: int = Field(default=DEFAULT_PORT, ge=0, le=65535)
     public_url: Annotated[str, Variable("OSMOSIS_PUBLIC_URL")] = ""
     """How clients and browsers reach it; empty = `http://<host>:<port>`."""
+    allowed_hosts: Annotated[tuple[str, ...], Variable("OSMOSIS_ALLOWED_HOSTS")] = ()
+    """Names that requests may carry in their Host header, besides loopback, `host` and that of `public_url`:
+    `osmosis.lan`, `*.example.com`; the variable separates them by commas."""
     job_url: str = ""
     """How jobs of this machine reach it; empty = by host and port. A worker in a process of its own is told."""
     database_url: Annotated[str, Variable("OSMOSIS_DATABASE_URL")] = Field(default="", repr=False)
@@ -70,6 +74,11 @@ class PlatformSettings(Settings):
     torch: Annotated[TorchBuild, Variable("OSMOSIS_TORCH")] = "auto"
     """Which build of torch the trainer's environment gets: with CUDA, for the CPU, or by whether there is a GPU."""
 
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
     @field_validator("public_url", "job_url")
     @classmethod
     def _http(cls, value: str) -> str:
@@ -83,13 +92,19 @@ class PlatformSettings(Settings):
         return self.public_url.rstrip("/") if self.public_url else self._own_url
 
     @property
+    def host_names(self) -> tuple[str, ...]:
+        """What this platform is called, besides loopback; addresses that name no machine are none of them."""
+        own = [self.host] if self.host not in WILDCARDS else []
+        return (*own, *(host_of(url) for url in (self.public_url, self.job_url) if url), *self.allowed_hosts)
+
+    @property
     def job_base_url(self) -> str:
         """Where jobs report to: this process itself, never a proxy in front of it, unless told otherwise."""
         return self.job_url.rstrip("/") if self.job_url else self._own_url
 
     @property
     def _own_url(self) -> str:
-        host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+        host = "127.0.0.1" if self.host in WILDCARDS else self.host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property

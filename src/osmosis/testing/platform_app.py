@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the platform's libraries are loaded when one is started
 
     from osmosis.platform import Platform
 
+from osmosis.base.bounded_http import BoundedHttp
 from osmosis.platform.app import create_app
 from osmosis.platform.gitsync import repositories
 from osmosis.platform.services import users, workspaces
@@ -70,7 +71,7 @@ def running_platform(data_dir: Path, *, workspace: str = "demo", hosted: bool = 
         row = workspaces.create(session, owner, workspace)
         if hosted and repositories.of_workspace(session, row.id) is None:
             repositories.add_internal(session, settings, row, owner.handle)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
+    server = uvicorn.Server(uvicorn.Config(app, http=BoundedHttp, log_level="warning", timeout_graceful_shutdown=5))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

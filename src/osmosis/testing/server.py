@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
+from osmosis.base.bounded_http import BoundedHttp
+
 
 class _Server(uvicorn.Server):
     """uvicorn looks ten times a second whether it should end, and pauses when it does; tests have no time for that."""
@@ -33,9 +35,11 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def running_app(app: ASGIApp, *, host: str = "127.0.0.1") -> AsyncIterator[str]:
+async def running_app(
+    app: ASGIApp, *, host: str = "127.0.0.1", http: type[asyncio.Protocol] = BoundedHttp
+) -> AsyncIterator[str]:
     """The base URL of `app`, served by uvicorn with its lifespan; shut down gracefully at the end."""
-    config = uvicorn.Config(app, host=host, port=0, log_config=None, access_log=False, lifespan="on")
+    config = uvicorn.Config(app, host=host, port=0, http=http, log_config=None, access_log=False, lifespan="on")
     server = _Server(config)
     task = asyncio.create_task(server.serve())
     try:

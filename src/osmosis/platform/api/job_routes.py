@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
+from sqlalchemy.orm import Session
 
 from osmosis.errors import LeaseLost
 from osmosis.platform import tables
@@ -44,17 +45,18 @@ def stored(
 ) -> StoredKeys | Response:
     """The keys that are stored; with `bodies=true` one page of the rollouts themselves, one JSON line each."""
     with platform.db.read() as session:
-        _check_token(session.get(tables.Run, run_id), token)
+        check_lease(session, run_id, token)
         if bodies:
             lines = rollouts.with_bodies(session, run_id, limit=max(1, min(limit, 1000)), offset=max(0, offset))
             return Response("".join(f"{line}\n" for line in lines), media_type="application/x-ndjson")
         return StoredKeys(keys=rollouts.keys(session, run_id))
 
 
-def _check_token(run: tables.Run | None, token: str) -> tables.Run:
+def check_lease(session: Session, run_id: str, token: str) -> None:
+    """LeaseLost unless this is the lease of the run. It may be over: a job asks what is stored also at its end."""
+    run = session.get(tables.Run, run_id)
     if run is None or run.lease_hash is None or run.lease_hash != hash_token(token):
         raise LeaseLost("another job has taken over this run")
-    return run
 
 
 @router.post("/rollouts")

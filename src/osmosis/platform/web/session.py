@@ -92,7 +92,8 @@ def csrf_of(platform: Platform, secret: str) -> str:
 def check_form(request: Request, given: str, expected: str) -> None:
     """Forbidden unless the form was made for this session and sent from one of our pages."""
     origin = request.headers.get("origin")
-    if origin and origin != "null" and urlsplit(origin).netloc != request.headers.get("host"):
+    own = (request.headers.get("host"), urlsplit(platform_of(request).settings.url).netloc)  # a proxy may change Host
+    if origin and origin != "null" and urlsplit(origin).netloc not in own:
         raise Forbidden("this form was sent from another site", hint="reload the page and try again")
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Forbidden("this form was sent from another site", hint="reload the page and try again")

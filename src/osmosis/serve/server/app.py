@@ -20,7 +20,7 @@ from osmosis.base.paths import data_dir
 from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE, ErrorReply
 from osmosis.serve.endpoints import openapi
 
-from .auth import BearerGuard
+from .auth import BearerGuard, JsonOnly
 from .delivery import DeliveryPolicy, spool_folder
 from .http import HttpProblem, answer_not_accepted, answer_problem
 from .lifetime import ServerRuntime
@@ -100,6 +100,8 @@ def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, a
     app.add_exception_handler(NotAccepted, answer_not_accepted)
     if api_key:
         app.add_middleware(BearerGuard, api_key=api_key)
+    else:
+        app.add_middleware(JsonOnly)
     app.state.runtime = runtime
 
     app.state.endpoints = []

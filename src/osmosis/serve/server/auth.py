@@ -1,5 +1,6 @@
-"""The bearer of a rollout server. It is checked before a request's body is read, in constant time, so an unknown
-caller learns nothing, not even whether the body was well-formed.
+"""Who may call a rollout server. Its bearer is checked before a request's body is read, in constant time, so an unknown
+caller learns nothing, not even whether the body was well-formed. A server without a key takes JSON that says so, which
+no web page can send here unasked.
 """
 
 from __future__ import annotations
@@ -54,11 +55,31 @@ class BearerGuard:
         if token is not None and hmac.compare_digest(token, self._key):
             await self.app(scope, receive, send)
             return
-        body = json.dumps({"detail": "Invalid or missing API key"}).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"www-authenticate", b"Bearer"),
-        ]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await _refuse(send, 401, "Invalid or missing API key", (b"www-authenticate", b"Bearer"))
+
+
+class JsonOnly:
+    """ASGI middleware of a server without a key: 415 for a body whose type is not JSON.
+
+    A browser sends `text/plain` and forms to any address without asking it; JSON only after an answer that allows it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+            headers = dict(scope["headers"])
+            kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+            empty = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
+            if not empty and kind != b"application/json" and not kind.endswith(b"+json"):
+                await _refuse(send, 415, "send JSON, with the header Content-Type: application/json")
+                return
+        await self.app(scope, receive, send)
+
+
+async def _refuse(send: Send, status: int, detail: str, *more: tuple[bytes, bytes]) -> None:
+    body = json.dumps({"detail": detail}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -21,6 +21,9 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
+from osmosis.base.bounded_http import BoundedHttp
+from osmosis.base.host_guard import HostGuard, HostNames
+from osmosis.base.net import is_loopback
 from osmosis.base.paths import DEFAULT_PLATFORM_URL
 from osmosis.engine.agent import load_agent
 from osmosis.engine.loader import load_object
@@ -40,6 +43,7 @@ from .v03 import Backend
 from .validator import ValidationResult, validate_agent_loop
 
 DEFAULT_HOST = "0.0.0.0"
+LOCAL_HOST = "127.0.0.1"
 DEFAULT_PORT = 9000
 RELOAD_VARIABLE = "_OSMOSIS_SERVE"
 GRACEFUL_S = 5
@@ -62,6 +66,8 @@ class ServeOptions:
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     log_level: str = "info"
+    local: bool = False
+    """For callers on this machine: without a key, so no other host name is answered."""
     api_key: str | None = None
     key_note: str = "disabled"
     """What the panel says about the key: the key when it was generated, `(provided)`, `disabled`."""
@@ -82,7 +88,7 @@ class ServeOptions:
 def serve_agent_loop(
     agent_loop: RolloutAgentLoop | str,
     *,
-    host: str = DEFAULT_HOST,
+    host: str | None = None,
     port: int = DEFAULT_PORT,
     validate: bool = True,
     log_level: str = "info",
@@ -99,16 +105,18 @@ def serve_agent_loop(
 
     Unless `skip_register` or `local_debug`, it is registered with the platform at `OSMOSIS_PLATFORM_URL` as the
     person of `credentials` (anything with `access_token`) or of `OSMOSIS_TOKEN`. `local_debug` also turns the key
-    off. With `reload`, pass `"module:attribute"` or a loop that is a module's attribute. `ServeError` when it cannot
-    be served like that, `AgentLoopValidationError` when the loop is not valid.
+    off, and then only loopback addresses are listened on. With `reload`, pass `"module:attribute"` or a loop that is
+    a module's attribute. `ServeError` when it cannot be served like that, `AgentLoopValidationError` when the loop is
+    not valid.
     """
     environ = os.environ if environ is None else environ
     key, note = choose_key(api_key, local=local_debug)
     options = ServeOptions(
         target=agent_loop if isinstance(agent_loop, str) else _import_string(agent_loop) or "",
-        host=host,
+        host=choose_host(host, local=local_debug),
         port=port,
         log_level=log_level,
+        local=local_debug,
         api_key=key,
         key_note=note,
         log_dir=os.fspath(debug_dir) if debug_dir is not None else None,
@@ -140,6 +148,16 @@ def choose_key(given: str | None, *, local: bool) -> tuple[str | None, str]:
         return given, "(provided)"
     key = generate_api_key()
     return key, key
+
+
+def choose_host(given: str | None, *, local: bool) -> str:
+    """The address to listen on: in local mode, which has no key, one that only this machine reaches."""
+    if local and given is not None and not is_loopback(given):
+        raise ServeError(
+            f"local mode has no API key, so it does not listen on {given}, which others can reach",
+            hint="omit -H, or omit --local and give callers the API key",
+        )
+    return given or (LOCAL_HOST if local else DEFAULT_HOST)
 
 
 def validate_and_report(loop: object, *, verbose: bool = False) -> ValidationResult:
@@ -180,6 +198,7 @@ def serve(
         host=options.host,
         port=options.port,
         log_level=options.log_level,
+        http=BoundedHttp,
         timeout_graceful_shutdown=GRACEFUL_S,
     )
     if not reload:
@@ -233,6 +252,15 @@ def app_of(
     """The ASGI app that serves `target` with these options."""
     configure_logs(logging.getLevelName(options.log_level.upper()))
     calm_collector()
+    app = _app_of(target, options, settings, environ)
+    if options.local:
+        app = HostGuard(app, names=HostNames(), hint="call it as http://127.0.0.1, or serve it without --local")
+    return app
+
+
+def _app_of(
+    target: object, options: ServeOptions, settings: RolloutSettings | None, environ: Mapping[str, str] | None
+) -> ASGIApp:
     if isinstance(target, RolloutAgentLoop):
         known = settings or get_settings()
         limits = replace(
