@@ -99,10 +99,10 @@ def test_a_resume_has_the_configs_variables_and_wants_its_secrets(
     ("words", "code", "said"),
     [
         (["--rows", "0-3", "--limit", "2"], 2, "--rows and --limit cannot be used together"),
-        (["--fail-under", "nan"], 1, "--fail-under must be a finite number"),
+        (["--fail-under", "nan"], 2, "--fail-under must be a finite number"),
         (["--base-url", "http://127.0.0.1:9/v1"], 2, "--base-url would not be used"),
         (["--model", ""], 2, "the model name is empty"),
-        (["--name", ""], 1, "is not a valid run name"),
+        (["--name", ""], 2, "is not a valid run name"),
         (["--rows", "90"], 1, "no row 90"),
         (["--dataset-file", "nothing.jsonl"], 1, "no such dataset file"),
     ],

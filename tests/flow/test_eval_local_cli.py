@@ -40,39 +40,50 @@ OFFLINE = f"{BASE} --model offline/calculator"
     [
         (f"{BASE}", 2, "--model"),
         ("eval -d d.jsonl --eval-fn chat_score:exact --model offline/calculator", 2, "no agent given"),
-        (f"{OFFLINE} --n 0", 1, "--n must be at least 1"),
+        (f"{OFFLINE} --n 0", 2, "--n must be at least 1"),
         (f"{OFFLINE} --batch-size none", 2, "a number or auto"),
         (f"{OFFLINE} --rows 5-x", 2, "is not a row index"),
         (f"{OFFLINE} --rows 40", 1, "no row 40"),
-        (f"{OFFLINE} --temperature 9", 1, "between 0 and 2"),
+        (f"{OFFLINE} --temperature 9", 2, "between 0 and 2"),
         (f"{OFFLINE} -o .", 1, "is a folder"),
         (f"{OFFLINE} -o d.jsonl", 1, "would overwrite the dataset"),
         ("eval report --html", 2, "needs the name of a run"),
         (f"{OFFLINE} --secret NOT_SET", 1, "NOT_SET"),
-        (f"{OFFLINE} --name ../x", 1, "is not a valid run name"),
+        (f"{OFFLINE} --name ../x", 2, "is not a valid run name"),
         (f"{OFFLINE} stray", 2, "unexpected argument"),
         (f"{OFFLINE} --retry-failed bad_luck", 2, "not a failure category"),
         (f"{OFFLINE} --fail-under 0.99", 1, "--fail-under"),
         (f"{OFFLINE} --no-such-flag", 2, "--no-such-flag"),
-        (f"{OFFLINE} --n 5 --k 7", 1, "--k 7 is not between 1 and --n 5"),
-        (f"{OFFLINE} --k 0", 1, "--k 0 is not between"),
+        (f"{OFFLINE} --n 5 --k 7", 2, "--k 7 is not between 1 and --n 5"),
+        (f"{OFFLINE} --k 0", 2, "--k 0 is not between"),
         (f"{OFFLINE} --rows 0-5 --limit 2", 2, "--rows and --limit cannot be used together"),
         (f"{OFFLINE} --rows 0-5 --offset 2", 2, "--rows and --offset cannot be used together"),
         (f"{OFFLINE} --rows=", 2, "is not a row index"),
-        (f"{OFFLINE} --name=", 1, "is not a valid run name"),
+        (f"{OFFLINE} --name=", 2, "is not a valid run name"),
         (f"{OFFLINE} --secret=", 2, "the name of a variable"),
-        (f"{OFFLINE} --agent-timeout 0", 1, "--agent-timeout"),
-        (f"{OFFLINE} --run-timeout nan", 1, "--run-timeout"),
-        (f"{OFFLINE} --max-retries -1", 1, "--max-retries must be at least 0"),
-        (f"{OFFLINE} --max-cost -1", 1, "--max-cost must be above 0"),
-        (f"{OFFLINE} --max-tokens-total 0", 1, "--max-tokens-total must be at least 1"),
-        (f"{OFFLINE} --price nan,1", 1, "--price must be two finite numbers"),
-        (f"{OFFLINE} --fail-under nan", 1, "--fail-under must be a finite number"),
+        (f"{OFFLINE} --agent-timeout 0", 2, "--agent-timeout"),
+        (f"{OFFLINE} --run-timeout nan", 2, "--run-timeout"),
+        (f"{OFFLINE} --max-retries -1", 2, "--max-retries must be at least 0"),
+        (f"{OFFLINE} --max-cost -1", 2, "--max-cost must be above 0"),
+        (f"{OFFLINE} --max-tokens-total 0", 2, "--max-tokens-total must be at least 1"),
+        (f"{OFFLINE} --price nan,1", 2, "--price must be two finite numbers"),
+        (f"{OFFLINE} --limit 0", 2, "--limit must be at least 1"),
+        (f"{OFFLINE} --offset -1", 2, "--offset must be at least 0"),
+        (f"{OFFLINE} --k 99", 2, "--k 99 is not between 1 and --n 1"),
+        (f"{OFFLINE} --batch-size 0", 2, "--batch-size must be at least 1"),
+        (f"{OFFLINE} --sample 0%", 2, "--sample must be above 0"),
+        (f"{OFFLINE} --pass-threshold nan", 2, "--pass-threshold"),
+        (f"{OFFLINE} --top-p 2", 2, "--top-p must be above 0"),
+        (f"{OFFLINE} --max-tokens 0", 2, "--max-tokens must be at least 1"),
+        (f"{OFFLINE} --breaker-after 0", 2, "--breaker-after"),
+        (f"{OFFLINE} --rate-limit-budget -1", 2, "--rate-limit-budget"),
+        (f"{OFFLINE} --rate-limit-budget nan", 2, "--rate-limit-budget"),
+        (f"{OFFLINE} --fail-under nan", 2, "--fail-under must be a finite number"),
         (f"{OFFLINE} --base-url http://127.0.0.1:9/v1", 2, "--base-url would not be used"),
         (f"{OFFLINE} --param n=3", 2, "use --n"),
-        (f"{BASE} --model m --base-url http://127.0.0.1:99999/v1", 1, "not an http URL"),
-        ("eval --server http://127.0.0.1:99999 -d d.jsonl --model offline/calculator", 1, "not an http URL"),
-        ("eval --mcp http:///x -d d.jsonl --eval-fn chat_score:exact --model offline/calculator", 1, "not an http URL"),
+        (f"{BASE} --model m --base-url http://127.0.0.1:99999/v1", 2, "not an http URL"),
+        ("eval --server http://127.0.0.1:99999 -d d.jsonl --model offline/calculator", 2, "not an http URL"),
+        ("eval --mcp http:///x -d d.jsonl --eval-fn chat_score:exact --model offline/calculator", 2, "not an http URL"),
         (f"{OFFLINE} --temperature 1 --param temperature=0.2", 2, "given twice"),
         (f"{OFFLINE} --replay r", 2, "--model would not be used"),
         (f"{OFFLINE} --server-key-env KEY", 2, "needs --server"),
@@ -196,10 +207,10 @@ def test_a_regrade_uses_edited_rows_openly_and_refuses_other_prompts(osmosis):
 @pytest.mark.parametrize(
     ("line", "code", "words"),
     [
-        ("eval regrade r --pass-threshold nan", 1, "--pass-threshold must be a finite number"),
-        ("eval resume r --run-timeout 0", 1, "--run-timeout must be above 0"),
-        ("eval resume r --max-cost 0", 1, "--max-cost must be above 0"),
-        ("eval resume r --fail-under nan", 1, "--fail-under must be a finite number"),
+        ("eval regrade r --pass-threshold nan", 2, "--pass-threshold must be a finite number"),
+        ("eval resume r --run-timeout 0", 2, "--run-timeout must be above 0"),
+        ("eval resume r --max-cost 0", 2, "--max-cost must be above 0"),
+        ("eval resume r --fail-under nan", 2, "--fail-under must be a finite number"),
         ("eval resume r timeout", 2, "--retry-failed"),
         ("eval resume r --retry-failed bad_luck", 2, "not a failure category"),
         ("eval compare r r --margin nan", 2, "--margin must be 0 or greater"),
@@ -430,3 +441,37 @@ def test_what_a_platform_would_refuse_is_a_warning_and_data(osmosis):
     code, _, err = osmosis(f"{OFFLINE} --name again")
     assert "a platform would refuse this dataset: the file has 3 rows" in err
     assert osmosis(f"{OFFLINE} --name quiet -q")[2] == ""
+
+
+def test_a_file_where_the_folder_of_runs_belongs_is_named(osmosis):
+    (osmosis.folder / ".osmosis").write_text("")
+    code, _, err = osmosis(f"{OFFLINE} --name x")
+    assert code == 1
+    assert "cannot use" in err
+    assert ".osmosis" in err
+    assert "bug" not in err
+
+
+def test_a_damaged_line_is_named_before_its_rollout_is_run_again(osmosis):
+    osmosis(f"{OFFLINE} --name x")
+    path = osmosis.folder / ".osmosis/runs/x/rollouts.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], lines[1][:20] + b"\n", *lines[2:]]))
+    code, _, err = osmosis(f"{OFFLINE} --name x")
+    assert code == 0
+    assert "rollouts.jsonl: line 2 cannot be read" in err
+    assert "1 to run" in err
+
+
+@pytest.mark.parametrize("value", [-1e308, 1e308])
+def test_a_journal_with_scores_beyond_numbers_is_still_reported(osmosis, value):
+    osmosis(f"{OFFLINE} --name x -q")
+    path = osmosis.folder / ".osmosis/runs/x/rollouts.jsonl"
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for line in lines:
+        line["scores"]["chat_score:exact"]["value"] = value
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path.parent / "report.json").unlink()
+    for more in ("", " --html", " --md", " --junit"):
+        code, _, err = osmosis(f"eval report x{more}")
+        assert code == 0, err

@@ -98,3 +98,53 @@ def test_ctrl_c_finishes_what_is_in_flight_and_says_how_to_go_on(folder):
         )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["data"]["summary"]["completed_runs"] == ROWS * ATTEMPTS
+
+
+HOLDS = """
+import time
+
+class Holds(type(agent)):
+    name = "holds"
+
+    async def run(self, ctx):
+        if "What is 1 *" in str(ctx.request.messages):
+            time.sleep(600)
+        return await super().run(ctx)
+
+holds = Holds()
+"""
+
+
+def test_two_signals_end_even_code_that_never_gives_the_loop_back(folder):
+    (folder / "agents.py").write_text(AGENT + SCORE + HOLDS)
+    with ModelEndpoint(lambda body, n: None) as endpoint:
+        words = command(endpoint.url, "-m", "agents:holds", "--limit", "4")
+        process = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while not (folder / ".osmosis/runs/k/run.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(2)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "cannot be cancelled" in said
+    assert all(json.loads(line)["row_index"] != 1 for line in stored(folder))
+
+
+def test_the_first_signal_says_what_it_waits_for_and_the_second_cuts_off(folder):
+    with ModelEndpoint(lambda body, n: Reply(hang=True) if "What is" in str(body) else None) as endpoint:
+        words = [w for w in command(endpoint.url, "--limit", "2") if w != "-q"]
+        process = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while not (folder / ".osmosis/runs/k/run.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "waiting for 6 running rollouts: row " in said
+    assert "'model call'" in said

@@ -25,6 +25,8 @@ from osmosis.errors import InternalError, OsmosisError, ValidationError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_OTHER = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG}
+"""A file where a folder is expected, or the other way round."""
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
 
 
@@ -36,7 +38,7 @@ def explained(error: Exception, words: Sequence[str], environ: Mapping[str, str]
 
 def refused_by_machine(error: OSError) -> OsmosisError | None:
     """The error to show; None for one that says nothing about the machine."""
-    if error.errno not in _FULL | _CLOSED or isinstance(error, ConnectionError):
+    if error.errno not in _FULL | _CLOSED | _OTHER or isinstance(error, ConnectionError):
         return None
     why = (error.strerror or "refused").lower()
     # Of two names (a copy, a rename) the second is the one that is written.

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from pydantic import ValidationError as PydanticError
-
+from osmosis.base.plain_json import whole_text
 from osmosis.records.rollout import Category, Failure, Message, ModelCall, Phase, Rollout, RolloutStatus, Score
+from osmosis.sdk.classify import overrun
 
+from .clock import Deadline
 from .rollout_model import sum_usage
 from .score_result import as_number
 from .task import Task
+from .writable import not_json, own_json
 
 REWARD = "reward"
 
@@ -47,14 +49,20 @@ class Sample(Protocol):
 
 
 def rollout_of(task: Task, ended: Ended) -> Rollout:
+    """The rollout of what an attempt left: its own copy, in whole text and plain values. What cannot be made so is the
+    failure of this rollout, with its place."""
+    refused: list[str] = []
+    messages = own_json(ended.messages, "messages", refused)
+    failure = ended.failure or (not_json(refused) if refused else None)
+    reason = ended.finish_reason
     values: dict[str, object] = {
         "rollout_id": task.rollout_id,
         "row_index": task.row.index,
         "attempt": task.attempt,
-        "status": RolloutStatus.FAILED if ended.failure else RolloutStatus.SUCCESS,
-        "messages": ended.messages,
-        "failure": ended.failure,
-        "finish_reason": ended.finish_reason,
+        "status": RolloutStatus.FAILED if failure else RolloutStatus.SUCCESS,
+        "messages": messages,
+        "failure": failure,
+        "finish_reason": None if reason is None else whole_text(str(reason)),
         "usage": sum_usage(ended.calls),
         "calls": ended.calls,
         "num_tool_calls": ended.num_tool_calls,
@@ -62,31 +70,52 @@ def rollout_of(task: Task, ended: Ended) -> Rollout:
         "started_at": ended.started_at,
         "model": next((call.model for call in reversed(ended.calls) if call.model), None),
     }
-    try:
-        return Rollout(**values)
-    except PydanticError:
-        # What an agent leaves may have keys that are not strings, and the like: stored as text.
-        values["messages"] = [{str(key): value for key, value in m.items()} for m in ended.messages]
-        values["finish_reason"] = None if ended.finish_reason is None else str(ended.finish_reason)
-        return Rollout(**values)
+    return Rollout(**values)
 
 
 def add_sample(rollout: Rollout, sample: Sample, *, graded: bool) -> None:
     """What a workflow left, into its rollout: its measurements and fields; when `graded`, its reward, or that it is to
     be left out."""
     rollout.metrics.update(numbers(sample.metrics))
-    rollout.info.update(sample.extra_fields)
+    add_info(rollout, sample.extra_fields)
     if not graded:
         return
     if sample.remove_sample:
         rollout.status = RolloutStatus.SKIPPED
     elif sample.reward is not None:
-        rollout.scores[REWARD] = Score(name=REWARD, value=sample.reward)
+        rollout.scores[REWARD] = own_reward(sample.reward)
+
+
+def add_info(rollout: Rollout, info: Mapping[str, object]) -> None:
+    """What user code wants to keep beside the conversation: a copy, in plain values."""
+    if not info:
+        return
+    refused: list[str] = []
+    kept = own_json(info, "info", refused)
+    assert isinstance(kept, dict)
+    rollout.info.update(kept)
+    if refused and rollout.failure is None:
+        rollout.status, rollout.failure = RolloutStatus.FAILED, not_json(refused)
 
 
 def numbers(measured: Mapping[str, object]) -> dict[str, float]:
-    """The measurements that are numbers; true and false are 1 and 0."""
-    return {name: float(value) for name, value in measured.items() if isinstance(value, (int, float))}
+    """The measurements that are finite numbers; true and false are 1 and 0."""
+    found = {whole_text(str(name)): as_number(value) for name, value in measured.items()}
+    return {name: number for name, (number, _) in found.items() if number is not None}
+
+
+def overran(deadline: Deadline, task: Task, who: str) -> Failure:
+    """The failure of an agent that was stopped at its time limit, and what else is known of why."""
+    failure = overrun(deadline.seconds or 0.0)
+    if deadline.given_up and not task.left_behind:
+        task.left_behind.append(who)
+    if task.left_behind:
+        failure.message += ", went on after it was cancelled, and was left behind"
+        failure.fix = "let asyncio.CancelledError pass: catch Exception, not BaseException, around what is awaited"
+    elif task.held_s:
+        failure.message += f", and kept the event loop from all rollouts for {task.held_s:.1f} s"
+        failure.fix = "await what takes long, or hand it to asyncio.to_thread"
+    return failure
 
 
 def tool_results(messages: list[Message]) -> int:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from osmosis.datasets.keys import RowKeys
 from osmosis.datasets.scan import row_hash
@@ -24,7 +24,9 @@ from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus
+from osmosis.sdk.calls import LAST_GRACE_S, end_all
 from osmosis.sdk.classify import describe, self_cancelled, traceback_tail
+from osmosis.sdk.driven import LoopUse, loop_user
 
 from .guards import Breaker, Spending
 from .journal import Journal, KeySet
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from .outcome import Outcome
 
 RUNNING_EVERY_S = 0.25
+_NAMED = 3
+"""How many rollouts are named in one line."""
 
 
 @dataclass(slots=True)
@@ -121,6 +125,8 @@ class _Run:
         self.options = options
         self.done = KeySet()
         self.active: set[Task] = set()
+        self.loop_use = LoopUse()
+        self.left_behind = 0
         self.stopped: str | None = None
         self.cutting = False
         self.breaker = Breaker(plan.retry.breaker_after)
@@ -146,25 +152,27 @@ class _Run:
         run = self.rollout_fn
         lanes = [] if run is None else [asyncio.create_task(self._lane(run, recorder)) for _ in range(self._width())]
         try:
-            await self._finish(lanes)
+            await self._finish(lanes, recorder)
             await recorder.drain()
         except BaseException:
-            self.cutting = True
-            await _cancel(lanes)
-            with suppress(asyncio.CancelledError):
-                await recorder.drain()
+            await self._cut(lanes)
+            with suppress(asyncio.CancelledError, asyncio.TimeoutError):
+                await asyncio.wait_for(recorder.drain(), LAST_GRACE_S)
             self._end(recorder)
             raise
         finally:
-            await _cancel(side)
+            await end_all(side, LAST_GRACE_S)
             recorder.close()
         if recorder.error is not None:
             self._end(recorder)
-            raise OsmosisError(
-                f"the journal cannot be written: {recorder.error}",
-                hint="free some disk space, then resume the run; finished rollouts are kept",
-            ) from recorder.error
+            raise _unwritten(recorder.error) from recorder.error
         return self._report()
+
+    async def _cut(self, lanes: Iterable[asyncio.Task[None]]) -> None:
+        """Ends the lanes now; code that goes on after its cancellation is named and not waited for."""
+        self.cutting = True
+        if await end_all(lanes, LAST_GRACE_S):
+            self.observer.stage(f"not waiting for what goes on after its cancellation: {self._whereabouts()}")
 
     def _width(self) -> int:
         """Lanes to start: no more than there can be tasks."""
@@ -190,9 +198,9 @@ class _Run:
         keys = RowKeys()
         for row in rows:
             self.rows_seen += 1
-            if row.key is None:
-                found = row.content_hash or row_hash(row.data)
-                row = row.model_copy(update={"content_hash": found, "key": keys.of(row.data, found)})
+            if row.key is None or row.content_hash is None:
+                found = row.content_hash or row_hash(row.data)  # of the row as read: nobody has had it in hand yet
+                row = row.model_copy(update={"content_hash": found, "key": row.key or keys.of(row.data, found)})
             row_key = row.key or ""
             for attempt in range(self.plan.attempts):
                 key = (0, row_key, attempt)
@@ -200,19 +208,26 @@ class _Run:
                     yield Task(row, attempt, f"{row.index}-{attempt}-{session}")
         self.exhausted = True
 
-    async def _finish(self, lanes: list[asyncio.Task[None]]) -> None:
+    async def _finish(self, lanes: list[asyncio.Task[None]], recorder: Recorder) -> None:
         if not lanes:
             return
         left = self.plan.timeouts.run_s
-        done, pending = await asyncio.wait(lanes, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
-        failed = [lane for lane in done if lane.exception() is not None]
-        if pending and not failed:
-            self.stopped = f"time limit: the run did not finish within {left:g} s"
-        if pending:
-            self.cutting = True
-            await _cancel(list(pending))
-        for lane in failed:
-            lane.result()
+        work = asyncio.gather(*lanes)
+        lost: asyncio.Future[bool] = asyncio.ensure_future(recorder.failed.wait())
+        either: set[asyncio.Future[Any]] = {work, lost}
+        try:
+            await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+                return
+            if not lost.done():
+                self.stopped = f"time limit: the run did not finish within {left:g} s"
+            await self._cut(lanes)
+        finally:
+            lost.cancel()
+            if not work.done():
+                work.cancel()
+            work.add_done_callback(_seen)
 
     async def _lane(self, run: RolloutFn, recorder: Recorder) -> None:
         while self.stopped is None and recorder.error is None:
@@ -228,12 +243,16 @@ class _Run:
                 rollout = await self._attempt(run, task)
             finally:
                 self.limiter.release()
+            if self.cutting:
+                return  # it comes back from a cancellation that it ignored: nobody waits for it any more
             recorder.put(rollout)
             self.spending.saw(rollout)
             self.stopped = self.stopped or self.breaker.saw(rollout) or self.spending.exceeded()
 
     async def _attempt(self, run: RolloutFn, task: Task) -> Rollout:
         self.active.add(task)
+        task.loop_use = self.loop_use
+        loop_user.set(task)
         try:
             try:
                 rollout = await run(task)
@@ -253,9 +272,13 @@ class _Run:
                 await self._score(rollout, task)
         finally:
             self.active.discard(task)
+        for who in task.left_behind:
+            self.left_behind += 1
+            count = f" ({self.left_behind} in this run)" if self.left_behind > 1 else ""
+            self.observer.stage(f"{task.name}: {who} went on after its cancellation and was left behind{count}")
         rollout.step, rollout.row_key, rollout.row_index = task.step, task.row.key, task.row.index
         if self.options.hashes:
-            rollout.hashes = {**self.options.hashes, "row": task.row.content_hash or row_hash(task.row.data)}
+            rollout.hashes = {**self.options.hashes, "row": task.row.content_hash or ""}
         return rollout
 
     async def _score(self, rollout: Rollout, task: Task) -> None:
@@ -301,11 +324,23 @@ class _Run:
             self.journal.end_session("cut off")
 
     def _watchdog(self) -> Watchdog:
-        return Watchdog(self.active, self.observer.stage, limiter=self.limiter, stuck_s=self.options.stuck_s)
+        return Watchdog(
+            self.active, self.observer.stage, limiter=self.limiter, stuck_s=self.options.stuck_s, loop_use=self.loop_use
+        )
 
     async def _wait_for(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self.stopped = self.stopped or "stopped on request"
+        if self.active:
+            self.observer.stage(f"waiting for {len(self.active)} running rollouts: {self._whereabouts()}")
+
+    def _whereabouts(self) -> str:
+        """What is in flight and where, the longest first."""
+        now = time.monotonic()
+        longest = sorted(self.active, key=lambda task: task.since)
+        shown = [f"{task.name} in {task.stage!r} for {now - task.since:.0f} s" for task in longest[:_NAMED]]
+        more = [f"{len(longest) - _NAMED} more"] if len(longest) > _NAMED else []
+        return ", ".join([*shown, *more])
 
 
 def _broken(task: Task, failure: Failure) -> Rollout:
@@ -324,8 +359,15 @@ def _length(rows: Iterable[Row]) -> int | None:
     return len(rows) if isinstance(rows, Sequence) else None
 
 
-async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.gather(*tasks, return_exceptions=True)
+def _seen(work: asyncio.Future[list[None]]) -> None:
+    if not work.cancelled():
+        work.exception()
+
+
+def _unwritten(error: Exception) -> OsmosisError:
+    """The error of a run whose journal failed. What is on disk by then stays, and a resume owes the rest."""
+    if isinstance(error, OSError):
+        why, hint = str(error), "free some disk space, then resume the run; finished rollouts are kept"
+    else:
+        why, hint = describe(error), "resume the run; finished rollouts are kept"
+    return OsmosisError(f"the journal cannot be written: {why}", hint=hint)

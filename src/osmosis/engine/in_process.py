@@ -12,18 +12,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from osmosis.base.plain_json import own_copy, whole_text
 from osmosis.llm.model import Model
 from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout
 from osmosis.records.wire02 import RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.sdk.calls import contained, tool_time_limit
-from osmosis.sdk.classify import failure_of, overrun, true_cause
+from osmosis.sdk.calls import tool_time_limit
+from osmosis.sdk.classify import failure_of, true_cause
 
 from .agent import as_agent
 from .clock import Deadline
-from .ended import REWARD, Ended, own_reward, rollout_of, tool_results
+from .ended import REWARD, Ended, overran, own_reward, rollout_of, tool_results
 from .rollout_model import RolloutLLM, plain_tools
 from .task import RolloutFn, Task
 
@@ -79,12 +80,12 @@ async def _run_loop(loop: RolloutAgentLoop, model: Model, plan: EvalPlan, task: 
 
     try:
         with deadline:
-            result = await contained(drive())
+            result = await deadline.run(drive())
         failure = _refusal(result)
     except asyncio.CancelledError:
         raise
     except Exception as error:  # noqa: BLE001 - one rollout: an agent may raise anything
-        failure = overrun(deadline.seconds or 0.0) if deadline.fired else failure_of(error, Phase.AGENT)
+        failure = overran(deadline, task, "the agent") if deadline.fired else failure_of(error, Phase.AGENT)
     if failure is not None and not deadline.fired:
         failure = true_cause(failure, llm.error)
     ended = result if isinstance(result, RolloutResult) else None
@@ -110,7 +111,7 @@ async def _run_loop(loop: RolloutAgentLoop, model: Model, plan: EvalPlan, task: 
 
 def _request(plan: EvalPlan, model: Model, task: Task, opening: list[Message]) -> RolloutRequest:
     metadata = {
-        **task.row.data,
+        **{key: own_copy(value) for key, value in task.row.data.items()},
         "row_index": task.row.index,
         "execution_mode": "eval",
         "run_index": task.attempt,
@@ -153,5 +154,5 @@ def _refusal(result: object) -> Failure | None:
         )
     if str(getattr(result.status, "value", result.status)).upper() == "COMPLETED":
         return None
-    message = result.error_message or "the agent returned status ERROR without a reason"
+    message = whole_text(str(result.error_message or "the agent returned status ERROR without a reason"))
     return Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=message[:2000])

@@ -17,7 +17,6 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 import orjson
 from pydantic import ValidationError as PydanticError
-from pydantic_core import PydanticSerializationError
 
 from osmosis.base.files import replacing, sync_folder, write_bytes
 from osmosis.base.json_types import JsonObject
@@ -30,10 +29,13 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 
+from .writable import writable
+
 if TYPE_CHECKING:
     from .outcome import Outcome
 
 SCHEMA = 1
+_DAMAGE_SHOWN = 5
 Parsed = TypeVar("Parsed")
 
 
@@ -93,6 +95,9 @@ class Journal:
         self.report_path = folder / "report.json"
         self.damaged = 0
         """Lines that could not be read; their rollouts are owed again."""
+        self.damaged_at: list[int] = []
+        """The numbers (from 1) of the first of them; a last line that was cut off while it was written is none."""
+        self._line_number = 0
         self._file: IO[bytes] | None = None
         self._lock: FileLock | None = None
         self._run: JsonObject = {}
@@ -139,24 +144,30 @@ class Journal:
         """One rollout, on disk when this returns."""
         self.append_all([rollout])
 
-    def append_all(self, rollouts: list[Rollout]) -> None:
-        """Several rollouts with one wait for the disk; all of them are on disk when this returns."""
+    def append_all(self, rollouts: list[Rollout]) -> list[Rollout]:
+        """Several rollouts with one wait for the disk; all of them are on disk when this returns.
+
+        They come back as they were stored: one that could not be written as it was is a failed one now.
+        """
         if self._file is None:
             raise ValidationError("this journal is not open for writing")
-        self._file.write(b"".join(self.line(rollout) for rollout in rollouts))
+        lines, stored = [], []
+        for rollout in rollouts:
+            line, kept = writable(rollout)
+            lines.append(self._safe(line))
+            stored.append(kept)
+        self._file.write(b"".join(lines))
         self._file.flush()
         os.fsync(self._file.fileno())
+        return stored
 
     def line(self, rollout: Rollout) -> bytes:
         """The rollout as it is stored: one line, without any secret."""
-        try:
-            line = rollout.to_line()
-        except (PydanticSerializationError, ValueError):
-            # An agent may leave anything in messages and info; what JSON cannot hold is stored as text.
-            safe = orjson.loads(orjson.dumps(rollout.model_dump(), default=str, option=orjson.OPT_NON_STR_KEYS))
-            line = Rollout.model_validate(safe).to_line()
+        return self._safe(writable(rollout)[0])
+
+    def _safe(self, line: bytes) -> bytes:
         if self.redactor.touches(line):
-            line = orjson.dumps(self.redactor.data(orjson.loads(line))) + b"\n"
+            return orjson.dumps(self.redactor.data(orjson.loads(line))) + b"\n"
         return line
 
     def lines(self) -> Iterator[JsonObject]:
@@ -172,7 +183,7 @@ class Journal:
                 line["row_key"] = keys.of(line.get("row_key"), line["row_index"], row_hash)
                 new = seen.add(key_of(line))
             except (AttributeError, KeyError, TypeError):
-                self.damaged += 1
+                self._damage()
                 continue
             if new:
                 yield line, offset
@@ -198,16 +209,31 @@ class Journal:
             return
         with self.rollouts_path.open("rb") as source:
             begin = end = 0
-            for raw in source:
+            for number, raw in enumerate(source, 1):
                 begin, end = end, end + len(raw)
+                if not raw.endswith(b"\n"):
+                    self.damaged += 1
+                    return
                 try:
-                    if not raw.endswith(b"\n"):
-                        raise ValueError("torn")
                     parsed = parse(raw)
                 except ValueError:
-                    self.damaged += 1
+                    self._damage(number)
                     continue
+                self._line_number = number
                 yield parsed, begin
+
+    def _damage(self, number: int | None = None) -> None:
+        number = self._line_number if number is None else number
+        self.damaged += 1
+        if len(self.damaged_at) < _DAMAGE_SHOWN and number not in self.damaged_at:
+            self.damaged_at.append(number)
+
+    def damage(self) -> str | None:
+        """What a reading found to be damaged, as a sentence; None when nothing was."""
+        if not self.damaged_at:
+            return None
+        lines = ("line " if len(self.damaged_at) == 1 else "lines ") + ", ".join(map(str, self.damaged_at))
+        return f"{self.rollouts_path}: {lines} cannot be read; what was stored there is run again"
 
     def rollouts(self) -> Iterator[Rollout]:
         """Every stored rollout, in the order in which they finished."""

@@ -7,9 +7,11 @@ a run that resumes nothing does not import this module.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from osmosis.records.rollout import Category, Phase, RolloutStatus
+from osmosis.records.rollout import LARGEST_SCORE, Category, Phase, RolloutStatus
 
 
 class StoredFailure(msgspec.Struct, gc=False):
@@ -26,7 +28,7 @@ class StoredUsage(msgspec.Struct, gc=False):
 
 
 class StoredScore(msgspec.Struct, gc=False):
-    value: float | None = None
+    value: Annotated[float, msgspec.Meta(ge=-LARGEST_SCORE, le=LARGEST_SCORE)] | None = None
     failure: StoredFailure | None = None
     usage: StoredUsage | None = None
 
@@ -44,7 +46,18 @@ class Outcome(msgspec.Struct, gc=False):
     hashes: dict[str, str] = {}
 
 
+class _AnyScore(msgspec.Struct, gc=False):
+    value: float | None = None
+    failure: StoredFailure | None = None
+    usage: StoredUsage | None = None
+
+
+class _WithAnyScore(Outcome, gc=False):
+    scores: dict[str, _AnyScore] = {}  # type: ignore[assignment]
+
+
 _decode = msgspec.json.Decoder(Outcome).decode
+_decode_any = msgspec.json.Decoder(_WithAnyScore).decode
 
 
 def read_outcome(line: bytes) -> Outcome:
@@ -52,4 +65,16 @@ def read_outcome(line: bytes) -> Outcome:
     try:
         return _decode(line)
     except msgspec.MsgspecError as error:
-        raise ValueError(str(error)) from error
+        try:
+            return _without_impossible_scores(_decode_any(line))
+        except msgspec.MsgspecError:
+            raise ValueError(str(error)) from error
+
+
+def _without_impossible_scores(found: _WithAnyScore) -> Outcome:
+    """An earlier version stored scores of which no mean can be computed: they are failures now."""
+    for score in found.scores.values():
+        if score.value is not None and abs(score.value) > LARGEST_SCORE:
+            message = f"the score {score.value:g} is beyond {LARGEST_SCORE:g}"
+            score.value, score.failure = None, StoredFailure(Phase.SCORE, Category.INVALID_SCORE, message)
+    return found

@@ -110,6 +110,8 @@ class DaemonPool:
 def _call(function: Callable[[], object]) -> tuple[object, Exception | None]:
     try:
         return function(), None
+    except StopIteration as error:  # a future refuses this one: it would end the generator that waits for it
+        return None, RuntimeError(f"the function raised StopIteration: {error}")
     except Exception as error:  # noqa: BLE001 - user code: whatever it raises belongs to its rollout
         return None, error
     except BaseException as error:  # noqa: BLE001 - a SystemExit in a score function must not end the thread silently

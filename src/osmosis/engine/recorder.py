@@ -21,8 +21,10 @@ class Recorder:
     """`put` rollouts, `stored` hears of them; without a journal at once."""
 
     def __init__(self, journal: Journal | None, stored: Callable[[list[Rollout]], None]) -> None:
-        self.error: OSError | None = None
-        """The disk failed: what was in flight then is not stored, and nothing more will be."""
+        self.error: Exception | None = None
+        """The journal failed: what was in flight then is not stored, and nothing more will be."""
+        self.failed = asyncio.Event()
+        """Set with `error`."""
         self._journal = journal
         self._stored = stored
         self._pending: list[Rollout] = []
@@ -35,6 +37,8 @@ class Recorder:
     def put(self, rollout: Rollout) -> None:
         if self._journal is None:
             self._stored([rollout])
+            return
+        if self.error is not None:
             return
         self._pending.append(rollout)
         if not self._writing:
@@ -53,7 +57,7 @@ class Recorder:
 
     def close(self) -> None:
         if self._thread is not None:
-            self._thread.shutdown(wait=True)
+            self._thread.shutdown(wait=not self._writing)  # a write that hangs is not waited for
 
     def _write(self) -> None:
         assert self._journal is not None
@@ -62,15 +66,17 @@ class Recorder:
             lambda done: self._written(batch, done)
         )
 
-    def _written(self, batch: list[Rollout], done: asyncio.Future[None]) -> None:
-        problem = None if done.cancelled() else done.exception()
-        if isinstance(problem, OSError):
+    def _written(self, batch: list[Rollout], done: asyncio.Future[list[Rollout]]) -> None:
+        problem = None if done.cancelled() else done.exception()  # never left unseen: the run would wait for ever
+        try:
+            if problem is None:
+                self._stored(done.result() if not done.cancelled() else batch)
+        except Exception as error:  # noqa: BLE001 - whoever counts them is as needed as the disk
+            problem = error
+        if isinstance(problem, Exception):
             self.error = problem
             self._pending.clear()
-        elif problem is not None:
-            raise problem
-        else:
-            self._stored(batch)
+            self.failed.set()
         if self._pending:
             self._loop.call_soon(self._write)
         else:

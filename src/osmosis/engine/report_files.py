@@ -12,6 +12,7 @@ from osmosis.metrics.alarms import alarms
 from osmosis.metrics.figures import Figure, figures, grouped
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Interval, Report
+from osmosis.records.rollout import LARGEST_SCORE
 
 from .journal import Journal
 from .plots import bars, curves, histogram
@@ -162,8 +163,9 @@ def _histograms(journal: Journal, report: Report) -> Iterator[str]:
     durations, tokens = [], []
     for line in journal.lines():
         for name, score in (line.get("scores") or {}).items():
-            if score.get("value") is not None and name in values:
-                values[name].append(score["value"])
+            value = score.get("value")
+            if value is not None and name in values and abs(value) <= LARGEST_SCORE:
+                values[name].append(value)
         durations.append(line.get("duration_ms") or 0.0)
         usage = line.get("usage") or {}
         tokens.append(float(usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0)))

@@ -5,6 +5,7 @@ Waiting for a rate limit moves the rollout's deadline. Nothing is decided here a
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,6 +46,9 @@ class RolloutLLM:
 
     async def ask(self, messages: list[Message], tools: object, params: dict[str, object]) -> Completion:
         task = self._task
+        if self._deadline.fired:
+            # The time is up: code that goes on after its cancellation asks, and spends, nothing more.
+            await asyncio.get_running_loop().create_future()
         stage = task.stage
         task.enter("model call")
         request = ChatRequest(

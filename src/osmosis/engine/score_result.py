@@ -11,9 +11,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from osmosis.errors import OsmosisError
-from osmosis.records.rollout import Category, Failure, Message, Phase, Score
+from osmosis.records.rollout import LARGEST_SCORE, Category, Failure, Message, Phase, Score
 from osmosis.sdk.calls import contained
 from osmosis.sdk.classify import failure_of, traceback_tail
+from osmosis.sdk.driven import loop_user
 from osmosis.sdk.judge_usage import collect_judge_usage
 
 
@@ -34,7 +35,9 @@ async def _run_score(
         result = await contained(call())
     except asyncio.TimeoutError as error:
         limit = "its time limit" if timeout_s is None else f"{timeout_s:g} s"
-        failure = _failure(Category.TIMEOUT, f"{name} did not finish within {limit}", error)
+        user = loop_user.get()
+        left = ", and was left behind" if user is not None and name in user.left_behind else ""
+        failure = _failure(Category.TIMEOUT, f"{name} did not finish within {limit}{left}", error)
         return _score(name, started, failure=failure)
     except Exception as error:  # noqa: BLE001 - one rollout: a score function may raise anything
         failure = failure_of(error, Phase.SCORE)
@@ -58,9 +61,14 @@ def as_number(result: object) -> tuple[float | None, str | None]:
         result = unwrap()
         if not isinstance(result, (int, float)):
             return None, f"{type(result).__name__} instead of a number"
-    value = float(result)
+    try:
+        value = float(result)
+    except OverflowError:
+        return None, "a whole number too large for a float"
     if not math.isfinite(value):
         return None, f"{value}, which is not a finite number"
+    if abs(value) > LARGEST_SCORE:
+        return None, f"{value:g}, which is beyond {LARGEST_SCORE:g}: means and deviations of it cannot be computed"
     return value, None
 
 

@@ -7,17 +7,20 @@ or returns no finite number leaves a failure, never a zero.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from osmosis.base.plain_json import own_copy
 from osmosis.errors import LoadError
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Rollout, Score
-from osmosis.sdk.calls import is_async
+from osmosis.sdk.calls import as_coroutine, is_async
+from osmosis.sdk.driven import loop_user
 
 from .clock import Deadline
 from .loader import load_object
@@ -54,27 +57,38 @@ class FunctionScorer:
     async def score(self, rollout: Rollout, row: Row) -> Score:
         if self.full:
             call = functools.partial(
-                self.function, messages=rollout.messages, ground_truth=row.ground_truth, metadata=row.data
+                self.function,
+                messages=own_copy(rollout.messages),
+                ground_truth=row.ground_truth,
+                metadata=own_copy(row.data),
             )
         else:
             call = functools.partial(
                 self.function,
                 solution_str=solution_of(rollout.messages),
                 ground_truth=row.ground_truth,
-                extra_info=row.data,
+                extra_info=own_copy(row.data),
             )
         return await run_score(self.name, lambda: self._call(call), self.timeout_s)
 
     async def _call(self, call: Callable[[], Any]) -> Any:
         if self._is_async:
-            with Deadline(self.timeout_s):
-                return await call()
+            return await self._limited(call())
         # The thread works in this context, so that what a judge consumes is counted for this score.
         result = await self._pool.run(functools.partial(contextvars.copy_context().run, call), self.timeout_s)
         if inspect.isawaitable(result):  # a plain function that hands back a coroutine
-            with Deadline(self.timeout_s):
-                return await result
+            return await self._limited(result)
         return result
+
+    async def _limited(self, work: Awaitable[object]) -> object:
+        limit = Deadline(self.timeout_s)
+        try:
+            with limit:
+                return await limit.run(as_coroutine(work))
+        except asyncio.TimeoutError:
+            if limit.given_up and (user := loop_user.get()) is not None:
+                user.left_behind.append(self.name)
+            raise
 
 
 def load_scorers(

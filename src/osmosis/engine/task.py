@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from osmosis.records.dataset import Row
 from osmosis.records.keys import Key, place_key
 from osmosis.records.rollout import Rollout
+from osmosis.sdk.driven import LoopUse
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +23,16 @@ class Task:
     stage: str = "waiting"
     since: float = field(default_factory=time.monotonic)
     """When the stage began, on the monotonic clock."""
+    loop_use: LoopUse | None = None
+    """Who uses the event loop of this run."""
+    held_s: float = 0.0
+    """Seconds for which this attempt kept the event loop from everybody else."""
+    left_behind: list[str] = field(default_factory=list)
+    """What went on after its cancellation and was left: the agent, a score function."""
+
+    @property
+    def name(self) -> str:
+        return f"row {self.row.index} attempt {self.attempt}"
 
     @property
     def key(self) -> Key:

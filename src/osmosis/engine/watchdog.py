@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from types import FrameType
 
 from osmosis.records.keys import Key
+from osmosis.sdk.driven import LoopUse
 
 from .limiter import Limiter
 from .task import Task
@@ -34,6 +35,7 @@ class Watchdog:
         stuck_s: float = STUCK_S,
         every_s: float = EVERY_S,
         blocked_s: float = BLOCKED_S,
+        loop_use: LoopUse | None = None,
     ) -> None:
         self._active = active
         self._say = say
@@ -44,6 +46,8 @@ class Watchdog:
         self._said: dict[Key, float] = {}
         self._beat = time.monotonic()
         self._culprit: str | None = None
+        self._loop_use = loop_use or LoopUse()
+        self._warned = 0.0
         self._stop = threading.Event()
         self._thread_id = threading.get_ident()
 
@@ -59,12 +63,23 @@ class Watchdog:
                 lag = time.monotonic() - before - self._every_s
                 if self._limiter is not None:
                     self._limiter.lagging(lag)
-                if self._culprit is not None:
-                    self._say(f"the event loop was blocked for {lag:.1f} s at {self._culprit}")
-                    self._culprit = None
+                self._tell_held(lag)
                 self._look()
         finally:
             self._stop.set()
+
+    def _tell_held(self, lag: float) -> None:
+        """Who held the event loop since the last look, and where, as far as that is known."""
+        held, self._loop_use.said = self._loop_use.said, []
+        where, self._culprit = self._culprit, None
+        long = [(user, seconds) for user, seconds in held if seconds >= self._blocked_s]
+        for user, seconds in long:
+            at = f" at {where}" if where else ""
+            self._say(
+                f"{user.name} kept the event loop from all others for {seconds:.1f} s{at}: await, or use a thread"
+            )
+        if where is not None and not long:
+            self._say(f"the event loop was blocked for {lag:.1f} s at {where}")
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -83,6 +98,12 @@ class Watchdog:
                 frame = sys._current_frames().get(self._thread_id)
                 if frame is not None:
                     self._culprit = _where(frame)
+            if silent > self._stuck_s and self._warned != self._beat:
+                # It may never end, and nobody on the loop could say so.
+                self._warned = self._beat
+                user = self._loop_use.running
+                who = f"{user.name} keeps" if user is not None else "something keeps"
+                self._say(f"{who} the event loop from all others since {silent:.0f} s at {self._culprit}")
 
 
 def _where(frame: FrameType | None) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from osmosis.base.json_types import JsonObject
+from osmosis.base.plain_json import own_copy
 from osmosis.errors import ModelError
 from osmosis.llm.chat_format import completion_body
 from osmosis.llm.model import Model
@@ -21,11 +22,11 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Message, ModelCall, Phase, Rollout, Score, Usage
 from osmosis.records.wire import RolloutInit
 from osmosis.sdk.backend import ExecutionResult
-from osmosis.sdk.classify import overrun, true_cause
+from osmosis.sdk.classify import true_cause
 
 from .agent import Agent
 from .clock import Deadline
-from .ended import REWARD, Ended, add_sample, rollout_of, tool_results
+from .ended import REWARD, Ended, add_info, add_sample, overran, rollout_of, tool_results
 from .rollout_model import RolloutLLM
 from .task import Task
 
@@ -112,7 +113,7 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
             with deadline:
                 done = await agent.backend.execute(init, on_state=on_state, transport=transport)
         except asyncio.TimeoutError:
-            done = ExecutionResult("failure", err_phase=Phase.AGENT, failure=overrun(deadline.seconds or 0.0))
+            done = ExecutionResult("failure", err_phase=Phase.AGENT, failure=overran(deadline, task, "the workflow"))
     failure = done.failure if done.err_phase is not Phase.SCORE else None
     if failure is not None and not deadline.fired:
         failure = true_cause(failure, llm.error or over_http.model_error)
@@ -131,7 +132,7 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
             num_tool_calls=tool_results(messages),
         ),
     )
-    rollout.info = dict(done.info)
+    add_info(rollout, done.info)
     if done.sample is not None:
         add_sample(rollout, done.sample, graded=done.status == "success")
     if done.err_phase is Phase.SCORE and done.failure is not None:
@@ -159,4 +160,4 @@ def _init(task: Task, plan: EvalPlan, over_http: _OverHttp) -> RolloutInit:
 
 def _metadata(task: Task) -> dict[str, object]:
     own = task.row.metadata
-    return own if own is not None else dict(task.row.data)
+    return {key: own_copy(value) for key, value in (task.row.data if own is None else own).items()}

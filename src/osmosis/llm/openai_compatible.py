@@ -15,6 +15,7 @@ import orjson
 
 from osmosis.base.json_types import JsonObject
 from osmosis.base.net import is_loopback
+from osmosis.base.plain_json import plain
 from osmosis.errors import ModelError
 from osmosis.records.plan import ModelSpec, Retry
 from osmosis.records.rollout import Category, Message, Usage
@@ -25,6 +26,9 @@ from .pricing import Price, price_of
 from .retry import RetryingModel
 from .streaming import StreamedBody
 from .wire import Wire, open_wire
+
+MOST_USAGE = 10**12
+"""The most tokens, or dollars, of one call that are believed."""
 
 
 class OpenAICompatibleModel(RetryingModel):
@@ -99,8 +103,11 @@ async def ask(
     """Sends one chat-completions request, without retries; the body of its answer. `ModelError` unless it succeeds."""
     try:
         payload = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-    except TypeError as error:
-        raise model_error(Category.BAD_REQUEST, f"the request is not JSON: {error}") from error
+    except TypeError:
+        refused: list[str] = []
+        payload = orjson.dumps(plain(body, "", refused))
+        if refused:
+            raise model_error(Category.BAD_REQUEST, f"the request is not JSON: {refused[0]}") from None
     try:
         reply = await wire.post(payload, heard=heard)
     except asyncio.TimeoutError as error:
@@ -165,9 +172,9 @@ def read_usage(raw: JsonObject | None, price: Price | None) -> Usage:
     """Tokens and money of one call; the provider's own cost wins over the price table."""
     if not raw:
         return Usage()
-    prompt, completion = int(raw.get("prompt_tokens") or 0), int(raw.get("completion_tokens") or 0)
+    prompt, completion = _count(raw, "prompt_tokens"), _count(raw, "completion_tokens")
     details = raw.get("prompt_tokens_details")
-    cached = int((details.get("cached_tokens") if details else None) or 0)
+    cached = _count(details, "cached_tokens") if details else 0
     cost = raw.get("cost")
     if cost is None and price is not None:
         cost = price.of(prompt, completion, cached)
@@ -175,8 +182,19 @@ def read_usage(raw: JsonObject | None, price: Price | None) -> Usage:
         prompt_tokens=prompt,
         completion_tokens=completion,
         cached_tokens=cached,
-        cost_usd=None if cost is None else float(cost),
+        cost_usd=None if cost is None else _amount("cost", float(cost)),
     )
+
+
+def _count(raw: JsonObject, name: str) -> int:
+    return int(_amount(name, float(raw.get(name) or 0)))
+
+
+def _amount(name: str, value: float) -> float:
+    """Refuses what can only be an error, and would add up to nonsense."""
+    if not 0 <= value <= MOST_USAGE:
+        raise ValueError(f"usage.{name} is {value:g}")
+    return value
 
 
 def _logprobs(raw: object) -> list[float] | None:

@@ -27,6 +27,7 @@ from osmosis.engine.loader import name_of
 from osmosis.errors import DatasetError, UsageError, ValidationError
 from osmosis.records.dataset import Row
 from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, Selection, Timeouts
+from osmosis.sdk.calls import alone
 
 from .prepare import Confirm, Watcher, prepare
 from .request import Request, ScoreFunction, check_classes, check_name, generated_name, parse_model, runs_folder
@@ -121,7 +122,7 @@ def evaluate(
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(started.go())
+        return asyncio.run(alone(started.go()))
     return _in_thread(started.go)
 
 
@@ -263,7 +264,7 @@ def _in_thread(go: Callable[[], Coroutine[None, None, T]]) -> T:
         finally:
             loop.close()
 
-    task = context.run(loop.create_task, go())
+    task = context.run(loop.create_task, alone(go()))
     thread = threading.Thread(target=context.run, args=(work,), name="evaluate", daemon=True)
     try:
         thread.start()

@@ -96,6 +96,8 @@ class Prepared:
         if self.facts.bad and self.source is not None:
             shown = "; ".join(map(str, self.facts.bad[:3]))
             found.append(f"invalid rows skipped ({self.facts.bad_count}): {shown}")
+        if self.journal is not None and self.source is not None and (damage := self.journal.damage()):
+            found.append(damage)
         resume = self.resume
         if self.source is not None and (resume.reuse or resume.drifted or len(resume.retry)):
             found.append(f"run {self.plan.name}: {resume.line()}")

@@ -165,7 +165,7 @@ def generated_name(agent: str, dataset: str) -> str:
 def check_name(name: str, option: str = "name") -> str:
     """The name, when it can name a run; `option` is what the error calls it."""
     if not RUN_NAME.match(name):
-        raise ValidationError(
+        raise UsageError(
             f"{option} {name!r} is not a valid run name",
             hint="use 1 to 96 letters, digits, . _ and -, starting with a letter or digit",
         )
@@ -197,7 +197,7 @@ def parse_model(
         text, base_url = name, url
     if base_url is not None:
         if not is_http(base_url):
-            raise ValidationError(f"{option} {base_url} is not an http URL", hint="http://localhost:8000/v1")
+            raise UsageError(f"{option} {base_url} is not an http URL", hint="http://localhost:8000/v1")
         if text.startswith("offline/"):
             raise UsageError(f"{text} runs in this process; {option} would not be used", hint="remove one of them")
     return ModelSpec.parse(text, base_url=base_url, api_key_env=api_key_env, params=dict(params or {}))

@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import Enum
 
 from osmosis.base.json_types import JsonObject
+from osmosis.base.plain_json import own_copy
 
 from .base import Record
 from .rollout import Message
@@ -44,7 +45,7 @@ class Row(Record):
         user prompt."""
         given = self.data.get("messages")
         if isinstance(given, list) and given and self.data.get("user_prompt") is None:
-            return [dict(message) for message in given]
+            return [{key: own_copy(value) for key, value in message.items()} for message in given]
         opening: list[Message] = []
         if self.data.get("system_prompt"):
             opening.append({"role": "system", "content": str(self.data["system_prompt"])})

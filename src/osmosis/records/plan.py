@@ -97,7 +97,7 @@ class Retry(Record):
     max_attempts: int = Field(default=6, ge=1)
     base_delay_s: float = 0.5
     max_delay_s: float = 30.0
-    rate_limit_budget_s: float = 600.0
+    rate_limit_budget_s: float = Field(default=600.0, ge=0)
     """The longest one call may wait for rate limits in total, in seconds."""
     breaker_after: int = Field(default=20, ge=1)
     """Stop the run after this many equal infrastructure failures in a row with no success between."""

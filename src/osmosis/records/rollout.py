@@ -93,6 +93,10 @@ class Failure(Record):
     """What to do next, when known."""
 
 
+LARGEST_SCORE = 1e50
+"""The largest score that counts: sums of squares over any number of rollouts stay finite."""
+
+
 class Score(Record):
     """One score function's judgement of one rollout."""
 

@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from osmosis.base.json_types import JsonObject
+from osmosis.base.plain_json import whole_text
 from osmosis.base.redact import Redactor
 from osmosis.llm.model import Completion
 from osmosis.records.base import utc_now
 from osmosis.records.rollout import Message
 from osmosis.records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
-
-from .types import whole_text
 
 logger = logging.getLogger(__name__)
 

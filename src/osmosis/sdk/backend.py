@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from osmosis.base.plain_json import own_copy
 from osmosis.records.rollout import Phase
 from osmosis.records.wire import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
 
@@ -110,9 +111,9 @@ class LocalBackend:
     async def _work(self, init: RolloutInit, rollout: WorkflowRollout) -> Any:
         agent = self.workflow(self.workflow_config)
         context: AgentWorkflowContext[object] = AgentWorkflowContext(
-            prompt=[dict(message) for message in init.initial_messages],
+            prompt=[{key: own_copy(value) for key, value in message.items()} for message in init.initial_messages],
             config=self.workflow_config,
-            metadata=dict(init.metadata or {}),
+            metadata={key: own_copy(value) for key, value in (init.metadata or {}).items()},
             artifacts_dir=self._artifacts(init),
             rollout=rollout,
         )

@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import logging
+import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, TypeVar
+
+from .driven import CodeExited as CodeExited
+from .driven import driven, leave, loop_user
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 GRACE_S = 5.0
+LAST_GRACE_S = 2.0
+"""For what is still running when everything is over."""
 
 tool_time_limit: ContextVar[float | None] = ContextVar("osmosis_tool_time_limit", default=None)
 """Seconds for every tool call that brings no limit of its own; an evaluation sets it from its plan."""
@@ -35,23 +43,84 @@ class DeadlineExceeded(Exception):
         self.seconds = seconds
 
 
-class CodeExited(Exception):
-    """The code called `sys.exit`, or raised something else that is meant to end a process."""
-
-
 class SelfCancelled(Exception):
     """The coroutine was cancelled from inside, not by its caller."""
 
 
 async def contained(work: Awaitable[T]) -> T:
     """The result of `work`; `CodeExited` for an exception that would end the whole process, as `sys.exit` does."""
+    return await driven(as_coroutine(work))
+
+
+def as_coroutine(work: Awaitable[T]) -> Coroutine[Any, Any, T]:
+    """`work`, which may be anything that can be awaited."""
+    if inspect.iscoroutine(work):
+        return work
+
+    async def whole() -> T:
+        return await work
+
+    return whole()
+
+
+async def end_all(tasks: Iterable[asyncio.Task[Any]], grace_s: float) -> list[asyncio.Task[Any]]:
+    """Cancels the tasks and waits for them, at most `grace_s`; those that go on are left, and returned."""
+    running = [task for task in tasks if not task.done()]
+    for task in running:
+        task.cancel()
+    if not running:
+        return []
+    done, pending = await asyncio.wait(running, timeout=grace_s)
+    for task in done:
+        if not task.cancelled():
+            task.exception()
+    for task in pending:
+        leave(task)
+    return list(pending)
+
+
+async def alone(work: Awaitable[T]) -> T:
+    """The result of `work`, which has the event loop for itself: tasks and threads that user code leaves running hold
+    neither the end of the loop nor that of the process for longer than a grace."""
+    asyncio.get_running_loop().set_default_executor(_DaemonThreads())
     try:
         return await work
-    except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as exc:
-        # asyncio lets these through its tasks: one rollout's sys.exit() would stop the server with all the others.
-        raise CodeExited(f"the code raised {type(exc).__name__}({exc}), which would have ended the process") from exc
+    finally:
+        current = asyncio.current_task()
+        await end_all([task for task in asyncio.all_tasks() if task is not current], LAST_GRACE_S)
+
+
+class _DaemonThreads(ThreadPoolExecutor):
+    """For `asyncio.to_thread` and `run_in_executor(None, ...)`: the usual executor is joined when the process ends, so
+    that one function that hangs would hold it for ever."""
+
+    def __init__(self, most: int = 32) -> None:
+        super().__init__(1)
+        self._most = most
+        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._count = 0
+        self._idle = threading.Semaphore(0)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._work.put((future, functools.partial(fn, *args, **kwargs)))
+        if not self._idle.acquire(blocking=False) and self._count < self._most:
+            self._count += 1
+            threading.Thread(target=self._run, daemon=True, name=f"osmosis-worker-{self._count}").start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Nothing to wait for."""
+
+    def _run(self) -> None:
+        while True:
+            future, function = self._work.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except BaseException as error:  # noqa: BLE001 - carried to the caller, whatever it is
+                    future.set_exception(error)
+            self._idle.release()
 
 
 async def run_with_deadline(
@@ -92,15 +161,12 @@ async def _stop(task: asyncio.Task[T], grace_s: float) -> None:
                 task.get_name(),
                 grace_s,
             )
-            task.add_done_callback(_retrieve)
+            leave(task)
+            user = loop_user.get()
+            if user is not None:
+                user.left_behind.append(task.get_name())
         elif not task.cancelled():
             task.exception()
-
-
-def _retrieve(task: asyncio.Task[T]) -> None:
-    # Nobody waits for an abandoned task's exception; without this asyncio reports it as never retrieved.
-    if not task.cancelled():
-        task.exception()
 
 
 async def in_thread(function: Callable[..., T], /, *args: object, **kwargs: object) -> T:

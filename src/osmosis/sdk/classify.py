@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from pydantic import ValidationError as PydanticValidationError
 from pydantic_core import PydanticCustomError
 
+from osmosis.base.plain_json import whole_text
 from osmosis.errors import ModelError, OsmosisError
 from osmosis.llm.failures import category_of_error
 from osmosis.records.rollout import Category, Failure, Phase
 
 from .calls import DeadlineExceeded, SelfCancelled
 from .exceptions import OsmosisTimeoutError, OsmosisTransportError, ToolExecutionError, ToolServerLost
-from .types import INVALID_REWARD, whole_text
+from .types import INVALID_REWARD
 
 _TAIL_LINES = 30
 _MESSAGE_LIMIT = 2000

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from osmosis.base.plain_json import own_copy
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.wire import RolloutInit
 
@@ -76,7 +77,7 @@ class Grading:
                 label=init.label,
                 sample=sample,
                 project_path=self.project_path,
-                metadata=dict(init.metadata or {}),
+                metadata={key: own_copy(value) for key, value in (init.metadata or {}).items()},
                 artifacts_dir=artifacts_dir,
                 config=self.config,
                 rollout_id=init.rollout_id or "",

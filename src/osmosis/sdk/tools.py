@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
 from osmosis.base.json_types import JsonObject
+from osmosis.base.plain_json import whole_text
 from osmosis.records.rollout import Message
 from osmosis.records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
 
@@ -195,7 +196,7 @@ async def run_tool_calls(
 
 def create_tool_result(tool_call_id: str, content: str) -> Message:
     """The message that answers a tool call."""
-    return {"role": "tool", "content": content, "tool_call_id": tool_call_id}
+    return {"role": "tool", "content": whole_text(content), "tool_call_id": tool_call_id}
 
 
 def create_tool_error_result(tool_call_id: str, error_message: str) -> Message:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_core import PydanticCustomError
 
 from osmosis.base.json_types import JsonObject
+from osmosis.base.plain_json import whole_text
 from osmosis.records.rollout import Message
 from osmosis.records.wire import WireSample
 
@@ -124,14 +125,6 @@ def json_safe(value: object, where: str) -> Any:
     """A JSON-encodable copy of `value`: array scalars converted, the unencodable dropped with a warning."""
     safe = _convert(value, where)
     return None if safe is _DROPPED else safe
-
-
-def whole_text(text: str) -> str:
-    """`text` as UTF-8 can hold it: halves of surrogate pairs, which a cut-off model answer has, are put together or
-    replaced."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _convert(value: object, where: str) -> object:

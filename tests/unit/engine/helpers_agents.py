@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 
 from osmosis.errors import ModelError
 from osmosis.sdk.agent_loop import RolloutAgentLoop
@@ -111,3 +112,75 @@ class Callable:
 
 
 as_object = Callable()
+
+
+class Leaves(RolloutAgentLoop):
+    """Leaves, or does, what the row's `mode` says; answers without a model."""
+
+    name = "leaves"
+
+    def get_tools(self, request):
+        return []
+
+    async def run(self, ctx):
+        mode = ctx.request.metadata.get("mode")
+        content = "#### ok"
+        if mode == "half_a_pair":
+            content = b"caf\xe9.txt".decode("utf-8", "surrogateescape")
+        elif mode == "circle":
+            content = [content]
+            content.append(content)
+        elif mode == "deep":
+            for _ in range(300):
+                content = {"a": content}
+        elif mode == "odd_keys":
+            content = {(1, 2): object(), "n": 2**80}
+        elif mode == "error_text":
+            raise ValueError("\ud800")
+        elif mode == "own_words":
+            return ctx.error("\ud800 gave up")
+        elif mode == "interrupt":
+            raise KeyboardInterrupt
+        elif mode == "exit":
+            raise SystemExit(0)
+        elif mode == "swallow":
+            while True:
+                try:
+                    await asyncio.sleep(30)
+                except BaseException:  # noqa: BLE001 - the fault that is tested
+                    pass
+        elif mode == "hang":
+            await asyncio.Event().wait()
+        elif mode == "hold":
+            await asyncio.sleep(0.05)
+            time.sleep(1.5)  # noqa: ASYNC251 - the fault that is tested
+        elif mode == "work":
+            await asyncio.sleep(0.9)
+        ctx.request.metadata["seen"].append(mode)
+        return ctx.complete([*ctx.request.messages, {"role": "assistant", "content": content}])
+
+
+leaves = Leaves()
+
+
+def clears(messages, ground_truth, metadata):
+    messages.clear()
+    metadata["seen"].append("scorer")
+    metadata["ground_truth"] = "999"
+    return 1.0
+
+
+def sees(messages, ground_truth, metadata):
+    return len(messages) + len(metadata["seen"]) / 10
+
+
+async def never_ends(solution_str, ground_truth, extra_info):
+    while True:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            continue
+
+
+def extreme(solution_str, ground_truth, extra_info):
+    return {"huge": 10**400, "low": -1e308, "stop": 0.0}[extra_info["mode"]]

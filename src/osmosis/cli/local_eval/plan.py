@@ -18,7 +18,7 @@ from pydantic import ValidationError as PydanticError
 
 from osmosis.base.json_types import JsonObject
 from osmosis.base.net import is_http
-from osmosis.errors import UsageError, ValidationError
+from osmosis.errors import UsageError
 from osmosis.local.request import check_name, generated_name, parse_model
 from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, Selection, Timeouts
 
@@ -29,6 +29,7 @@ _FLAGS = {
     "model_s": "--model-timeout",
     "tool_s": "--tool-timeout",
     "run_s": "--run-timeout",
+    "rate_limit_budget_s": "--rate-limit-budget",
 }
 """Keys of a plan that are called otherwise on the command line."""
 _NO_PARAMS = {
@@ -135,6 +136,9 @@ class EvalFlags:
     tool_timeout: Annotated[float | None, typer.Option(help="Time limit per tool call, in seconds.")] = None
     run_timeout: Annotated[float | None, typer.Option(help="Time limit of the whole run, in seconds.")] = None
     max_retries: Annotated[int | None, typer.Option(help="Maximum retries of a failed call [5].")] = None
+    rate_limit_budget: Annotated[
+        float | None, typer.Option(help="Longest total wait of one call for rate limits, in seconds [600].")
+    ] = None
     breaker_after: Annotated[int | None, typer.Option(help="Stop after N identical failures in a row [20].")] = None
     max_cost: Annotated[float | None, typer.Option(help="Pause the run after spending this many USD.")] = None
     max_tokens_total: Annotated[int | None, typer.Option(help="Pause the run after this many tokens.")] = None
@@ -154,7 +158,7 @@ class EvalFlags:
 
 
 def build_plan(flags: EvalFlags, *, runs_dir: Path) -> EvalPlan:
-    """The plan of these flags; `UsageError` or `ValidationError` names the flag that is wrong."""
+    """The plan of these flags; `UsageError` names the flag that is wrong."""
     agent = _agent(flags)
     if flags.dataset is None:
         raise UsageError("missing option -d/--dataset", hint="-d data.jsonl")
@@ -171,12 +175,10 @@ def build_plan(flags: EvalFlags, *, runs_dir: Path) -> EvalPlan:
         ("--max-retries", flags.max_retries, 0),
     ):
         if value is not None and value < least:
-            raise ValidationError(f"{flag} must be at least {least}, got {value}")
+            raise UsageError(f"{flag} must be at least {least}, got {value}")
     for k in flags.k:
         if not 1 <= k <= flags.n:
-            raise ValidationError(
-                f"--k {k} is not between 1 and --n {flags.n}", hint=f"--n {max(k, 1)} --k {max(k, 1)}"
-            )
+            raise UsageError(f"--k {k} is not between 1 and --n {flags.n}", hint=f"--n {max(k, 1)} --k {max(k, 1)}")
     try:
         return EvalPlan(
             name=name,
@@ -208,9 +210,7 @@ def build_plan(flags: EvalFlags, *, runs_dir: Path) -> EvalPlan:
         first = error.errors()[0]
         key = str(first["loc"][-1]) if first["loc"] else "the plan"
         flag = _FLAGS.get(key, "--" + key.replace("_", "-"))
-        raise ValidationError(
-            f"{flag}: {first['msg']}, got {first['input']}", hint="see osmosis eval --help"
-        ) from error
+        raise UsageError(f"{flag}: {first['msg']}, got {first['input']}", hint="see osmosis eval --help") from error
 
 
 def check_together(flags: EvalFlags) -> None:
@@ -241,15 +241,15 @@ def check_limits(
 ) -> None:
     """Refuses limits that mean nothing or end a run before it begins."""
     if run_timeout is not None and not 0 < run_timeout < math.inf:
-        raise ValidationError(f"--run-timeout must be above 0, got {run_timeout:g}")
+        raise UsageError(f"--run-timeout must be above 0, got {run_timeout:g}")
     if pass_threshold is not None and not math.isfinite(pass_threshold):
-        raise ValidationError(f"--pass-threshold must be a finite number, got {pass_threshold}")
+        raise UsageError(f"--pass-threshold must be a finite number, got {pass_threshold}")
     if max_cost is not None and not 0 < max_cost < math.inf:
-        raise ValidationError(f"--max-cost must be above 0, got {max_cost:g}")
+        raise UsageError(f"--max-cost must be above 0, got {max_cost:g}")
     if max_tokens_total is not None and max_tokens_total < 1:
-        raise ValidationError(f"--max-tokens-total must be at least 1, got {max_tokens_total}")
+        raise UsageError(f"--max-tokens-total must be at least 1, got {max_tokens_total}")
     if fail_under is not None and not math.isfinite(fail_under):
-        raise ValidationError(f"--fail-under must be a finite number, got {fail_under}")
+        raise UsageError(f"--fail-under must be a finite number, got {fail_under}")
 
 
 def _agent(flags: EvalFlags) -> str:
@@ -262,10 +262,10 @@ def _agent(flags: EvalFlags) -> str:
     if flags.mcp:
         _, found, _ = flags.mcp.partition("://")
         if found and not is_http(flags.mcp):
-            raise ValidationError(f"--mcp {flags.mcp} is not an http URL", hint="--mcp http://127.0.0.1:8000/mcp")
+            raise UsageError(f"--mcp {flags.mcp} is not an http URL", hint="--mcp http://127.0.0.1:8000/mcp")
         return f"mcp:{flags.mcp if '/' in flags.mcp else './' + flags.mcp}"
     if not is_http(str(flags.server)):
-        raise ValidationError(f"--server {flags.server} is not an http URL", hint="--server http://127.0.0.1:9000")
+        raise UsageError(f"--server {flags.server} is not an http URL", hint="--server http://127.0.0.1:9000")
     return f"server:{flags.server}"
 
 
@@ -291,11 +291,11 @@ def sampling(flags: EvalFlags) -> JsonObject:
     named = {"temperature": flags.temperature, "top_p": flags.top_p, "max_tokens": flags.max_tokens, "seed": flags.seed}
     params = {key: value for key, value in named.items() if value is not None}
     if flags.temperature is not None and not 0 <= flags.temperature <= 2:
-        raise ValidationError(f"--temperature must be between 0 and 2, got {flags.temperature}")
+        raise UsageError(f"--temperature must be between 0 and 2, got {flags.temperature}")
     if flags.top_p is not None and not 0 < flags.top_p <= 1:
-        raise ValidationError(f"--top-p must be above 0 and at most 1, got {flags.top_p}")
+        raise UsageError(f"--top-p must be above 0 and at most 1, got {flags.top_p}")
     if flags.max_tokens is not None and flags.max_tokens < 1:
-        raise ValidationError(f"--max-tokens must be at least 1, got {flags.max_tokens}")
+        raise UsageError(f"--max-tokens must be at least 1, got {flags.max_tokens}")
     for text in flags.param:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
@@ -318,7 +318,7 @@ def parse_concurrency(text: str) -> tuple[int, bool]:
     except ValueError:
         raise UsageError(f"--batch-size must be a number or auto, got {text!r}") from None
     if number < 1:
-        raise ValidationError(f"--batch-size must be at least 1, got {number}")
+        raise UsageError(f"--batch-size must be at least 1, got {number}")
     return number, False
 
 
@@ -345,7 +345,7 @@ def parse_share(text: str) -> float:
     except ValueError:
         raise UsageError(f"--sample {text!r} is not a percentage", hint="--sample 10%") from None
     if not 0 < value <= 1:
-        raise ValidationError(f"--sample must be above 0 and at most 100%, got {text}")
+        raise UsageError(f"--sample must be above 0 and at most 100%, got {text}")
     return value
 
 
@@ -364,6 +364,8 @@ def _retry(flags: EvalFlags) -> Retry:
     given: dict[str, object] = {}
     if flags.max_retries is not None:
         given["max_attempts"] = flags.max_retries + 1
+    if flags.rate_limit_budget is not None:
+        given["rate_limit_budget_s"] = flags.rate_limit_budget
     if flags.breaker_after is not None:
         given["breaker_after"] = flags.breaker_after
     return Retry(**given)
@@ -377,7 +379,7 @@ def _price(text: str) -> tuple[float, float]:
             f"--price {text!r} is not two numbers", hint="--price 0.25,2 (USD per million tokens)"
         ) from None
     if not (0 <= prompt < math.inf and 0 <= completion < math.inf):
-        raise ValidationError(f"--price must be two finite numbers, 0 or greater, got {text}")
+        raise UsageError(f"--price must be two finite numbers, 0 or greater, got {text}")
     return prompt, completion
 
 

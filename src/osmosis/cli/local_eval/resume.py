@@ -21,6 +21,7 @@ from osmosis.engine.results import check_output, summary_part, write_results
 from osmosis.errors import UsageError
 from osmosis.local.prepare import prepare, regraded
 from osmosis.local.request import Request, check_classes, run_folder, stored_request
+from osmosis.sdk.calls import alone
 
 from .plan import (
     ApiKey,
@@ -142,7 +143,7 @@ def regrade(flags: RegradeFlags) -> DetailResult | int:
         check_output(output)
     with print_aside():
         prepared = prepare(replace(request, regrade="failed" if flags.failed_only else "all"))
-        run = asyncio.run(prepared.run())
+        run = asyncio.run(alone(prepared.run()))
     journal = Journal(run.folder, redactor=prepared.redactor)
     if output is not None:
         write_results(output, journal, run.plan, run.report)

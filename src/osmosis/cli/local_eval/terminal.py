@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +34,7 @@ from osmosis.local.run import Run
 from osmosis.metrics.figures import comparison_line
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
+from osmosis.sdk.calls import alone
 
 from .show import draw_report, exit_code, next_steps
 
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 T = TypeVar("T")
+
+CUT_OFF_S = 8.0
+"""How long a run may take to end after the second signal, before its process is ended."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +254,8 @@ def run_stoppable(go: Callable[[asyncio.Event], Awaitable[T]], say: Callable[[st
     """Runs `go(stop)` to its end; the result, and whether somebody interrupted. Cut off, it is `KeyboardInterrupt`."""
     interrupted = False
 
+    over = threading.Event()
+
     async def main() -> T:
         nonlocal interrupted
         stop = asyncio.Event()
@@ -260,30 +268,57 @@ def run_stoppable(go: Callable[[asyncio.Event], Awaitable[T]], say: Callable[[st
                 work.cancel()
                 return
             interrupted = True
+            say(f"stopping when running rollouts have ended; again (Ctrl-C) cuts them off within {CUT_OFF_S:g} s")
             stop.set()
-            say("stopping: waiting for running rollouts; press Ctrl-C again to cut them off")
 
-        with _handled(loop, on_signal):
-            return await go(stop)
+        with _handled(loop, on_signal, over):
+            return await alone(go(stop))
 
     gc.freeze()  # what is loaded by now stays: the collector need not look at it with every rollout
     try:
         return asyncio.run(main()), interrupted
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+    except SystemExit as error:
+        raise OsmosisError(
+            f"code of yours called sys.exit({error.code!r}) in a task of its own, which ended the run",
+            hint="finished rollouts are kept: resume the run when that is fixed",
+        ) from error
+    finally:
+        over.set()
 
 
 @contextmanager
-def _handled(loop: asyncio.AbstractEventLoop, on_signal: Any) -> Iterator[None]:
-    handled = []
+def _handled(loop: asyncio.AbstractEventLoop, on_signal: Callable[[], None], over: threading.Event) -> Iterator[None]:
+    """SIGINT and SIGTERM call `on_signal` on the loop; after the second the process ends in time whatever happens: code
+    that never gives the loop back cannot be cancelled."""
+    seen = 0
+
+    def on_any(number: int, frame: object) -> None:
+        nonlocal seen
+        seen += 1
+        with suppress(RuntimeError):  # the loop is closed: all is over
+            loop.call_soon_threadsafe(on_signal)
+        if seen == 2:
+            threading.Thread(target=_end_process, args=(over,), daemon=True).start()
+
+    before = {}
     for number in (signal.SIGINT, signal.SIGTERM):
         try:
-            loop.add_signal_handler(number, on_signal)
-            handled.append(number)
-        except (NotImplementedError, RuntimeError, ValueError):
+            before[number] = signal.signal(number, on_any)
+        except ValueError:
             pass  # not the main thread: whoever runs us there handles signals
     try:
         yield
     finally:
-        for number in handled:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_process(over: threading.Event) -> None:
+    if over.wait(CUT_OFF_S):
+        return
+    with suppress(Exception):  # a closed pipe must not keep the process
+        sys.stderr.write("cut off: code that cannot be cancelled still ran; finished rollouts are kept\n")
+        sys.stderr.flush()
+    os._exit(130)
