@@ -244,7 +244,8 @@ class Prepared:
         pilot = replace(options, dataset_rows=None, only=KeySet((0, key, 0) for key in chosen))
         await evaluate(plan, self.rows(), rollout_fn, scorers=self.scorers, journal=journal, stop=stop, options=pilot)
         measured = list(journal.rollouts())
-        found = forecast(measured, self.facts.selected * plan.attempts - len(measured), plan.concurrency)
+        left = self.facts.selected * plan.attempts - len(measured)
+        found = forecast(measured, left, plan.concurrency, plan.attempts)
         journal.note(forecast=found.to_dict())
         watcher.say(self.redactor.text(f"pilot: {found.line()}"), keep=True)
         if stop.is_set():

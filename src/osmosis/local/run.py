@@ -92,6 +92,7 @@ class Run:
             Journal(self.folder).outcomes(),
             threshold=before.plan.pass_threshold,
             score=score,
+            bounds={**self.plan.score_bounds, **before.plan.score_bounds},
         )
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -1,6 +1,8 @@
-"""Two runs side by side, paired by row and attempt: the difference with a bootstrap interval over rows, McNemar's
-test for pass rates, and every flip. Pairs that one side has no score for are counted apart; a second difference has
-failures as zeros, so that a run that crashes where it is hard does not look better than one that tries.
+"""Two runs side by side, paired by row and attempt: the difference, its interval, one verdict, and every flip.
+
+Pairs that one side has no score for are counted apart; a second difference has failures as zeros, so that a run that
+crashes where it is hard does not look better than one that tries. Then the verdict looks at both, and each has the
+wider interval that two looks need. Interval, p-value and verdict are one test (`significance.py`): they agree always.
 """
 
 from __future__ import annotations
@@ -9,14 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from osmosis.base.stats import mcnemar
 from osmosis.errors import ValidationError
 from osmosis.records.keys import DerivedKeys, Key, place_key
-from osmosis.records.report import Interval
+from osmosis.records.report import Bounds, Interval
 from osmosis.records.rollout import RolloutStatus
 
 from .counted import Counted
-from .intervals import bootstrap_interval
+from .significance import Difference, Verdict, difference_of, verdict_of
 
 Attempt = tuple[str, int]
 """Row key of run A, attempt."""
@@ -69,8 +70,11 @@ class Comparison:
     pass_rate_b: float
     gained: int
     lost: int
-    p_value: float
-    """McNemar, exact, two-sided."""
+    p_value: float | None
+    """Two-sided, of the verdict: below 0.05 exactly when it is `better` or `worse`. None with too few rows."""
+    verdict: Verdict
+    p_value_flips: float = 1.0
+    """Two-sided, of the difference of the pass rates by row."""
     failed_a: int = 0
     """Pairs that both ran and only B has a score for."""
     failed_b: int = 0
@@ -81,23 +85,24 @@ class Comparison:
     """Rows that were edited between the runs: their pairs answer different questions."""
     flips: list[Flip] = field(default_factory=list)
 
-    @property
-    def verdict(self) -> str:
-        """`better`, `worse` or `no clear difference`, by the interval of the difference."""
-        if self.interval is None or self.interval.low <= 0 <= self.interval.high:
-            return "no clear difference"
-        return "better" if self.difference > 0 else "worse"
-
     def regressed(self, margin: float = 0.0) -> bool:
-        """Whether B can be worse than A by more than `margin`, over what both have a score for or with failures as 0.
+        """With a margin of 0: whether the verdict is `worse`. Above: whether B may be worse than A by more than that,
+        over what both have a score for or with failures as 0; too few rows show nothing."""
+        if margin <= 0:
+            return self.verdict == "worse"
+        return any(interval is None or interval.low < -margin for interval in self._intervals)
 
-        With a margin of 0, only a difference that is clearly negative counts.
-        """
-        return _worse(self.difference, self.interval, margin) or self.fails_more(margin)
+    def conclusion(self, margin: float = 0.0) -> str:
+        """The verdict in a sentence that also says what `regressed` found with this margin."""
+        if margin > 0 and self.regressed(margin):
+            return f"{self.verdict}; B is not shown to be at most {margin:g} worse than A"
+        if self.verdict == "worse" and (self.interval is None or self.interval.high >= 0):
+            return "worse, because rollouts failed in B that have a score in A (failures count as 0)"
+        return self.verdict
 
-    def fails_more(self, margin: float = 0.0) -> bool:
-        """Whether B is worse once its failures count as 0."""
-        return self.failed_b > 0 and _worse(self.difference_failures_0, self.interval_failures_0, margin)
+    @property
+    def _intervals(self) -> list[Interval | None]:
+        return [self.interval, *([self.interval_failures_0] if self.failed_a or self.failed_b else [])]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -120,15 +125,24 @@ class Comparison:
             "gained": self.gained,
             "lost": self.lost,
             "p_value": self.p_value,
+            "p_value_flips": self.p_value_flips,
             "verdict": self.verdict,
             "flips": [flip.to_dict() for flip in self.flips],
         }
 
 
-def compare(a: Iterable[Counted], b: Iterable[Counted], *, threshold: float, score: str | None = None) -> Comparison:
+def compare(
+    a: Iterable[Counted],
+    b: Iterable[Counted],
+    *,
+    threshold: float,
+    score: str | None = None,
+    bounds: Mapping[str, Bounds] | None = None,
+) -> Comparison:
     """The rollouts of run `b` against those of run `a`; each is read once.
 
-    `score` defaults to the first that both have. Raises ValidationError when nothing can be paired.
+    `score` defaults to the first that both have. `bounds`: what scores declare, by name. Raises ValidationError when
+    nothing can be paired.
     """
     before, after = _Side(a), _Side(b)
     name = score or _common_score(list(before.names), list(after.names))
@@ -144,6 +158,10 @@ def compare(a: Iterable[Counted], b: Iterable[Counted], *, threshold: float, sco
     flips = _flips(scored, after, b_of, threshold)
     gained = sum(1 for flip in flips if flip.gained)
     pairs = list(scored.pairs.values())
+    declared = (bounds or {}).get(name)
+    looks = 1 if len(both) == len(shared) else 2
+    differences = [one.difference(declared, looks) for one in (scored, zeros)[:looks]]
+    verdict, p_value = verdict_of(differences)
     return Comparison(
         score=name,
         pairs=len(pairs),
@@ -153,16 +171,18 @@ def compare(a: Iterable[Counted], b: Iterable[Counted], *, threshold: float, sco
         mean_a=scored.mean_a,
         mean_b=scored.mean_b,
         difference=scored.mean_b - scored.mean_a,
-        interval=scored.interval(),
+        interval=differences[0].interval,
         pass_rate_a=sum(1 for value, _ in pairs if value >= threshold) / len(pairs),
         pass_rate_b=sum(1 for _, value in pairs if value >= threshold) / len(pairs),
         gained=gained,
         lost=len(flips) - gained,
-        p_value=mcnemar(gained, len(flips) - gained),
+        p_value=p_value,
+        verdict=verdict,
+        p_value_flips=scored.passes(threshold).difference((0.0, 1.0)).tails.p_value,
         failed_a=sum(1 for key in both if values_a[key] is None),
         failed_b=sum(1 for key in both if values_b[key] is None),
         difference_failures_0=zeros.mean_b - zeros.mean_a,
-        interval_failures_0=zeros.interval(),
+        interval_failures_0=differences[-1].interval,
         rows_differ=len(_edited(before, after, b_of) & scored.rows.keys()),
         flips=flips,
     )
@@ -228,7 +248,7 @@ def _same_rows(a: _Side, b: _Side) -> dict[str, str]:
 class _Paired:
     """Both values of each pair, a missing one as 0, and the mean of each row on both sides."""
 
-    def __init__(self, keys: Sequence[Attempt], a: Values, b: Values) -> None:
+    def __init__(self, keys: Iterable[Attempt], a: Values, b: Values) -> None:
         self.pairs = {key: (a[key] or 0.0, b[key] or 0.0) for key in keys}
         by_row: dict[str, list[tuple[float, float]]] = {}
         for (row, _), pair in self.pairs.items():
@@ -237,8 +257,14 @@ class _Paired:
         self.mean_a = _mean([x for x, _ in self.rows.values()])
         self.mean_b = _mean([y for _, y in self.rows.values()])
 
-    def interval(self) -> Interval | None:
-        return bootstrap_interval([y - x for x, y in self.rows.values()])
+    def passes(self, threshold: float) -> _Paired:
+        """The same with 1 for a value that passes and 0 for one that does not."""
+        a = {key: float(x >= threshold) for key, (x, _) in self.pairs.items()}
+        return _Paired(self.pairs, a, {key: float(y >= threshold) for key, (_, y) in self.pairs.items()})
+
+    def difference(self, declared: Bounds | None, looks: int = 1) -> Difference:
+        values = [value for pair in self.pairs.values() for value in pair]
+        return difference_of([y - x for x, y in self.rows.values()], (min(values), max(values)), declared, looks)
 
 
 def _check_pairs(shared: list[Attempt], row_of: Mapping[str, str], name: str, a: _Side) -> None:
@@ -257,12 +283,6 @@ def _scored(values: Values) -> int:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _worse(difference: float, interval: Interval | None, margin: float) -> bool:
-    if interval is None:
-        return difference < -margin
-    return interval.low < -margin if margin > 0 else interval.high < 0
 
 
 def _pair(interval: Interval | None) -> list[float] | None:

@@ -57,8 +57,11 @@ class Figure:
 
     @property
     def between(self) -> str:
-        """The interval as text, empty when there is none."""
-        return formats.interval(self.interval, _WRITE[self.format]) if self.interval else ""
+        """The interval as text, empty when there is none; its level where it is not 95 %."""
+        if self.interval is None:
+            return ""
+        level = "" if self.interval.level == 0.95 else f" ({self.interval.level * 100:g} %)"
+        return formats.interval(self.interval, _WRITE[self.format]) + level
 
 
 ScoreFigures = Callable[[ScoreReport, Report], Iterable[Figure]]
@@ -106,9 +109,12 @@ def headlines(report: Report) -> list[Figure]:
 def _mean(score: ScoreReport, report: Report) -> Iterator[Figure]:
     group = score.name
     help_text = "Rollouts without a score count as 0; skipped ones count nowhere."
+    unsure = score.mean_interval is None and score.bounds is None and report.rows > 1 and score.scored
+    detail = "no interval: declare min and max" if unsure else ""
     yield Figure(
-        "mean", "mean (failures as 0)", score.mean, "score", score.mean_interval, "", help_text, group, headline=True
-    )
+        "mean", "mean (failures as 0)", score.mean, "score", score.mean_interval, detail, help_text, group,
+        headline=True,
+    )  # fmt: skip
     if score.failed:
         only = f"{score.scored:,} of {score.scored + score.failed:,} have a score"
         help_text = "The mean of the rollouts that have a score."
@@ -240,8 +246,10 @@ def comparison_figures(found: Comparison) -> Iterator[Figure]:
     help_text = "Pairs that pass in B alone, and in A alone."
     flips = f"{found.gained:,} gained, {found.lost:,} lost"
     yield Figure("flips", "flips", found.gained + found.lost, "count", None, flips, help_text, group)
-    help_text = "McNemar's exact test, two-sided: how likely flips this uneven are by chance."
-    yield Figure("p_value", "McNemar p", found.p_value, "p", None, "", help_text, group)
+    help_text = "How likely a difference this large is by chance, by row, two-sided (docs/statistics.md)."
+    yield Figure("p_value", "p", found.p_value, "p", None, "of the verdict", help_text, group)
+    help_text = "The same of the pass rates: for one attempt a row it is McNemar's mid-p test."
+    yield Figure("p_value_flips", "p of flips", found.p_value_flips, "p", None, "", help_text, group)
     if found.rows_differ:
         help_text = "Rows edited between the runs; interpret the difference with care."
         yield Figure("rows_differ", "rows edited", found.rows_differ, "count", None, "", help_text, group)

@@ -1,7 +1,7 @@
-"""Confidence intervals and distributions of a run's values, from the numbers of `osmosis.base.stats`.
+"""Confidence intervals and distributions of a run's values, from the numbers of `osmosis.base`.
 
-Intervals are 95 % unless asked otherwise. What is clustered is clustered by row: attempts at one row are not
-independent observations.
+Intervals are 95 % unless asked otherwise. A row is one observation: attempts at one row are not independent. How often
+each interval covers the truth is simulated by `benchmarks/coverage.py` and written down in `docs/statistics.md`.
 """
 
 from __future__ import annotations
@@ -9,54 +9,59 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from osmosis.base.stats import bootstrap_bounds, clustered_variance, quantile, t_quantile
-from osmosis.records.report import Distribution, Interval
+from osmosis.base.bounded_mean import BoundedMean
+from osmosis.base.stats import quantile
+from osmosis.records.report import Bounds, Distribution, Interval
 
-
-def mean_interval(sums: Sequence[float], sizes: Sequence[int], level: float = 0.95) -> Interval | None:
-    """The clustered t interval of a mean of values without known bounds; None with fewer than two rows."""
-    mean, variance, rows = clustered_variance(sums, sizes)
-    if rows < 2:
-        return None
-    half = t_quantile((1 + level) / 2, rows - 1) * math.sqrt(variance)
-    return Interval(low=mean - half, high=mean + half, level=level)
+ROWS_WITHOUT_BOUNDS = 20
+"""Fewer rows support no interval of values whose bounds are unknown."""
+UNSEEN = 1.0
+"""How far values may lie beyond those seen, where their bounds are unknown: in ranges of those seen."""
 
 
 def bounded_interval(
-    sums: Sequence[float], sizes: Sequence[int], level: float = 0.95, *, most: int | None = None
+    sums: Sequence[float], sizes: Sequence[int], bounds: Bounds = (0.0, 1.0), level: float = 0.95
 ) -> Interval | None:
-    """The interval of a mean of values between 0 and 1, clustered by row; None with fewer than two rows.
+    """Of the mean of values between `bounds`, given the sum and the number of each row's; None with one row.
 
-    Wilson's score interval (1927) with the effective sample size that the clusters leave, `m (1 - m) / variance`, and
-    Student's t for the few rows it is estimated from (Korn and Graubard 1998; Franco et al. 2019 compare the choices).
-    Stays between 0 and 1, and does not shrink to a point when everything passes.
-    `most`: how many yes-or-no outcomes the values are made of, which is also the most they can tell; None when they
-    are grades, whose spread may be as small as it is.
+    Gaffke's interval (`osmosis.base.bounded_mean`): never beyond the bounds, and never a point, even when all is equal.
     """
-    mean, variance, rows = clustered_variance(sums, sizes)
-    if rows < 2:
+    found = BoundedMean(zip(sums, sizes, strict=True), *bounds)
+    if found.rows < 2:
         return None
-    n = float(rows)
-    if 0 < mean < 1 and variance > 0:
-        n = max(1.0, mean * (1 - mean) / variance)
-        n = n if most is None else min(float(most), n)
-    elif 0 < mean < 1 and most is None:
-        return Interval(low=mean, high=mean, level=level)
-    t = t_quantile((1 + level) / 2, rows - 1)
-    centre = (mean + t * t / (2 * n)) / (1 + t * t / n)
-    half = t * math.sqrt(mean * (1 - mean) / n + t * t / (4 * n * n)) / (1 + t * t / n)
-    # Rounding must not leave an end beside the mean that it touches.
-    return Interval(low=min(mean, max(0.0, centre - half)), high=max(mean, min(1.0, centre + half)), level=level)
+    low, high = found.interval(level)
+    return Interval(low=low, high=high, level=level)
 
 
-def rate_interval(passes: Sequence[float], sizes: Sequence[int], level: float = 0.95) -> Interval | None:
-    """`bounded_interval` of the share of attempts that passed."""
-    return bounded_interval(passes, sizes, level, most=sum(sizes))
+def unbounded_interval(
+    sums: Sequence[float], sizes: Sequence[int], seen: Bounds, level: float = 0.95
+) -> Interval | None:
+    """The same where only the least and the greatest value `seen` are known.
+
+    Values as far beyond those as they are apart are allowed for. None where the sample cannot support that: with few
+    rows, or when all values are equal.
+    """
+    if len(sizes) < ROWS_WITHOUT_BOUNDS or seen[0] == seen[1]:
+        return None
+    return bounded_interval(sums, sizes, beyond(seen), level)
 
 
-def plain_interval(values: Sequence[float], level: float = 0.95) -> Interval | None:
-    """The t interval of a mean of independent values."""
-    return mean_interval(values, [1] * len(values), level)
+def beyond(seen: Bounds) -> Bounds:
+    """The bounds that are assumed around the values seen."""
+    low, high = seen
+    reach = UNSEEN * (high - low)
+    return low - reach, high + reach
+
+
+def scale_of(seen: Bounds, declared: Bounds | None) -> Bounds | None:
+    """The bounds of values: those declared, else 0 and 1 when all are between them; None = unknown.
+
+    `seen` counts a failure as 0, which may be outside what was declared.
+    """
+    low, high = declared or (0.0, 1.0)
+    if declared is not None:
+        low, high = min(low, 0.0) if seen[0] == 0 else low, max(high, 0.0) if seen[1] == 0 else high
+    return (low, high) if low <= seen[0] and seen[1] <= high and math.isfinite(high - low) else None
 
 
 def distribution(values: Sequence[float]) -> Distribution | None:
@@ -71,9 +76,3 @@ def distribution(values: Sequence[float]) -> Distribution | None:
         min=ordered[0],
         max=ordered[-1],
     )
-
-
-def bootstrap_interval(values: Sequence[float], level: float = 0.95) -> Interval | None:
-    """The percentile bootstrap of a mean; the values are one per row, so that rows are what is drawn."""
-    bounds = bootstrap_bounds(values, level=level)
-    return None if bounds is None else Interval(low=bounds[0], high=bounds[1], level=level)

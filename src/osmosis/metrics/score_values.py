@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
 from osmosis.base.stats import pass_at_k, pass_hat_k, spread
-from osmosis.records.report import Interval, PassAtK, ScoreReport
+from osmosis.records.report import Bounds, Interval, PassAtK, ScoreReport
 
-from .intervals import bounded_interval, mean_interval, rate_interval
+from .intervals import bounded_interval, scale_of, unbounded_interval
 
 Estimate = Callable[[int, int, int], float]
 """Of attempts, passes and k."""
@@ -67,7 +66,9 @@ class ScoreValues:
             pass_rate=self.passed / counted if counted else None,
         )
 
-    def full(self, attempts: Mapping[int, int], ks: Sequence[int], threshold: float) -> ScoreReport:
+    def full(
+        self, attempts: Mapping[int, int], ks: Sequence[int], threshold: float, declared: Bounds | None = None
+    ) -> ScoreReport:
         """Everything; `attempts` counts the rollouts of each row that were not skipped."""
         scored, counted = len(self.values), sum(attempts.values())
         missing = counted - scored
@@ -76,10 +77,15 @@ class ScoreValues:
         if values is None:
             return ScoreReport(name=self.name, passed=0, scored=0, failed=0)
         by_row = _ByRow(self, attempts, threshold)
+        seen = (values.min, values.max)
+        bounds = scale_of(seen, declared)
+        rate = bounded_interval(by_row.passes, by_row.sizes)
+        yes_or_no = bounds == (0.0, 1.0) and by_row.sums == by_row.passes  # the mean is the pass rate
         return ScoreReport(
             name=self.name,
             mean=values.mean,
-            mean_interval=by_row.mean_interval(ordered),
+            mean_interval=rate if yes_or_no else by_row.mean_interval(seen, bounds),
+            bounds=bounds,
             mean_scored=math.fsum(self.values) / scored if scored else None,
             std=values.std,
             min=values.min,
@@ -89,7 +95,7 @@ class ScoreValues:
             scored=scored,
             failed=missing,
             pass_rate=self.passed / counted,
-            pass_rate_interval=rate_interval(by_row.passes, by_row.sizes),
+            pass_rate_interval=rate,
             pass_at_k=by_row.over_k(ks, pass_at_k),
             pass_hat_k=by_row.over_k(ks, pass_hat_k),
             flake_rate=by_row.flake_rate(),
@@ -118,14 +124,10 @@ class _ByRow:
         for place, values in several.items():
             self.sums[place] = math.fsum(values)
 
-    def mean_interval(self, ordered: Sequence[float]) -> Interval | None:
-        """A score whose values all lie between 0 and 1 is taken to be bounded by them; one of 0 and 1 is a rate."""
-        if ordered[0] < 0 or ordered[-1] > 1:
-            return mean_interval(self.sums, self.sizes)
-        above = bisect_right(ordered, 0.0)
-        if above == len(ordered) or ordered[above] == 1.0:
-            return rate_interval(self.sums, self.sizes)
-        return bounded_interval(self.sums, self.sizes)
+    def mean_interval(self, seen: Bounds, bounds: Bounds | None) -> Interval | None:
+        if bounds is None:
+            return unbounded_interval(self.sums, self.sizes, seen)
+        return bounded_interval(self.sums, self.sizes, bounds)
 
     def over_k(self, ks: Sequence[int], estimate: Estimate) -> list[PassAtK]:
         """One point for each k that some row has enough attempts for."""
@@ -137,7 +139,7 @@ class _ByRow:
             return None
         known = {(n, c): estimate(n, c, k) for n, c in set(enough)}
         values = [known[pair] for pair in enough]
-        interval = bounded_interval(values, [1] * len(values), most=sum(n for n, _ in enough))
+        interval = bounded_interval(values, [1] * len(values))
         return PassAtK(k=k, value=sum(values) / len(values), interval=interval, rows=len(values))
 
     def flake_rate(self) -> float | None:

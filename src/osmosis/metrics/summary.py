@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from osmosis.base.stats import DEFAULT_KS
 from osmosis.records.plan import EvalPlan
-from osmosis.records.report import FailureCount, Report, ScoreReport
+from osmosis.records.report import Bounds, FailureCount, Report, ScoreReport
 from osmosis.records.rollout import Category, Phase, RolloutStatus, Usage
 
 from .counted import Counted, CountedFailure, CountedUsage
@@ -32,6 +32,7 @@ class Terms:
     attempts: int
     pass_threshold: float
     ks: Sequence[int] | None = None
+    score_bounds: Mapping[str, Bounds] = field(default_factory=dict)
 
 
 def summarize(
@@ -206,7 +207,8 @@ class Summary:
     ) -> Report:
         """Everything. `rows` is how many were selected, when that is more than have appeared."""
         ks, threshold, attempts = self._ks(), self._threshold, self._attempts
-        scores = [score.full(attempts, ks, threshold) for score in self._in_order()]
+        declared = self.plan.score_bounds
+        scores = [score.full(attempts, ks, threshold, declared.get(score.name)) for score in self._in_order()]
         report = self._report(rows, duration_ms, scores, exact=True)
         report.failures = [
             FailureCount(phase=phase, category=category, count=e.count, example=e.first[2][:500], rows=list(e.rows))
@@ -249,4 +251,4 @@ class Summary:
 
 
 def _terms(plan: EvalPlan | Terms) -> Terms:
-    return Terms(plan.attempts, plan.pass_threshold, tuple(plan.ks or ()))
+    return Terms(plan.attempts, plan.pass_threshold, tuple(plan.ks or ()), dict(plan.score_bounds))

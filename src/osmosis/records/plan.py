@@ -130,6 +130,8 @@ class EvalPlan(Record):
     adaptive: bool = False
     """`--concurrency auto`: `concurrency` is then the ceiling."""
     score_fns: list[str] = Field(default_factory=list)
+    score_bounds: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    """By score: the least and the greatest value it can have, where it says so. Intervals use them."""
     pass_threshold: float = 1.0
     ks: list[int] | None = None
     """Extra k for pass@k; 1, 3, 5, 10 are always tried."""

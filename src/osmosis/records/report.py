@@ -9,6 +9,9 @@ from pydantic import Field
 from .base import Record
 from .rollout import Category, Phase, Usage
 
+Bounds = tuple[float, float]
+"""The least and the greatest value that a score can have."""
+
 
 class Interval(Record):
     """A confidence interval."""
@@ -53,7 +56,9 @@ class ScoreReport(Record):
     mean: float | None = None
     """Failures counted as 0.0 (seed 001)."""
     mean_interval: Interval | None = None
-    """Clustered by row; between 0 and 1 when all scores are."""
+    """By row. None with one row, and where the bounds of the score are not known and the rows do not support one."""
+    bounds: Bounds | None = None
+    """What the score declares, else 0 and 1 when all values are between them; None = unknown."""
     mean_scored: float | None = None
     """Over scored rollouts only."""
     std: float | None = None

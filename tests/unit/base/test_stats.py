@@ -18,28 +18,6 @@ def test_the_published_example():
     assert stats.pass_at_k(10, 7, 3) == pytest.approx(0.9917, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("p", "df", "value"),
-    [
-        (0.975, 1, 12.706),
-        (0.975, 2, 4.303),
-        (0.975, 4, 2.776),
-        (0.975, 10, 2.228),
-        (0.975, 100, 1.984),
-        (0.95, 5, 2.015),
-    ],
-)
-def test_t_quantiles(p, df, value):
-    assert stats.t_quantile(p, df) == pytest.approx(value, abs=2e-3)
-
-
-def test_mcnemar_is_exact():
-    assert stats.mcnemar(0, 0) == 1.0
-    assert stats.mcnemar(1, 9) == pytest.approx(0.02148, abs=1e-5)
-    assert stats.mcnemar(1000, 1100) == pytest.approx(0.0308, abs=2e-3)
-    assert stats.mcnemar(1002, 1102) == pytest.approx(stats.mcnemar(990, 1090), abs=2e-3)
-
-
 def test_quantiles_interpolate():
     assert stats.quantile([1, 2, 3, 4], 0.5) == 2.5
 

@@ -1,5 +1,7 @@
 """Two runs side by side: pairs, flips, and what failures and edited rows do to the difference."""
 
+import random
+
 import pytest
 
 from osmosis.errors import ValidationError
@@ -28,7 +30,7 @@ def test_comparing_pairs_by_row_and_attempt():
     found = compare(a, b, threshold=1.0)
     assert (found.pairs, found.rows, found.only_a, found.only_b) == (39, 20, 1, 1)
     assert (found.gained, found.lost) == (1, 3)
-    assert found.p_value == pytest.approx(0.625)
+    assert 0.3 < found.p_value_flips < found.p_value < 1.0  # the verdict looks at a failure, too
     assert found.difference == pytest.approx(-0.05)
     assert found.interval.low < found.difference < found.interval.high
     assert [(f.row_index, f.attempt, f.gained) for f in found.flips] == [
@@ -40,7 +42,9 @@ def test_comparing_pairs_by_row_and_attempt():
     assert found.verdict == "no clear difference"
     assert not found.regressed()
     assert found.regressed(0.01)
+    assert found.conclusion(0.01) == "no clear difference; B is not shown to be at most 0.01 worse than A"
     assert not found.regressed(0.5)
+    assert found.conclusion(0.5) == found.conclusion() == "no clear difference"
 
 
 def test_a_clear_loss_is_a_regression():
@@ -58,10 +62,12 @@ def test_a_run_that_fails_where_it_is_hard_is_no_better():
     b = scored({(r, 0): 1.0 if r % 4 == 1 else None for r in range(40)})
     found = compare(a, b, threshold=1.0)
     assert (found.pairs, found.failed_a, found.failed_b) == (10, 0, 30)
-    assert (found.difference, found.verdict) == (0.0, "no clear difference")
+    assert (found.difference, found.verdict) == (0.0, "worse")
     assert found.difference_failures_0 == pytest.approx(-0.5)
     assert found.regressed()
-    assert found.fails_more()
+    assert "failures count as 0" in found.conclusion()
+    assert found.p_value < 0.05
+    assert found.interval_failures_0.level == pytest.approx(0.975)  # two differences were looked at
     assert not compare(b, a, threshold=1.0).regressed()
     assert found.to_dict()["difference_failures_0_ci"][1] < 0
 
@@ -117,3 +123,63 @@ def test_runs_without_a_common_score_cannot_be_compared():
     b = scored({(0, 0): 1.0}, name="g")
     with pytest.raises(ValidationError, match="different scores"):
         compare(a, b, threshold=1.0)
+
+
+@pytest.mark.parametrize(("rows", "verdict"), [(2, "too few rows to tell"), (4, "too few rows to tell"), (5, "better")])
+def test_a_few_rows_are_no_verdict_however_clear(rows, verdict):
+    a, b = scored({(r, 0): 0.0 for r in range(rows)}), scored({(r, 0): 1.0 for r in range(rows)})
+    found = compare(a, b, threshold=1.0)
+    assert found.verdict == verdict
+    back = compare(b, a, threshold=1.0)
+    assert back.regressed() == (verdict == "better")
+    assert back.regressed(0.5)  # it is not shown that nothing is lost
+    if verdict == "too few rows to tell":
+        assert (found.p_value, found.interval) == (None, None)
+    else:
+        assert found.p_value == pytest.approx(0.03125, abs=1e-3)
+
+
+def test_attempts_at_one_row_are_one_observation():
+    a = scored({(r, n): float(r < 4) for r in range(12) for n in range(8)})
+    b = scored({(r, n): float(4 <= r < 10) for r in range(12) for n in range(8)})
+    found = compare(a, b, threshold=1.0)
+    assert (found.gained, found.lost) == (48, 32)
+    assert found.p_value == pytest.approx(0.549, abs=5e-3)  # mid-p of 6 rows against 4
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_interval_p_value_verdict_and_gate_agree(seed):
+    source = random.Random(seed)
+    rows, attempts, shift = source.randint(2, 40), source.randint(1, 4), source.choice([-0.5, -0.2, 0.0, 0.2])
+    scale = source.choice([1.0, 5.0])
+
+    def run(extra, failing):
+        return scored(
+            {
+                (row, attempt): None
+                if source.random() < failing
+                else scale * min(1.0, max(0.0, source.choice([0.0, 0.5, 1.0]) + extra))
+                for row in range(rows)
+                for attempt in range(attempts)
+            }
+            | {(0, 0): scale}
+        )
+
+    found = compare(run(0, source.choice([0, 0.2])), run(shift, source.choice([0, 0.4])), threshold=1.0)
+    assert (found.verdict == "too few rows to tell") == (found.p_value is None)
+    assert (found.verdict in ("better", "worse")) == (found.p_value is not None and found.p_value < 0.05)
+    assert found.regressed() == (found.verdict == "worse") == found.conclusion().startswith("worse")
+    shown = [one for one in (found.interval, found.interval_failures_0) if one is not None]
+    if found.p_value is not None and shown:
+        assert (found.verdict == "worse") == any(one.high < 0 for one in shown)
+        assert (found.verdict == "better") == all(one.low > 0 for one in shown)
+    if found.regressed():
+        assert found.regressed(0.01)
+
+
+def test_a_scale_that_is_not_known_needs_more_rows_and_a_declared_one_does_not():
+    a, b = scored({(r, 0): 1.0 + r % 2 for r in range(15)}), scored({(r, 0): 4.0 + r % 2 for r in range(15)})
+    assert compare(a, b, threshold=1.0).verdict == "too few rows to tell"
+    found = compare(a, b, threshold=1.0, bounds={"f": (0.0, 5.0)})
+    assert found.verdict == "better"
+    assert -5 < found.interval.low < 3 < found.interval.high <= 5

@@ -67,7 +67,11 @@ def test_only_grades_within_0_and_1_are_taken_as_bounded(make_plan):
     score = summarize([rollout(r, 0, v) for r, v in enumerate(grades)], make_plan()).primary
     assert score.mean < score.mean_interval.high <= 1
     points = [rollout(r, 0, 10 * v) for r, v in enumerate(grades)]
-    assert summarize(points, make_plan()).primary.mean_interval.high > 10
+    found = summarize(points, make_plan()).primary
+    assert (found.mean_interval, found.bounds) == (None, None)  # five rows on a scale that nobody declared
+    found = summarize(points, make_plan(score_bounds={"f": (0, 10)})).primary
+    assert found.bounds == (0.0, 10.0)
+    assert 4 < found.mean_interval.low < found.mean < found.mean_interval.high <= 10
 
 
 def test_one_attempt_has_no_pass_at_k(make_plan):

@@ -41,7 +41,7 @@ def compare(
     ] = 0.0,
     flips: Annotated[int, typer.Option(help="Number of flips to show, with both conversations.")] = 5,
 ) -> DetailResult:
-    """Compare two local runs row by row: difference with confidence interval, McNemar's test, and flips.
+    """Compare two local runs row by row: difference with confidence interval, one verdict, and flips.
 
     Example:
 
@@ -53,8 +53,14 @@ def compare(
     if flips < 0:
         raise UsageError(f"--flips must not be negative, got {flips}")
     first, second = Journal(run_folder(a, ctx.cwd)), Journal(run_folder(b, ctx.cwd))
-    threshold = first.plan().pass_threshold
-    found = compare_runs(first.outcomes(), second.outcomes(), threshold=threshold, score=score)
+    before, after = first.plan(), second.plan()
+    found = compare_runs(
+        first.outcomes(),
+        second.outcomes(),
+        threshold=before.pass_threshold,
+        score=score,
+        bounds={**after.score_bounds, **before.score_bounds},
+    )
     worse = found.regressed(margin)
     # Lost ones first: they are what a reader looks for.
     shown = sorted(found.flips, key=lambda flip: flip.gained)[: max(0, flips)]
@@ -63,7 +69,15 @@ def compare(
         {**flip.to_dict(), "transcript_a": before, "transcript_b": after}
         for flip, (before, after) in zip(shown, said, strict=True)
     ]
-    data = {"a": a, "b": b, **found.to_dict(), "regressed": worse, "margin": margin, "transcripts": talks}
+    data = {
+        "a": a,
+        "b": b,
+        **found.to_dict(),
+        "conclusion": found.conclusion(margin),
+        "regressed": worse,
+        "margin": margin,
+        "transcripts": talks,
+    }
     return DetailResult(
         data,
         exit_code=1 if fail_on_regression and worse else 0,
@@ -83,7 +97,8 @@ def _draw(
 ) -> None:
     from rich.text import Text
 
-    console.print(Text(f"{a.folder.name} -> {b.folder.name}: {found.verdict}", style="bold"))
+    head = f"{a.folder.name} -> {b.folder.name}: {found.conclusion(margin)}"
+    console.print(Text(head, style="bold red" if worse else "bold"))
     console.print(figure_table(found.score, list(comparison_figures(found))))
     if found.rows_differ:
         console.print(
@@ -97,10 +112,3 @@ def _draw(
             messages = talk[f"transcript_{side}"]
             last = message_text(messages[-1]) if messages else ""
             console.print(Text(f"  {side.upper()}: {clean(last)[:400]}"))
-    if worse:
-        why = (
-            ": B counts as worse because rollouts failed in B that have a score in A"
-            if found.fails_more(margin)
-            else ""
-        )
-        console.print(Text(f"regression (margin {margin:g}){why}", style="bold red"))
