@@ -55,6 +55,7 @@ class PlanFields(TypedDict, total=False):
     attempts: int
     concurrency: int
     adaptive: bool
+    score_bounds: dict[str, tuple[float, float]]
     pass_threshold: float
     ks: list[int] | None
     max_turns: int
