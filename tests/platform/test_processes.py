@@ -17,7 +17,7 @@ from osmosis.platform.announce import listen
 from osmosis.platform.executors.local import LocalExecutor, LocalHandle
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.config import EvalConfig, Experiment, Secrets
-from osmosis.records.run import JobSpec
+from osmosis.records.run import Handover, JobSpec
 
 SLEEPER = """
 import subprocess, sys, time
@@ -54,7 +54,7 @@ def gone(executor: LocalExecutor, handle: dict) -> bool:
 
 def test_killing_a_job_ends_everything_it_started(tmp_path: Path) -> None:
     executor = LocalExecutor((sys.executable, "-c", SLEEPER), os.environ)
-    handle = executor.start(spec(tmp_path), {})
+    handle = executor.start(spec(tmp_path), Handover(token="lease"))
     assert executor.owns(handle)
     assert executor.poll(handle).alive
     executor.kill(handle)
@@ -84,7 +84,7 @@ def test_another_process_with_the_same_id_is_never_signalled(tmp_path: Path) -> 
 
 def test_what_a_job_printed_last_is_kept(tmp_path: Path) -> None:
     executor = LocalExecutor((sys.executable, "-c", "print('x' * 9000, 'the end'); raise SystemExit(3)"), os.environ)
-    handle = executor.start(spec(tmp_path), {})
+    handle = executor.start(spec(tmp_path), Handover(token="lease"))
     assert gone(executor, handle)
     later = LocalExecutor(("true",), {}).poll(handle)
     assert not later.alive
@@ -105,16 +105,33 @@ def test_only_listed_variables_reach_a_job(tmp_path: Path) -> None:
     }
     code = "import os; print(' '.join(sorted(os.environ)))"
     executor = LocalExecutor((sys.executable, "-c", code), environ)
-    handle = executor.start(spec(tmp_path), {"GIVEN": "1"})
+    handle = executor.start(spec(tmp_path), Handover(token="lease"))
     assert gone(executor, handle)
     names = set(Path(handle["output"]).read_text().split())
-    assert {"PATH", "LC_ALL", "https_proxy", "UV_CACHE_DIR", "GIVEN"} <= names
+    assert {"PATH", "LC_ALL", "https_proxy", "UV_CACHE_DIR"} <= names
     assert not names & {"OPENAI_API_KEY", "OSMOSIS_TOKEN", "OSMOSIS_MASTER_KEY", "PYTHONPATH", "MY_PROXY_KEY"}
+
+
+def test_lease_and_secrets_go_through_a_pipe_however_large(tmp_path: Path) -> None:
+    """Neither the environment nor the command line nor a file of the job has them."""
+    code = (
+        "import json, sys, pathlib; given = json.loads(sys.stdin.buffer.read());"
+        "own = pathlib.Path('/proc/self');"
+        "public = b''.join((own / name).read_bytes() for name in ('environ', 'cmdline'));"
+        "print(given['token'], len(given['secrets']['KEY']), given['token'].encode() in public, b'v' * 9 in public)"
+    )
+    executor = LocalExecutor((sys.executable, "-c", code), os.environ)
+    handle = executor.start(spec(tmp_path), Handover(token="the-lease", secrets={"KEY": "v" * 2_000_000}))
+    assert gone(executor, handle)
+    assert executor.poll(handle).words == "the-lease 2000000 False False"
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "job.log"]
+    assert written
+    assert not [path for path in written if b"the-lease" in path.read_bytes()]
 
 
 def test_a_command_that_does_not_exist_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(PlatformError, match="could not be started"):
-        LocalExecutor(("/no/such/program",), {}).start(spec(tmp_path), {})
+        LocalExecutor(("/no/such/program",), {}).start(spec(tmp_path), Handover(token="lease"))
 
 
 def test_a_taken_port_and_an_address_nobody_could_reach(tmp_path: Path) -> None:

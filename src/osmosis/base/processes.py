@@ -6,6 +6,7 @@ A process is named by its id and its start together, so an id that was given to 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
+
+PR_SET_DUMPABLE = 4
 
 
 def start_token(pid: int) -> str | None:
@@ -38,6 +41,13 @@ def start_token(pid: int) -> str | None:
 def is_same(pid: int, token: str | None) -> bool:
     """Whether the process that had this start token still runs."""
     return token is not None and start_token(pid) == token
+
+
+def keep_to_itself() -> None:
+    """Other processes of the same user can no longer read this one's memory, environment and descriptors (Linux; the
+    administrator still can)."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def group_alive(group: int) -> bool:

@@ -1,4 +1,5 @@
-"""`python -m osmosis.jobs <job folder>`: reads `job.json` and the lease token, then runs the job.
+"""`python -m osmosis.jobs <job folder>`: reads `job.json`, and the lease and the secrets from standard input; then it
+runs the job.
 
 SIGTERM and SIGINT end it gracefully: what is in flight may finish for a moment, then it reports `stopped`. A job
 that cannot even be read says so on stderr, where the executor's log is.
@@ -15,21 +16,22 @@ from pathlib import Path
 
 from pydantic import ValidationError as BadSpec
 
-from osmosis.records.run import JobSpec, LogLine
+from osmosis.base.processes import keep_to_itself
+from osmosis.records.run import Handover, JobSpec, LogLine
 
 from .runner import Exit, JobRunner
 
-TOKEN_VARIABLE = "_OSMOSIS_JOB_TOKEN"
 BAD_CALL = 2
 
 
-def main(argv: list[str], environ: Mapping[str, str]) -> int:
-    """The exit code of the job process."""
+def main(argv: list[str], given: bytes, environ: Mapping[str, str]) -> int:
+    """The exit code of the job process. `given` is the handover, as JSON."""
     if len(argv) != 1:
         return _refuse("usage: python -m osmosis.jobs <job folder>")
-    token = environ.get(TOKEN_VARIABLE)
-    if not token:
-        return _refuse(f"{TOKEN_VARIABLE} is not set: jobs are started by a platform's executor")
+    try:
+        handover = Handover.model_validate_json(given)
+    except BadSpec:  # its words would show what was given
+        return _refuse("no lease came on standard input: jobs are started by a platform's executor")
     path = Path(argv[0]) / "job.json"
     try:
         spec = JobSpec.model_validate_json(path.read_bytes())
@@ -38,11 +40,11 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     except BadSpec as problem:
         where = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in problem.errors()[:5])
         return _refuse(f"{path} is not a valid job: {where}")
-    return int(asyncio.run(_run(spec, token, environ)))
+    return int(asyncio.run(_run(spec, handover, environ)))
 
 
-async def _run(spec: JobSpec, token: str, environ: Mapping[str, str]) -> Exit:
-    job = JobRunner(spec, token, environ, echo=_echo)
+async def _run(spec: JobSpec, handover: Handover, environ: Mapping[str, str]) -> Exit:
+    job = JobRunner(spec, handover, environ, echo=_echo)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, job.stop)
@@ -61,7 +63,5 @@ def _refuse(message: str) -> int:
 
 
 if __name__ == "__main__":
-    # A copy of the token would otherwise reach every process this one starts.
-    environment = dict(os.environ)
-    os.environ.pop(TOKEN_VARIABLE, None)
-    sys.exit(main(sys.argv[1:], environment))
+    keep_to_itself()
+    sys.exit(main(sys.argv[1:], sys.stdin.buffer.read(), os.environ))

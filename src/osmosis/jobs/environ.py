@@ -1,7 +1,7 @@
 """Which environment variables reach which process of a job.
 
 uv and git get the machine's part only: no secret, no `[env]`, nothing of the job's own Python. The rollout gets
-that, its `[env]` and its secrets. The lease token stays in the job.
+that, its `[env]` and its secrets. The job itself has neither of those two in its environment, nor its lease.
 """
 
 from __future__ import annotations
@@ -85,19 +85,16 @@ def rollout_environ(
     environ: Mapping[str, str],
     *,
     env: Mapping[str, str],
-    secret_names: Iterable[str],
+    secrets: Mapping[str, str],
     venv: str | None = None,
 ) -> dict[str, str]:
     """For the rollout server: the machine's part without index settings, then `[env]`, then the secrets.
 
     `venv` is its virtual environment, active as if it had been activated.
     """
-    names = list(secret_names)
-    machine = machine_environ(environ, without=names)
+    machine = machine_environ(environ)
     made = {name: value for name, value in machine.items() if not name.startswith(("UV_", "PIP_"))}
     if venv:
         made["VIRTUAL_ENV"] = venv
         made["PATH"] = f"{venv}/bin:{made['PATH']}" if made.get("PATH") else f"{venv}/bin"
-    made.update(env)
-    made.update({name: environ[name] for name in names if name in environ})
-    return made
+    return {**made, **env, **secrets}

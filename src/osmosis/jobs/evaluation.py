@@ -105,7 +105,7 @@ class EvalRun:
         name = self.plan.model.name
         stand_in = " (offline model: rule-based, makes seeded mistakes)" if self.plan.model.kind == "offline" else ""
         self.context.enter(Stage.PREFLIGHT, f"checking the model {name}{stand_in} with one call")
-        return await open_and_probe(self.plan, self.context.environ)
+        return await open_and_probe(self.plan, self.context.secrets)
 
     async def _rollouts(self, model: Model, server: ServerSupervisor) -> Report:
         spec = self.context.spec

@@ -16,7 +16,7 @@ from osmosis.base.redact import Redactor
 from osmosis.errors import OsmosisError
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import JobSpec, LogLine, Progress, Stage
+from osmosis.records.run import Handover, JobSpec, LogLine, Progress, Stage
 
 from .commands import Leftovers
 
@@ -77,10 +77,12 @@ class JobLog:
 
 @dataclass(slots=True)
 class JobContext:
-    """One job. `environ` is the job's own environment: `[env]` and secrets included."""
+    """One job. `environ` is the machine's, in which nothing is of the run: no secret, nothing of `[env]`."""
 
     spec: JobSpec
     environ: Mapping[str, str]
+    secrets: Mapping[str, str]
+    """Name -> value. The rollout gets them as variables; here a model's key is an argument of its calls."""
     log: JobLog
     reporter: Reporter
     redactor: Redactor
@@ -114,13 +116,9 @@ class JobContext:
         self.changed.set()
 
 
-def secret_values(spec: JobSpec, environ: Mapping[str, str], token: str) -> Iterable[str]:
+def secret_values(spec: JobSpec, handover: Handover) -> Iterable[str]:
     """Every value that must not be written anywhere."""
-    yield token
-    for name in spec.secret_names:
-        if name in environ:
-            yield environ[name]
-    if spec.config.advanced.api_key_env:
-        yield environ.get(spec.config.advanced.api_key_env, "")
+    yield handover.token
+    yield from handover.secrets.values()
     if password := urlsplit(spec.repository).password:
         yield password

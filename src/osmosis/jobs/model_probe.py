@@ -1,7 +1,8 @@
 """The model of an eval run: from the config to a `Model` that has answered once.
 
-The key comes from the variable that `[advanced].api_key_env` names, which is a secret of the run, or from where the
-provider's own variable lies. A model that cannot be used is found out here, before any row is spent.
+The key is the secret that `[advanced].api_key_env` names, or the one under the provider's own name. It goes into the
+calls as an argument: the environment of this process has neither secrets nor `[env]`. A model that cannot be used is
+found out here, before any row is spent.
 """
 
 from __future__ import annotations
@@ -34,22 +35,28 @@ def check_model(config: EvalConfig) -> None:
         )
 
 
-def api_key(spec: ModelSpec, environ: Mapping[str, str]) -> str | None:
+def api_key(spec: ModelSpec, secrets: Mapping[str, str]) -> str | None:
     """The key to ask with; None leaves it to the provider's own variable. Raises `JobFailed` when it is not there."""
     if spec.api_key_env:
-        if spec.api_key_env not in environ:
+        if spec.api_key_env not in secrets:
             raise setup_failed(
-                f"[advanced].api_key_env names {spec.api_key_env}, which is not set in the run's environment",
+                f"[advanced].api_key_env names {spec.api_key_env}, which is no secret of the run",
                 fix=f"add it to [secrets].required and store its value: `osmosis secret set {spec.api_key_env}`",
                 category=Category.AUTH,
             )
-        return environ[spec.api_key_env]
-    return environ.get(DEFAULT_KEY) if spec.kind == "openai" else None
+        return secrets[spec.api_key_env]
+    return secrets.get(DEFAULT_KEY) if spec.kind == "openai" else None
 
 
-async def open_and_probe(plan: EvalPlan, environ: Mapping[str, str]) -> Model:
+async def open_and_probe(plan: EvalPlan, secrets: Mapping[str, str]) -> Model:
     """The model, after one tiny call. Raises `JobFailed`; the caller closes it."""
-    model = open_model(plan.model, api_key=api_key(plan.model, environ), retry=plan.retry, timeout_s=_limit(plan))
+    model = open_model(
+        plan.model,
+        api_key=api_key(plan.model, secrets),
+        provider_variables=secrets,
+        retry=plan.retry,
+        timeout_s=_limit(plan),
+    )
     try:
         await asyncio.wait_for(probe(model), PROBE_TIMEOUT_S)
     except ModelError as problem:

@@ -18,7 +18,7 @@ from typing import Any
 from osmosis.base.redact import Redactor
 from osmosis.errors import LeaseLost, OsmosisError
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import JobResult, JobSpec, LogLine, RunKind, RunStatus, Stage
+from osmosis.records.run import Handover, JobResult, JobSpec, LogLine, RunKind, RunStatus, Stage
 
 from .commands import Leftovers
 from .job import TAIL_LINES, JobContext, JobFailed, JobLog, secret_values, setup_failed
@@ -47,7 +47,7 @@ class JobRunner:
     def __init__(
         self,
         spec: JobSpec,
-        token: str,
+        handover: Handover,
         environ: Mapping[str, str],
         *,
         echo: Callable[[LogLine], None] | None = None,
@@ -56,13 +56,15 @@ class JobRunner:
     ) -> None:
         self.spec = spec
         self._kinds = kinds
-        redactor = Redactor(secret_values(spec, environ, token))
+        redactor = Redactor(secret_values(spec, handover))
         log = JobLog(redactor.text, *([echo] if echo else []))
-        self._reporter = Reporter(spec.platform_url, spec.run_id, token, redactor=redactor, patience_s=patience_s)
-        without_token = {name: value for name, value in environ.items() if not name.startswith("_OSMOSIS_")}
+        self._reporter = Reporter(
+            spec.platform_url, spec.run_id, handover.token, redactor=redactor, patience_s=patience_s
+        )
         self.context = JobContext(
             spec=spec,
-            environ=without_token,
+            environ=environ,
+            secrets=handover.secrets,
             log=log,
             reporter=self._reporter,
             redactor=redactor,

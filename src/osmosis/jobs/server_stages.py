@@ -49,7 +49,7 @@ class ServerStages:
             spec.repository,
             spec.commit_sha,
             self.context.work_dir / "source",
-            environ={k: v for k, v in self.context.environ.items() if k not in spec.secret_names},
+            environ=self.context.environ,
             log=self.context.log,
         )
         return locate(source, spec.commit_sha, self._experiment.rollout, self._experiment.entrypoint)
@@ -59,12 +59,11 @@ class ServerStages:
         wheel = await asyncio.to_thread(build_wheel, self.context.cache_dir)
         label = f"rollouts/{self._experiment.rollout}"
         self.context.enter(Stage.ENVIRONMENT, f"preparing the environment of {label}")
-        hidden = {*self.context.spec.secret_names, *self._env}
         builder = Builder(
             uv=uv.find_uv_bin(),
             cache_dir=self.context.cache_dir,
             wheel=wheel,
-            environ={k: v for k, v in self.context.environ.items() if k not in hidden},
+            environ=self.context.environ,
             log=self.context.log,
             started=self.context.leftovers.add,
         )
@@ -106,7 +105,7 @@ class ServerStages:
         environ = rollout_environ(
             self.context.environ,
             env=self._env,
-            secret_names=self.context.spec.secret_names,
+            secrets=self.context.secrets,
             venv=str(environment.folder),
         )
         paths = [str(prepared.found.rollout_dir), *([str(environment.project)] if environment.project else [])]

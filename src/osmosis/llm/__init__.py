@@ -6,6 +6,7 @@ at all. Vendor libraries stay behind this package, each in the one file that nee
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,16 +32,28 @@ def open_model(
     timeout_s: float | None = None,
     cache_dir: Path | None = None,
     signals: Signals | None = None,
+    provider_variables: Mapping[str, str] | None = None,
 ) -> Model:
-    """The model of this spec. `timeout_s` limits one call; `cache_dir` keeps answers; nothing is asked yet."""
-    model = _open(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals)
+    """The model of this spec. `timeout_s` limits one call; `cache_dir` keeps answers; nothing is asked yet.
+
+    `provider_variables` stands for this process's environment where a provider's own names (`ANTHROPIC_API_KEY`) are
+    looked up, for a caller that must not have them there.
+    """
+    given = provider_variables or {}
+    model = _open(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals, given=given)
     if cache_dir is not None:
         return CachedModel(model, cache_dir)
     return model
 
 
 def _open(
-    spec: ModelSpec, *, api_key: str | None, retry: Retry | None, timeout_s: float | None, signals: Signals | None
+    spec: ModelSpec,
+    *,
+    api_key: str | None,
+    retry: Retry | None,
+    timeout_s: float | None,
+    signals: Signals | None,
+    given: Mapping[str, str],
 ) -> Model:
     if spec.kind == "offline":
         return OfflineModel(spec)
@@ -49,7 +62,9 @@ def _open(
     if spec.kind == "openai":
         return OpenAICompatibleModel(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals)
 
-    return LiteLLMModel(spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals)
+    return LiteLLMModel(
+        spec, api_key=api_key, retry=retry, timeout_s=timeout_s, signals=signals, provider_variables=given
+    )
 
 
 PROBE = ChatRequest(messages=[{"role": "user", "content": "Say OK."}])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from types import ModuleType
 
 import orjson
@@ -21,6 +22,7 @@ from .failures import HINTS, category_of_error, model_error, status_of
 from .model import ChatRequest, Completion, Signals, sampling
 from .openai_compatible import completion_of, read_completion
 from .pricing import price_of
+from .provider_variables import arguments_for
 from .retry import RetryingModel
 from .streaming import StreamedBody
 
@@ -36,9 +38,12 @@ class LiteLLMModel(RetryingModel):
         retry: Retry | None = None,
         timeout_s: float | None = None,
         signals: Signals | None = None,
+        provider_variables: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(spec, retry=retry, signals=signals)
-        self._api_key = api_key
+        self.access: Mapping[str, str] = {"api_key": api_key} if api_key else {}
+        if provider_variables and not api_key:
+            self.access = arguments_for(_provider(spec.name), provider_variables)
         self._timeout_s = timeout_s
         self._price = price_of(spec)
         self._call = _litellm().acompletion
@@ -48,8 +53,7 @@ class LiteLLMModel(RetryingModel):
         arguments.update(model=self.spec.name, messages=request.messages, num_retries=0, max_retries=0)
         if request.tools:
             arguments["tools"] = request.tools
-        if self._api_key:
-            arguments["api_key"] = self._api_key
+        arguments.update(self.access)
         if self.spec.base_url:
             arguments["api_base"] = self.spec.base_url
         if self._timeout_s:
@@ -79,6 +83,14 @@ def supports_schema(model: str) -> bool:
         return bool(litellm.supports_response_schema(model=model.replace("/responses/", "/")))
     except Exception:  # noqa: BLE001 - a question of taste to a vendor library: any doubt means the plainer format
         return False
+
+
+def _provider(model: str) -> str:
+    """The name of its provider; empty when LiteLLM does not know one, which the first call then says."""
+    try:
+        return str(_litellm().get_llm_provider(model)[1])
+    except Exception:  # noqa: BLE001 - a vendor library's own classes; the call itself explains
+        return ""
 
 
 def _litellm() -> ModuleType:

@@ -24,7 +24,7 @@ from osmosis.errors import LeaseLost, NotFound, OsmosisError
 from osmosis.records.base import utc_now
 from osmosis.records.config import EvalConfig, TrainingConfig
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import JobResult, JobSpec, RunStatus
+from osmosis.records.run import Handover, JobResult, JobSpec, RunStatus
 
 from . import Platform, tables
 from .executors.executor import Executor, JobState
@@ -34,7 +34,6 @@ from .settings import PlatformSettings
 
 log = logging.getLogger("osmosis.platform.worker")
 
-TOKEN_VARIABLE = "_OSMOSIS_JOB_TOKEN"
 SHUTDOWN_S = 5.0
 
 
@@ -179,8 +178,8 @@ class Worker:
             run_id, name = run.id, run.name
         log.info("run %s: claimed", name)
         try:
-            spec, environ = self._load(run_id)
-            handle = self.executor.start(spec, {**environ, TOKEN_VARIABLE: token})
+            spec, values = self._load(run_id)
+            handle = self.executor.start(spec, Handover(token=token, secrets=values))
         except OsmosisError as error:
             self._refuse(run_id, token, error)
             return True
@@ -221,7 +220,7 @@ class Worker:
                 model_path=_base_model(session, settings, run, config),
                 models_dir=str(settings.models_dir / "runs" / run.id),
             )
-        return spec, {**config.env, **values}
+        return spec, values
 
     def _note_handle(self, run_id: str, token: str, handle: dict[str, object]) -> None:
         with self.platform.db.write() as session:

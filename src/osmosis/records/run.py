@@ -77,7 +77,7 @@ class Progress(Record):
 class JobSpec(Record):
     """Everything a job needs to know, and no secret: written to `<job folder>/job.json` by the executor.
 
-    Secret values and the lease token arrive in the job's environment (`_OSMOSIS_JOB_TOKEN`).
+    Secret values and the lease token come separately, as a `Handover`.
     """
 
     run_id: str
@@ -96,7 +96,7 @@ class JobSpec(Record):
     rows: list[int]
     """The selected row indices, resolved by the platform (limit, or the seeded random 10 %)."""
     secret_names: list[str] = Field(default_factory=list)
-    """Variables in the job's environment whose values are secret: redacted everywhere, given to the rollout."""
+    """Names of the secrets that are handed over: values redacted everywhere, variables of the rollout."""
     work_dir: str
     """Persistent folder of the run: checkout, journal, logs. The same again when a job resumes the run."""
     cache_dir: str
@@ -107,6 +107,16 @@ class JobSpec(Record):
     """Training: the base model as transformers takes it, a folder or a hub name; empty: as the config names it."""
     models_dir: str = ""
     """Training: where this run's checkpoints go, one folder each."""
+
+
+class Handover(Record):
+    """What a job reads from its standard input when it starts: secret, so never in a file, an environment or a command
+    line, where other processes of the machine could read it."""
+
+    token: str = Field(repr=False, min_length=1)
+    """Of the lease; every message to the platform carries it."""
+    secrets: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Name -> value, for each of `JobSpec.secret_names`."""
 
 
 class JobResult(Record):

@@ -4,7 +4,7 @@ It reads `job.json`, makes a rollout per row and attempt (reward 1.0 for even ro
 job folder and reports each. How it misbehaves is said in `[env]` of the run's config: `FAKE_JOB` is a comma-separated
 list of `crash-once:N` (dies after N rollouts, the first time), `crash` (dies at once, always), `mute` (never reports),
 `wait:N` (waits after N rollouts until told to stop or until `<job folder>/go` exists), `fail` (reports failed),
-`environ` (logs the names in its environment).
+`environ` (logs the names in its environment, and of its secrets).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from osmosis.base.json_types import JsonObject
 from osmosis.records.base import Record
 from osmosis.records.report import Report, ScoreReport
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score
-from osmosis.records.run import JobResult, JobSpec, LogLine, Progress, RolloutBatch, RunStatus, Stage
+from osmosis.records.run import Handover, JobResult, JobSpec, LogLine, Progress, RolloutBatch, RunStatus, Stage
 
 RETRY_S = 0.05
 PATIENCE_S = 60.0
@@ -35,14 +35,15 @@ class Stopped(Exception):
 class FakeJob:
     """One life of the job."""
 
-    def __init__(self, folder: Path, token: str) -> None:
+    def __init__(self, folder: Path, handover: Handover) -> None:
         self.folder = folder
+        self.secrets = handover.secrets
         self.spec = JobSpec.model_validate_json((folder / "job.json").read_text())
         self.modes = dict(_modes(self.spec.config.env.get("FAKE_JOB", "")))
         self.journal = folder / "fake-journal.jsonl"
         self.http = httpx.Client(
             base_url=f"{self.spec.platform_url}/api/jobs/{self.spec.run_id}",
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {handover.token}"},
             trust_env=False,
         )
 
@@ -54,7 +55,8 @@ class FakeJob:
             time.sleep(PATIENCE_S)
             return 8
         if "environ" in self.modes:
-            self.log(" ".join(sorted(os.environ)))
+            self.log("environ: " + " ".join(sorted(os.environ)))
+            self.log("secrets: " + " ".join(sorted(self.secrets)))
         if "fail" in self.modes:
             failure = Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message="failed as told", fix="do not tell")
             self.post("finish", JobResult(status=RunStatus.FAILED, failure=failure))
@@ -183,4 +185,4 @@ def _rollout(row: int, attempt: int) -> Rollout:
 
 
 if __name__ == "__main__":
-    sys.exit(FakeJob(Path(sys.argv[1]), os.environ["_OSMOSIS_JOB_TOKEN"]).run())
+    sys.exit(FakeJob(Path(sys.argv[1]), Handover.model_validate_json(sys.stdin.buffer.read())).run())

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pytest
 
 from osmosis.base.processes import is_same
 from osmosis.jobs.commands import PROCESSES_FILE
-from osmosis.records.run import JobResult, JobSpec
+from osmosis.records.run import Handover, JobResult, JobSpec
 from osmosis.testing.job_api import FakeJobApi, job_api
 
 DEADLINE_S = 120.0
@@ -76,6 +76,26 @@ if __name__ == "__main__":
 """
 
 
+async def started_job(
+    folder: Path, handover: Handover, environ: Mapping[str, str], **more: Any
+) -> asyncio.subprocess.Process:
+    """A job as an executor starts it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "osmosis.jobs",
+        str(folder),
+        env=dict(environ),
+        stdin=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        **more,
+    )
+    assert process.stdin is not None
+    process.stdin.write(handover.model_dump_json().encode())
+    process.stdin.close()
+    return process
+
+
 def with_before(*lines: str) -> str:
     """A rollout that serves itself and does this before it asks the model."""
     body = "".join(f"    {line}\n" for line in lines)
@@ -94,6 +114,7 @@ class Desk:
     rows: int = 6
     config: dict[str, Any] = field(default_factory=dict)
     spec: dict[str, Any] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
 
     def commit(self, **files: str) -> str:
         """A commit with the rollout; keyword `main` is `rollouts/multiply/main.py`."""
@@ -149,10 +170,7 @@ class Desk:
         return folder
 
     async def start(self, folder: Path) -> asyncio.subprocess.Process:
-        environ = {**self.environ, "_OSMOSIS_JOB_TOKEN": self.api.token}
-        return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "osmosis.jobs", str(folder), env=environ, start_new_session=True
-        )
+        return await started_job(folder, Handover(token=self.api.token, secrets=self.secrets), self.environ)
 
     async def run(self, folder: Path) -> int:
         process = await self.start(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -116,7 +115,7 @@ async def test_training_without_a_trainer(desk: Desk) -> None:
     spec["kind"] = "training"
     spec["config"] = {"experiment": spec["config"]["experiment"], "training": {}}
     (job / "job.json").write_text(json.dumps(spec))
-    assert "no trainer is installed" in (await failure_of(desk, job)).message
+    assert "no jobs of kind training" in (await failure_of(desk, job)).message
 
 
 async def test_a_rollout_that_kills_the_server_fails_alone(desk: Desk) -> None:
@@ -148,17 +147,24 @@ async def test_heartbeats_that_die_end_the_job_with_a_word(desk: Desk) -> None:
 
 
 async def test_a_job_folder_that_is_none(tmp_path: Path) -> None:
-    async def refused(*arguments: str, token: str = "x") -> str:
-        environ = {**os.environ, "_OSMOSIS_JOB_TOKEN": token}
+    async def refused(*arguments: str, given: bytes = b'{"token": "x"}') -> str:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "osmosis.jobs", *arguments, env=environ, stderr=asyncio.subprocess.PIPE
+            sys.executable,
+            "-m",
+            "osmosis.jobs",
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
         )
-        _, said = await process.communicate()
+        _, said = await process.communicate(given)
         assert process.returncode == 2
         return said.decode()
 
     assert "usage: python -m osmosis.jobs" in await refused()
-    assert "jobs are started by a platform's executor" in await refused(str(tmp_path), token="")
+    assert "jobs are started by a platform's executor" in await refused(str(tmp_path), given=b"")
+    said = await refused(str(tmp_path), given=b'{"token": "", "secrets": {"KEY": "value-of-a-key"}}')
+    assert "jobs are started by a platform's executor" in said
+    assert "value-of-a-key" not in said
     assert "job.json cannot be read" in await refused(str(tmp_path))
     (tmp_path / "job.json").write_text('{"run_id": "r", "kind": "eval"}')
     assert "is not a valid job: run_name: Field required" in await refused(str(tmp_path))

@@ -22,7 +22,7 @@ def use(desk: Desk, endpoint: ModelEndpoint) -> None:
         "advanced": {"base_url": endpoint.url, "api_key_env": "ENDPOINT_KEY", "params": {"temperature": 0.5}},
         "secrets": {"required": ["ENDPOINT_KEY"]},
     }
-    desk.environ["ENDPOINT_KEY"] = KEY
+    desk.secrets["ENDPOINT_KEY"] = KEY
 
 
 async def test_an_endpoint_instead_of_the_stand_in(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""Who sees what: uv and git never a secret, the rollout its own, nobody the lease token."""
+"""Who sees what: uv and git the machine, the rollout its own `[env]` and secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ JOB = {
     "UV_PYTHON": "3.9",
     "PYTHONPATH": "/somewhere",
     "VIRTUAL_ENV": "/somewhere/else",
-    "_OSMOSIS_JOB_TOKEN": "lease",
     "OPENAI_API_KEY": "not asked for by the rollout",
     "SEARCH_KEY": "s3cret-value",
     "MODE": "fast",
@@ -24,17 +23,15 @@ def test_uv_and_git_see_the_machine_only() -> None:
     for environ in (uv_environ(JOB), git_environ(JOB)):
         assert environ["PATH"] == "/usr/bin"
         assert environ["https_proxy"] == "http://proxy:1"
-        assert not {"SEARCH_KEY", "OPENAI_API_KEY", "MODE", "_OSMOSIS_JOB_TOKEN", "PYTHONPATH", "VIRTUAL_ENV"} & set(
-            environ
-        )
+        assert not {"SEARCH_KEY", "OPENAI_API_KEY", "MODE", "PYTHONPATH", "VIRTUAL_ENV"} & set(environ)
     assert uv_environ(JOB)["UV_PYTHON_DOWNLOADS"] == "never"
     assert "UV_PYTHON" not in uv_environ(JOB)
     assert "UV_INDEX_URL" not in uv_environ(JOB, without=["UV_INDEX_URL"])
 
 
 def test_the_rollout_sees_its_env_and_its_secrets() -> None:
-    environ = rollout_environ(JOB, env={"MODE": "slow"}, secret_names=["SEARCH_KEY", "ABSENT"], venv="/venv")
-    assert environ["SEARCH_KEY"] == "s3cret-value"
+    environ = rollout_environ(JOB, env={"MODE": "slow"}, secrets={"SEARCH_KEY": "its-value", "WORD": "x"}, venv="/venv")
+    assert (environ["SEARCH_KEY"], environ["WORD"]) == ("its-value", "x")
     assert environ["MODE"] == "slow"
     assert (environ["PATH"], environ["VIRTUAL_ENV"]) == ("/venv/bin:/usr/bin", "/venv")
-    assert not {"OPENAI_API_KEY", "_OSMOSIS_JOB_TOKEN", "UV_INDEX_URL", "PYTHONPATH", "ABSENT"} & set(environ)
+    assert not {"OPENAI_API_KEY", "UV_INDEX_URL", "PYTHONPATH"} & set(environ)

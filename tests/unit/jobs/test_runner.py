@@ -11,7 +11,7 @@ import pytest
 from osmosis.jobs.job import JobContext
 from osmosis.jobs.runner import Exit, JobRunner
 from osmosis.records.report import Report
-from osmosis.records.run import JobResult, JobSpec, RunStatus
+from osmosis.records.run import Handover, JobResult, JobSpec, RunStatus
 from osmosis.testing.job_api import FakeJobApi, job_api
 from osmosis.testing.waiting import until
 
@@ -65,7 +65,7 @@ class Work:
 
 
 async def test_a_kind_that_nothing_here_can_do_is_a_clear_failure(api: FakeJobApi, tmp_path: Path) -> None:
-    job = JobRunner(spec(api, tmp_path), TOKEN, {}, kinds={})
+    job = JobRunner(spec(api, tmp_path), Handover(token=TOKEN), {}, kinds={})
     assert await job.go() is Exit.REPORTED
     assert api.result is not None
     assert api.result.failure is not None
@@ -74,7 +74,9 @@ async def test_a_kind_that_nothing_here_can_do_is_a_clear_failure(api: FakeJobAp
 
 
 async def test_work_that_winds_down_by_itself_gives_the_result(api: FakeJobApi, tmp_path: Path) -> None:
-    job = JobRunner(spec(api, tmp_path), TOKEN, {}, kinds={"eval": lambda context: Work(context, patience_s=60.0)})
+    job = JobRunner(
+        spec(api, tmp_path), Handover(token=TOKEN), {}, kinds={"eval": lambda context: Work(context, patience_s=60.0)}
+    )
     api.stop = True
     assert await asyncio.wait_for(job.go(), 30.0) is Exit.REPORTED
     assert api.result is not None
@@ -89,7 +91,7 @@ async def test_what_does_not_end_is_cut_off_when_either_patience_is_over(
     def hanging(context: JobContext) -> Work:
         return Work(context, patience_s=patience_s, hangs=True)
 
-    job = JobRunner(spec(api, tmp_path), TOKEN, {}, kinds={"eval": hanging})
+    job = JobRunner(spec(api, tmp_path), Handover(token=TOKEN), {}, kinds={"eval": hanging})
     going = asyncio.create_task(job.go())
     await until(lambda: api.heartbeats)
     job.stop(grace_s)

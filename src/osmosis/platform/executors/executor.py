@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from osmosis.records.run import JobSpec
+from osmosis.records.run import Handover, JobSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,9 @@ class JobState:
 class Executor(Protocol):
     name: str
 
-    def start(self, spec: JobSpec, environ: Mapping[str, str]) -> dict[str, object]:
-        """Start the job and return its handle. OsmosisError when it cannot be started."""
+    def start(self, spec: JobSpec, handover: Handover) -> dict[str, object]:
+        """Start the job and return its handle; the handover reaches its standard input and nothing else.
+        OsmosisError when it cannot be started."""
 
     def owns(self, handle: Mapping[str, object]) -> bool:
         """Whether this executor can see the job behind a handle."""

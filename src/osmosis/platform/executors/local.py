@@ -1,16 +1,19 @@
 """Jobs as processes on this machine, each in its own session and with an environment made from a short list.
 
-Nothing of the platform's own environment (tokens, master key, provider keys) reaches a job. A process is only ever
+Nothing of the platform's own environment (tokens, master key, provider keys) reaches a job, and nothing of the run is
+in the job's: lease and secrets go through a pipe. A process is only ever
 signalled when its start time still matches, so a reused id is never hit.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,7 +21,7 @@ from osmosis.base.files import write_text
 from osmosis.base.processes import group_alive, is_same, kill_group, start_token
 from osmosis.errors import PlatformError
 from osmosis.records.base import Record
-from osmosis.records.run import JobSpec
+from osmosis.records.run import Handover, JobSpec
 
 from .executor import JobState
 
@@ -54,7 +57,7 @@ class LocalExecutor:
         self._machine = machine_id()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, spec: JobSpec, environ: Mapping[str, str]) -> dict[str, object]:
+    def start(self, spec: JobSpec, handover: Handover) -> dict[str, object]:
         folder = Path(spec.work_dir)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_text(folder / JOB_FILE, spec.model_dump_json(indent=2), mode=0o600)
@@ -63,14 +66,17 @@ class LocalExecutor:
                 process = subprocess.Popen(
                     [*self._command, str(folder)],
                     cwd=folder,
-                    env={**self._environ, **environ},
-                    stdin=subprocess.DEVNULL,
+                    env=self._environ,
+                    stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
             except OSError as error:
                 raise PlatformError(f"the job could not be started ({self._command[0]}): {error}") from error
+        # The job reads it when it has started, and a pipe takes only so much before that.
+        hand_over = threading.Thread(target=_write, args=(process, handover.model_dump_json().encode()), daemon=True)
+        hand_over.start()
         self._children[process.pid] = process
         handle = LocalHandle(
             executor=self.name,
@@ -113,6 +119,12 @@ class LocalExecutor:
         child = self._children.pop(pid, None)
         if child is not None:
             child.wait(timeout=10)
+
+
+def _write(process: subprocess.Popen[bytes], content: bytes) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # broken: its last words say why
+        pipe.write(content)
 
 
 def machine_id() -> str:
