@@ -91,7 +91,9 @@ def browser_login(platform: PlatformDep, caller: CallerDep) -> BrowserLink:
 
 @router.get("/verify")
 def verify(request: Request, platform: PlatformDep, caller: CallerDep) -> Verified:
-    body = Verified(user=user_body(caller.user), expires_at=moment(caller.token.expires_at), token_id=caller.token.id)
+    body = Verified(
+        user=user_body(caller.user), expires_at=moment(caller.token.expires_at), token_id=caller.token.id, valid=True
+    )
     if has_scope(request):
         with platform.db.read() as session:
             workspace, role = workspaces.resolve(
@@ -100,7 +102,13 @@ def verify(request: Request, platform: PlatformDep, caller: CallerDep) -> Verifi
                 identity=request.headers.get(GIT_HEADER),
                 name=request.headers.get(WORKSPACE_HEADER),
             )
-        body.workspace = WorkspaceRole(id=workspace.id, name=workspace.name, role=role)
+        body.workspace = body.organization = WorkspaceRole(id=workspace.id, name=workspace.name, role=role)
+        return body
+    with platform.db.read() as session:
+        mine = workspaces.of_user(session, caller.user)
+    if mine:
+        first, role, _ = mine[0]
+        body.organization = WorkspaceRole(id=first.id, name=first.name, role=role)
     return body
 
 
