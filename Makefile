@@ -38,7 +38,7 @@ docs: $(VENV)/.dev  ## write the generated pages again
 	@$(BIN)/python -m osmosis.cli.reference docs/cli.md
 
 bench: $(VENV)/.dev  ## measure, paired with bare loops in the same run
-	@for one in startup git_facts eval_throughput server_throughput; do echo "== $$one"; $(BIN)/python benchmarks/$$one.py || exit 1; done
+	@for one in startup git_facts eval_throughput server_throughput platform_load; do echo "== $$one"; $(BIN)/python benchmarks/$$one.py || exit 1; done
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("osmosis needs Python 3.10 or newer; this is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2] if sys.version_info < (3, 10) else 0)'

@@ -7,8 +7,10 @@ from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
+from fastapi.testclient import TestClient
 
 from osmosis.platform import tables
+from osmosis.platform.app import create_app
 from osmosis.platform.services import login_flows, users
 from osmosis.records.base import utc_now
 
@@ -138,3 +140,22 @@ def test_a_client_that_is_too_old_is_told_to_upgrade(site) -> None:
     answer = site.http.get("/api/cli/verify", headers={"X-Osmosis-CLI-Version": "0.1.9"})
     assert answer.status_code == 426
     assert {"status", "message"} <= set(answer.json())
+
+
+def test_whatever_one_process_changes_holds_at_the_next_request_in_another(site) -> None:
+    """A token that is revoked, one that expires, a member who is removed, a role that changes."""
+    other = TestClient(create_app(site.platform.settings), headers=dict(site.http.headers))
+    with other:
+        assert other.get("/api/cli/verify").json()["workspace"]["role"] == "owner"
+        with site.platform.db.write() as session:
+            session.execute(sa.update(tables.Member).values(role="member"))
+        assert other.get("/api/cli/verify").json()["workspace"]["role"] == "member"
+        with site.platform.db.write() as session:
+            session.execute(sa.delete(tables.Member))
+        assert other.get("/api/cli/verify").json()["code"] == "WORKSPACE_SCOPE_HEADER_ACCESS_DENIED"
+        with site.platform.db.write() as session:
+            session.execute(sa.update(tables.Token).values(expires_at=utc_now()))
+        assert other.get("/api/cli/verify").json()["code"] == "TOKEN_EXPIRED"
+        with site.platform.db.write() as session:
+            session.execute(sa.update(tables.Token).values(revoked_at=utc_now()))
+        assert other.get("/api/cli/verify").json()["code"] == "TOKEN_REVOKED"

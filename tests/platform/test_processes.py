@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -179,3 +180,19 @@ def test_a_process_is_set_up_by_flags_over_variables_over_defaults(tmp_path: Pat
 def test_a_setting_that_cannot_be_is_refused_by_name(tmp_path: Path, environ: dict, given: dict, said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         PlatformSettings.from_environ({"OSMOSIS_DATA_DIR": str(tmp_path), **environ}, **given)
+
+
+async def test_a_kept_connection_does_not_wait_for_acknowledgements(tmp_path: Path) -> None:
+    """asyncio turns Nagle's algorithm off only for a listening socket that says it is TCP."""
+    delays: list[int] = []
+
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        delays.append(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    listener = listen(PlatformSettings(data_dir=tmp_path, port=0))
+    async with await asyncio.start_server(answer, sock=listener):
+        reader, writer = await asyncio.open_connection(*listener.getsockname()[:2])
+        await reader.read()
+        writer.close()
+    assert delays == [1]

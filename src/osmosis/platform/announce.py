@@ -37,7 +37,9 @@ def listen(settings: PlatformSettings) -> socket.socket:
             hint="add --public-url https://HOST, or listen on one address: --host 127.0.0.1",
         )
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family)
+    # asyncio turns Nagle's algorithm off only for sockets that say they are TCP; with it, every answer on a kept
+    # connection waits for the other side's delayed acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))

@@ -19,9 +19,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from osmosis.errors import Conflict
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD = "0007"
+HEAD = "0008"
 """The newest migration; a test compares it with the files."""
 BUSY_TIMEOUT_MS = 30_000
+SHARED = "shared"
+"""The key in `Session.info` of what the views of a process keep between them."""
 
 
 def open_engine(url: str) -> sa.Engine:
@@ -57,7 +59,10 @@ class Database:
             Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         self.engine = open_engine(url)
         self._write = sessionmaker(self.engine, expire_on_commit=False)
-        self._read = sessionmaker(self.engine.execution_options(reading=True), expire_on_commit=False)
+        reading = self.engine.execution_options(reading=True)
+        # One dict for all views of this process, in each one's `info`. Writers have none: what they see may be
+        # rolled back.
+        self._read = sessionmaker(reading, expire_on_commit=False, info={SHARED: {}})
 
     @property
     def is_sqlite(self) -> bool:

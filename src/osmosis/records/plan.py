@@ -18,8 +18,7 @@ from .base import Record
 if TYPE_CHECKING:
     from .config import EvalConfig
 
-ModelKind = Literal["openai", "litellm", "offline", "replay", "trained"]
-"""`trained` is the model that a training job trains, which only that job can ask."""
+ModelKind = Literal["openai", "litellm", "offline", "replay"]
 
 
 class ModelSpec(Record):

@@ -52,7 +52,7 @@ def report(
     plan = journal.plan()
     found = stored_report(journal) or summary_of(journal, plan)
     if not kinds:
-        data = {"name": plan.name, "config": config_part(journal, plan), "summary": summary_part(found, plan)}
+        data = {"name": plan.name, "config": config_part(journal, plan), "summary": summary_part(found)}
         return DetailResult(
             data, human=lambda console: draw_report(console, plan, found), next_steps=next_steps(plan, found)
         )

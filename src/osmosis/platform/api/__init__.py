@@ -11,7 +11,6 @@ from . import (
     login_routes,
     model_file_routes,
     model_routes,
-    not_offered_routes,
     rollout_server_routes,
     run_upload_routes,
     secret_routes,
@@ -31,7 +30,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     training_run_routes.router,
     model_file_routes.router,
     model_routes.router,
-    not_offered_routes.router,
     rollout_server_routes.router,
     job_routes.router,
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
+from sqlalchemy.orm import Session
 
 from osmosis.errors import AuthRequired
 from osmosis.platform import Platform, tables
@@ -36,7 +37,8 @@ class Scope:
     role: str
 
 
-def get_platform(request: Request) -> Platform:
+async def get_platform(request: Request) -> Platform:
+    """Not `def`, which would cost every request a thread."""
     platform: Platform = request.app.state.platform
     return platform
 
@@ -56,32 +58,53 @@ def bearer(request: Request) -> str:
 
 
 def get_caller(request: Request, platform: PlatformDep) -> Caller:
-    text = bearer(request)
+    """The person behind the token. It is looked up at every request, so a revoked one ends everywhere at once."""
     with platform.db.read() as session:
-        row = users.check_token(session, text)
+        row = users.check_token(session, bearer(request))
         caller = Caller(row.user, row)
-        touch = users.needs_touch(row, utc_now())
-    if touch:
-        with platform.db.write() as session:
-            users.touch_token(session, row.id)
+    _touch(platform, row)
     return caller
 
 
 CallerDep = Annotated[Caller, Depends(get_caller)]
 
 
-def get_scope(request: Request, platform: PlatformDep, caller: CallerDep) -> Scope:
+def get_scope(request: Request, platform: PlatformDep) -> Scope:
+    """The person behind the token, in the workspace that the headers name: one session, for it is every request."""
     with platform.db.read() as session:
-        workspace, role = workspaces.resolve(
-            session,
-            caller.user,
-            identity=request.headers.get(GIT_HEADER),
-            name=request.headers.get(WORKSPACE_HEADER),
-        )
-    return Scope(caller.user, workspace, role)
+        row = users.check_token(session, bearer(request))
+        scope = _scope(session, request, row)
+    _touch(platform, row)
+    return scope
 
 
 ScopeDep = Annotated[Scope, Depends(get_scope)]
+
+
+def get_either(request: Request, platform: PlatformDep) -> tuple[Caller, Scope | None]:
+    """The person behind the token; with the workspace when the request names one."""
+    with platform.db.read() as session:
+        row = users.check_token(session, bearer(request))
+        scope = _scope(session, request, row) if has_scope(request) else None
+        caller = Caller(row.user, row)
+    _touch(platform, row)
+    return caller, scope
+
+
+EitherDep = Annotated[tuple[Caller, Scope | None], Depends(get_either)]
+
+
+def _scope(session: Session, request: Request, row: tables.Token) -> Scope:
+    headers = request.headers
+    identity, name = headers.get(GIT_HEADER), headers.get(WORKSPACE_HEADER)
+    workspace, role = workspaces.resolve(session, row.user, identity=identity, name=name)
+    return Scope(row.user, workspace, role)
+
+
+def _touch(platform: Platform, row: tables.Token) -> None:
+    if users.needs_touch(row, utc_now()):
+        with platform.db.write() as session:
+            users.touch_token(session, row.id)
 
 
 def has_scope(request: Request) -> bool:

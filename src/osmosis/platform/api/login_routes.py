@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from osmosis.platform import tables
-from osmosis.platform.services import links, login_flows, users, workspaces
+from osmosis.platform.services import links, login_flows, users
 from osmosis.platform.services.users import IssuedToken
 from osmosis.records.base import utc_now
 from osmosis.records.contract.accounts import (
@@ -25,7 +25,7 @@ from osmosis.records.contract.accounts import (
 from osmosis.records.contract.body import moment
 
 from .contract_route import ContractRoute
-from .deps import GIT_HEADER, WORKSPACE_HEADER, CallerDep, PlatformDep, bearer, has_scope
+from .deps import CallerDep, EitherDep, PlatformDep, bearer
 
 router = APIRouter(prefix="/api/cli", route_class=ContractRoute)
 
@@ -90,25 +90,11 @@ def browser_login(platform: PlatformDep, caller: CallerDep) -> BrowserLink:
 
 
 @router.get("/verify")
-def verify(request: Request, platform: PlatformDep, caller: CallerDep) -> Verified:
-    body = Verified(
-        user=user_body(caller.user), expires_at=moment(caller.token.expires_at), token_id=caller.token.id, valid=True
-    )
-    if has_scope(request):
-        with platform.db.read() as session:
-            workspace, role = workspaces.resolve(
-                session,
-                caller.user,
-                identity=request.headers.get(GIT_HEADER),
-                name=request.headers.get(WORKSPACE_HEADER),
-            )
-        body.workspace = body.organization = WorkspaceRole(id=workspace.id, name=workspace.name, role=role)
-        return body
-    with platform.db.read() as session:
-        mine = workspaces.of_user(session, caller.user)
-    if mine:
-        first, role, _ = mine[0]
-        body.organization = WorkspaceRole(id=first.id, name=first.name, role=role)
+async def verify(found: EitherDep) -> Verified:
+    caller, scope = found
+    body = Verified(user=user_body(caller.user), expires_at=moment(caller.token.expires_at), token_id=caller.token.id)
+    if scope is not None:
+        body.workspace = WorkspaceRole(id=scope.workspace.id, name=scope.workspace.name, role=scope.role)
     return body
 
 

@@ -6,9 +6,7 @@ happens between two sessions, never in one.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.concurrency import run_in_threadpool
 
 from osmosis.platform import Platform, tables
@@ -17,27 +15,18 @@ from osmosis.platform.services.paging import Page
 from osmosis.records.contract.server_registry import NewServer, RegisteredServer, ServerPage, ServerStatus
 
 from .contract_route import ContractRoute
-from .deps import CallerDep, PlatformDep, get_scope, has_scope
+from .deps import CallerDep, EitherDep, PlatformDep
 
 router = APIRouter(prefix="/api/cli", route_class=ContractRoute)
 
 
-def named_workspace(request: Request, platform: PlatformDep, caller: CallerDep) -> tables.Workspace | None:
-    """The workspace the request names; none when it names none."""
-    return get_scope(request, platform, caller).workspace if has_scope(request) else None
-
-
-WorkspaceDep = Annotated[tables.Workspace | None, Depends(named_workspace)]
-
-
 @router.post("/rollout-server/register")
-async def register(
-    body: NewServer, platform: PlatformDep, caller: CallerDep, workspace: WorkspaceDep
-) -> RegisteredServer:
+async def register(body: NewServer, platform: PlatformDep, found: EitherDep) -> RegisteredServer:
+    caller, scope = found
     rollout_servers.check_name(body.agent_loop_name)
     target = server_probe.Target(body.host, body.port, body.api_key or None)
     health = await server_probe.check(target, private=server_probe.takes_private(platform.settings))
-    who = rollout_servers.Registrant(caller.user.id, workspace.id if workspace else None)
+    who = rollout_servers.Registrant(caller.user.id, scope.workspace.id if scope else None)
 
     def note() -> str:
         with platform.db.write() as session:
@@ -81,12 +70,11 @@ def remove(server_id: str, platform: PlatformDep, caller: CallerDep) -> Response
 
 
 @router.get("/rollout-servers")
-def list_servers(
-    platform: PlatformDep, caller: CallerDep, workspace: WorkspaceDep, limit: int = 50, offset: int = 0
-) -> ServerPage:
+def list_servers(platform: PlatformDep, found: EitherDep, limit: int = 50, offset: int = 0) -> ServerPage:
+    caller, scope = found
     page = Page(limit, offset)
     with platform.db.read() as session:
-        rows, total = page.fetch(session, rollout_servers.visible(caller.user, workspace))
+        rows, total = page.fetch(session, rollout_servers.visible(caller.user, scope.workspace if scope else None))
         owners = datasets.creator_names(session, {row.owner_id for row in rows})
     shown = [rollout_servers.body(row, owners.get(row.owner_id)) for row in rows]
     return ServerPage(rollout_servers=shown, **page.place(len(shown), total))

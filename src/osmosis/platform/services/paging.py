@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -48,8 +48,14 @@ class Page:
 
     def fetch(self, session: Session, query: sa.Select[T]) -> tuple[list[T], int]:
         """The rows of this page and how many there are in all."""
-        total = session.scalar(sa.select(sa.func.count()).select_from(query.order_by(None).subquery())) or 0
-        return list(session.scalars(query.limit(self.limit).offset(self.offset))), total
+        rows = list(session.scalars(query.limit(self.limit).offset(self.offset)))
+        return rows, count_of(session, query)
+
+
+def count_of(session: Session, query: sa.Select[Any]) -> int:
+    """How many rows a query without grouping finds, whatever it selects: counted in an index where one will do."""
+    counting = query.order_by(None).with_only_columns(sa.func.count(), maintain_column_froms=True)
+    return session.scalar(counting) or 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,20 +110,17 @@ def get(session: Session, run_id: str, row_index: int, attempt: int) -> Rollout:
     return Rollout.model_validate_json(text(session, run_id, row_index, attempt))
 
 
-def text(session: Session, run_id: str, row_index: int, attempt: int, step: int = 0) -> str:
+def text(session: Session, run_id: str, row_index: int, attempt: int) -> str:
     """One rollout as the JSON text that was stored."""
-    return row(session, run_id, row_index, attempt, step=step, whole=True).body
+    return row(session, run_id, row_index, attempt, whole=True).body
 
 
-def row(
-    session: Session, run_id: str, row_index: int, attempt: int, *, step: int = 0, whole: bool = False
-) -> tables.Rollout:
+def row(session: Session, run_id: str, row_index: int, attempt: int, *, whole: bool = False) -> tables.Rollout:
     """One rollout's columns, `whole` with its body. NotFound when it is not (yet) there."""
     query = sa.select(tables.Rollout).where(
         tables.Rollout.run_id == run_id,
         tables.Rollout.row_index == row_index,
         tables.Rollout.attempt == attempt,
-        tables.Rollout.step == step,
     )
     if whole:
         query = query.options(undefer(tables.Rollout.body))
@@ -140,33 +137,12 @@ def drop_unsuccessful(session: Session, run_id: str) -> int:
     return int(result.rowcount)  # type: ignore[attr-defined]
 
 
-def counts(session: Session, run_id: str) -> dict[str, int]:
-    """How many there are of each status."""
-    query = (
-        sa.select(tables.Rollout.status, sa.func.count())
-        .where(tables.Rollout.run_id == run_id)
-        .group_by(tables.Rollout.status)
-    )
-    return {status: count for status, count in session.execute(query)}
-
-
-def rewards(session: Session, run_id: str) -> list[float]:
-    """Every reward there is, ascending."""
-    query = (
-        sa.select(tables.Rollout.reward)
-        .where(tables.Rollout.run_id == run_id, tables.Rollout.reward.is_not(None))
-        .order_by(tables.Rollout.reward)
-    )
-    return [value for value in session.scalars(query) if value is not None]
-
-
 def body(row: tables.Rollout) -> RolloutRow:
     """A rollout as lists show it."""
     return RolloutRow(
         rollout_id=row.rollout_id,
         row_index=row.row_index,
         attempt=row.attempt,
-        step=row.step,
         status=row.status,
         reward=row.reward,
         tokens=row.tokens,

@@ -10,14 +10,14 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from osmosis.base.stats import spread
 from osmosis.platform import tables
 from osmosis.records.base import utc_now
 from osmosis.records.contract.eval_bodies import EvalMetrics, EvalOverview, PassAtKPoint
 from osmosis.records.contract.run_bodies import RewardStats, RunProgress, RunResults
 from osmosis.records.report import Report, ScoreReport
+from osmosis.records.rollout import RolloutStatus
 
-from . import rollouts
+from .run_tally import tally_of
 
 
 def report_of(run: tables.Run) -> Report | None:
@@ -57,7 +57,7 @@ def _results(run: tables.Run, report: Report) -> RunResults:
 
 def reward_stats(session: Session, run: tables.Run, report: Report) -> RewardStats:
     """Over rollouts with a reward; population standard deviation; None where there are none."""
-    found = spread(rollouts.rewards(session, run.id))
+    found = tally_of(session, run.id).spread
     return RewardStats(
         mean=found.mean if found else None,
         std=found.std if found else None,
@@ -75,17 +75,17 @@ def pass_at_k(primary: ScoreReport | None) -> list[PassAtKPoint]:
 def metrics(session: Session, run: tables.Run) -> EvalMetrics:
     """The answer of `eval-runs/{x}/metrics`."""
     report = report_of(run)
-    counted = rollouts.counts(session, run.id)
+    stored = tally_of(session, run.id)
     found = _results(run, report) if report else None
     attempts = run.config.get("evaluation", {}).get("n", 1)
     overview = EvalOverview(
         duration_ms=duration_ms(run),
         total_samples=run.sampled_rows * attempts,
-        completed_samples=sum(counted.values()),
+        completed_samples=stored.total,
         graded=found.graded if found else 0,
         passed=found.passed if found else 0,
-        failed=found.failed if found else counted.get("failed", 0),
-        skipped=found.skipped if found else counted.get("skipped", 0),
+        failed=found.failed if found else stored.count(RolloutStatus.FAILED),
+        skipped=found.skipped if found else stored.count(RolloutStatus.SKIPPED),
         pass_rate=found.pass_rate if found else None,
         pass_threshold=run.config.get("evaluation", {}).get("pass_threshold"),
         tokens_used=found.total_tokens if found else 0,

@@ -15,6 +15,17 @@ from osmosis.platform import tables
 from osmosis.records.workspace_name import check_workspace_name
 
 IDENTITY = re.compile(r"^[A-Za-z0-9._~-]+/[A-Za-z0-9._-]+$")
+# Workspaces, each with the person's role in it or None. Made once: they are every request's (see `users`).
+_WITH_ROLE = sa.select(tables.Workspace, tables.Member.role).outerjoin(
+    tables.Member,
+    sa.and_(tables.Member.workspace_id == tables.Workspace.id, tables.Member.user_id == sa.bindparam("user_id")),
+)
+_BY_NAME = _WITH_ROLE.where(tables.Workspace.name == sa.bindparam("name"))
+_BY_IDENTITY = (
+    _WITH_ROLE.join(tables.Repository, tables.Repository.workspace_id == tables.Workspace.id)
+    .where(tables.Repository.full_name == sa.bindparam("identity"))
+    .order_by(tables.Repository.created_at.desc())
+)
 
 
 def create(session: Session, user: tables.User, name: str) -> tables.Workspace:
@@ -50,11 +61,10 @@ def role_of(session: Session, user_id: str, workspace_id: str) -> str | None:
 
 def by_name(session: Session, user: tables.User, name: str) -> tuple[tables.Workspace, str]:
     """NotFound unless it exists and the person belongs to it."""
-    found = session.scalars(sa.select(tables.Workspace).where(tables.Workspace.name == name)).first()
-    role = role_of(session, user.id, found.id) if found else None
-    if found is None or role is None:
+    found = session.execute(_BY_NAME, {"name": name, "user_id": user.id}).first()
+    if found is None or found[1] is None:
         raise NotFound(f"no workspace named {name!r}", hint="list yours: osmosis workspace list")
-    return found, role
+    return found[0], found[1]
 
 
 def resolve(
@@ -83,20 +93,14 @@ def resolve(
 
 
 def _by_identity(session: Session, user: tables.User, identity: str) -> tuple[tables.Workspace, str]:
-    query = (
-        sa.select(tables.Workspace)
-        .join(tables.Repository, tables.Repository.workspace_id == tables.Workspace.id)
-        .where(tables.Repository.full_name == identity)
-        .order_by(tables.Repository.created_at.desc())
-    )
-    found = list(session.scalars(query))
+    found = list(session.execute(_BY_IDENTITY, {"identity": identity, "user_id": user.id}))
     if not found:
         raise Forbidden(
             f"no workspace on this platform is connected to {identity}",
             hint="connect it: osmosis workspace connect, or add --workspace NAME",
             code="GIT_REPOSITORY_NOT_CONNECTED",
         )
-    for workspace in found:
-        if (role := role_of(session, user.id, workspace.id)) is not None:
+    for workspace, role in found:
+        if role is not None:
             return workspace, role
     raise Forbidden(f"you are not a member of a workspace connected to {identity}", code="GIT_REPOSITORY_ACCESS_DENIED")

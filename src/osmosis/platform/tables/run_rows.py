@@ -26,10 +26,9 @@ class StoredExperiment(TypedDict, total=False):
 
 
 class StoredEvaluation(TypedDict, total=False):
-    """How often each row is run, how many at once, and from which reward on one passes."""
+    """How often each row is run, and from which reward on it passes."""
 
     n: int
-    batch_size: int
     pass_threshold: float
 
 
@@ -63,6 +62,7 @@ class Run(Base):
     __table_args__ = (
         sa.UniqueConstraint("workspace_id", "kind", "name"),
         sa.Index("ix_runs_queue", "status", "lease_until", "created_at"),
+        sa.Index("ix_runs_listed", "workspace_id", "kind", "created_at"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)

@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from osmosis.platform import Platform, tables
 from osmosis.platform.services import run_lifecycle, run_results, run_retry, workspaces
+from osmosis.platform.services.paging import count_of
 from osmosis.records.run import RunStatus
 from osmosis.viewer import pages
 from osmosis.viewer.pages import View
@@ -38,30 +39,28 @@ def overview(
     at: int = 1,
 ) -> Response:
     """All runs of the viewer's workspaces, newest first, filtered by what the form says."""
-    mine = tables.Member.user_id == who.user.id
-    query = (
-        sa.select(tables.Run, tables.Workspace.name, tables.User.name)
-        .join(tables.Workspace, tables.Workspace.id == tables.Run.workspace_id)
-        .join(tables.Member, tables.Member.workspace_id == tables.Run.workspace_id)
-        .outerjoin(tables.User, tables.User.id == tables.Run.creator_id)
-        .where(mine)
-    )
-    for column, wanted in (
-        (tables.Workspace.name, workspace),
-        (tables.Run.kind, kind),
-        (tables.Run.status, status),
-    ):
-        if wanted:
-            query = query.where(column == wanted)
-    if words := q.strip()[:200]:
-        columns = (tables.Run.name, tables.Run.rollout, tables.Run.model_path, tables.Run.dataset)
-        query = query.where(sa.or_(*(column.icontains(words, autoescape=True) for column in columns)))
     with platform_of(request).db.read() as session:
-        total = session.scalar(sa.select(sa.func.count()).select_from(query.subquery())) or 0
+        names = {row.id: row.name for row, _, _ in workspaces.of_user(session, who.user)}
+        wanted = [
+            tables.Run.workspace_id.in_([id_ for id_, name in names.items() if workspace in ("", name)]),
+            *(column == value for column, value in ((tables.Run.kind, kind), (tables.Run.status, status)) if value),
+        ]
+        if words := q.strip()[:200]:
+            columns = (tables.Run.name, tables.Run.rollout, tables.Run.model_path, tables.Run.dataset)
+            wanted.append(sa.or_(*(column.icontains(words, autoescape=True) for column in columns)))
+        total = count_of(session, sa.select(tables.Run).where(*wanted))
         last = max(1, math.ceil(total / PER_PAGE))
         at = min(max(1, at), last)
-        query = query.order_by(tables.Run.created_at.desc(), tables.Run.id).limit(PER_PAGE).offset((at - 1) * PER_PAGE)
-        found = [_listed(run, name, creator) for run, name, creator in session.execute(query)]
+        newest = (tables.Run.created_at.desc(), tables.Run.id)
+        # Ids are sorted, not whole rows: those carry their reports.
+        chosen = sa.select(tables.Run.id).where(*wanted).order_by(*newest).limit(PER_PAGE).offset((at - 1) * PER_PAGE)
+        query = (
+            sa.select(tables.Run, tables.User.name)
+            .outerjoin(tables.User, tables.User.id == tables.Run.creator_id)
+            .where(tables.Run.id.in_(chosen))
+            .order_by(*newest)
+        )
+        found = [_listed(run, names[run.workspace_id], creator) for run, creator in session.execute(query)]
     return page(
         request,
         "overview.html",
@@ -100,18 +99,9 @@ def run_page(request: Request, who: ViewerDep, run_id: str) -> Response:
 
 @router.get("/{workspace}/evals/{name}")
 def run_by_name(request: Request, who: ViewerDep, workspace: str, name: str) -> Response:
-    return _by_name(request, who, workspace, "eval", name)
-
-
-@router.get("/{workspace}/trainings/{name}")
-def training_by_name(request: Request, who: ViewerDep, workspace: str, name: str) -> Response:
-    return _by_name(request, who, workspace, "training", name)
-
-
-def _by_name(request: Request, who: Viewer, workspace: str, kind: str, name: str) -> Response:
     with platform_of(request).db.read() as session:
         row, _ = workspaces.by_name(session, who.user, workspace)
-        return redirect(f"/runs/{run_lifecycle.find(session, row, kind, name).id}")
+        return redirect(f"/runs/{run_lifecycle.find(session, row, 'eval', name).id}")
 
 
 @router.get("/runs/{run_id}/live")
@@ -196,24 +186,23 @@ def rollout_list(
     category: str = "",
     row: str = "",
     order: str = "row",
-    step: str = "",
     at: int = 1,
 ) -> Response:
     with platform_of(request).db.read() as session:
         found = find_run(session, who, run_id)
-        view = pages.rollouts_page(found, outcome=outcome, category=category, row=row, order=order, step=step, at=at)
+        view = pages.rollouts_page(found, outcome=outcome, category=category, row=row, order=order, at=at)
     return _page(request, who, found, view)
 
 
 @router.get("/runs/{run_id}/rollouts/{row_index}/{attempt}")
 def rollout_page(
-    request: Request, who: ViewerDep, run_id: str, row_index: int, attempt: int, step: int = 0, raw: bool = False
+    request: Request, who: ViewerDep, run_id: str, row_index: int, attempt: int, raw: bool = False
 ) -> Response:
-    """One rollout; `?step=N` is that of a training step, `?raw=true` its record as JSON."""
+    """One rollout; `?raw=true` is its record as JSON."""
     with platform_of(request).db.read() as session:
         found = find_run(session, who, run_id)
         if raw:
             headers = {**SECURITY, "Cache-Control": "no-store"}
-            return Response(found.rollout(row_index, attempt, step), media_type="application/json", headers=headers)
-        view = pages.rollout_page(found, row_index, attempt, step)
+            return Response(found.rollout(row_index, attempt), media_type="application/json", headers=headers)
+        view = pages.rollout_page(found, row_index, attempt)
     return _page(request, who, found, view)

@@ -16,7 +16,8 @@ from sqlalchemy.orm import Session
 from osmosis.errors import NotFound
 from osmosis.platform import tables
 from osmosis.platform.services import rollouts, run_lifecycle, run_results, workspaces
-from osmosis.platform.services.paging import LogSlice
+from osmosis.platform.services.paging import LogSlice, count_of
+from osmosis.platform.services.run_tally import RunTally, tally_of
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.run_bodies import RolloutRow
 from osmosis.records.report import Report
@@ -24,7 +25,6 @@ from osmosis.records.rollout import Failure, RolloutStatus
 from osmosis.records.run import MetricPoint, RunStatus
 from osmosis.viewer.source import (
     LEVELS,
-    OUTCOMES,
     Action,
     CheckpointLine,
     Fact,
@@ -43,9 +43,8 @@ from .session import Viewer
 LOG_LINES = 200
 SCOPES = {"user": "personal", "user_override": "personal, overrides the workspace's", "run": "given at submit"}
 _ROW, _ATTEMPT = tables.Rollout.row_index, tables.Rollout.attempt
-_STEP = tables.Rollout.step
 _ORDERS = {
-    "row": (_STEP, _ROW, _ATTEMPT),
+    "row": (_ROW, _ATTEMPT),
     "reward": (tables.Rollout.reward.asc(), _ROW, _ATTEMPT),
     "tokens": (tables.Rollout.tokens.desc(), _ROW, _ATTEMPT),
     "duration": (tables.Rollout.duration_ms.desc(), _ROW, _ATTEMPT),
@@ -88,9 +87,12 @@ class DatabaseRun:
         return run_results.report_of(self.run)
 
     @cached_property
+    def _tally(self) -> RunTally:
+        return tally_of(self.session, self.run.id)
+
+    @cached_property
     def _state(self) -> RunState:
-        stored = sum(rollouts.counts(self.session, self.run.id).values())
-        return state_of(self.run, stored, self._report)
+        return state_of(self.run, self._tally.total, self._report)
 
     def state(self) -> RunState:
         return self._state
@@ -170,7 +172,7 @@ class DatabaseRun:
         return RunSettings(run.config, "As run" if imported else "Pinned at submit", facts)
 
     def rewards(self) -> Sequence[float]:
-        return rollouts.rewards(self.session, self.run.id)
+        return self._tally.rewards
 
     def points(self) -> Sequence[MetricPoint]:
         query = sa.select(tables.MetricPoint).where(tables.MetricPoint.run_id == self.run.id)
@@ -190,36 +192,33 @@ class DatabaseRun:
             wanted = wanted.where(tables.Rollout.failure_category == query.category)
         if query.row is not None:
             wanted = wanted.where(tables.Rollout.row_index == query.row)
-        if query.step is not None:
-            wanted = wanted.where(tables.Rollout.step == query.step)
-        total = self.session.scalar(sa.select(sa.func.count()).select_from(wanted.subquery())) or 0
+        outcomes = self._tally.outcomes(query.threshold)
+        if query.category or query.row is not None:
+            total = count_of(self.session, wanted)
+        else:
+            total = outcomes[query.outcome] if query.outcome else self._tally.total
         page = wanted.order_by(*_ORDERS[query.order]).limit(query.limit).offset(query.offset)
         rows = [rollouts.body(row) for row in self.session.scalars(page)]
-        return RolloutList(rows, total, self._outcomes(query.threshold))
+        return RolloutList(rows, total, outcomes)
 
-    def _outcomes(self, threshold: float) -> dict[str, int]:
-        columns = [sa.func.count().filter(_where(outcome, threshold)) for outcome in OUTCOMES]
-        row = self.session.execute(sa.select(*columns).where(tables.Rollout.run_id == self.run.id)).one()
-        return dict(zip(OUTCOMES, row, strict=True))
+    def rollout(self, row_index: int, attempt: int) -> str:
+        return rollouts.text(self.session, self.run.id, row_index, attempt)
 
-    def rollout(self, row_index: int, attempt: int, step: int) -> str:
-        return rollouts.text(self.session, self.run.id, row_index, attempt, step)
-
-    def neighbours(self, row_index: int, attempt: int, step: int) -> Neighbours:
-        key = sa.tuple_(_STEP, _ROW, _ATTEMPT)
-        here = sa.tuple_(sa.literal(step), sa.literal(row_index), sa.literal(attempt))
-        base = sa.select(_ROW, _ATTEMPT, _STEP).where(tables.Rollout.run_id == self.run.id)
-        before = base.where(key < here).order_by(_STEP.desc(), _ROW.desc(), _ATTEMPT.desc())
-        after = base.where(key > here).order_by(_STEP, _ROW, _ATTEMPT)
+    def neighbours(self, row_index: int, attempt: int) -> Neighbours:
+        key = sa.tuple_(_ROW, _ATTEMPT)
+        here = sa.tuple_(sa.literal(row_index), sa.literal(attempt))
+        base = sa.select(_ROW, _ATTEMPT).where(tables.Rollout.run_id == self.run.id)
+        before = base.where(key < here).order_by(_ROW.desc(), _ATTEMPT.desc())
+        after = base.where(key > here).order_by(_ROW, _ATTEMPT)
         return Neighbours(self._key(before), self._key(after), self._key(after.where(tables.Rollout.reward.is_(None))))
 
-    def _key(self, query: sa.Select[int, int, int]) -> tuple[int, int, int] | None:
+    def _key(self, query: sa.Select[int, int]) -> tuple[int, int] | None:
         row = self.session.execute(query.limit(1)).first()
-        return (row[0], row[1], row[2]) if row else None
+        return (row[0], row[1]) if row else None
 
-    def attempts(self, row_index: int, step: int) -> Sequence[RolloutRow]:
+    def attempts(self, row_index: int) -> Sequence[RolloutRow]:
         query = sa.select(tables.Rollout).where(
-            tables.Rollout.run_id == self.run.id, tables.Rollout.row_index == row_index, tables.Rollout.step == step
+            tables.Rollout.run_id == self.run.id, tables.Rollout.row_index == row_index
         )
         return [rollouts.body(row) for row in self.session.scalars(query.order_by(_ATTEMPT).limit(100))]
 

@@ -12,6 +12,7 @@ from osmosis.errors import NotFound
 from osmosis.platform import tables
 from osmosis.platform.gitsync import repositories, synced, syncing
 from osmosis.platform.services import datasets, rollout_servers, secrets, workspaces
+from osmosis.platform.services.paging import count_of
 
 from .session import Viewer, check_viewer_form, platform_of, viewer
 from .templating import PageRoute, page, redirect
@@ -30,7 +31,7 @@ def dataset_list(request: Request, who: ViewerDep, workspace: str, at: int = 1) 
     with platform_of(request).db.read() as session:
         row, _ = workspaces.by_name(session, who.user, workspace)
         query = datasets.newest_first(row)
-        total = session.scalar(sa.select(sa.func.count()).select_from(query.order_by(None).subquery())) or 0
+        total = count_of(session, query)
         pages = max(1, math.ceil(total / PER_PAGE))
         at = min(max(1, at), pages)
         found = list(session.scalars(query.limit(PER_PAGE).offset((at - 1) * PER_PAGE)))
