@@ -56,6 +56,9 @@ OFFLINE = f"{BASE} --model offline/calculator"
         (f"{OFFLINE} --no-such-flag", 2, "--no-such-flag"),
         (f"{OFFLINE} --n 5 --k 7", 2, "--k 7 is not between 1 and --n 5"),
         (f"{OFFLINE} --k 0", 2, "--k 0 is not between"),
+        (f"{OFFLINE} --reduce average", 2, "there is no reducer 'average'"),
+        (f"{OFFLINE} --n 2 --reduce at-least-3", 2, "needs at least 3 attempts per row"),
+        (f"{OFFLINE} --group-by colour", 1, "no column 'colour' to group by"),
         (f"{OFFLINE} --rows 0-5 --limit 2", 2, "--rows and --limit cannot be used together"),
         (f"{OFFLINE} --rows 0-5 --offset 2", 2, "--rows and --offset cannot be used together"),
         (f"{OFFLINE} --rows=", 2, "is not a row index"),
@@ -230,6 +233,26 @@ def test_wrong_lines_about_a_run_leave_it_as_it_is(osmosis, line, code, words):
     assert found == code, err
     assert words in err
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_figures_of_attempts_and_by_column_at_once_or_afterwards(osmosis):
+    columns = "--reduce median --reduce at-least-2 --group-by ground_truth"
+    code, out, err = osmosis(f"{OFFLINE} --name r --n 3 {columns} -o r.json")
+    assert code == 0, err
+    assert "exact by ground_truth" in out
+    assert "at-least-2 of attempts" in out
+    summary = json.loads((osmosis.folder / "r.json").read_text())["summary"]
+    assert set(summary["eval_fns"]["chat_score:exact"]["reduced"]) == {"median", "at-least-2"}
+    assert sum(group["rows"] for group in summary["groups"]) == 10
+    assert osmosis(f"{OFFLINE} --name plain --n 3 -q")[0] == 0
+    code, out, err = osmosis(f"--json eval report plain {columns}")
+    assert code == 0, err
+    later = json.loads(out)["data"]["summary"]
+    assert [(g["value"], g["rows"]) for g in later["groups"]] == [(g["value"], g["rows"]) for g in summary["groups"]]
+    assert later["completed_runs"] == 30
+    assert later["stopped"] is None
+    assert osmosis("eval report plain --group-by colour")[0] == 1
+    assert osmosis("eval report plain --reduce pass@4")[0] == 2
 
 
 def test_baselines_stand_beside_the_model_in_the_results(osmosis):

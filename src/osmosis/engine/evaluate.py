@@ -16,9 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from osmosis.datasets.groups import groups_of
 from osmosis.datasets.keys import RowKeys
 from osmosis.datasets.scan import row_hash
 from osmosis.errors import OsmosisError
+from osmosis.metrics.answers import answer_issue
 from osmosis.metrics.summary import Summary
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan
@@ -276,6 +278,10 @@ class _Run:
             self.left_behind += 1
             count = f" ({self.left_behind} in this run)" if self.left_behind > 1 else ""
             self.observer.stage(f"{task.name}: {who} went on after its cancellation and was left behind{count}")
+        if rollout.status is RolloutStatus.SUCCESS:
+            rollout.answer_issue = answer_issue(rollout.messages, rollout.finish_reason)
+        if self.plan.group_by:
+            rollout.groups = groups_of(task.row.data, self.plan.group_by)
         rollout.step, rollout.row_key, rollout.row_index = task.step, task.row.key, task.row.index
         if self.options.hashes:
             rollout.hashes = {**self.options.hashes, "row": task.row.content_hash or ""}

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from osmosis.records.rollout import LARGEST_SCORE, Category, Phase, RolloutStatus
+from osmosis.records.rollout import LARGEST_SCORE, AnswerIssue, Category, Phase, RolloutStatus
 
 
 class StoredFailure(msgspec.Struct, gc=False):
@@ -44,6 +44,9 @@ class Outcome(msgspec.Struct, gc=False):
     usage: StoredUsage = msgspec.field(default_factory=StoredUsage)
     duration_ms: float = 0.0
     hashes: dict[str, str] = {}
+    finish_reason: str | None = None
+    answer_issue: AnswerIssue | None = None
+    groups: dict[str, str] = {}
 
 
 class _AnyScore(msgspec.Struct, gc=False):

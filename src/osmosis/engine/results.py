@@ -94,6 +94,16 @@ def summary_part(report: Report) -> dict[str, object]:
         "tokens_per_run": report.tokens.to_dict() if report.tokens else None,
         "failures": [f.to_dict() for f in report.failures],
         "stopped": report.stopped,
+        "answer_issues": [issue.to_dict() for issue in report.answer_issues],
+        "groups": [
+            {
+                "column": group.column,
+                "value": group.value,
+                "rows": group.rows,
+                "eval_fns": {score.name: score_part(score) for score in group.scores},
+            }
+            for group in report.groups
+        ],
     }
 
 
@@ -116,6 +126,9 @@ def score_part(score: ScoreReport) -> dict[str, object]:
         flake_rate=score.flake_rate,
         pass_at_k_ci={str(p.k): _pair(p.interval) for p in score.pass_at_k},
         pass_hat_k_ci={str(p.k): _pair(p.interval) for p in score.pass_hat_k},
+        bounds=None if score.bounds is None else list(score.bounds),
+        reduced={one.name: one.value for one in score.reduced},
+        reduced_ci={one.name: _pair(one.interval) for one in score.reduced},
     )
     return part
 

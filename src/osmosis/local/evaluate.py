@@ -27,6 +27,7 @@ from osmosis.engine.loader import name_of
 from osmosis.errors import DatasetError, UsageError, ValidationError
 from osmosis.records.dataset import Row
 from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, Selection, Timeouts
+from osmosis.records.report import ReducerName
 from osmosis.sdk.calls import alone
 
 from .prepare import Confirm, Watcher, prepare
@@ -58,6 +59,8 @@ class PlanFields(TypedDict, total=False):
     score_bounds: dict[str, tuple[float, float]]
     pass_threshold: float
     ks: list[int] | None
+    reducers: list[ReducerName]
+    group_by: list[str]
     max_turns: int
     max_tokens_total: int | None
     timeouts: Timeouts

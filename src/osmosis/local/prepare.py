@@ -20,6 +20,7 @@ from typing import Protocol
 from osmosis.base.net import is_loopback
 from osmosis.base.paths import cache_dir
 from osmosis.base.redact import Redactor
+from osmosis.datasets.groups import check_columns
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import DatasetFacts, read_rows, scan_dataset
 from osmosis.engine.evaluate import Options, evaluate
@@ -323,6 +324,7 @@ def _prepare(request: Request) -> Prepared:
         facts.refuse_bad(dataset)
     if not facts.selected:
         raise ValidationError(f"{dataset} has no rows to run", hint="check --rows, --offset and --limit")
+    check_columns(dataset, facts.columns, plan.group_by)
     key = key_for(plan.model, environ, request.api_key)
     redactor = Redactor(declared_secrets(request.secrets, environ, key, source.server_key))
     _check_price(plan)

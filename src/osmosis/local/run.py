@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from osmosis.base.json_types import JsonObject
+from osmosis.datasets.groups import groups_by_content
 from osmosis.engine.journal import Journal
 from osmosis.errors import OsmosisError
 from osmosis.metrics.compare import Comparison, compare
@@ -146,10 +147,25 @@ def stored_report(journal: Journal) -> Report | None:
     return journal.report()
 
 
-def summary_of(journal: Journal, plan: EvalPlan) -> Report:
-    """The figures of a run that did not end."""
+def regrouped(journal: Journal, plan: EvalPlan, ended: Report | None, dataset: Path) -> Report:
+    """The figures under another plan: other reducers, or grouped by columns that the rollouts were stored without.
+
+    Those are read from the dataset, for each row that is still what it was. `ended`: the report of the run's end.
+    """
+    groups = groups_by_content(dataset, plan.selection, plan.group_by) if plan.group_by else {}
+    found = summary_of(journal, plan, groups)
+    if ended is None:
+        return found
+    kept = {"rows": ended.rows, "dataset_rows": ended.dataset_rows, "duration_ms": ended.duration_ms}
+    return found.model_copy(update={**kept, "stopped": ended.stopped})
+
+
+def summary_of(journal: Journal, plan: EvalPlan, groups: Mapping[str, dict[str, str]] | None = None) -> Report:
+    """The figures of a run that did not end. `groups`: of the rows, by the hash of their content."""
     summary = Summary(plan, score_names=plan.score_fns)
     for outcome in journal.outcomes():
+        if groups:
+            outcome.groups = groups.get(outcome.hashes.get("row", ""), outcome.groups)
         summary.add(outcome)
     run = journal.run()
     spent = sum(_took(session, journal.rollouts_path) for session in run.get("sessions") or [])

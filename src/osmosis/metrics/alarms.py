@@ -13,6 +13,8 @@ _CAUSES = (
     (Category.RATE_LIMIT, "hit a rate limit: lower the concurrency"),
 )
 _LITTLE_COVERAGE = 0.95
+_MANY_ISSUES = 0.05
+"""The share of rollouts without a proper answer from which on a mean says something else than it seems to."""
 
 
 def alarms(report: Report | None, model: str, *, over: bool = True) -> list[str]:
@@ -25,10 +27,17 @@ def alarms(report: Report | None, model: str, *, over: bool = True) -> list[str]
         primary = report.primary
         if primary and primary.scored >= 8 and primary.max == primary.min == 0:
             found.append("Every score so far is 0: open a rollout and check the grader and the answer's format.")
+        found += _no_answers(report)
         if over and report.coverage < _LITTLE_COVERAGE:
             share = f"{report.coverage * 100:.0f} %"
             found.append(f"Only {share} of the rollouts have a score; interpret the means with care.")
     return found
+
+
+def _no_answers(report: Report) -> Iterator[str]:
+    for issue in report.answer_issues:
+        if issue.count >= max(2, _MANY_ISSUES * report.succeeded):
+            yield f"{issue.count} of {report.succeeded} answers were {issue.kind}: their scores count like all others."
 
 
 def _lost_to_one_cause(report: Report) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from osmosis.records.rollout import Category, Phase, RolloutStatus
+from osmosis.records.rollout import AnswerIssue, Category, Phase, RolloutStatus
 
 
 class CountedFailure(Protocol):
@@ -60,3 +60,9 @@ class Counted(Protocol):
     def duration_ms(self) -> float: ...
     @property
     def hashes(self) -> Mapping[str, str]: ...
+    @property
+    def finish_reason(self) -> str | None: ...
+    @property
+    def answer_issue(self) -> AnswerIssue | None: ...
+    @property
+    def groups(self) -> Mapping[str, str]: ...

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from typing import Literal, TypeVar
 
 from osmosis.records.report import Distribution, Interval, PassAtK, Report, ScoreReport
 
 from . import formats
+from .answers import MEANING
 from .compare import Comparison
+from .reducers import reducer
 
 Format = Literal["score", "difference", "share", "count", "ms", "usd", "p", "text"]
 RUN = ""
@@ -166,6 +168,46 @@ def _unscored(score: ScoreReport, report: Report) -> Iterator[Figure]:
     yield Figure(
         "failed", "without a score", score.failed, "count", None, skipped, help_text, score.name, headline=True
     )
+
+
+@of_score
+def _reduced(score: ScoreReport, report: Report) -> Iterator[Figure]:
+    for one in score.reduced:
+        rows = f"over {one.rows:,} rows" if one.rows != report.rows else ""
+        share = reducer(one.name).is_share
+        help_text = "Of the attempts at a row, then the mean over rows; failures as 0."
+        yield Figure(
+            f"reduced_{one.name}", f"{one.name} of attempts", one.value, "share" if share else "score", one.interval,
+            rows, help_text, score.name,
+        )  # fmt: skip
+
+
+@of_score
+def _answers(score: ScoreReport, report: Report) -> Iterator[Figure]:
+    """Beside the first score: what its zeros may come from."""
+    if report.primary is not score:
+        return
+    for issue in report.answer_issues:
+        rows = ", ".join(map(str, issue.rows[:5])) + (" ..." if len(issue.rows) > 5 else "")
+        detail = f"rows {rows}; they count with their score"
+        help_text = MEANING[issue.kind]
+        yield Figure(issue.kind, f"{issue.kind} answers", issue.count, "count", None, detail, help_text, score.name)
+
+
+@of_run
+def _groups(report: Report) -> Iterator[Figure]:
+    """A table for each score and column: the mean by value."""
+    columns = dict.fromkeys(group.column for group in report.groups)
+    for column, score in product(columns, report.scores):
+        for group in report.groups:
+            one = next((found for found in group.scores if found.name == score.name), None)
+            if group.column != column or one is None:
+                continue
+            detail = f"{group.rows:,} rows, pass rate {formats.percent(one.pass_rate)}"
+            yield Figure(
+                f"{column}={group.value}", group.value, one.mean, "score", one.mean_interval, detail,
+                "Failures as 0.", f"{score.name} by {column}",
+            )  # fmt: skip
 
 
 @of_run

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from osmosis.base.stats import pass_at_k, pass_hat_k, spread
-from osmosis.records.report import Bounds, Interval, PassAtK, ScoreReport
+from osmosis.records.report import Bounds, Interval, PassAtK, Reduced, ScoreReport
 
 from .intervals import bounded_interval, scale_of, unbounded_interval
+from .reducers import Reducer
 
 Estimate = Callable[[int, int, int], float]
 """Of attempts, passes and k."""
@@ -67,7 +68,12 @@ class ScoreValues:
         )
 
     def full(
-        self, attempts: Mapping[int, int], ks: Sequence[int], threshold: float, declared: Bounds | None = None
+        self,
+        attempts: Mapping[int, int],
+        ks: Sequence[int],
+        threshold: float,
+        declared: Bounds | None = None,
+        reducers: Sequence[Reducer] = (),
     ) -> ScoreReport:
         """Everything; `attempts` counts the rollouts of each row that were not skipped."""
         scored, counted = len(self.values), sum(attempts.values())
@@ -99,7 +105,29 @@ class ScoreValues:
             pass_at_k=by_row.over_k(ks, pass_at_k),
             pass_hat_k=by_row.over_k(ks, pass_hat_k),
             flake_rate=by_row.flake_rate(),
+            reduced=[found for one in reducers if (found := self._reduced(one, by_row, seen, bounds))],
         )
+
+    def only(self, rows: Container[int], threshold: float) -> ScoreValues:
+        """The values of these rows."""
+        found = ScoreValues(self.name, self.place)
+        for value, row in zip(self.values, self.rows, strict=True):
+            if row in rows:
+                found.add(row, value, value >= threshold)
+        return found
+
+    def _reduced(self, reducer: Reducer, by_row: _ByRow, seen: Bounds, bounds: Bounds | None) -> Reduced | None:
+        found = [
+            value
+            for values, passed in zip(by_row.values(self), by_row.passes, strict=True)
+            if (value := reducer.of(values, passed)) is not None
+        ]
+        if not found:
+            return None
+        ones = [1] * len(found)
+        scale = (0.0, 1.0) if reducer.is_share else bounds
+        interval = bounded_interval(found, ones, scale) if scale else unbounded_interval(found, ones, seen)
+        return Reduced(name=reducer.name, value=math.fsum(found) / len(found), interval=interval, rows=len(found))
 
 
 class _ByRow:
@@ -110,6 +138,7 @@ class _ByRow:
         self.sizes = array("q", map(attempts.__getitem__, places))
         for place, row in enumerate(places):
             places[row] = place
+        self.places = places
         self.sums = array("d", bytes(8 * len(places)))
         self.passes = array("q", bytes(8 * len(places)))
         several: dict[int, array[float]] = {}
@@ -128,6 +157,13 @@ class _ByRow:
         if bounds is None:
             return unbounded_interval(self.sums, self.sizes, seen)
         return bounded_interval(self.sums, self.sizes, bounds)
+
+    def values(self, score: ScoreValues) -> list[list[float]]:
+        """The values of each row in ascending order, one for every attempt: a missing one is 0."""
+        found: dict[int, list[float]] = {row: [] for row in self.places}
+        for value, row in zip(score.values, score.rows, strict=True):
+            found[row].append(value)
+        return [sorted(have + [0.0] * (n - len(have))) for have, n in zip(found.values(), self.sizes, strict=True)]
 
     def over_k(self, ks: Sequence[int], estimate: Estimate) -> list[PassAtK]:
         """One point for each k that some row has enough attempts for."""

@@ -10,19 +10,26 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from osmosis.base.stats import DEFAULT_KS
 from osmosis.records.plan import EvalPlan
-from osmosis.records.report import Bounds, FailureCount, Report, ScoreReport
-from osmosis.records.rollout import Category, Phase, RolloutStatus, Usage
+from osmosis.records.report import AnswerIssueCount, Bounds, FailureCount, GroupReport, Report, ScoreReport
+from osmosis.records.rollout import AnswerIssue, Category, Phase, RolloutStatus, Usage
 
+from .answers import issue_of_reason
 from .counted import Counted, CountedFailure, CountedUsage
 from .intervals import distribution
+from .reducers import reducer
 from .score_values import ScoreValues
 
 _ROWS_SHOWN = 10
+GROUPS_SHOWN = 50
+"""Of one column; the rows of all further values are one group."""
+OTHER = "(other)"
+NOT_RECORDED = "(not recorded)"
+"""Of rollouts that were stored before figures were grouped by that column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,8 @@ class Terms:
     pass_threshold: float
     ks: Sequence[int] | None = None
     score_bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    reducers: Sequence[str] = ()
+    group_by: Sequence[str] = ()
 
 
 def summarize(
@@ -106,6 +115,7 @@ class Summary:
     def __init__(self, plan: EvalPlan | Terms, *, score_names: Iterable[str] = ()) -> None:
         self.plan = plan
         self._threshold = plan.pass_threshold
+        self._group_by = plan.group_by
         self.succeeded = 0
         self.failed = 0
         self.skipped = 0
@@ -114,6 +124,9 @@ class Summary:
         self._attempts: dict[int, int] = {}
         """By row: how many rollouts were not skipped."""
         self._failures: dict[tuple[Phase, Category], _Failures] = {}
+        self._issues: dict[AnswerIssue, _Failures] = {}
+        self._groups: dict[int, Mapping[str, str]] = {}
+        """By row: the values of its columns, where figures are grouped."""
         self._durations = array("d")
         self._tokens = array("d")
         given = enumerate(score_names)
@@ -151,8 +164,13 @@ class Summary:
             return
         row = rollout.row_index
         self._attempts[row] = self._attempts.get(row, 0) + 1
+        if self._group_by and rollout.groups:
+            self._label(row, rollout.groups)
         if rollout.status is RolloutStatus.SUCCESS:
             self.succeeded += 1
+            issue = rollout.answer_issue or issue_of_reason(rollout.finish_reason)
+            if issue is not None:
+                self._issues.setdefault(issue, _Failures()).add(1, (row, rollout.attempt, ""), (row,))
             self._score(rollout, row)
         else:
             self.failed += 1
@@ -170,6 +188,10 @@ class Summary:
     def _fail(self, failure: CountedFailure, rollout: Counted) -> None:
         entry = self._failures.setdefault((failure.phase, failure.category), _Failures())
         entry.add(1, (rollout.row_index, rollout.attempt, failure.message), (rollout.row_index,))
+
+    def _label(self, row: int, groups: Mapping[str, str]) -> None:
+        """Where the attempts at a row disagree, because it was edited between them, the order does not decide."""
+        self._groups[row] = min(self._groups.get(row, groups), groups, key=lambda one: sorted(one.items()))
 
     def merge(self, other: Summary) -> None:
         """Count what `other` counted, too: `report` is then that of all rollouts in one pass. `other` stays as it is.
@@ -189,6 +211,10 @@ class Summary:
             self._attempts[row] = self._attempts.get(row, 0) + count
         for kind, found in other._failures.items():
             self._failures.setdefault(kind, _Failures()).add(found.count, found.first, found.rows)
+        for issue, places in other._issues.items():
+            self._issues.setdefault(issue, _Failures()).add(places.count, places.first, places.rows)
+        for row, groups in other._groups.items():
+            self._label(row, groups)
         for name, values in other._scores.items():
             self._scores.setdefault(name, ScoreValues(name, values.place)).merge(values)
 
@@ -206,10 +232,12 @@ class Summary:
         stopped: str | None = None,
     ) -> Report:
         """Everything. `rows` is how many were selected, when that is more than have appeared."""
-        ks, threshold, attempts = self._ks(), self._threshold, self._attempts
-        declared = self.plan.score_bounds
-        scores = [score.full(attempts, ks, threshold, declared.get(score.name)) for score in self._in_order()]
-        report = self._report(rows, duration_ms, scores, exact=True)
+        report = self._report(rows, duration_ms, self._full(self._attempts), exact=True)
+        report.groups = list(self._by_group())
+        report.answer_issues = [
+            AnswerIssueCount(kind=kind, count=found.count, rows=list(found.rows))
+            for kind, found in sorted(self._issues.items(), key=lambda pair: (-pair[1].count, pair[0]))
+        ]
         report.failures = [
             FailureCount(phase=phase, category=category, count=e.count, example=e.first[2][:500], rows=list(e.rows))
             for (phase, category), e in sorted(self._failures.items(), key=lambda pair: (-pair[1].count, *pair[0]))
@@ -219,6 +247,30 @@ class Summary:
         report.dataset_rows = dataset_rows
         report.stopped = stopped
         return report
+
+    def _full(self, attempts: Mapping[int, int], rows: Container[int] | None = None) -> list[ScoreReport]:
+        """Every score over these attempts; `rows` when they are not all."""
+        ks, threshold, declared = self._ks(), self._threshold, self.plan.score_bounds
+        named = [reducer(name) for name in self.plan.reducers]
+        return [
+            (score if rows is None else score.only(rows, threshold)).full(
+                attempts, ks, threshold, declared.get(score.name), named
+            )
+            for score in self._in_order()
+        ]
+
+    def _by_group(self) -> Iterator[GroupReport]:
+        for column in self._group_by:
+            rows: dict[str, dict[int, int]] = {}
+            for row, count in self._attempts.items():
+                value = self._groups.get(row, {}).get(column, NOT_RECORDED)
+                rows.setdefault(value, {})[row] = count
+            largest = sorted(rows, key=lambda value: (-len(rows[value]), value))
+            for value in largest[GROUPS_SHOWN:]:
+                rows.setdefault(OTHER, {}).update(rows.pop(value))
+            for value in sorted(rows, key=_natural):
+                attempts = rows[value]
+                yield GroupReport(column=column, value=value, rows=len(attempts), scores=self._full(attempts, attempts))
 
     def _ks(self) -> list[int]:
         """With one attempt per row, there is nothing to draw from."""
@@ -251,4 +303,16 @@ class Summary:
 
 
 def _terms(plan: EvalPlan | Terms) -> Terms:
-    return Terms(plan.attempts, plan.pass_threshold, tuple(plan.ks or ()), dict(plan.score_bounds))
+    ks, bounds = tuple(plan.ks or ()), dict(plan.score_bounds)
+    return Terms(plan.attempts, plan.pass_threshold, ks, bounds, tuple(plan.reducers), tuple(plan.group_by))
+
+
+def _natural(text: str) -> tuple[float, str]:
+    """Numbers by their size, then words; what is no value of the column comes last."""
+    if text in (OTHER, NOT_RECORDED):
+        return math.inf, "~" + text
+    try:
+        number = float(text)
+    except ValueError:
+        return math.inf, text
+    return (number if math.isfinite(number) else math.inf), text

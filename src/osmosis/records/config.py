@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from pydantic import AfterValidator, Field, StringConstraints, ValidationError, field_validator
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .advanced import TABLES, EvalAdvanced, TrainingAdvanced
 from .base import Record
+from .report import ReducerName
 from .rules import Table, at, broken, said
 
 if TYPE_CHECKING:
@@ -95,10 +96,23 @@ class Evaluation(Table):
     """Maximum number of concurrent rollouts."""
     pass_threshold: float = 1.0
     """Lowest score with which a rollout passes."""
+    reduce: list[ReducerName] = Field(default_factory=list, examples=[["median", "at-least-2"]])
+    """Further figures of the attempts at a row: `mean`, `median`, `mode`, `max`, `at-least-K`, `pass@K`, `pass^K`."""
+    group_by: list[str] = Field(default_factory=list, examples=[["level"]])
+    """Columns of the dataset: every score is reported for each of their values, too."""
     agent_workflow_timeout_s: float = Field(default=450.0, gt=0)
     """Time limit of the agent, in seconds per rollout."""
     grader_timeout_s: float = Field(default=150.0, gt=0)
     """Time limit of the grader, in seconds per rollout."""
+
+    @field_validator("reduce")
+    @classmethod
+    def _enough_attempts(cls, names: list[str], info: ValidationInfo) -> list[str]:
+        for name in names:
+            least = int(re.split("[-@^]", name)[-1]) if name[-1].isdigit() else 1
+            if least > info.data.get("n", least):
+                raise broken(f"{name} needs {least} attempts per row", f"n = {least}")
+        return names
 
 
 class Training(Table):

@@ -14,6 +14,7 @@ from pydantic import Field
 from osmosis.base.json_types import JsonObject
 
 from .base import Record
+from .report import ReducerName
 
 if TYPE_CHECKING:
     from .config import EvalConfig
@@ -135,6 +136,10 @@ class EvalPlan(Record):
     pass_threshold: float = 1.0
     ks: list[int] | None = None
     """Extra k for pass@k; 1, 3, 5, 10 are always tried."""
+    reducers: list[ReducerName] = Field(default_factory=list)
+    """Further figures of the attempts at a row: mean, median, mode, max, at-least-K, pass@K, pass^K."""
+    group_by: list[str] = Field(default_factory=list)
+    """Columns of the dataset: every score is reported for each of their values, too."""
     max_turns: int = Field(default=10, ge=1)
     max_tokens_total: int | None = None
     timeouts: Timeouts = Field(default_factory=Timeouts)
@@ -170,6 +175,8 @@ class EvalPlan(Record):
             attempts=attempts or wanted.n,
             concurrency=concurrency or wanted.batch_size,
             pass_threshold=wanted.pass_threshold,
+            reducers=wanted.reduce,
+            group_by=wanted.group_by,
             timeouts=Timeouts(agent_s=wanted.agent_workflow_timeout_s, score_s=wanted.grader_timeout_s),
             provenance=provenance or {},
         )

@@ -4,11 +4,15 @@ iterate over it and compute nothing.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from .base import Record
-from .rollout import Category, Phase, Usage
+from .rollout import AnswerIssue, Category, Phase, Usage
 
+ReducerName = Annotated[str, Field(pattern=r"^(mean|median|mode|max|(at-least-|pass@|pass\^)[1-9][0-9]{0,3})$")]
+"""`mean`, `median`, `mode`, `max`, `at-least-K`, `pass@K` or `pass^K`."""
 Bounds = tuple[float, float]
 """The least and the greatest value that a score can have."""
 
@@ -28,6 +32,26 @@ class PassAtK(Record):
     interval: Interval | None = None
     rows: int
     """Rows with at least k attempts."""
+
+
+class Reduced(Record):
+    """A figure of the attempts at a row, over the rows."""
+
+    name: str
+    """The reducer: `median`, `at-least-2`."""
+    value: float
+    interval: Interval | None = None
+    rows: int
+    """Rows with as many attempts as it needs."""
+
+
+class AnswerIssueCount(Record):
+    """Rollouts that succeeded, with an answer that is none."""
+
+    kind: AnswerIssue
+    count: int
+    rows: list[int] = Field(default_factory=list)
+    """The first few row indices."""
 
 
 class FailureCount(Record):
@@ -79,6 +103,16 @@ class ScoreReport(Record):
     """All k of k attempts pass."""
     flake_rate: float | None = None
     """Share of rows whose attempts disagree; None with one attempt per row."""
+    reduced: list[Reduced] = Field(default_factory=list)
+
+
+class GroupReport(Record):
+    """The scores of the rows that have one value in one column."""
+
+    column: str
+    value: str
+    rows: int
+    scores: list[ScoreReport] = Field(default_factory=list)
 
 
 class Report(Record):
@@ -99,6 +133,9 @@ class Report(Record):
     coverage: float
     """Share of `total` with a score."""
     scores: list[ScoreReport] = Field(default_factory=list)
+    groups: list[GroupReport] = Field(default_factory=list)
+    """By each column of `EvalPlan.group_by`, the values in order."""
+    answer_issues: list[AnswerIssueCount] = Field(default_factory=list)
     failures: list[FailureCount] = Field(default_factory=list)
     usage: Usage = Field(default_factory=Usage)
     judge_usage: Usage = Field(default_factory=Usage)

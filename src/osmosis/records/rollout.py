@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
+from typing import Literal
 
 from pydantic import Field
 
@@ -16,6 +17,10 @@ from .keys import Key, place_key
 
 Message = JsonObject
 """One chat message in the OpenAI shape (`role`, `content`, `tool_calls`, `tool_call_id`, ...)."""
+
+
+AnswerIssue = Literal["filtered", "refused", "truncated", "empty"]
+"""What may be wrong with an answer of which no failure says it."""
 
 
 class Phase(str, Enum):
@@ -153,6 +158,10 @@ class Rollout(Record):
     scores: dict[str, Score] = Field(default_factory=dict)
     failure: Failure | None = None
     finish_reason: str | None = None
+    answer_issue: AnswerIssue | None = None
+    """Of a rollout that succeeded: counted and shown beside its score."""
+    groups: dict[str, str] = Field(default_factory=dict)
+    """The values of the row's columns by which figures are grouped."""
     usage: Usage = Field(default_factory=Usage)
     calls: list[ModelCall] = Field(default_factory=list)
     num_tool_calls: int = 0

@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_keywords_are_the_fields_of_the_plan() -> None:
-    hints = typing.get_type_hints(PlanFields)
+    hints = typing.get_type_hints(PlanFields, include_extras=True)
     given = {"agent", "dataset", "model", "score_fns"}
     found_out = {"dataset_hash", "provenance"}
     assert set(hints) == set(EvalPlan.model_fields) - given - found_out

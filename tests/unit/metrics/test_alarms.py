@@ -3,7 +3,7 @@
 import pytest
 
 from osmosis.metrics.alarms import alarms
-from osmosis.records.report import FailureCount
+from osmosis.records.report import AnswerIssueCount, FailureCount
 from osmosis.records.rollout import Category, Phase
 from osmosis.testing.platform_data import report
 
@@ -34,3 +34,12 @@ def test_few_scores_are_an_alarm_once_nothing_is_to_come():
     found = report(coverage=0.9)
     assert alarms(found, "openai/x", over=False) == []
     assert "Only 90 %" in alarms(found, "openai/x")[0]
+
+
+def test_answers_that_are_none_are_an_alarm_when_they_are_many():
+    def found(count):
+        issues = [AnswerIssueCount(kind="truncated", count=count, rows=[1])]
+        return [text for text in alarms(report(answer_issues=issues), "openai/x", over=False) if "truncated" in text]
+
+    assert found(1) == []
+    assert "5 of" in found(5)[0]

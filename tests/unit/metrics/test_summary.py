@@ -5,7 +5,8 @@ import random
 import pytest
 
 from osmosis.engine.outcome import read_outcome
-from osmosis.metrics.summary import Summary, Terms, summarize
+from osmosis.metrics.figures import figures
+from osmosis.metrics.summary import GROUPS_SHOWN, Summary, Terms, summarize
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
 
 
@@ -126,6 +127,8 @@ def many(source, count):
         value = source.choice([None, 0.0, 1.0, 0.1, 0.7, 1e16, -1e16, source.random()])
         usage = Usage(prompt_tokens=source.randrange(99), cost_usd=source.choice([None, 0.1, 1e-17, 3.7]))
         one = rollout(source.randrange(12), i, value, status=status, usage=usage, duration_ms=source.random() * 1e5)
+        one.groups = source.choice([{}, {"level": str(one.row_index % 3)}, {"level": "edited"}])
+        one.answer_issue = source.choice([None, None, "empty", "truncated"])
         if status != "failed" and source.random() < 0.3:
             failure = Failure(phase=Phase.SCORE, category=Category.TIMEOUT, message=f"late {i}")
             one.scores["judge"] = Score(name="judge", failure=failure, usage=Usage(prompt_tokens=3, cost_usd=0.1))
@@ -136,7 +139,7 @@ def many(source, count):
 @pytest.mark.parametrize("seed", range(25))
 def test_merged_summaries_of_any_split_give_the_report_of_one_pass(make_plan, seed):
     source = random.Random(seed)
-    plan = make_plan(attempts=4, ks=[2])
+    plan = make_plan(attempts=4, ks=[2], reducers=["median", "mode", "at-least-2"], group_by=["level", "none"])
     names = source.choice([[], ["f"], ["given", "judge"]])
     found = many(source, source.randrange(80))
     whole = summarize(found, plan, score_names=names)
@@ -172,3 +175,35 @@ def test_what_a_failed_rollout_brought_is_no_score(make_plan):
     broken.scores["f"] = Score(name="f", value=1.0)
     score = summarize([broken, rollout(1, 0, 1.0)], make_plan()).primary
     assert (score.scored, score.failed, score.passed) == (1, 1, 1)
+
+
+def test_scores_by_a_column_of_the_row(make_plan):
+    levels = ["10", "9", "easy"]
+    found = [
+        rollout(row, attempt, float(row % 3 == 0 and attempt == 0), groups={"level": levels[row % 3]})
+        for row in range(12)
+        for attempt in range(2)
+    ]
+    found.append(rollout(12, 0, status="failed", groups={"level": "easy"}))
+    found.append(rollout(13, 0, 1.0))
+    report = summarize(found, make_plan(attempts=2, group_by=["level"]))
+    assert [(group.value, group.rows) for group in report.groups] == [
+        ("9", 4), ("10", 4), ("easy", 5), ("(not recorded)", 1),
+    ]  # fmt: skip
+    by_value = {group.value: group.scores[0] for group in report.groups}
+    assert (by_value["10"].mean, by_value["10"].pass_rate, by_value["10"].pass_at_k[0].rows) == (0.5, 0.5, 4)
+    assert (by_value["easy"].failed, by_value["easy"].scored) == (1, 8)
+    assert by_value["10"].mean_interval.low < 0.5 < by_value["10"].mean_interval.high
+    shown = [figure for figure in figures(report) if figure.group == "f by level"]
+    assert [(figure.label, figure.text, figure.detail) for figure in shown][:2] == [
+        ("9", "0.000", "4 rows, pass rate 0.0 %"),
+        ("10", "0.500", "4 rows, pass rate 50.0 %"),
+    ]
+
+
+def test_many_values_of_a_column_are_one_group_beyond_the_largest(make_plan):
+    found = [rollout(row, 0, 1.0, groups={"id": f"v{row // 2}"}) for row in range(140)]
+    groups = summarize(found, make_plan(group_by=["id"])).groups
+    assert len(groups) == GROUPS_SHOWN + 1
+    assert (groups[-1].value, groups[-1].rows) == ("(other)", 40)
+    assert summarize(found, make_plan()).groups == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,8 +19,9 @@ from pydantic import ValidationError as PydanticError
 
 from osmosis.base.json_types import JsonObject
 from osmosis.base.net import is_http
-from osmosis.errors import UsageError
+from osmosis.errors import UsageError, ValidationError
 from osmosis.local.request import check_name, generated_name, parse_model
+from osmosis.metrics.reducers import reducer
 from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, Selection, Timeouts
 
 AUTO_CEILING = 256
@@ -75,6 +77,15 @@ OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write t
 FailUnder = Annotated[
     float | None, typer.Option("--fail-under", help="Exit with 1 when the first score's mean is below this.")
 ]
+Reduce = Annotated[
+    list[str],
+    typer.Option(
+        help="Further figure of the attempts at a row: mean, median, mode, max, at-least-K, pass@K, pass^K. Repeatable."
+    ),
+]
+GroupBy = Annotated[
+    list[str], typer.Option("--group-by", help="Column of the dataset to report each score by. Repeatable.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to every question.")]
 NoReport = Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the report.")]
 
@@ -113,6 +124,8 @@ class EvalFlags:
         default_factory=list
     )
     pass_threshold: Annotated[float, typer.Option(help="Lowest score with which a rollout passes.")] = 1.0
+    reduce: Reduce = field(default_factory=list)
+    group_by: GroupBy = field(default_factory=list)
     batch_size: BatchSize = "1"
     limit: Limit = None
     offset: Offset = 0
@@ -198,6 +211,8 @@ def build_plan(flags: EvalFlags, *, runs_dir: Path) -> EvalPlan:
             score_fns=[*flags.eval_fn, *(f"rubric:{r}" for r in flags.rubric)],
             pass_threshold=flags.pass_threshold,
             ks=flags.k or None,
+            reducers=parse_reducers(flags.reduce, flags.n),
+            group_by=list(dict.fromkeys(flags.group_by)),
             max_turns=flags.max_turns,
             timeouts=_timeouts(flags),
             retry=_retry(flags),
@@ -211,6 +226,14 @@ def build_plan(flags: EvalFlags, *, runs_dir: Path) -> EvalPlan:
         key = str(first["loc"][-1]) if first["loc"] else "the plan"
         flag = _FLAGS.get(key, "--" + key.replace("_", "-"))
         raise UsageError(f"{flag}: {first['msg']}, got {first['input']}", hint="see osmosis eval --help") from error
+
+
+def parse_reducers(given: Sequence[str], attempts: int) -> list[str]:
+    """The names given to --reduce, each once."""
+    try:
+        return [reducer(name, attempts=attempts).name for name in dict.fromkeys(given)]
+    except ValidationError as error:
+        raise UsageError(f"--reduce: {error.message}", hint=error.hint) from error
 
 
 def check_together(flags: EvalFlags) -> None:

@@ -14,8 +14,9 @@ from osmosis.engine.journal import Journal
 from osmosis.engine.results import check_output, config_part, summary_part
 from osmosis.errors import UsageError
 from osmosis.local.request import run_folder, runs_folder
-from osmosis.local.run import stored_report, summary_of
+from osmosis.local.run import regrouped, stored_report, summary_of
 
+from .plan import GroupBy, Reduce, parse_reducers
 from .show import draw_report, next_steps
 
 
@@ -24,6 +25,8 @@ def report(
     html: Annotated[bool, typer.Option("--html", help="One HTML file with plots and conversations.")] = False,
     md: Annotated[bool, typer.Option("--md", help="Markdown.")] = False,
     junit: Annotated[bool, typer.Option("--junit", help="JUnit XML, one case per rollout.")] = False,
+    reduce: Reduce = None,  # type: ignore[assignment]
+    group_by: GroupBy = None,  # type: ignore[assignment]
     output: Annotated[
         str | None,
         typer.Option(
@@ -36,6 +39,7 @@ def report(
     Example:
 
         osmosis eval report nightly --html
+        osmosis eval report nightly --group-by level --reduce median
         osmosis eval report nightly --md -o -
     """
     ctx = current()
@@ -49,8 +53,18 @@ def report(
             raise UsageError(f"--{kinds[0]} needs the name of a run", hint=f"osmosis eval report NAME --{kinds[0]}")
         return _list(ctx)
     journal = Journal(run_folder(name, ctx.cwd))
-    plan = journal.plan()
-    found = stored_report(journal) or summary_of(journal, plan)
+    plan, found = journal.plan(), stored_report(journal)
+    if reduce or group_by:
+        plan = plan.model_copy(
+            update={
+                "reducers": parse_reducers(reduce or plan.reducers, plan.attempts),
+                "group_by": list(group_by or plan.group_by),
+            }
+        )
+        base = (journal.run().get("local") or {}).get("base_dir") or ctx.cwd
+        found = regrouped(journal, plan, found, Path(base, plan.dataset))
+    elif found is None:
+        found = summary_of(journal, plan)
     if not kinds:
         data = {"name": plan.name, "config": config_part(journal, plan), "summary": summary_part(found)}
         return DetailResult(
