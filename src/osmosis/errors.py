@@ -96,6 +96,12 @@ class NotFound(OsmosisError):
     http_status = 404
 
 
+class NotOffered(NotFound):
+    """Part of the API, and nothing that this platform has."""
+
+    code = "NOT_OFFERED"
+
+
 class Conflict(OsmosisError):
     """It already exists, or its state does not allow this."""
 

@@ -82,6 +82,7 @@ OFFLINE = f"{BASE} --model offline/calculator"
         (f"{OFFLINE} --rate-limit-budget -1", 2, "--rate-limit-budget"),
         (f"{OFFLINE} --rate-limit-budget nan", 2, "--rate-limit-budget"),
         (f"{OFFLINE} --fail-under nan", 2, "--fail-under must be a finite number"),
+        (f"{OFFLINE} --baseline-base-url http://127.0.0.1:9/v1", 2, "--baseline-base-url needs --baseline-model"),
         (f"{OFFLINE} --base-url http://127.0.0.1:9/v1", 2, "--base-url would not be used"),
         (f"{OFFLINE} --param n=3", 2, "use --n"),
         (f"{BASE} --model m --base-url http://127.0.0.1:99999/v1", 2, "not an http URL"),
@@ -288,6 +289,31 @@ def test_baselines_of_one_name_are_told_apart(osmosis):
     assert {part["name"] for part in beside.values()} == {"r--m", "r--m-2"}
 
 
+def test_a_baseline_by_two_options(osmosis):
+    with ModelEndpoint() as other:
+        line = f"{OFFLINE} --name r --baseline-model m --baseline-base-url {other.url} -o r.json"
+        code, _, err = osmosis(line)
+        assert code == 0, err
+        assert len(other.requests) >= 10
+    beside = json.loads((osmosis.folder / "r.json").read_text())["baselines"]
+    assert [part["name"] for part in beside.values()] == ["r--m"]
+
+
+def test_debug_writes_what_agents_log(osmosis):
+    logged = (
+        "messages = list(ctx.request.messages)\n        ctx.log_event('begun', row=ctx.request.metadata['row_index'])"
+    )
+    loud = (osmosis.folder / "chat_agent.py").read_text().replace("messages = list(ctx.request.messages)", logged)
+    (osmosis.folder / "loud_agent.py").write_text(loud)
+    line = "eval -m loud_agent:agent -d d.jsonl --eval-fn chat_score:exact --model offline/calculator --limit 3"
+    code, _, err = osmosis(f"{line} --debug")
+    assert code == 0, err
+    traces = list((osmosis.folder / "local_debug").glob("*.jsonl"))
+    assert sorted(json.loads(path.read_text())["row"] for path in traces) == [0, 1, 2]
+    assert osmosis(line)[0] == 0
+    assert len(list((osmosis.folder / "local_debug").glob("*.jsonl"))) == 3
+
+
 def test_a_baseline_that_breaks_leaves_the_other_results(osmosis):
     with ModelEndpoint(lambda body, n: Reply("no more", 401) if n else None) as theirs:
         line = f"{OFFLINE} --name r --baseline m@{theirs.url} --max-retries 0 -o r.json"
@@ -415,7 +441,7 @@ async def test_a_served_rollout_is_driven_scored_and_journaled(tmp_path):
     assert process.returncode == 0, err.decode()
     summary = json.loads(out)["data"]["summary"]
     assert summary["completed_runs"] == 16
-    assert 0 < summary["eval_fns"]["reward"]["mean"] < 1
+    assert 0 < summary["reward"]["mean"] < 1
     assert summary["total_tokens"] > 0
 
 

@@ -245,6 +245,13 @@ def test_lists_of_what_there_is_none_of(client: Callable[..., Any]) -> None:
     assert client("benchmark", "list")["items"] == []
 
 
+def test_what_is_not_offered_says_so(client: Callable[..., Any]) -> None:
+    for command in (("benchmark", "info", "aime"), ("benchmark", "runs", "info", "x")):
+        error = client(*command, expect=1)["error"]
+        assert (error["code"], error["details"]["platform_code"]) == ("NOT_FOUND", "NOT_OFFERED")
+        assert "does not offer benchmarks" in error["message"]
+
+
 def test_a_config_the_platform_refuses_says_which_key(client: Callable[..., Any], workspace: Path) -> None:
     config = workspace / "configs" / "eval" / "multiply.toml"
     config.write_text(CONFIG.replace("limit = 6", 'limit = 6\nn = "three"'))

@@ -80,7 +80,7 @@ def test_workflow_and_grader(examples: Path) -> None:
     words = ["--json", "eval", "-m", "main:backend", "-d", "data.jsonl", "--model", "offline/calculator", "--n", "3"]
     data = json.loads(run([*OSMOSIS, *words], examples / "workflow"))["data"]
     assert data["summary"]["total_runs"] == 36
-    assert 0 < data["summary"]["eval_fns"]["reward"]["mean"] < 1
+    assert 0 < data["summary"]["reward"]["mean"] < 1
 
 
 def test_mcp_folder(examples: Path) -> None:
@@ -97,4 +97,4 @@ def test_frameworks(examples: Path, folder: str, library: str) -> None:
     data = json.loads(run([*OSMOSIS, *words], examples / folder))["data"]
     assert data["summary"]["total_runs"] == 12
     assert data["summary"]["total_tokens"] > 0
-    assert 0.3 < data["summary"]["eval_fns"]["reward"]["mean"] <= 1
+    assert 0.3 < data["summary"]["reward"]["mean"] <= 1

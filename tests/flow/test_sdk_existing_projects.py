@@ -472,4 +472,4 @@ async def test_workflow_project_as_a_server(tmp_path: Path, kind: str) -> None:
         await asyncio.wait_for(process.wait(), 30)
     summary = json.loads(out)["data"]["summary"]
     assert summary["total_runs"] == 8
-    assert 0 < summary["eval_fns"]["reward"]["mean"] <= 1
+    assert 0 < summary["reward"]["mean"] <= 1

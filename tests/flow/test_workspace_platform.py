@@ -84,6 +84,28 @@ def test_init_commits_pushes_and_is_in_sync(person: Person, platform: RunningPla
     assert body["data"]["platform"]["commit_sha"] == made["commit"]
 
 
+def test_what_a_sync_finds_beside_rollouts_is_in_its_status(person: Person) -> None:
+    assert person.run("init demo")[0] == 0
+    root = person.cwd / "demo"
+    files = {
+        "reward_fn/compute.py": "@osmosis_reward\ndef match(solution_str, ground_truth, extra_info=None): ...\n",
+        "reward_rubric/judge.py": "@osmosis_rubric\ndef tone(solution_str, ground_truth, extra_info): ...\n",
+        "mcp/tools/math.py": "@mcp.tool()\ndef multiply(a, b): ...\n",
+    }
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    workspace_at(root).commit("the older layout")
+    workspace_at(root).git("push", "-q")
+    found = person.run("sync status", cwd=root)[1]["data"]["platform"]["found"]
+    names = {one["kind"]: one["name"] for one in found if one["kind"] != "config"}
+    assert names == {
+        "mcp": "mcp.tools.math:multiply",
+        "reward_fn": "reward_fn.compute:match",
+        "reward_rubric": "reward_rubric.judge:tone",
+    }
+
+
 def test_a_rollout_on_its_way_to_the_platform(person: Person) -> None:
     assert person.run("init demo")[0] == 0
     root = person.cwd / "demo"
@@ -112,7 +134,7 @@ def test_a_rollout_on_its_way_to_the_platform(person: Person) -> None:
     code, body = person.run("doctor", cwd=root)
     assert code == 0
     found = {problem["code"] for problem in body["data"]["findings"]}
-    assert found == {"no-dataset", "sandbox"}
+    assert found == {"no-dataset", "sandbox", "training"}
     assert body["data"]["workspace"]["name"] == "demo"
     assert body["data"]["platform"]["version"] == __version__
     workspace.git("config", "--unset-all", f"credential.{person.environ['OSMOSIS_PLATFORM_URL']}.helper")

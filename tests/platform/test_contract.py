@@ -32,6 +32,10 @@ CONFIG = {
 }
 
 
+CONFIGS = ("/api/cli/eval-runs", "/api/cli/training-runs", "/api/cli/training-runs/check")
+"""Routes that take the sections of a config, which its own record checks."""
+
+
 def test_every_route_declares_a_record_of_the_contract(shared: Site) -> None:
     described = shared.anonymous.get("/openapi.json").json()["paths"]
     routes = [each for each in shared.anonymous.app.routes if isinstance(each, APIRoute) and each.path in described]
@@ -45,8 +49,7 @@ def test_every_route_declares_a_record_of_the_contract(shared: Site) -> None:
         assert record.__module__.startswith("osmosis.records."), route.path
         for parameter in route.dependant.body_params:
             named = parameter.field_info.annotation
-            free = route.path in ("/api/cli/eval-runs", "/api/cli/training-runs")  # sections, checked by the config
-            assert free or "osmosis." in str(named), f"{route.path} takes {named}"
+            assert route.path in CONFIGS or "osmosis." in str(named), f"{route.path} takes {named}"
 
 
 def test_answers_carry_the_keys_of_the_contract(ready: Site) -> None:
@@ -95,10 +98,30 @@ def test_datasets_sync_and_accounts_carry_the_keys_of_the_contract(ready: Site) 
     rollout = ready.json("GET", "rollouts")["rollouts"][0]
     assert rollout.keys() >= {"id", "name", "last_synced_commit_sha", "last_synced_at", "repo_full_name", "created_at"}
     verified = ready.json("GET", "verify")
-    assert set(verified) == {"user", "expires_at", "token_id", "workspace"}
+    assert set(verified) == {"user", "expires_at", "token_id", "workspace", "valid", "organization"}
     token = ready.http.headers["authorization"]
     unscoped = ready.anonymous.get("/api/cli/verify", headers={"Authorization": token}).json()
     assert "workspace" not in unscoped
+    assert (unscoped["valid"], unscoped["organization"]) == (True, verified["workspace"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "words"),
+    [
+        ("GET", "benchmarks/aime", "does not offer benchmarks"),
+        ("POST", "benchmark-runs", "does not offer benchmarks"),
+        ("GET", "benchmark-runs/x", "does not offer benchmarks"),
+        ("POST", "benchmark-runs/x/stop", "does not offer benchmarks"),
+        ("GET", "benchmark-runs/x/outputs/manifest", "does not offer benchmarks"),
+        ("GET", "dev-rollout-server", "does not offer development servers"),
+        ("DELETE", "dev-rollout-server/x", "does not offer development servers"),
+    ],
+)
+def test_what_is_not_offered_is_said_in_a_sentence(shared: Site, method: str, path: str, words: str) -> None:
+    refused = shared.json(method, path, expect=404)
+    assert (refused["code"], words in refused["message"]) == ("NOT_OFFERED", True)
+    assert refused["hint"]
+    assert shared.anonymous.request(method, f"/api/cli/{path}").status_code == 401
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from osmosis.platform import tables
+from osmosis.platform.services import rollouts, run_lifecycle, training
 from osmosis.records.config import TrainingConfig
+from osmosis.records.rollout import Rollout, RolloutStatus, Score
+from osmosis.records.run import JobResult, MetricPoint, RunStatus
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "Qwen/Qwen3-0.6B", "dataset": "sums"}
 
@@ -30,3 +33,63 @@ def test_what_a_training_config_must_not_say_is_refused_by_its_key(shared) -> No
     assert set(found) == {"training.lr", "advanced.lora_rnk"}
     assert found["advanced.lora_rnk"]["key_correction"] == "advanced.lora_rank"
     shared.json("GET", "training-runs/nowhere", expect=404)
+
+
+def evaluate(site, rewards: dict[int, list[float]]) -> str:
+    """An evaluation of the same rollout and dataset, with these rewards by row."""
+    body = {"experiment_config": {**EXPERIMENT, "model_path": "offline/calculator"}, "evaluation_config": {"limit": 4}}
+    run = site.json("POST", "eval-runs", json=body)
+    made = [
+        Rollout(
+            rollout_id=f"r{row}-{attempt}", row_index=row, row_key=f"k{row}", attempt=attempt,
+            status=RolloutStatus.SUCCESS, scores={"reward": Score(name="reward", value=reward)}, duration_ms=2000,
+        )
+        for row, group in rewards.items() for attempt, reward in enumerate(group)
+    ]  # fmt: skip
+    with site.platform.db.write() as session:
+        rollouts.store(session, run["id"], made)
+    return str(run["name"])
+
+
+def test_what_a_config_comes_to_is_said_before_it_is_submitted(ready) -> None:
+    body = {"experiment_config": EXPERIMENT, "training_config": {"rollout_batch_size": 4}}
+    found = ready.json("POST", "training-runs/check", json=body)
+    assert (found["steps"], found["training_rows"], found["rollouts_per_step"]) == (9, 36, 32)
+    assert [finding["code"] for finding in found["findings"]] == ["no-eval"]
+    good = evaluate(ready, {row: [0.0, 1.0] for row in range(4)})
+    found = ready.json("POST", "training-runs/check", json=body)
+    assert (found["eval_run"], found["no_signal"], found["p95_s"]) == (good, 0.0, 2.0)
+    assert found["findings"] == [{**found["findings"][0], "code": "at-once"}]
+    evaluate(ready, {row: [0.0, 0.0] for row in range(4)})
+    assert ready.json("POST", "training-runs/check", json=body)["findings"][0]["severity"] == "error"
+    named = ready.json("POST", f"training-runs/check?eval_run={good}", json=body)
+    assert named["eval_run"] == good
+    assert ready.json("GET", "training-runs")["training_runs"] == []
+
+
+def test_a_dataset_that_does_not_fill_a_step_is_refused(shared) -> None:
+    refused = submit(shared, expect=400, training_config={"rollout_batch_size": 64})
+    assert refused["issues"][0]["key"] == "training.rollout_batch_size"
+    assert "36 rows do not fill one step" in refused["message"]
+
+
+def test_a_run_goes_on_or_starts_once_more(ready) -> None:
+    run = submit(ready, training_config={"rollout_batch_size": 4})
+    assert "already" in ready.json("POST", "training-runs/multiply-1/resume", expect=409, json={})["message"]
+    with ready.platform.db.write() as session:
+        row, _ = run_lifecycle.claim(session, "test", 60)
+        point = MetricPoint(key="rollout/raw_reward", step=3, value=0.25)
+        training.store(session, row.id, [point])
+        run_lifecycle.end(session, row, JobResult(status=RunStatus.FAILED), "killed")
+    assert ready.json("GET", "training-runs")["training_runs"][0]["reward"] == 0.25
+    resumed = ready.json("POST", "training-runs/multiply-1/resume", json={})
+    assert (resumed["id"], resumed["status"]) == (run["id"], "pending")
+    assert ready.json("GET", "training-runs/multiply-1/metrics")["overview"]["latest_step"] == 3
+    again = ready.json("POST", "training-runs/multiply-1/retry", json={})
+    assert (again["name"], again["status"], again["sampled_rows"]) == ("multiply-2", "pending", 40)
+    first, second = (ready.json("GET", f"training-runs/multiply-{number}") for number in (1, 2))
+    assert (first["config"], first["commit_sha"]) == (second["config"], second["commit_sha"])
+    with ready.platform.db.write() as session:
+        row, _ = run_lifecycle.claim(session, "test", 60)
+        run_lifecycle.end(session, row, JobResult(status=RunStatus.FINISHED), "done")
+    assert "is complete" in ready.json("POST", "training-runs/multiply-1/resume", expect=409, json={})["message"]

@@ -147,6 +147,9 @@ async def test_the_observer_hears_every_answer_in_full() -> None:
     heard: list[tuple[str, str | None, list[int] | None]] = []
 
     class Observer:
+        def opened(self, endpoint: RolloutEndpoint) -> None:
+            heard.append((endpoint.rollout_id, "opened", None))
+
         def model_call(
             self, endpoint: RolloutEndpoint, asked: ChatRequest, call: ModelCall, done: Completion | None
         ) -> None:
@@ -170,4 +173,4 @@ async def test_the_observer_hears_every_answer_in_full() -> None:
                     await got.read()
     finally:
         await gate.stop()
-    assert heard == [("r1", None, [3, 4]), ("r1", "connection: gone", None)]
+    assert heard == [("r1", "opened", None), ("r1", None, [3, 4]), ("r1", "connection: gone", None)]

@@ -13,11 +13,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
+from osmosis.errors import AuthRequired
 from osmosis.records.rollout import Category
 from osmosis.records.wire02 import OpenAIFunctionToolSchema, RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
-from osmosis.serve.drive.client import served
+from osmosis.serve.drive.client import check_key, served
 from osmosis.serve.server.delivery import DeliveryPolicy
 from osmosis.serve.server.queue import ServeLimits, crashed
 from osmosis.serve.server.rollout_settings import RolloutClientSettings, RolloutSettings
@@ -253,6 +255,35 @@ async def test_authentication_comes_before_the_body(tmp_path: Path) -> None:
                 assert reply.status == expected, path
         async with session.get(f"{url}/platform/health", headers={"Authorization": "osm_rollout_test"}) as reply:
             assert (await reply.json())["agent_loop"] == "adds"
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"), [("right", None), ("wrong", "rejected this key"), (None, "requires a key")]
+)
+async def test_a_wrong_key_is_found_out_before_any_rollout(key: str | None, problem: str | None) -> None:
+    """A server of that generation alone has no `/rollout`: its `/platform/health` tells."""
+    asked: list[str] = []
+
+    async def health(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        good = request.headers.get("Authorization") == "Bearer right"
+        return web.json_response({"status": "healthy"}, status=200 if good else 401)
+
+    app = web.Application()
+    app.router.add_get("/platform/health", health)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        if problem is None:
+            await check_key(url, key)
+        else:
+            with pytest.raises(AuthRequired, match=problem):
+                await check_key(url, key)
+    finally:
+        await runner.cleanup()
+    assert asked == ["/platform/health"]
 
 
 async def test_traces_stay_in_their_folder_and_hold_no_key(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TypedDict
 
 from osmosis.base.json_types import JsonObject
 from osmosis.datasets.reader import count_rows
+from osmosis.datasets.rules import NOT_CSV, NOT_JSON, NOT_PARQUET, NOT_UTF8, ROW_LENGTH
 from osmosis.datasets.scan import read_rows
 from osmosis.errors import DatasetError
 from osmosis.records.dataset import FORMATS
@@ -22,6 +23,8 @@ from .errors import DatasetParseError, DatasetValidationError
 
 REQUIRED_COLUMNS = ("ground_truth", "user_prompt", "system_prompt")
 LOCAL_URL = "http://local-rollout.local"
+_UNREADABLE = frozenset(rule.code for rule in (NOT_JSON, NOT_CSV, NOT_PARQUET, NOT_UTF8, ROW_LENGTH))
+"""Rules about the file itself; every other one is about what a row says."""
 
 
 class DatasetRow(TypedDict, total=False):
@@ -33,7 +36,8 @@ class DatasetRow(TypedDict, total=False):
 
 
 class DatasetReader:
-    """The rows of a file. `FileNotFoundError` when it is missing, `DatasetParseError` for another ending.
+    """The rows of a file. `FileNotFoundError` when it is missing, `DatasetParseError` for another ending and for what
+    cannot be read, `DatasetValidationError` for a row that is no object or has a null, blank or non-text column.
 
     `required` names the columns every row must have as non-blank text; leave some out to accept rows without.
     """
@@ -60,7 +64,10 @@ class DatasetReader:
             for row in read_rows(self.path, Selection(limit=limit, offset=offset)):
                 yield self._checked(row.index, row.data)
         except DatasetError as exc:
-            raise DatasetParseError(exc.message, hint=exc.hint) from exc
+            rule = exc.details.get("rule")
+            if rule is None or rule in _UNREADABLE:
+                raise DatasetParseError(exc.message, hint=exc.hint) from exc
+            raise DatasetValidationError(f"Row {exc.details['row']}: {exc.message}", hint=exc.hint) from exc
 
     def _checked(self, index: int, data: JsonObject) -> JsonObject:
         row = {name.lower() if name.lower() in REQUIRED_COLUMNS else name: value for name, value in data.items()}

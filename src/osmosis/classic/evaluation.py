@@ -24,7 +24,7 @@ from osmosis.records.rollout import Rollout, RolloutStatus
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 
 from .errors import EvalFnError
-from .runner import Client, LocalRolloutRunner, LocalRunResult, RunOne, run_rows
+from .runner import Client, LocalRolloutRunner, LocalRunResult, RunOne, close_client, run_rows
 
 __all__ = [
     "EvalEvalSummary",
@@ -203,7 +203,7 @@ class EvalRunner:
         finally:
             for client in clients:
                 if client is not self.llm_client:
-                    await client.close()
+                    await close_client(client)
         for row in results:
             row.runs.sort(key=lambda run: run.run_index)
         runs = [run for row in results for run in row.runs]

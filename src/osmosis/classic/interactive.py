@@ -16,7 +16,7 @@ from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop
 from osmosis.sdk.chat import text_of
 from osmosis.serve.server.console import Console
 
-from .runner import LocalRunResult, LocalTestRunner
+from .runner import LocalRunResult, LocalTestRunner, close_client
 
 HELP = "n/next/Enter: next   c/continue: run to the end   m/messages   t/tools   q/quit/exit: leave this row"
 
@@ -76,7 +76,7 @@ class InteractiveLLMClient:
         return answer
 
     async def close(self) -> None:
-        await self._client.close()
+        await close_client(self._client)
 
 
 class InteractiveRunner:

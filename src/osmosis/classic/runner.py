@@ -91,6 +91,13 @@ def validate_tools(tools: list[Any]) -> None:
             raise ToolValidationError(f"Tool validation error: the parameters of {name} do not have the type 'object'")
 
 
+async def close_client(client: object) -> None:
+    """Closes a client that can be closed: the protocol of generation 0.2 asks for no `close`."""
+    close = getattr(client, "close", None)
+    if close is not None:
+        await close()
+
+
 class LocalRolloutRunner:
     """Runs rows through an agent loop with a client such as `ExternalLLMClient`.
 

@@ -1,7 +1,8 @@
 """`osmosis eval` and `osmosis train` on the platform: one set of commands for both kinds of run.
 
-`run_commands` makes what they share; what only one of them has stands below it. Each command asks the client, and
-returns what it said; submitting is in `submit`, following and drawing in `run_show`.
+`run_commands` makes what they share; what only evaluations have stands below it, what only training runs have in
+`training`. Each command asks the client, and returns what it said; submitting is in `submit`, following and drawing in
+`run_show`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ COLUMNS = {
         Column("model.model_name", "Model", wide=True),
         Column("current_step", "Step", justify="right"),
         Column("total_steps", "Of", justify="right"),
+        Column("reward", "Reward", justify="right", show=lambda v: "-" if v is None else f"{v:.3f}"),
         Column("created_at", "Created", show=when, wide=True),
     ),
 }
@@ -57,12 +59,6 @@ LOG_COLUMNS = (
     Column("level", "Level"),
     Column("step", "Step"),
     Column("message", "Message"),
-)
-CHECKPOINT_COLUMNS = (
-    Column("checkpoint_name", "Name"),
-    Column("checkpoint_step", "Step", justify="right"),
-    Column("status", "Status"),
-    Column("created_at", "Created", show=when),
 )
 
 Name = Annotated[str, typer.Argument(help="Name or id of the run")]
@@ -149,15 +145,6 @@ def wait_eval(
     return wait_for(current(), "eval", name, fail_under)
 
 
-def wait_train(name: Name) -> OperationResult:
-    """Follow a training run until it is over.
-
-    Example:
-        osmosis train wait multiply-1
-    """
-    return wait_for(current(), "training", name, None)
-
-
 def retry(name: Name, yes: prompts.Yes = False, secrets_file: SecretsFile = None) -> OperationResult:
     """Retry the failed and skipped rollouts of a run.
 
@@ -199,17 +186,6 @@ def download(
     return download_run(current(), name, DownloadOptions(output, types, rows, overwrite, yes))
 
 
-def checkpoints(name: Name) -> ListResult:
-    """List the checkpoints of a training run.
-
-    Example:
-        osmosis train checkpoints multiply-1
-    """
-    with current().client() as client:
-        rows = client.trainings.checkpoints(name)
-    return ListResult([row.to_dict() for row in rows], CHECKPOINT_COLUMNS, empty="no checkpoints yet")
-
-
 # --- what they do -------------------------------------------------------------------------------------------------
 
 
@@ -228,11 +204,11 @@ def run_info(ctx: AppContext, kind: RunKind, name: str, output: Path | None = No
         steps.append(NextStep("follow it", command=f"osmosis {NOUNS[kind]} wait {seen.run.name}"))
     result = DetailResult(data, human=drawn(seen), next_steps=steps)
     if output:
-        result.extra = {"output": str(_write_json(ctx.path(output), result.envelope()))}
+        result.extra = {"output": str(write_json(ctx.path(output), result.envelope()))}
     return result
 
 
-def _write_json(path: Path, body: Mapping[str, object]) -> Path:
+def write_json(path: Path, body: Mapping[str, object]) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(to_json(body) + "\n")

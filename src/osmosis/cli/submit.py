@@ -30,6 +30,7 @@ from .context import AppContext, current
 from .results import NextStep, OperationResult
 from .run_show import finished_result, watch
 from .secrets_file import SecretsFile, read_secrets_file
+from .training_gate import check_training
 
 if TYPE_CHECKING:
     from osmosis.client import PlatformClient
@@ -60,6 +61,8 @@ class SubmitOptions:
     snapshot: bool = False
     secrets_file: str | None = None
     fail_under: float | None = None
+    force: bool = False
+    """Submit a training run although nothing could be learned."""
 
     @property
     def noun(self) -> str:
@@ -103,13 +106,19 @@ def submit_train(
     allow_dirty: AllowDirty = False,
     snapshot: SnapshotOption = False,
     secrets_file: SecretsFile = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Submit although the newest evaluation says that nothing could be learned")
+    ] = False,
 ) -> OperationResult:
-    """Submit a training run, after checking config, code, dataset and secrets.
+    """Submit a training run, after checking config, code, dataset, secrets, and whether it would learn anything.
+
+    The newest evaluation of the same rollout and dataset says that: run one with n = 4 or more first.
 
     Example:
         osmosis train submit configs/training/multiply.toml --wait
+        osmosis train submit multiply --yes
     """
-    options = SubmitOptions("training", config, yes, wait, wait_sync, allow_dirty, snapshot, secrets_file)
+    options = SubmitOptions("training", config, yes, wait, wait_sync, allow_dirty, snapshot, secrets_file, force=force)
     return submit_config(current(), options)
 
 
@@ -142,6 +151,8 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
         _check_code(case)
         _collect_secrets(case)
         plan = _plan(case)
+        if options.kind == "training":
+            plan |= check_training(ctx, client, _body(case), force=options.force)
         _show_plan(ctx, plan)
         if not prompts.confirm(ctx, f"Submit this {options.noun} run?", yes=options.yes):
             return OperationResult(f"{options.noun}.submit", "Cancelled.", status="cancelled")

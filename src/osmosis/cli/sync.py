@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 app = typer.Typer(invoke_without_command=True)
+_FOUND = {"mcp": "tools", "reward_fn": "rewards", "reward_rubric": "rubrics", "config": "configs"}
+"""What is found beside rollouts, as people call it."""
 
 
 @app.callback()
@@ -97,6 +99,9 @@ def _draw(console: Console, body: JsonObject) -> None:
         row("", f"{commit[:10]} {branch}{default}")
     if platform["rollouts"]:
         row("rollouts", ", ".join(platform["rollouts"]))
+    for kind, label in _FOUND.items():
+        if names := [one["name"] for one in platform["found"] if one["kind"] == kind]:
+            row(label, ", ".join(names))
     if platform["error"]:
         row("error", platform["error"], "red")
     if here:
@@ -139,6 +144,7 @@ def _body(state: SyncState, source: Source | None) -> dict[str, object]:
             "status": state.status,
             "error": state.error,
             "rollouts": state.rollouts,
+            "found": [one.to_dict() for one in state.found],
             "events": state.events[:10],
         },
         "here": here,

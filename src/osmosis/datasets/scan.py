@@ -193,7 +193,8 @@ def read_rows(
                 continue
         if fault.ends or not skip_bad:
             finding = Finding(fault.rule, fault.message, index, line)
-            raise DatasetError(f"{path}: {finding}", hint="to skip invalid rows: --skip-bad-rows")
+            hint = "to skip invalid rows: --skip-bad-rows"
+            raise DatasetError(f"{path}: {finding}", hint=hint, rule=fault.rule.code, row=index)
 
 
 def row_hash(data: dict[str, Any]) -> str:

@@ -74,6 +74,8 @@ class Options:
     """`agent`, `sampling`, `score`: stored with each rollout, beside its row's."""
     limiter: Limiter | None = None
     """Shared with the model's signals when concurrency adapts."""
+    step: int = 0
+    """Of a training run: it is part of every rollout's key."""
     stuck_s: float = STUCK_S
     only: KeySet | None = None
     """Run only these keys of the selection."""
@@ -205,9 +207,9 @@ class _Run:
                 row = row.model_copy(update={"content_hash": found, "key": row.key or keys.of(row.data, found)})
             row_key = row.key or ""
             for attempt in range(self.plan.attempts):
-                key = (0, row_key, attempt)
+                key = (self.options.step, row_key, attempt)
                 if key not in self.done and (only is None or key in only):
-                    yield Task(row, attempt, f"{row.index}-{attempt}-{session}")
+                    yield Task(row, attempt, f"{row.index}-{attempt}-{session}", step=self.options.step)
         self.exhausted = True
 
     async def _finish(self, lanes: list[asyncio.Task[None]], recorder: Recorder) -> None:

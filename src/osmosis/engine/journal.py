@@ -154,7 +154,7 @@ class Journal:
         lines, stored = [], []
         for rollout in rollouts:
             line, kept = writable(rollout)
-            lines.append(self._safe(line))
+            lines.append(self.stored_line(kept, self._safe(line)))
             stored.append(kept)
         self._file.write(b"".join(lines))
         self._file.flush()
@@ -168,6 +168,10 @@ class Journal:
     def _safe(self, line: bytes) -> bytes:
         if self.redactor.touches(line):
             return orjson.dumps(self.redactor.data(orjson.loads(line))) + b"\n"
+        return line
+
+    def stored_line(self, rollout: Rollout, line: bytes) -> bytes:
+        """The rollout's line as it goes to the disk: a kind of run may keep more in it."""
         return line
 
     def lines(self) -> Iterator[JsonObject]:

@@ -22,6 +22,7 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Interval, Report, ScoreReport
 from osmosis.records.rollout import RolloutStatus
 
+from .ended import REWARD
 from .journal import Journal
 
 
@@ -42,7 +43,7 @@ def write_results(path: Path, journal: Journal, plan: EvalPlan, report: Report, 
     safe = journal.redactor.data  # the rows come from the journal, where nothing secret is
     with replacing(path, durable=True) as out:
         out.write(b'{"config":' + orjson.dumps(safe(config_part(journal, plan))))
-        out.write(b',"summary":' + orjson.dumps(safe(summary_part(report))))
+        out.write(b',"summary":' + orjson.dumps(safe(summary_part(report, plan))))
         out.write(b',"rows":[')
         _write_rows(out, journal, plan)
         out.write(b"]")
@@ -72,12 +73,14 @@ def config_part(journal: Journal, plan: EvalPlan) -> dict[str, object]:
     }
 
 
-def summary_part(report: Report) -> dict[str, object]:
-    """The figures; `eval_fns` maps each score function to its own."""
+def summary_part(report: Report, plan: EvalPlan) -> dict[str, object]:
+    """The figures; `eval_fns` maps each score function to its own, `reward` has those of the agent's own reward."""
+    asked = [score for score in report.scores if not _is_own(score.name, plan)]
+    own = next((score for score in report.scores if _is_own(score.name, plan)), None)
     return {
         "total_rows": report.rows,
         "total_runs": report.total,
-        "eval_fns": {score.name: score_part(score) for score in report.scores},
+        "eval_fns": {score.name: score_part(score) for score in asked},
         "total_tokens": report.usage.total_tokens,
         "total_duration_ms": report.duration_ms,
         "completed_runs": report.completed,
@@ -104,7 +107,13 @@ def summary_part(report: Report) -> dict[str, object]:
             }
             for group in report.groups
         ],
+        **({"reward": score_part(own)} if own else {}),
     }
+
+
+def _is_own(name: str, plan: EvalPlan) -> bool:
+    """Whether a score is the reward that the agent brought itself, and no function that was asked for."""
+    return name == REWARD and name not in plan.score_fns
 
 
 def score_part(score: ScoreReport) -> dict[str, object]:
@@ -144,14 +153,14 @@ def _write_rows(out: IO[bytes], journal: Journal, plan: EvalPlan) -> None:
             out.write((b"" if first else b",") + _row(row, runs, plan))
             runs, first = [], False
         row = line["row_index"]
-        runs.append(run_part(line))
+        runs.append(run_part(line, plan))
     if row is not None:
         out.write((b"" if first else b",") + _row(row, runs, plan))
 
 
 def _row(index: int, runs: list[JsonObject], plan: EvalPlan) -> bytes:
     """One row; its pass rates count as the summary's do: failures as no pass, skipped runs nowhere."""
-    counted = [run["scores"] for run in runs if run["status"] != RolloutStatus.SKIPPED.value]
+    counted = [_values(run) for run in runs if run["status"] != RolloutStatus.SKIPPED.value]
     names = [*plan.score_fns, *(name for scores in counted for name in scores)] if counted else []
     rates = {}
     for name in dict.fromkeys(names):
@@ -160,14 +169,19 @@ def _row(index: int, runs: list[JsonObject], plan: EvalPlan) -> bytes:
     return orjson.dumps({"row_index": index, "runs": runs, "pass_rate": rates})
 
 
-def run_part(line: JsonObject) -> dict[str, object]:
-    """One rollout; `error` only when there is one. A score that failed is null, never 0."""
+def _values(run: JsonObject) -> dict[str, float | None]:
+    """Every score of a run, its own reward under that name."""
+    return {**run["scores"], **({REWARD: run["reward"]} if "reward" in run else {})}
+
+
+def run_part(line: JsonObject, plan: EvalPlan) -> dict[str, object]:
+    """One rollout; `error` only when there is one, `reward` when it is the agent's own. A failed score is null."""
     usage, scores, failure = line.get("usage") or {}, line.get("scores") or {}, line.get("failure")
     prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
     run: dict[str, object] = {
         "run_index": line["attempt"],
         "success": line["status"] == RolloutStatus.SUCCESS.value,
-        "scores": {name: score.get("value") for name, score in scores.items()},
+        "scores": {name: score.get("value") for name, score in scores.items() if not _is_own(name, plan)},
         "duration_ms": line.get("duration_ms", 0.0),
         "tokens": prompt + completion,
         "status": line["status"],
@@ -182,6 +196,9 @@ def run_part(line: JsonObject) -> dict[str, object]:
     if failure:
         run["error"] = failure["message"]
         run["failure"] = {"phase": failure["phase"], "category": failure["category"]}
+    own = scores.get(REWARD)
+    if own is not None and _is_own(REWARD, plan):
+        run["reward"] = own.get("value")
     broken = {name: score["failure"]["message"] for name, score in scores.items() if score.get("failure")}
     if broken:
         run["score_errors"] = broken

@@ -19,7 +19,8 @@ from .report import ReducerName
 if TYPE_CHECKING:
     from .config import EvalConfig
 
-ModelKind = Literal["openai", "litellm", "offline", "replay"]
+ModelKind = Literal["openai", "litellm", "offline", "replay", "trained"]
+"""`trained` is the model that a training job trains, which only that job can ask."""
 
 
 class ModelSpec(Record):

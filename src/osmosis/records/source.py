@@ -82,6 +82,13 @@ class PinnedCommit(Record):
     """Whether it contains the rollout's entrypoint; None when the commit is not here."""
 
 
+class FoundName(Record):
+    """Something that a sync found, by kind: `rollout`, `config`, `reward_fn`, `reward_rubric`, `mcp`."""
+
+    kind: str
+    name: str
+
+
 class SyncState(Record):
     """What the platform has of the repository."""
 
@@ -98,6 +105,8 @@ class SyncState(Record):
     error: str | None = None
     rollouts: list[str] = Field(default_factory=list)
     """Names found by the latest sync of the default branch."""
+    found: list[FoundName] = Field(default_factory=list)
+    """What that sync found, tools, reward functions and rubrics included; empty where a platform does not say."""
     events: list[JsonObject] = Field(default_factory=list)
     """Newest first."""
 

@@ -80,7 +80,8 @@ def create_mock_trainer_app(
     async def completions(request: Request) -> JsonObject:
         body = await request.json()
         messages: list[Message] = body.get("messages") or [{}]
-        return completion_of(messages, generate(messages[-1]))
+        answer = completion_of(messages, generate(messages[-1]))
+        return {**answer, "id": body.get("rollout_id") or answer["id"]}
 
     async def complete(request: Request) -> dict[str, str]:
         body = await request.json()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from osmosis.metrics.training_curves import curve_info, in_order
 from osmosis.records.run import MetricPoint
 
 BINS = 20
@@ -25,11 +26,23 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Dot:
+    """One point of a curve."""
+
+    x: float
+    y: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
 class CurveChart:
-    """One metric over steps: a polyline in a drawing of 600 by 160."""
+    """One metric over steps: a polyline in a drawing of 600 by 160, and its points to hover over."""
 
     key: str
+    title: str
+    about: str
     points: str
+    dots: tuple[Dot, ...]
     first: float
     latest: float
     low: float
@@ -57,12 +70,19 @@ def histogram(values: Sequence[float], threshold: float, *, width: float = 600, 
     return bars
 
 
-def curves(points: Sequence[MetricPoint]) -> list[CurveChart]:
-    """One curve per metric, from its points in order of step."""
+MAX_DOTS = 120
+"""With more points, a curve has a dot only at some of them, its last one among those."""
+
+
+def curves(points: Sequence[MetricPoint]) -> list[tuple[str, list[CurveChart]]]:
+    """One curve per metric, from its points in order of step; in groups, those that are looked at first, first."""
     by_key: dict[str, list[MetricPoint]] = {}
     for point in points:
         by_key.setdefault(point.key, []).append(point)
-    return [_curve(key, found) for key, found in sorted(by_key.items())]
+    groups: dict[str, list[CurveChart]] = {}
+    for key in in_order(by_key):
+        groups.setdefault(curve_info(key).group, []).append(_curve(key, by_key[key]))
+    return list(groups.items())
 
 
 def _curve(key: str, found: list[MetricPoint]) -> CurveChart:
@@ -70,7 +90,16 @@ def _curve(key: str, found: list[MetricPoint]) -> CurveChart:
     low, high = min(values), max(values)
     first_step, last_step = found[0].step, found[-1].step
     across, tall = (last_step - first_step) or 1, (high - low) or 1.0
-    points = " ".join(
-        f"{10 + 580 * (p.step - first_step) / across:.1f},{150 - 140 * (p.value - low) / tall:.1f}" for p in found
-    )
-    return CurveChart(key, points, values[0], values[-1], low, high, last_step)
+    dots = [
+        Dot(
+            round(10 + 580 * (p.step - first_step) / across, 1),
+            round(150 - 140 * (p.value - low) / tall, 1),
+            f"step {p.step}: {p.value:.4g}",
+        )
+        for p in found
+    ]
+    line = " ".join(f"{dot.x},{dot.y}" for dot in dots)
+    every = -(-len(dots) // MAX_DOTS)
+    shown = tuple(dots[::-every][::-1])
+    info = curve_info(key)
+    return CurveChart(key, info.title, info.about, line, shown, values[0], values[-1], low, high, last_step)

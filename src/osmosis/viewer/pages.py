@@ -64,7 +64,14 @@ def log_page(
 
 
 def rollouts_page(
-    source: RunSource, *, outcome: str = "", category: str = "", row: str = "", order: str = "row", at: int = 1
+    source: RunSource,
+    *,
+    outcome: str = "",
+    category: str = "",
+    row: str = "",
+    order: str = "row",
+    step: str = "",
+    at: int = 1,
 ) -> View:
     """The rollouts that fit the form, `PER_PAGE` at a time."""
     run = source.state()
@@ -76,10 +83,11 @@ def rollouts_page(
             threshold,
             outcome if outcome in OUTCOMES else "",
             category,
-            int(row[:9]) if row.isascii() and row.isdigit() else None,
+            _number(row),
             order if order in ORDERS else "row",
             PER_PAGE,
             (page - 1) * PER_PAGE,
+            _number(step),
         )
 
     found = source.rollouts(wanted(at))
@@ -92,7 +100,7 @@ def rollouts_page(
         "found": found,
         "at": at,
         "pages": pages,
-        "chosen": {"outcome": outcome, "category": category, "row": row, "order": order},
+        "chosen": {"outcome": outcome, "category": category, "row": row, "order": order, "step": step},
         "categories": [known.value for known in Category],
         "outcomes": OUTCOMES,
         "orders": ORDERS,
@@ -100,18 +108,23 @@ def rollouts_page(
     return View("rollouts.html", {**_head(source, run, "rollouts"), **values})
 
 
-def rollout_page(source: RunSource, row_index: int, attempt: int) -> View:
-    """One rollout with its whole conversation."""
-    record = Rollout.model_validate_json(source.rollout(row_index, attempt))
+def _number(text: str) -> int | None:
+    """What a form says, when it is a number."""
+    return int(text[:9]) if text.isascii() and text.isdigit() else None
+
+
+def rollout_page(source: RunSource, row_index: int, attempt: int, step: int = 0) -> View:
+    """One rollout with its whole conversation; `step` is that of a training run."""
+    record = Rollout.model_validate_json(source.rollout(row_index, attempt, step))
     run = source.state()
-    siblings = [(row.attempt, outcome_of(row, run.pass_threshold)) for row in source.attempts(row_index)]
+    siblings = [(row.attempt, outcome_of(row, run.pass_threshold)) for row in source.attempts(row_index, step)]
     values = {
         "run": run,
         "place": source.place(),
         "record": record,
         "turns": turns(record.messages),
         "outcome": next((outcome for number, outcome in siblings if number == attempt), "failed"),
-        "near": source.neighbours(row_index, attempt),
+        "near": source.neighbours(row_index, attempt, step),
         "siblings": siblings,
     }
     return View("rollout.html", values)
@@ -122,6 +135,8 @@ def _head(source: RunSource, run: RunState, tab: str) -> dict[str, object]:
 
 
 def _figures(source: RunSource, run: RunState) -> dict[str, object]:
+    if run.kind == "training":
+        return _course(source, run)
     report = source.report()
     return {
         "run": run,
@@ -130,8 +145,27 @@ def _figures(source: RunSource, run: RunState) -> dict[str, object]:
         "groups": grouped(figures(report)) if report else [],
         "alarms": alarms(report, run.model, over=run.over),
         "bars": histogram(source.rewards(), run.pass_threshold),
-        "curves": curves(source.points()) if run.kind == "training" else [],
-        "checkpoints": source.checkpoints() if run.kind == "training" else [],
+        "curves": [],
+        "checkpoints": [],
+        "best": None,
+    }
+
+
+def _course(source: RunSource, run: RunState) -> dict[str, object]:
+    """How a training run goes: curves, checkpoints. Its rollouts have no figure in common, for the model changes."""
+    checkpoints = source.checkpoints()
+    scored = [one for one in checkpoints if one.reward is not None]
+    best = max(scored, key=lambda one: (one.reward or 0.0, one.step), default=None)
+    return {
+        "run": run,
+        "report": None,
+        "cards": [],
+        "groups": [],
+        "bars": [],
+        "alarms": [],
+        "curves": curves(source.points()),
+        "checkpoints": checkpoints,
+        "best": best.name if best else None,
     }
 
 

@@ -122,6 +122,8 @@ class RolloutQuery:
     order: str = "row"
     limit: int = 50
     offset: int = 0
+    step: int | None = None
+    """Of a training run; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +135,13 @@ class RolloutList:
     """How many of the run have each outcome, whatever the query."""
 
 
-Key = tuple[int, int]
-"""Row and attempt."""
+Key = tuple[int, int, int]
+"""Row, attempt and step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The rollouts before and after one, by row and attempt."""
+    """The rollouts before and after one, by step, row and attempt."""
 
     before: Key | None = None
     after: Key | None = None
@@ -188,13 +190,13 @@ class RunSource(Protocol):
 
     def rollouts(self, query: RolloutQuery) -> RolloutList: ...
 
-    def rollout(self, row_index: int, attempt: int) -> str:
+    def rollout(self, row_index: int, attempt: int, step: int) -> str:
         """One record as JSON text, as it was stored."""
 
-    def neighbours(self, row_index: int, attempt: int) -> Neighbours: ...
+    def neighbours(self, row_index: int, attempt: int, step: int) -> Neighbours: ...
 
-    def attempts(self, row_index: int) -> Sequence[RolloutRow]:
-        """Those at the same row, in order."""
+    def attempts(self, row_index: int, step: int) -> Sequence[RolloutRow]:
+        """Those at the same row in the same step, in order."""
 
     def log(self, level: str, *, cursor: str | None = None, newer: bool = False) -> LogPage:
         """Lines of this level and above, older than the cursor (or the newest), oldest first."""

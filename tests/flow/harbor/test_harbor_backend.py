@@ -470,7 +470,7 @@ def test_the_example_serves(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         data = json.loads(done.stdout)["data"]
         assert data["summary"]["total_runs"] == 3
-        assert 0 < data["summary"]["eval_fns"]["reward"]["mean"] <= 1
+        assert 0 < data["summary"]["reward"]["mean"] <= 1
     finally:
         server.terminate()
         server.wait(30)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from osmosis.testing.scripted import ScriptedLLM, call, says
 from osmosis_ai.auth.credentials import WorkspaceCredentials
 from osmosis_ai.cli_services import RubricEvaluator, load_rubric_suite
 from osmosis_ai.cli_services.dataset import load_rubric_records
-from osmosis_ai.rollout import RolloutAgentLoop, RolloutContext, RolloutResult
+from osmosis_ai.rollout import OsmosisLLMClient, RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis_ai.rollout.console import Console
 from osmosis_ai.rollout.eval.common.dataset import DatasetReader, dataset_row_to_request
 from osmosis_ai.rollout.eval.common.errors import DatasetParseError, DatasetValidationError, ProviderError
@@ -21,8 +22,9 @@ from osmosis_ai.rollout.eval.common.llm_client import ExternalLLMClient
 from osmosis_ai.rollout.eval.common.runner import LocalRolloutRunner
 from osmosis_ai.rollout.eval.evaluation.eval_fn import EvalFnError, EvalFnWrapper, load_eval_fns
 from osmosis_ai.rollout.eval.evaluation.runner import EvalRunner, pass_at_k
-from osmosis_ai.rollout.eval.test_mode.interactive import InteractiveRunner
+from osmosis_ai.rollout.eval.test_mode.interactive import InteractiveLLMClient, InteractiveRunner
 from osmosis_ai.rollout.eval.test_mode.runner import LocalTestRunner
+from osmosis_ai.rollout.testing import create_mock_trainer_app
 
 ROWS = [
     {"user_prompt": f"What is {a} * 3?", "system_prompt": "calc", "ground_truth": str(a * 3), "extra": a}
@@ -143,6 +145,34 @@ def test_reader_insists_on_its_columns(tmp_path: Path) -> None:
         DatasetReader(tmp_path / "rows.txt")
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "json"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        *({**ROWS[0], "user_prompt": value} for value in (None, " ", 5, ["x"])),
+        {**ROWS[0], "system_prompt": 1},
+        {**ROWS[0], "ground_truth": None},
+        None,
+        [1],
+        "text",
+    ],
+)
+def test_rows_without_the_text_they_need_are_validation_errors(tmp_path: Path, row: object, ending: str) -> None:
+    path = tmp_path / f"rows.{ending}"
+    rows = [ROWS[0], row]
+    path.write_text(json.dumps(rows) if ending == "json" else "\n".join(map(json.dumps, rows)))
+    with pytest.raises(DatasetValidationError, match="Row 1: "):
+        DatasetReader(path).read()
+
+
+def test_a_file_that_cannot_be_read_is_a_parse_error(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("{nope\n")
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
+    for name in ("rows.jsonl", "rows.parquet"):
+        with pytest.raises(DatasetParseError):
+            DatasetReader(tmp_path / name).read()
+
+
 def test_requests_from_rows() -> None:
     request = dataset_row_to_request(ROWS[0], 3, metadata_overrides={"extra": 9})
     assert (request.rollout_id, request.max_tokens_total) == ("local-3", 4096)
@@ -179,6 +209,23 @@ async def test_any_client_with_the_interface_will_do() -> None:
     done = await LocalRolloutRunner(Loop(), llm).run_single(ROWS[0], 0)
     assert done.success
     assert done.token_usage["num_llm_calls"] == 1
+    assert not hasattr(llm, "close"), "the interface has none"
+    made = [Client([says("9", call("x", "{}"))]) for _ in range(2)]
+    runner = EvalRunner(Loop(), llm, [], llm_client_factory=lambda: made.pop())
+    assert (await runner.run_eval(ROWS[:2], batch_size=2)).total_runs == 2
+    await InteractiveLLMClient(llm, on_step=lambda step: True).close()
+
+
+async def test_a_trainers_client_says_what_it_was_given() -> None:
+    async with OsmosisLLMClient("http://127.0.0.1:9/", "r1", api_key="k", complete_rollout_retries=0) as llm:
+        assert (llm.server_url, llm.rollout_id, llm.api_key) == ("http://127.0.0.1:9", "r1", "k")
+        assert (llm.complete_rollout_retries, llm.max_retries) == (0, 3)
+
+
+def test_the_mock_trainer_answers_with_the_rollouts_id() -> None:
+    with TestClient(create_mock_trainer_app()) as trainer:
+        body = {"rollout_id": "r1", "messages": [{"role": "user", "content": "hello"}]}
+        assert trainer.post("/v1/chat/completions", json=body).json()["id"] == "r1"
 
 
 def test_evaluator_takes_functions_of_either_kind(tmp_path: Path) -> None:

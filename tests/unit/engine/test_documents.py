@@ -57,6 +57,23 @@ async def test_the_results_document_has_the_published_shape(ran, tmp_path):
     assert figures["mean"] == pytest.approx(sum(values) / 15)
 
 
+async def test_the_agents_own_reward_stands_beside_the_functions_asked_for(run, make_plan, make_rows, tmp_path):
+    for functions in (["exact"], []):
+        names = [f"helpers_agents:{name}" for name in functions]
+        plan = make_plan(agent="helpers_agents:Work", score_fns=names)
+        journal = Journal(tmp_path / f"own-{len(names)}")
+        report = await run(
+            plan, make_rows(3), scores=functions, agent=plan.agent, grader="helpers_agents:Grade", journal=journal
+        )
+        write_results(tmp_path / "own.json", journal, plan, report)
+        found = json.loads((tmp_path / "own.json").read_text())
+        assert list(found["summary"]["eval_fns"]) == names
+        assert found["summary"]["reward"]["scored"] == 3
+        for row in found["rows"]:
+            assert list(row["runs"][0]["scores"]) == names
+            assert row["runs"][0]["reward"] is not None
+
+
 async def test_a_rows_pass_rate_does_not_depend_on_its_first_attempt(tmp_path, make_plan):
     plan = make_plan(attempts=4)
     journal = Journal(tmp_path / "j")
@@ -79,7 +96,7 @@ async def test_a_rows_pass_rate_does_not_depend_on_its_first_attempt(tmp_path, m
     write_results(tmp_path / "r.json", journal, plan, summarize(journal.rollouts(), plan))
     found = json.loads((tmp_path / "r.json").read_text())
     assert found["rows"][0]["pass_rate"]["reward"] == pytest.approx(1 / 3)
-    assert found["summary"]["eval_fns"]["reward"]["pass_rate"] == pytest.approx(1 / 3)
+    assert found["summary"]["reward"]["pass_rate"] == pytest.approx(1 / 3)
 
 
 def test_where_nothing_can_be_written_is_found_out_first(tmp_path):

@@ -24,6 +24,20 @@ def test_no_histogram_of_one_value(values: list[float]) -> None:
 
 def test_curves() -> None:
     points = [MetricPoint(key="loss", step=step, value=value) for step, value in ((1, 2.0), (3, 1.0), (5, 0.0))]
-    found = curves(points)[0]
+    ((group, [found]),) = curves(points)
+    assert (group, found.title, found.dots[0].title) == ("Other", "loss", "step 1: 2")
     assert (found.first, found.latest, found.low, found.high, found.steps) == (2.0, 0.0, 0.0, 2.0, 5)
     assert found.points == "10.0,10.0 300.0,80.0 590.0,150.0"
+
+
+def test_curves_stand_in_groups_and_a_long_one_keeps_its_last_dot() -> None:
+    keys = ("train/lr", "rollout/raw_reward", "train/entropy_loss")
+    points = [MetricPoint(key=key, step=step, value=float(step)) for key in keys for step in range(1000)]
+    groups = curves(points)
+    assert [(group, [one.title for one in members]) for group, members in groups] == [
+        ("Reward", ["Training reward"]),
+        ("Update", ["Entropy", "Learning rate"]),
+    ]
+    dots = groups[0][1][0].dots
+    assert len(dots) <= 120
+    assert dots[-1].title == "step 999: 999"

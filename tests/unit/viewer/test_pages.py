@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 
@@ -17,7 +18,7 @@ from osmosis.testing.platform_data import report, rollout, timeout
 from osmosis.viewer import pages
 from osmosis.viewer.pages import View, config_lines
 from osmosis.viewer.render import environment
-from osmosis.viewer.source import Fact, Origin, RunSettings, RunState
+from osmosis.viewer.source import CheckpointLine, Fact, Origin, RunSettings, RunState
 
 ENVIRONMENT = environment()
 STATE = RunState("/runs/nightly", "nightly", "eval", RunStatus.FINISHED, "openai/x", completed=6, total=6)
@@ -94,6 +95,33 @@ def test_curves_of_a_training_run() -> None:
     points = [MetricPoint(key="loss", step=step, value=1.0 / step) for step in (1, 2)]
     training = KeptRun(replace(STATE, kind="training"), curve=points)
     assert "loss" in text_of(shown(pages.run_page(training)))
+
+
+def test_a_training_run_shows_its_curves_and_its_best_checkpoint() -> None:
+    points = [MetricPoint(key="rollout/no_signal_ratio", step=step, value=1.0) for step in range(3)]
+    points += [MetricPoint(key="rollout/raw_reward", step=step, value=0.0) for step in range(3)]
+    saved = [
+        CheckpointLine(f"multiply-1-step-{step}", step, "ready", reward, datetime(2026, 1, 1, tzinfo=timezone.utc))
+        for step, reward in ((1, 0.5), (2, 0.75), (3, 0.25))
+    ]
+    training = KeptRun(replace(STATE, kind="training", status=RunStatus.RUNNING), curve=points, saved=saved)
+    said = text_of(shown(pages.run_page(training)))
+    assert "multiply-1-step-2 best" in said
+    assert "Training reward" in said
+    nothing = KeptRun(replace(STATE, kind="training", status=RunStatus.RUNNING))
+    assert "Curves appear with the first step" in text_of(shown(pages.run_page(nothing)))
+
+
+def test_the_rollouts_of_a_step_are_apart_from_those_of_another() -> None:
+    kept = [rollout(0, 0, reward).model_copy(update={"step": step}) for step, reward in ((1, 0.0), (2, 1.0))]
+    training = KeptRun(replace(STATE, kind="training"), kept=kept)
+    listed = shown(pages.rollouts_page(training, step="2"))
+    assert "step 2, row 0, attempt 0" in listed
+    assert "step 1, row 0" not in listed
+    assert "/rollouts/0/0?step=2" in listed
+    page = shown(pages.rollout_page(training, 0, 0, 2))
+    assert "Step 2, row 0, attempt 0" in page
+    assert "/rollouts/0/0?step=1" in page, "the one before"
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from osmosis.cli.context import current
 from osmosis.cli.flags import takes
 from osmosis.cli.results import DetailResult
 from osmosis.errors import UsageError
-from osmosis.local.request import Request, check_classes, parse_model, runs_folder
+from osmosis.local.request import Request, check_classes, runs_folder
+from osmosis.sdk.agent_loop import trace_folder
 
-from .plan import EvalFlags, build_plan, check_limits, sampling
+from .plan import DEBUG_FOLDER, EvalFlags, baseline_specs, build_plan, check_limits
 from .terminal import Ending, run_local
 
 
@@ -43,8 +44,9 @@ def local_eval(flags: EvalFlags) -> DetailResult | int:
         server_key_env=flags.server_key_env,
         secrets=flags.secret,
         retry_failed=flags.classes if flags.retry_failed else None,
-        baselines=[parse_model(text, params=sampling(flags)) for text in flags.baseline],
+        baselines=baseline_specs(flags),
         pilot=flags.pilot,
     )
     output = ctx.path(flags.output) if flags.output else None
+    trace_folder.set(ctx.path(DEBUG_FOLDER) if flags.debug else None)
     return run_local(ctx, request, Ending(output, flags.fail_under, flags.yes, flags.quiet))

@@ -25,6 +25,7 @@ from osmosis.metrics.reducers import reducer
 from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, Selection, Timeouts
 
 AUTO_CEILING = 256
+DEBUG_FOLDER = "local_debug"
 _FLAGS = {
     "agent_s": "--agent-timeout",
     "score_s": "--score-timeout",
@@ -119,6 +120,12 @@ class EvalFlags:
     baseline: Annotated[
         list[str], typer.Option(help="Baseline model to compare with: NAME or NAME@URL. Repeatable.")
     ] = field(default_factory=list)
+    baseline_model: Annotated[
+        str | None, typer.Option(help="Baseline model, its endpoint given by --baseline-base-url.")
+    ] = None
+    baseline_base_url: Annotated[
+        str | None, typer.Option(help="OpenAI-compatible endpoint of --baseline-model, up to /v1.")
+    ] = None
     n: Annotated[int, typer.Option("--n", help="Attempts per row, for pass@k.")] = 1
     k: Annotated[list[int], typer.Option("--k", help="Additional k for pass@k. Repeatable.")] = field(
         default_factory=list
@@ -166,6 +173,9 @@ class EvalFlags:
     secret: Annotated[
         list[str], typer.Option(help="Environment variable whose value is redacted in all output. Repeatable.")
     ] = field(default_factory=list)
+    debug: Annotated[
+        bool, typer.Option("--debug", help=f"Write what agents log with log_event to ./{DEBUG_FOLDER}.")
+    ] = False
     yes: Yes = False
     quiet: NoReport = False
 
@@ -307,6 +317,18 @@ def model_spec(flags: EvalFlags, runs_dir: Path) -> ModelSpec:
     spec.seed = flags.seed or 0
     spec.price = None if flags.price is None else _price(flags.price)
     return spec
+
+
+def baseline_specs(flags: EvalFlags) -> list[ModelSpec]:
+    """The models to compare with, by either of the two ways to name one."""
+    params = sampling(flags)
+    specs = [parse_model(text, params=params) for text in flags.baseline]
+    if flags.baseline_model is not None:
+        url = flags.baseline_base_url
+        specs.append(parse_model(flags.baseline_model, base_url=url, params=params, option="--baseline-base-url"))
+    elif flags.baseline_base_url is not None:
+        raise UsageError("--baseline-base-url needs --baseline-model", hint="or --baseline NAME@URL")
+    return specs
 
 
 def sampling(flags: EvalFlags) -> JsonObject:

@@ -66,7 +66,7 @@ def report(
     elif found is None:
         found = summary_of(journal, plan)
     if not kinds:
-        data = {"name": plan.name, "config": config_part(journal, plan), "summary": summary_part(found)}
+        data = {"name": plan.name, "config": config_part(journal, plan), "summary": summary_part(found, plan)}
         return DetailResult(
             data, human=lambda console: draw_report(console, plan, found), next_steps=next_steps(plan, found)
         )

@@ -157,7 +157,7 @@ def regrade(flags: RegradeFlags) -> DetailResult | int:
         "journal": str(run.folder),
         "regraded": count,
         "edited": edited,
-        "summary": summary_part(run.report),
+        "summary": summary_part(run.report, run.plan),
     }
     return DetailResult(
         journal.redactor.data(data),

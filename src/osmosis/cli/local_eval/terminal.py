@@ -119,7 +119,7 @@ def _baselines(prepared: Prepared, run: Run, notes: list[str]) -> dict[str, obje
             notes.append(f"baseline {key}: {other.message}")
             found[key] = {"name": one.plan.name, "error": other.message}
             continue
-        found[key] = {"name": other.name, "summary": summary_part(other.report)}
+        found[key] = {"name": other.name, "summary": summary_part(other.report, other.plan)}
         try:
             beside = run.compare(other)
         except ValidationError as error:
@@ -155,7 +155,7 @@ def _result(
         "output": str(ending.output) if ending.output else None,
         "warnings": prepared.facts.warnings(),
         "config": config_part(_journal(prepared, run), plan),
-        "summary": summary_part(report),
+        "summary": summary_part(report, plan),
         **more,
     }
     shown = [redactor.text(note) for note in notes]

@@ -11,6 +11,7 @@ from . import (
     login_routes,
     model_file_routes,
     model_routes,
+    not_offered_routes,
     rollout_server_routes,
     run_upload_routes,
     secret_routes,
@@ -30,6 +31,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     training_run_routes.router,
     model_file_routes.router,
     model_routes.router,
+    not_offered_routes.router,
     rollout_server_routes.router,
     job_routes.router,
 )

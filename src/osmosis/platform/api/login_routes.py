@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from osmosis.platform import tables
-from osmosis.platform.services import links, login_flows, users
+from osmosis.platform import Platform, tables
+from osmosis.platform.services import links, login_flows, users, workspaces
 from osmosis.platform.services.users import IssuedToken
 from osmosis.records.base import utc_now
 from osmosis.records.contract.accounts import (
@@ -90,12 +91,23 @@ def browser_login(platform: PlatformDep, caller: CallerDep) -> BrowserLink:
 
 
 @router.get("/verify")
-async def verify(found: EitherDep) -> Verified:
+async def verify(platform: PlatformDep, found: EitherDep) -> Verified:
     caller, scope = found
-    body = Verified(user=user_body(caller.user), expires_at=moment(caller.token.expires_at), token_id=caller.token.id)
+    token = caller.token
+    body = Verified(user=user_body(caller.user), expires_at=moment(token.expires_at), token_id=token.id, valid=True)
     if scope is not None:
-        body.workspace = WorkspaceRole(id=scope.workspace.id, name=scope.workspace.name, role=scope.role)
+        place = WorkspaceRole(id=scope.workspace.id, name=scope.workspace.name, role=scope.role)
+        body.workspace = body.organization = place
+    elif first := await run_in_threadpool(_first_workspace, platform, caller.user):
+        body.organization = first
     return body
+
+
+def _first_workspace(platform: Platform, user: tables.User) -> WorkspaceRole | None:
+    """Where a client of generation 0.2, which names no workspace, is taken to be."""
+    with platform.db.read() as session:
+        mine = workspaces.of_user(session, user)
+    return WorkspaceRole(id=mine[0][0].id, name=mine[0][0].name, role=mine[0][1]) if mine else None
 
 
 @router.get("/tokens")

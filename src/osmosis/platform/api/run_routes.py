@@ -58,7 +58,8 @@ class RunRoutes:
         with platform.db.read() as session:
             found, total = page.fetch(session, run_lifecycle.newest_first(scope.workspace.id, self.kind))
             users = datasets.creator_names(session, {run.creator_id for run in found})
-        return run_bodies.run_page(platform.settings, self.kind, found, users, page.place(len(found), total))
+            place = page.place(len(found), total)
+            return run_bodies.run_page(session, platform.settings, self.kind, found, users, place)
 
     def get_run(self, name: str, platform: PlatformDep, scope: ScopeDep) -> RunDetail:
         with platform.db.read() as session:

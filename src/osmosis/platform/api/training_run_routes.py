@@ -1,12 +1,13 @@
-"""`/api/cli/training-runs`: submit, curves and checkpoints."""
+"""`/api/cli/training-runs`: check, submit, resume, retry, curves and checkpoints."""
 
 from __future__ import annotations
 
 from fastapi import Body
 
-from osmosis.platform.services import run_bodies, submit, training
-from osmosis.records.contract.run_bodies import SubmittedRun
-from osmosis.records.contract.training_bodies import CheckpointList, TrainingMetrics
+from osmosis.platform.services import run_bodies, run_retry, submit, training, training_check
+from osmosis.records.config import TrainingConfig
+from osmosis.records.contract.run_bodies import RetryRun, SubmittedRun
+from osmosis.records.contract.training_bodies import CheckpointList, TrainingCheck, TrainingMetrics
 
 from .deps import PlatformDep, ScopeDep
 from .run_routes import RunRoutes
@@ -22,6 +23,34 @@ def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Bod
     training.check_machine(platform.settings)
     run = submit.submit(platform, scope.workspace, scope.user, request, kind="training")
     return run_bodies.accepted(platform.settings, run)
+
+
+@router.post(f"{PREFIX}/check")
+def check(
+    platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body(), eval_run: str | None = None
+) -> TrainingCheck:
+    config = submit.parse(body, "training").config
+    assert isinstance(config, TrainingConfig)
+    with platform.db.read() as session:
+        return training_check.check(session, scope.workspace, config, eval_run)
+
+
+@router.post(f"{PREFIX}/{{name}}/resume")
+def resume(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | None = None) -> SubmittedRun:
+    training.check_machine(platform.settings)
+    with platform.db.write() as session:
+        run = routes.find(session, scope, name)
+        run_retry.resume(session, platform.vault, run, scope.user, (body and body.secrets) or {})
+        return run_bodies.accepted(platform.settings, run)
+
+
+@router.post(f"{PREFIX}/{{name}}/retry")
+def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | None = None) -> SubmittedRun:
+    training.check_machine(platform.settings)
+    with platform.db.write() as session:
+        run = routes.find(session, scope, name)
+        again = run_retry.once_more(session, platform.vault, run, scope.user, (body and body.secrets) or {})
+        return run_bodies.accepted(platform.settings, again)
 
 
 @router.get(f"{PREFIX}/{{name}}/metrics")

@@ -18,6 +18,7 @@ from osmosis.platform.settings import PlatformSettings
 from osmosis.records.config import Experiment
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.repository import (
+    FoundCode,
     SyncedBranch,
     SyncedRepository,
     SyncedRollout,
@@ -160,6 +161,8 @@ def state(session: Session, settings: PlatformSettings, repository: tables.Repos
         status=repository.status,
     )
     branches = sorted(known_branches(session, repository.id).items())
+    commit = repository.last_synced_commit
+    held = found_in(session, repository.id, commit) if commit else []
     return SyncReport(
         repository=about,
         status=latest[0].status if latest else None,
@@ -169,4 +172,5 @@ def state(session: Session, settings: PlatformSettings, repository: tables.Repos
         branches=[SyncedBranch(name=name, commit_sha=commit) for name, commit in branches],
         events=[event_body(event) for event in latest],
         total_events=total,
+        found=[FoundCode(kind=row.kind, name=row.name, path=row.path, description=row.description) for row in held],
     )

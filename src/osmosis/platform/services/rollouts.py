@@ -110,17 +110,20 @@ def get(session: Session, run_id: str, row_index: int, attempt: int) -> Rollout:
     return Rollout.model_validate_json(text(session, run_id, row_index, attempt))
 
 
-def text(session: Session, run_id: str, row_index: int, attempt: int) -> str:
+def text(session: Session, run_id: str, row_index: int, attempt: int, step: int = 0) -> str:
     """One rollout as the JSON text that was stored."""
-    return row(session, run_id, row_index, attempt, whole=True).body
+    return row(session, run_id, row_index, attempt, step=step, whole=True).body
 
 
-def row(session: Session, run_id: str, row_index: int, attempt: int, *, whole: bool = False) -> tables.Rollout:
+def row(
+    session: Session, run_id: str, row_index: int, attempt: int, *, step: int = 0, whole: bool = False
+) -> tables.Rollout:
     """One rollout's columns, `whole` with its body. NotFound when it is not (yet) there."""
     query = sa.select(tables.Rollout).where(
         tables.Rollout.run_id == run_id,
         tables.Rollout.row_index == row_index,
         tables.Rollout.attempt == attempt,
+        tables.Rollout.step == step,
     )
     if whole:
         query = query.options(undefer(tables.Rollout.body))
@@ -143,6 +146,7 @@ def body(row: tables.Rollout) -> RolloutRow:
         rollout_id=row.rollout_id,
         row_index=row.row_index,
         attempt=row.attempt,
+        step=row.step,
         status=row.status,
         reward=row.reward,
         tokens=row.tokens,

@@ -33,7 +33,7 @@ from osmosis.records.contract.training_bodies import (
 from osmosis.records.run import RunKind
 from osmosis.records.source import SnapshotNote
 
-from . import links, run_lifecycle, run_results
+from . import links, run_lifecycle, run_results, training
 from .paging import Place
 
 
@@ -85,8 +85,10 @@ def eval_row(settings: PlatformSettings, run: tables.Run, creator: tables.User |
     )
 
 
-def training_row(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> TrainingRunRow:
-    """A training run in a list."""
+def training_row(
+    settings: PlatformSettings, run: tables.Run, creator: tables.User | None, reward: float | None
+) -> TrainingRunRow:
+    """A training run in a list; `reward` is that of its last step."""
     progress = run.progress or tables.StoredProgress()
     return TrainingRunRow(
         **_said(settings, run, creator),
@@ -95,11 +97,12 @@ def training_row(settings: PlatformSettings, run: tables.Run, creator: tables.Us
         rollout=NamedRef(id=None, name=run.rollout),
         current_step=progress.get("completed"),
         total_steps=progress.get("total"),
-        reward=None,
+        reward=reward,
     )
 
 
 def run_page(
+    session: Session,
     settings: PlatformSettings,
     kind: RunKind,
     found: list[tables.Run],
@@ -109,7 +112,8 @@ def run_page(
     """A page of runs of one kind, with who submitted each."""
     if kind == "eval":
         return EvalRunPage(eval_runs=[eval_row(settings, run, users.get(run.creator_id)) for run in found], **place)
-    rows = [training_row(settings, run, users.get(run.creator_id)) for run in found]
+    rewards = training.latest_rewards(session, [run.id for run in found])
+    rows = [training_row(settings, run, users.get(run.creator_id), rewards.get(run.id)) for run in found]
     return TrainingRunPage(training_runs=rows, **place)
 
 
@@ -157,10 +161,10 @@ def detail(session: Session, settings: PlatformSettings, run: tables.Run, creato
         about = eval_row(settings, run, creator).model_copy(update={"results": figures})
         return EvalRunDetail(eval_run=about, **shared, results=figures, report=run_results.report_of(run))
     return TrainingRunDetail(
-        training_run=training_row(settings, run, creator),
+        training_run=training_row(settings, run, creator, training.latest_rewards(session, [run.id]).get(run.id)),
         **shared,
         model=NamedRef(id=None, name=run.model_path),
-        examples_processed_count=0,
+        examples_processed_count=training.rollouts_done(session, run.id),
         notes=None,
     )
 

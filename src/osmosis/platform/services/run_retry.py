@@ -1,4 +1,5 @@
-"""Again, please: the rollouts of a run that failed, were skipped or never came about, in a fresh work folder.
+"""Again, please. Of an evaluation: the rollouts that failed, were skipped or never came about, in a fresh work folder.
+Of a training run: on from its last checkpoint, or from the start as a new run.
 
 Successful rollouts are kept; a run in which all succeeded starts from nothing. Values given with the first submit
 are gone by then and are asked for.
@@ -24,9 +25,7 @@ def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, gi
     if not RunStatus(run.status).over:
         raise Conflict(f"run {run.name!r} is {run.status}: only a finished run can be retried")
     _refuse_elsewhere(run)
-    _check_secrets(session, run, given)
-    if not run.dataset_path or run.dataset_id is None:
-        raise Conflict(f"dataset {run.dataset!r} of run {run.name!r} was deleted", hint="submit a new run")
+    _check_inputs(session, run, given)
     secrets.put_for_run(session, vault, run, user.id, given)
     run.secret_scopes, _ = secrets.resolve(session, run.workspace_id, run.creator_id, run.secret_scopes, given)
     rollouts.drop_unsuccessful(session, run.id)
@@ -43,6 +42,60 @@ def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, gi
     run_lifecycle.switch_status(session, run, RunStatus.PENDING, f"retried by {user.name}")
     run_lifecycle.log(session, run.id, f"retry {run.retries}: {missing or total} of {total} rollouts")
     return missing
+
+
+def resume(session: Session, vault: Vault, run: tables.Run, user: tables.User, given: Mapping[str, str]) -> None:
+    """Make a training run pending again, with its work folder, curves and checkpoints: its job goes on from the last
+    checkpoint. Conflict for one that is complete."""
+    if not RunStatus(run.status).over:
+        raise Conflict(f"run {run.name!r} is {run.status} already", hint=f"osmosis train wait {run.name}")
+    if run.status == RunStatus.FINISHED.value:
+        raise Conflict(f"run {run.name!r} is complete", hint=f"osmosis train retry {run.name} trains anew")
+    _check_inputs(session, run, given)
+    secrets.put_for_run(session, vault, run, user.id, given)
+    run.secret_scopes, _ = secrets.resolve(session, run.workspace_id, run.creator_id, run.secret_scopes, given)
+    run.starts = 0
+    run.lease_hash = None
+    run_lifecycle.switch_status(session, run, RunStatus.PENDING, f"resumed by {user.name}")
+    run_lifecycle.log(session, run.id, f"resumed by {user.name}, from the last checkpoint")
+
+
+KEPT = (
+    *("workspace_id", "repository_id", "dataset_id", "kind", "config", "rollout", "model_path", "dataset"),
+    *("dataset_path", "dataset_sha256", "dataset_rows", "branch", "commit_sha", "rows", "sampled_rows", "sample_seed"),
+    "snapshot",
+)
+"""What a run is given when it is submitted."""
+
+
+def once_more(
+    session: Session, vault: Vault, run: tables.Run, user: tables.User, given: Mapping[str, str]
+) -> tables.Run:
+    """A new run of the same config, code, dataset file and rows; the first one stays as it is."""
+    _check_inputs(session, run, given)
+    scopes, _ = secrets.resolve(session, run.workspace_id, user.id, run.secret_scopes, given)
+    again = tables.Run(
+        **{name: getattr(run, name) for name in KEPT},
+        id=tables.new_id(),
+        creator_id=user.id,
+        name=run_lifecycle.next_name(session, run.workspace_id, run.kind, run.rollout),
+        status=RunStatus.PENDING.value,
+        secret_scopes=scopes,
+    )
+    session.add(again)
+    session.flush()
+    secrets.put_for_run(session, vault, again, user.id, given)
+    reason = f"a retry of {run.name} by {user.name}"
+    session.add(tables.RunEvent(run_id=again.id, before=None, status=again.status, reason=reason))
+    run_lifecycle.log(session, again.id, reason)
+    return again
+
+
+def _check_inputs(session: Session, run: tables.Run, given: Mapping[str, str]) -> None:
+    """Conflict, ValidationError or NotFound when what the run needs is no longer there."""
+    _check_secrets(session, run, given)
+    if not run.dataset_path or run.dataset_id is None:
+        raise Conflict(f"dataset {run.dataset!r} of run {run.name!r} was deleted", hint="submit a new run")
 
 
 def _refuse_elsewhere(run: tables.Run) -> None:

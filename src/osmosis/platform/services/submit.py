@@ -11,6 +11,7 @@ import random
 from dataclasses import dataclass
 
 import pydantic
+import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -24,7 +25,7 @@ from osmosis.records.dataset import DatasetStatus
 from osmosis.records.run import RunKind, RunStatus
 from osmosis.records.source import SnapshotNote
 
-from . import datasets, links, models, run_lifecycle, secrets
+from . import datasets, links, models, run_lifecycle, secrets, training_check
 
 NAME_TRIES = 20
 SAMPLE = 10
@@ -90,6 +91,7 @@ def submit(
         issues = _dataset_issues(session, workspace, config.experiment.dataset)
         issues += _model_issues(session, platform, workspace, config)
         _, missing = secrets.resolve(session, workspace.id, user.id, config.secret_names(), request.given)
+        issues += _size_issues(session, workspace, config)
     code = _code(platform, repository.id, config, issues)
     if issues or code is None:
         raise ValidationError(
@@ -153,6 +155,19 @@ def _model_issues(
         except ValidationError as error:
             return [{"key": "experiment.model_path", "message": error.message, "hint": error.hint or ""}]
     return []
+
+
+def _size_issues(
+    session: Session, workspace: tables.Workspace, config: EvalConfig | TrainingConfig
+) -> list[dict[str, str]]:
+    if not isinstance(config, TrainingConfig) or config.advanced.method != "grpo":
+        return []
+    query = sa.select(tables.Dataset.row_count).where(
+        tables.Dataset.workspace_id == workspace.id, tables.Dataset.name == config.experiment.dataset
+    )
+    rows = session.scalar(query)
+    what = None if rows is None else training_check.too_small(config, rows)
+    return [{"key": "training.rollout_batch_size", "message": what, "hint": "lower it, or add rows"}] if what else []
 
 
 def _code(

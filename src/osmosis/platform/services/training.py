@@ -5,7 +5,7 @@ Never imports the trainer's libraries: they live in an environment that a job bu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.base.machine import TRAINER_PYTHON, find_python
 from osmosis.errors import PlatformError
+from osmosis.metrics.training_curves import curve_info, in_order
 from osmosis.platform import tables
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.contract.body import moment
@@ -73,12 +74,14 @@ def body(session: Session, run: tables.Run) -> TrainingMetrics:
     steps = [points[-1].step for points in series.values()]
     overview = TrainingOverview(
         duration_ms=duration_ms(run),
-        metric_summaries=[_summary(key, points) for key, points in series.items()],
-        examples_processed_count=0,
+        metric_summaries=[_summary(key, series[key]) for key in in_order(series)],
+        examples_processed_count=rollouts_done(session, run.id),
         latest_step=max(steps, default=None),
         total_steps=(run.progress or tables.StoredProgress()).get("total"),
     )
-    curves = [Curve(metric_key=key, title=key, data_points=_points(points)) for key, points in series.items()]
+    curves = [
+        Curve(metric_key=key, title=curve_info(key).title, data_points=_points(series[key])) for key in in_order(series)
+    ]
     return TrainingMetrics(training_run_id=run.id, status=run.status, overview=overview, metrics=curves)
 
 
@@ -90,13 +93,26 @@ def _summary(key: str, points: list[tables.MetricPoint]) -> CurveSummary:
     values = [point.value for point in points]
     return CurveSummary(
         key=key,
-        title=key,
+        title=curve_info(key).title,
         initial=values[0],
         latest=values[-1],
         delta=values[-1] - values[0],
         min=min(values),
         max=max(values),
     )
+
+
+def latest_rewards(session: Session, run_ids: Sequence[str]) -> dict[str, float]:
+    """The last training reward of each run that has one."""
+    of_runs = tables.MetricPoint.run_id.in_(run_ids), tables.MetricPoint.key == "rollout/raw_reward"
+    query = sa.select(tables.MetricPoint.run_id, tables.MetricPoint.value).where(*of_runs)
+    return {run_id: value for run_id, value in session.execute(query.order_by(tables.MetricPoint.step))}
+
+
+def rollouts_done(session: Session, run_id: str) -> int:
+    """Rollouts that a run has stored."""
+    query = sa.select(sa.func.count()).select_from(tables.Rollout).where(tables.Rollout.run_id == run_id)
+    return session.scalar(query) or 0
 
 
 def checkpoints(session: Session, run: tables.Run) -> CheckpointList:

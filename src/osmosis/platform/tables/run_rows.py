@@ -26,9 +26,10 @@ class StoredExperiment(TypedDict, total=False):
 
 
 class StoredEvaluation(TypedDict, total=False):
-    """How often each row is run, and from which reward on it passes."""
+    """How often each row is run, how many at once, and from which reward on one passes."""
 
     n: int
+    batch_size: int
     pass_threshold: float
 
 

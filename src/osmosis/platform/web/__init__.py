@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from . import login, run_pages, workspace_pages
+from . import cli_auth, login, run_pages, workspace_pages
 from .live import LivePages
 from .templating import mount_static
 
@@ -18,5 +18,5 @@ def mount(app: FastAPI) -> None:
     """Add the pages and their static files to the platform."""
     app.state.live = LivePages()
     mount_static(app)
-    for pages in (login, run_pages, workspace_pages):
+    for pages in (login, cli_auth, run_pages, workspace_pages):
         app.router.routes.extend(pages.router.routes)  # as in ..app

@@ -99,9 +99,18 @@ def run_page(request: Request, who: ViewerDep, run_id: str) -> Response:
 
 @router.get("/{workspace}/evals/{name}")
 def run_by_name(request: Request, who: ViewerDep, workspace: str, name: str) -> Response:
+    return _by_name(request, who, workspace, "eval", name)
+
+
+@router.get("/{workspace}/trainings/{name}")
+def training_by_name(request: Request, who: ViewerDep, workspace: str, name: str) -> Response:
+    return _by_name(request, who, workspace, "training", name)
+
+
+def _by_name(request: Request, who: Viewer, workspace: str, kind: str, name: str) -> Response:
     with platform_of(request).db.read() as session:
         row, _ = workspaces.by_name(session, who.user, workspace)
-        return redirect(f"/runs/{run_lifecycle.find(session, row, 'eval', name).id}")
+        return redirect(f"/runs/{run_lifecycle.find(session, row, kind, name).id}")
 
 
 @router.get("/runs/{run_id}/live")
@@ -186,23 +195,24 @@ def rollout_list(
     category: str = "",
     row: str = "",
     order: str = "row",
+    step: str = "",
     at: int = 1,
 ) -> Response:
     with platform_of(request).db.read() as session:
         found = find_run(session, who, run_id)
-        view = pages.rollouts_page(found, outcome=outcome, category=category, row=row, order=order, at=at)
+        view = pages.rollouts_page(found, outcome=outcome, category=category, row=row, order=order, step=step, at=at)
     return _page(request, who, found, view)
 
 
 @router.get("/runs/{run_id}/rollouts/{row_index}/{attempt}")
 def rollout_page(
-    request: Request, who: ViewerDep, run_id: str, row_index: int, attempt: int, raw: bool = False
+    request: Request, who: ViewerDep, run_id: str, row_index: int, attempt: int, step: int = 0, raw: bool = False
 ) -> Response:
-    """One rollout; `?raw=true` is its record as JSON."""
+    """One rollout; `?step=N` is that of a training step, `?raw=true` its record as JSON."""
     with platform_of(request).db.read() as session:
         found = find_run(session, who, run_id)
         if raw:
             headers = {**SECURITY, "Cache-Control": "no-store"}
-            return Response(found.rollout(row_index, attempt), media_type="application/json", headers=headers)
-        view = pages.rollout_page(found, row_index, attempt)
+            return Response(found.rollout(row_index, attempt, step), media_type="application/json", headers=headers)
+        view = pages.rollout_page(found, row_index, attempt, step)
     return _page(request, who, found, view)

@@ -43,8 +43,9 @@ from .session import Viewer
 LOG_LINES = 200
 SCOPES = {"user": "personal", "user_override": "personal, overrides the workspace's", "run": "given at submit"}
 _ROW, _ATTEMPT = tables.Rollout.row_index, tables.Rollout.attempt
+_STEP = tables.Rollout.step
 _ORDERS = {
-    "row": (_ROW, _ATTEMPT),
+    "row": (_STEP, _ROW, _ATTEMPT),
     "reward": (tables.Rollout.reward.asc(), _ROW, _ATTEMPT),
     "tokens": (tables.Rollout.tokens.desc(), _ROW, _ATTEMPT),
     "duration": (tables.Rollout.duration_ms.desc(), _ROW, _ATTEMPT),
@@ -192,8 +193,10 @@ class DatabaseRun:
             wanted = wanted.where(tables.Rollout.failure_category == query.category)
         if query.row is not None:
             wanted = wanted.where(tables.Rollout.row_index == query.row)
+        if query.step is not None:
+            wanted = wanted.where(tables.Rollout.step == query.step)
         outcomes = self._tally.outcomes(query.threshold)
-        if query.category or query.row is not None:
+        if query.category or query.row is not None or query.step is not None:
             total = count_of(self.session, wanted)
         else:
             total = outcomes[query.outcome] if query.outcome else self._tally.total
@@ -201,24 +204,24 @@ class DatabaseRun:
         rows = [rollouts.body(row) for row in self.session.scalars(page)]
         return RolloutList(rows, total, outcomes)
 
-    def rollout(self, row_index: int, attempt: int) -> str:
-        return rollouts.text(self.session, self.run.id, row_index, attempt)
+    def rollout(self, row_index: int, attempt: int, step: int) -> str:
+        return rollouts.text(self.session, self.run.id, row_index, attempt, step)
 
-    def neighbours(self, row_index: int, attempt: int) -> Neighbours:
-        key = sa.tuple_(_ROW, _ATTEMPT)
-        here = sa.tuple_(sa.literal(row_index), sa.literal(attempt))
-        base = sa.select(_ROW, _ATTEMPT).where(tables.Rollout.run_id == self.run.id)
-        before = base.where(key < here).order_by(_ROW.desc(), _ATTEMPT.desc())
-        after = base.where(key > here).order_by(_ROW, _ATTEMPT)
+    def neighbours(self, row_index: int, attempt: int, step: int) -> Neighbours:
+        key = sa.tuple_(_STEP, _ROW, _ATTEMPT)
+        here = sa.tuple_(sa.literal(step), sa.literal(row_index), sa.literal(attempt))
+        base = sa.select(_ROW, _ATTEMPT, _STEP).where(tables.Rollout.run_id == self.run.id)
+        before = base.where(key < here).order_by(_STEP.desc(), _ROW.desc(), _ATTEMPT.desc())
+        after = base.where(key > here).order_by(_STEP, _ROW, _ATTEMPT)
         return Neighbours(self._key(before), self._key(after), self._key(after.where(tables.Rollout.reward.is_(None))))
 
-    def _key(self, query: sa.Select[int, int]) -> tuple[int, int] | None:
+    def _key(self, query: sa.Select[int, int, int]) -> tuple[int, int, int] | None:
         row = self.session.execute(query.limit(1)).first()
-        return (row[0], row[1]) if row else None
+        return (row[0], row[1], row[2]) if row else None
 
-    def attempts(self, row_index: int) -> Sequence[RolloutRow]:
+    def attempts(self, row_index: int, step: int) -> Sequence[RolloutRow]:
         query = sa.select(tables.Rollout).where(
-            tables.Rollout.run_id == self.run.id, tables.Rollout.row_index == row_index
+            tables.Rollout.run_id == self.run.id, tables.Rollout.row_index == row_index, tables.Rollout.step == step
         )
         return [rollouts.body(row) for row in self.session.scalars(query.order_by(_ATTEMPT).limit(100))]
 

@@ -98,6 +98,10 @@ class Verified(Body):
     token_id: str | None = None
     workspace: WorkspaceRole | None = None
     """Absent when the request named none."""
+    valid: bool | None = None
+    """Read by clients of generation 0.2 only, like `organization`."""
+    organization: WorkspaceRole | None = None
+    """The workspace of the request, else the person's first; absent for a person without one."""
 
 
 class TokenRow(Body):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from osmosis.records.source import SyncState
+from osmosis.records.source import FoundName, SyncState
 
 from .body import Body, Moment, OrEmpty, Page, spelled
 
@@ -65,6 +65,17 @@ def _names(value: object) -> object:
     return [row.get("name", "") if isinstance(row, Mapping) else row for row in rows]
 
 
+class FoundCode(Body):
+    """Something that Git Sync found in a commit."""
+
+    kind: str
+    """`rollout`, `config`, `reward_fn`, `reward_rubric` or `mcp` (a tool)."""
+    name: str
+    """Rollout: its folder's name. Config: its path. Functions: `folder.module:function`."""
+    path: str | None = None
+    description: str | None = None
+
+
 class SyncReport(Body):
     """`GET sync`: the repository, its branches as synced, the latest events."""
 
@@ -88,6 +99,8 @@ class SyncReport(Body):
     error: str | None = None
     rollouts: Annotated[list[str], BeforeValidator(_names)] = Field(default_factory=list)
     """Names, where a server says them here."""
+    found: Annotated[list[FoundCode], OrEmpty] = Field(default_factory=list)
+    """Everything in the default branch's latest synced commit."""
 
     def state(self) -> SyncState:
         """The facts by which a submit is judged."""
@@ -102,6 +115,7 @@ class SyncReport(Body):
             status=self.status or latest.status,
             error=self.error or latest.error,
             rollouts=self.rollouts,
+            found=[FoundName(kind=one.kind, name=one.name) for one in self.found],
             events=[event.to_dict() for event in self.events],
         )
 

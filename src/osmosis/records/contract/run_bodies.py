@@ -304,6 +304,8 @@ class RolloutRow(Body):
     rollout_id: str
     row_index: int
     attempt: int
+    step: int = 0
+    """Of a training run."""
     status: str
     """`success`, `failed` or `skipped`."""
     reward: float | None = None

@@ -104,6 +104,45 @@ class TrainingMetrics(Body):
     metrics: Annotated[list[Curve], OrEmpty] = Field(default_factory=list)
 
 
+class GateFinding(Body):
+    """Something to know before training."""
+
+    code: str
+    severity: str
+    """`error` (nothing could be learned), `warning` or `info`."""
+    what: str
+    fix: str = ""
+
+
+class TrainingCheck(Body):
+    """`POST training-runs/check`: what a config comes to, and what an evaluation says about it. Shares are of
+    rollouts; `no_signal` is of rows."""
+
+    eval_run: str | None = None
+    """The evaluation that was read; None when there is none of this rollout and dataset."""
+    eval_model: str | None = None
+    steps: int = 0
+    training_rows: int = 0
+    validation_rows: int = 0
+    rollouts_per_step: int = 0
+    total_rollouts: int = 0
+    tried_rollouts: int = 0
+    tried_groups: int = 0
+    no_signal: float | None = None
+    mean_reward: float | None = None
+    failed: float | None = None
+    truncated: float | None = None
+    p95_s: float | None = None
+    least_s: float | None = None
+    """Rollouts of all steps, if those of a step really run side by side."""
+    findings: Annotated[list[GateFinding], OrEmpty] = Field(default_factory=list)
+
+    @property
+    def hopeless(self) -> list[GateFinding]:
+        """Why nothing could be learned."""
+        return [finding for finding in self.findings if finding.severity == "error"]
+
+
 class CheckpointRow(Body):
     id: str | None = None
     checkpoint_step: int | None = None

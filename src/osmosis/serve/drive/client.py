@@ -47,7 +47,7 @@ UNLIMITED_S = 3600.0
 Passed = Literal["agent", "whole"]
 
 WATCH_EVERY_S = 1.0
-_NEEDS_KEY = "/rollout/key-check/status"
+_NEEDS_KEY = ("/rollout/key-check/status", "/platform/health")
 DEAD_AFTER = 3
 """Refused connections in a row, one per watch, until a server counts as dead."""
 
@@ -90,11 +90,16 @@ async def served(
 async def check_key(server_url: str, api_key: str | None) -> None:
     """Asks the server something that needs its key; `AuthRequired` when the key is not the one it wants.
 
-    Everything else (a server that does not know the path, none at all) is for `served` to find out.
+    A server of generation 0.2 knows only the second path. Everything else (a server without a key, none at all) is
+    for `served` to find out.
     """
     async with open_session() as session:
+        client = ServerClient(session, server_url, api_key, REQUEST_TIMEOUT_S)
         try:
-            status, _, _ = await ServerClient(session, server_url, api_key, REQUEST_TIMEOUT_S).ask("GET", _NEEDS_KEY)
+            for path in _NEEDS_KEY:
+                status, _, _ = await client.ask("GET", path)
+                if status != 404:
+                    break
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
             return
     if status in (401, 403):

@@ -95,6 +95,10 @@ ENDPOINTS = (CHAT, COMPLETION, GRADER, CHAT02, COMPLETED02, HEALTH)
 class GateObserver(Protocol):
     """Hears every model call of every rollout, with the answer in full: its token ids too, where the model gave any."""
 
+    def opened(self, endpoint: RolloutEndpoint) -> None:
+        """A rollout begins; with an id that was there before, it begins anew."""
+        ...
+
     def model_call(
         self, endpoint: RolloutEndpoint, asked: ChatRequest, call: ModelCall, done: Completion | None
     ) -> None:
@@ -154,6 +158,8 @@ class TrainGate:
         endpoint = RolloutEndpoint(rollout_id, self.base_url, row_index=row_index, attempt=attempt)
         endpoint.know_tools(None)
         self._open[rollout_id] = endpoint
+        if self._observer is not None:
+            self._observer.opened(endpoint)
         return endpoint
 
     def close_rollout(self, endpoint: RolloutEndpoint) -> None:

@@ -57,14 +57,15 @@ class OsmosisLLMClient:
         known = (settings or get_settings()).client
         self.server_url = server_url.rstrip("/")
         self.rollout_id = rollout_id
+        self.api_key = api_key
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self._timeout_s = known.timeout_seconds if timeout_seconds is None else timeout_seconds
-        if not self._timeout_s > 0:
+        self.timeout_seconds = known.timeout_seconds if timeout_seconds is None else timeout_seconds
+        if not self.timeout_seconds > 0:
             raise ValueError(f"timeout_seconds must be positive, got {timeout_seconds}")
-        self._retries = known.max_retries if max_retries is None else max_retries
-        self._complete_retries = (
+        self.max_retries = known.max_retries if max_retries is None else max_retries
+        self.complete_rollout_retries = (
             known.complete_rollout_retries if complete_rollout_retries is None else complete_rollout_retries
         )
         self._settings = known
@@ -106,7 +107,7 @@ class OsmosisLLMClient:
         except PydanticSerializationError as exc:
             raise OsmosisValidationError(f"the model call is not JSON: {exc}", 400) from exc
         started = time.monotonic()
-        text = await self._deliver("/v1/chat/completions", body, self._retries)
+        text = await self._deliver("/v1/chat/completions", body, self.max_retries)
         result = read_result(text)
         self._count(result, (time.monotonic() - started) * 1000)
         return result
@@ -133,7 +134,7 @@ class OsmosisLLMClient:
             extra_fields=extra_fields or {},
         )
         body = response.model_dump(mode="json", exclude_none=True)
-        await self._deliver("/v1/rollout/completed", body, self._complete_retries)
+        await self._deliver("/v1/rollout/completed", body, self.complete_rollout_retries)
 
     def get_metrics(self) -> RolloutMetrics:
         """The counters so far; a copy."""
@@ -151,7 +152,7 @@ class OsmosisLLMClient:
             try:
                 status, text, header = await self._send(f"{self.server_url}{path}", body)
             except asyncio.TimeoutError:
-                problem = OsmosisTimeoutError(f"{path} did not answer within {self._timeout_s:g} s")
+                problem = OsmosisTimeoutError(f"{path} did not answer within {self.timeout_seconds:g} s")
             except (aiohttp.ClientError, OSError) as exc:
                 problem = OsmosisTransportError(f"{path} cannot be reached: {exc or type(exc).__name__}")
             else:
@@ -168,7 +169,7 @@ class OsmosisLLMClient:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _send(self, url: str, body: dict[str, Any]) -> tuple[int, str, str | None]:
-        timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=self.timeout_seconds, sock_connect=CONNECT_TIMEOUT_S)
         # A redirected POST would arrive as a GET, or carry the key to somebody else.
         async with self._session().post(
             url, json=body, headers=self._headers, timeout=timeout, allow_redirects=False

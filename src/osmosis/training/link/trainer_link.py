@@ -95,6 +95,11 @@ class TrainerLink:
                 yield one
                 after = one.number
 
+    async def dealt_with(self, number: int) -> None:
+        """Says that everything up to this event has been dealt with, for the last one: no other is asked for."""
+        async with self._request("GET", f"/events?after={number}&wait=0"):
+            pass
+
     async def send_batch(self, batch: Batch) -> None:
         """Answers a `collect`. Raises `ValidationError` when the trainer does not take it."""
         async with self._request("POST", "/batch", batch):

@@ -1,0 +1,120 @@
+"""`osmosis train` on a platform without a worker: checked, submitted, followed by its curves, resumed, started anew."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from osmosis.platform.services import rollouts, run_lifecycle, training
+from osmosis.records.rollout import Rollout, RolloutStatus, Score
+from osmosis.records.run import JobResult, MetricPoint, RunStatus
+from osmosis.testing.command_line import CommandRun, run_command
+from osmosis.testing.platform_app import RunningPlatform, running_platform
+
+pytestmark = pytest.mark.flow
+Run = Callable[..., CommandRun]
+CONFIG = "configs/training/multiply.toml"
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Run, RunningPlatform]]:
+    """A workspace with a rollout, a dataset and a training config, pushed to a platform."""
+    home = tmp_path_factory.mktemp("training")
+    with running_platform(home / "data") as platform:
+        environ = {"OSMOSIS_PLATFORM_URL": platform.url, "OSMOSIS_TOKEN": platform.token}
+        environ["OSMOSIS_TOKEN_PLATFORM_URL"] = platform.url
+        folder = home / "demo"
+
+        def go(*words: str, cwd: Path = folder) -> CommandRun:
+            return run_command(*words, "--json", cwd=cwd, environ=environ)
+
+        made = run_command("init", "demo", "--json", cwd=home)  # of no platform yet
+        assert made.code == 0, made.err
+        git(folder, "remote", "add", "origin", platform.git_url)
+        assert go("rollout", "new", "multiply", "--template", "multiply").code == 0
+        rows = [{"user_prompt": f"{n} x 2?", "ground_truth": str(2 * n)} for n in range(20)]
+        (folder / "data/multiply.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        assert go("dataset", "upload", "data/multiply.jsonl").code == 0
+        git(folder, "add", "-A")
+        git(folder, "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "add")
+        git(folder, "push", "-q", platform.git_url, "HEAD:main")
+        yield folder, go, platform
+
+
+def evaluation(run: Run, platform: RunningPlatform, rewards: list[float]) -> str:
+    """An evaluation with these rewards in each of four rows."""
+    sent = run("eval", "submit", "multiply", "--yes", "--allow-dirty")
+    assert sent.code == 0, sent.err
+    resource = sent.json["resource"]
+    with platform.parts.db.write() as session:
+        made = [
+            Rollout(
+                rollout_id=f"r{row}-{attempt}", row_index=row, row_key=f"k{row}", attempt=attempt,
+                status=RolloutStatus.SUCCESS, scores={"reward": Score(name="reward", value=reward)}, duration_ms=3000,
+            )
+            for row in range(4) for attempt, reward in enumerate(rewards)
+        ]  # fmt: skip
+        rollouts.store(session, resource["id"], made)
+    run("eval", "stop", resource["name"], "--yes")
+    return str(resource["name"])
+
+
+def test_a_training_run_from_submit_to_retry(place: tuple[Path, Run, RunningPlatform]) -> None:
+    _, run, platform = place
+    refused = run("train", "submit", CONFIG, "--yes", "--allow-dirty")
+    assert "18 rows do not fill one step of rollout_batch_size = 32" in refused.error["message"]
+    assert run("config", "set", CONFIG, "training.rollout_batch_size", "4").code == 0
+
+    evaluation(run, platform, [0.0, 0.0])
+    refused = run("train", "submit", CONFIG, "--yes", "--allow-dirty")
+    assert "in all 4 rows every attempt has the same reward" in refused.error["message"]
+    assert "--force" in refused.err
+    forced = run("train", "submit", CONFIG, "--yes", "--allow-dirty", "--force")
+    assert forced.code == 0, forced.err
+    assert "NO_SIGNAL" in forced.err
+    assert run("train", "stop", forced.json["resource"]["name"], "--yes").code == 0
+
+    name = evaluation(run, platform, [0.0, 1.0])
+    sent = run("train", "submit", CONFIG, "--yes", "--allow-dirty")
+    assert sent.code == 0, sent.err
+    trained = sent.json["resource"]["name"]
+    assert name
+    with platform.parts.db.write() as session:
+        row, _ = run_lifecycle.claim(session, "test", 60)
+        points = [MetricPoint(key="rollout/raw_reward", step=step, value=step / 10) for step in range(1, 5)]
+        training.store(session, row.id, points)
+        run_lifecycle.end(session, row, JobResult(status=RunStatus.STOPPED), "stopped")
+    listed = {row["name"]: row for row in run("train", "list").json["items"]}
+    assert listed[trained]["reward"] == 0.4
+
+    seen = run("train", "metrics", trained, "-o", "curves.json").json
+    assert seen["data"]["metrics"][0]["title"] == "Training reward"
+    assert json.loads((place[0] / "curves.json").read_text())["data"] == seen["data"]
+    assert run("train", "checkpoints", trained).json["items"] == []
+    resumed = run("train", "resume", trained, "--yes")
+    assert resumed.json["message"] == f"run {trained} goes on from its last checkpoint"
+    assert run("train", "stop", trained, "--yes").code == 0
+    again = run("train", "retry", trained, "--yes").json["resource"]
+    assert (again["name"] != trained, again["status"]) == (True, "pending")
+    assert run("train", "stop", again["name"], "--yes").code == 0
+    assert run("train", "delete", again["name"], "--yes").code == 0
+
+
+def test_curves_are_drawn_for_people(place: tuple[Path, Run, RunningPlatform]) -> None:
+    folder, _, platform = place
+    environ = {"OSMOSIS_PLATFORM_URL": platform.url, "OSMOSIS_TOKEN": platform.token}
+    environ["OSMOSIS_TOKEN_PLATFORM_URL"] = platform.url
+    drawn = run_command("train", "metrics", "multiply-2", cwd=folder, environ=environ)
+    assert drawn.code == 0, drawn.err
+    line = next(line for line in drawn.out.splitlines() if line.startswith("Training reward"))
+    assert "0.1" in line
+    assert "0.4" in line
+    assert line.rstrip().endswith("█")

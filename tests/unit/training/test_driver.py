@@ -1,0 +1,198 @@
+"""The driver against a trainer without a model: what goes to the trainer, what is stored, how a step is replayed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from osmosis.records.rollout import Category, Failure, Phase
+from osmosis.testing.fake_trainer import END, FakeTrainer, encode
+from osmosis.testing.training_desk import KeptListener, TwoTurns, by_attempt, plan_of, run_of
+from osmosis.testing.waiting import until
+from osmosis.training.driver import Driver
+from osmosis.training.failures import TrainingFailed
+from osmosis.training.link import Batch, Done, TrainerLink, TrainerPlan
+from osmosis.training.trained_model import TrainedModel
+
+
+class Life:
+    """One life of a trainer, driven to its end."""
+
+    def __init__(self, folder: Path, plan: TrainerPlan, **agent: object) -> None:
+        self.folder, self.plan, self.agent_settings = folder, plan, agent
+        self.listener = KeptListener()
+        self.batches: list[Batch] = []
+        self.runs: list[tuple[int, int, int]] = []
+
+    async def go(self, *, stop_when: object = None) -> Done:
+        with FakeTrainer(self.plan, self.folder / "trainer.sock") as trainer:
+            self.trainer = trainer
+            async with TrainerLink(trainer.service._socket_path) as link:
+                model = TrainedModel(link, "base", seed=7)
+                agent = TwoTurns(model, **self.agent_settings)  # type: ignore[arg-type]
+                self.batches, self.runs = trainer.batches, agent.runs
+                driver = Driver(run_of(self.folder, self.listener), link, model, agent.rollout)
+                going = asyncio.create_task(driver.run())
+                try:
+                    if callable(stop_when):
+                        await until(stop_when)
+                        await driver.stop()
+                    return await asyncio.wait_for(going, 20)
+                finally:
+                    going.cancel()
+                    await asyncio.gather(going, return_exceptions=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def failing(category: Category) -> Failure:
+    return Failure(phase=Phase.AGENT, category=category, message="it took too long")
+
+
+async def test_a_run_hands_over_every_step_and_tells_what_happened(folder: Path) -> None:
+    life = Life(folder, plan_of(folder))
+    done = await life.go()
+    assert (done.step, done.stopped) == (3, False)
+    kinds = [(batch.kind, batch.step, len(batch.sequences)) for batch in life.batches]
+    assert kinds == [
+        ("validation", 0, 2),
+        ("train", 1, 8),
+        ("train", 2, 8),
+        ("validation", 2, 2),
+        ("train", 3, 8),
+        ("validation", 3, 2),
+    ]
+    one = life.batches[1].sequences[0]
+    environment = "".join(chr(t) for t, m in zip(one.token_ids[one.prompt_length :], one.mask, strict=True) if not m)
+    assert environment == f"<tool>result of first{END}<assistant>"
+    assert [s.reward for s in life.batches[1].sequences] == [0.0, 1.0] * 4
+    listener = life.listener
+    assert listener.steps == [1, 2, 3]
+    assert [saved.step for saved in listener.checkpoints] == [1, 2, 3]
+    assert len(listener.rollouts) == 30
+    assert {rollout.step for rollout in listener.rollouts} == {0, 1, 2, 3}
+    assert all("tokens" not in rollout.info for rollout in listener.rollouts)
+    found = {(point.key, point.step): point.value for point in listener.metrics}
+    assert found["rollout/raw_reward", 2] == 0.5
+    assert found["rollout/no_signal_ratio", 2] == 0.0
+    assert found["rollout/turns", 1] == 2.0
+    assert ("eval/validation/reward", 0) in found
+    assert ("perf/rollout_s", 1) in found
+
+
+async def test_a_failed_rollout_has_no_reward_and_is_no_zero(folder: Path) -> None:
+    def judge(task, answer):
+        return {0: failing(Category.TIMEOUT), 1: None}.get(task.attempt, float(task.attempt))
+
+    life = Life(folder, plan_of(folder, steps=1, validation_rows=[]), judge=judge)
+    await life.go()
+    rewards = [(s.attempt, s.reward) for s in life.batches[0].sequences]
+    assert rewards == [(0, None), (1, None), (2, 2.0), (3, 3.0)] * 2
+    found = {point.key: point.value for point in life.listener.metrics}
+    assert found["rollout/raw_reward"] == 2.5
+    assert found["rollout/failed_ratio"] == 0.5
+
+
+async def test_steps_after_the_checkpoint_are_replayed_and_nothing_is_run_twice(folder: Path) -> None:
+    first = Life(folder, plan_of(folder, save_interval=2))
+    await first.go()
+    resumed = plan_of(folder, save_interval=2, steps=4, resume_from=str(folder / "models" / "step-000002"))
+    second = Life(folder, resumed)
+    done = await second.go()
+    assert done.step == 4
+    assert {step for step, _, _ in second.runs} == {4}
+    replayed = next(batch for batch in second.batches if (batch.kind, batch.step) == ("train", 3))
+    before = next(batch for batch in first.batches if (batch.kind, batch.step) == ("train", 3))
+    assert replayed == before
+    assert {rollout.step for rollout in second.listener.rollouts} == {4}
+    key = "rollout/raw_reward"
+    assert [p.step for p in second.listener.metrics if p.key == key] == [3, 4]
+    assert ("perf/rollout_s", 3) not in {(p.key, p.step) for p in second.listener.metrics}
+
+
+async def test_a_stop_saves_a_checkpoint_and_a_resume_completes_the_step(folder: Path) -> None:
+    gate = asyncio.Event()
+    plan = plan_of(folder, validation_rows=[], save_interval=3)
+    held = Life(folder, plan, gate=gate)
+
+    def some() -> bool:
+        return len(held.runs) == 8
+
+    done = await held.go(stop_when=some)
+    assert (done.stopped, done.step) == (True, 0)
+    assert [saved.kind for saved in held.listener.checkpoints] == ["stop"]
+    assert held.batches == []
+
+    async def third_waits(task):
+        if task.step == 2 and task.attempt == 3:
+            await asyncio.Event().wait()
+
+    class Slow(TwoTurns):
+        async def rollout(self, task):
+            await third_waits(task)
+            return await super().rollout(task)
+
+    second = Life(folder, plan)
+    with FakeTrainer(plan, folder / "trainer.sock") as trainer:
+        async with TrainerLink(folder / "trainer.sock") as link:
+            model = TrainedModel(link, "base", seed=7)
+            agent = Slow(model)
+            driver = Driver(run_of(folder, second.listener), link, model, agent.rollout)
+            going = asyncio.create_task(driver.run())
+            await until(lambda: sum(r.step == 2 for r in second.listener.rollouts) == 6)
+            await driver.stop()
+            assert (await asyncio.wait_for(going, 10)).step == 1
+    resumed = plan_of(folder, validation_rows=[], save_interval=3, resume_from=str(folder / "models" / "step-000001"))
+    third = Life(folder, resumed)
+    assert (await third.go()).step == 3
+    assert sorted(run for run in third.runs if run[0] == 2) == [(2, row, 3) for row in sorted(_rows_of(trainer, 2))]
+    assert len(third.batches[0].sequences) == 8
+
+
+def _rows_of(trainer: FakeTrainer, step: int) -> list[int]:
+    from osmosis.training.order import rows_of_step
+
+    return rows_of_step(trainer.plan.rows, trainer.plan.rows_per_step, step, trainer.plan.seed)
+
+
+@pytest.mark.parametrize(
+    ("judge", "said", "fix"),
+    [
+        (lambda task, answer: failing(Category.TIMEOUT), "none of 8 rollouts has a reward", "agent_workflow_timeout_s"),
+        (lambda task, answer: None, "neither grader nor agent gave it a reward", "osmosis eval submit"),
+        (lambda task, answer: 0.0, "in the first 3 steps all attempts at a row had the same reward", "grader"),
+        (lambda task, answer: 1.0, "every reward is 1", "harder"),
+    ],
+)
+async def test_a_run_that_can_learn_nothing_ends_and_says_why(folder: Path, judge, said: str, fix: str) -> None:
+    with pytest.raises(TrainingFailed) as caught:
+        await Life(folder, plan_of(folder, validation_rows=[]), judge=judge).go()
+    assert said in caught.value.failure.message
+    assert fix in (caught.value.failure.fix or "")
+
+
+async def test_a_first_step_without_signal_is_not_the_end(folder: Path) -> None:
+    def judge(task, answer):
+        return 0.0 if task.step == 1 else by_attempt(task, answer)
+
+    life = Life(folder, plan_of(folder, validation_rows=[]), judge=judge)
+    assert (await life.go()).step == 3
+
+
+async def test_what_the_trainer_gives_up_for_is_the_failure(folder: Path) -> None:
+    plan = plan_of(folder, resume_from=str(folder / "nowhere"))
+    with pytest.raises(TrainingFailed, match="no complete checkpoint"):
+        await Life(folder, plan).go()
+
+
+async def test_a_prompt_that_is_too_long_fails_its_rollout_alone(folder: Path) -> None:
+    life = Life(folder, plan_of(folder, steps=1, validation_rows=[], max_prompt_length=len(encode("<user>row 1")) + 12))
+    with pytest.raises(TrainingFailed) as caught:
+        await life.go()
+    assert caught.value.failure.category is Category.CONTEXT_LENGTH
+    assert "max_prompt_length" in (caught.value.failure.fix or "")
