@@ -22,7 +22,7 @@ from osmosis.base.redact import Redactor
 from osmosis.errors import InternalError, LeaseLost, NetworkError, OsmosisError
 from osmosis.records.base import Record
 from osmosis.records.keys import Key
-from osmosis.records.run import HeartbeatReply, JobResult, LogLine, MetricPoint, Progress
+from osmosis.records.run import CheckpointReport, HeartbeatReply, JobResult, LogLine, MetricPoint, Progress
 
 from .job_client import JobClient
 
@@ -88,6 +88,7 @@ class Reporter:
         self._rollouts = _Lane("rollouts", "rollouts")
         self._logs = _Lane("logs", "lines", kept=LOG_LINES_KEPT)
         self._metrics = _Lane("metrics", "points")
+        self._checkpoints = _Lane("checkpoints", "checkpoints")
         self._hurry = asyncio.Event()
         self._pumps: list[asyncio.Task[None]] = []
         self.ended: asyncio.Future[OsmosisError] | None = None
@@ -108,7 +109,7 @@ class Reporter:
 
     @property
     def _lanes(self) -> tuple[_Lane, ...]:
-        return (self._rollouts, self._logs, self._metrics)
+        return (self._rollouts, self._logs, self._metrics, self._checkpoints)
 
     def rollout(self, line: bytes) -> None:
         """Queues a finished rollout as its journal line (`Journal.line`): JSON, redacted, safe on disk already."""
@@ -123,6 +124,10 @@ class Reporter:
         """Queues points of curves."""
         for point in points:
             self._put(self._metrics, point)
+
+    def checkpoint(self, saved: CheckpointReport) -> None:
+        """Queues a checkpoint that is complete on the disk."""
+        self._put(self._checkpoints, saved)
 
     async def heartbeat(self, progress: Progress) -> HeartbeatReply | None:
         """Says that the job lives. None when the platform does not answer now; the next one will try again."""

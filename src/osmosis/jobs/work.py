@@ -10,6 +10,7 @@ from osmosis.records.run import JobResult, RunKind
 
 from .evaluation import EvalRun
 from .job import JobContext
+from .training_work import TrainingWork
 
 
 class JobWork(Protocol):
@@ -29,4 +30,4 @@ class JobWork(Protocol):
         ...
 
 
-WORK: Mapping[RunKind, Callable[[JobContext], JobWork]] = {"eval": EvalRun.of}
+WORK: Mapping[RunKind, Callable[[JobContext], JobWork]] = {"eval": EvalRun.of, "training": TrainingWork.of}

@@ -138,6 +138,19 @@ class HeartbeatReply(Record):
     """The person asked to stop, or the platform shuts down: finish what is in flight, report `stopped`."""
 
 
+class CheckpointReport(Record):
+    """A checkpoint of a training run that is on the disk, complete."""
+
+    step: int = Field(ge=0)
+    path: str
+    """Its folder, in the run's own folder of models."""
+    kind: Literal["regular", "stop", "final"] = "regular"
+    reward: float | None = None
+    """Of its weights: on the held-out rows, else on those of the step."""
+    removed: list[str] = Field(default_factory=list)
+    """Folders of older checkpoints that were removed for it."""
+
+
 class MetricPoint(Record):
     """One point of a curve."""
 

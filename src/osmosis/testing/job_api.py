@@ -16,7 +16,7 @@ from aiohttp.typedefs import Handler, Middleware
 from osmosis.errors import LeaseLost
 from osmosis.records.keys import Key
 from osmosis.records.rollout import Rollout
-from osmosis.records.run import JobResult, LogLine, MetricPoint, Progress, RolloutBatch
+from osmosis.records.run import CheckpointReport, JobResult, LogLine, MetricPoint, Progress, RolloutBatch
 
 
 @dataclass
@@ -33,6 +33,7 @@ class FakeJobApi:
     heartbeats: list[Progress] = field(default_factory=list)
     logs: list[LogLine] = field(default_factory=list)
     metrics: list[MetricPoint] = field(default_factory=list)
+    checkpoints: list[CheckpointReport] = field(default_factory=list)
     result: JobResult | None = None
     raw: list[str] = field(default_factory=list)
     """Every accepted body, as it came."""
@@ -70,6 +71,7 @@ async def job_api(run_id: str = "run_1", token: str = "lease-token", port: int =
     app.router.add_post(f"{prefix}/rollouts", _store(api))
     app.router.add_post(f"{prefix}/logs", _logs(api))
     app.router.add_post(f"{prefix}/metrics", _metrics(api))
+    app.router.add_post(f"{prefix}/checkpoints", _checkpoints(api))
     app.router.add_post(f"{prefix}/finish", _finish(api))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
@@ -146,6 +148,14 @@ def _logs(api: FakeJobApi) -> Handler:
 def _metrics(api: FakeJobApi) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         api.metrics += [MetricPoint.model_validate(point) for point in (await request.json())["points"]]
+        return web.json_response({})
+
+    return handle
+
+
+def _checkpoints(api: FakeJobApi) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        api.checkpoints += [CheckpointReport.model_validate(one) for one in (await request.json())["checkpoints"]]
         return web.json_response({})
 
     return handle

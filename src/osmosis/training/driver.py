@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -92,8 +91,7 @@ class Driver:
             async for numbered in self._link.events():
                 event = numbered.event
                 if isinstance(event, (Done, Failed)):
-                    with suppress(ModelError):  # it waits to hear that it may go; it is gone either way
-                        await self._link.dealt_with(numbered.number)
+                    await self._link.acknowledge(numbered.number)
                 if isinstance(event, Done):
                     return event
                 await self._deal_with(event)

@@ -21,7 +21,7 @@ _CATEGORIES = {
     "engine": Category.CONNECTION,
     "bug": Category.UNKNOWN,
 }
-_FIXES = {
+FIXES = {
     "memory": "lower [training].rollout_batch_size or max_response_length, raise [advanced].gradient_accumulation, "
     "turn on gradient_checkpointing, or train a smaller base model",
     "diverged": "lower [training].lr, then `osmosis train retry`; the checkpoints before this step are kept",
@@ -56,7 +56,7 @@ def of_trainer(said: Failed) -> TrainingFailed:
             category=_CATEGORIES[said.category],
             message=f"{where}{said.message}",
             traceback=said.traceback,
-            fix=said.fix or _FIXES.get(said.category),
+            fix=said.fix or FIXES.get(said.category),
         )
     )
 

@@ -77,13 +77,13 @@ if __name__ == "__main__":
 
 
 async def started_job(
-    folder: Path, handover: Handover, environ: Mapping[str, str], **more: Any
+    folder: Path, handover: Handover, environ: Mapping[str, str], *, module: str = "osmosis.jobs", **more: Any
 ) -> asyncio.subprocess.Process:
     """A job as an executor starts it."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "osmosis.jobs",
+        module,
         str(folder),
         env=dict(environ),
         stdin=asyncio.subprocess.PIPE,

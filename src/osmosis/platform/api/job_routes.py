@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from osmosis.errors import LeaseLost
 from osmosis.platform import tables
 from osmosis.platform.security.tokens import hash_token
-from osmosis.platform.services import rollouts, run_lifecycle, training
-from osmosis.records.contract.job_messages import JobEnd, JobLogs, JobMetrics, StoredCount, StoredKeys
+from osmosis.platform.services import checkpoints, rollouts, run_lifecycle, training
+from osmosis.records.contract.job_messages import JobCheckpoints, JobEnd, JobLogs, JobMetrics, StoredCount, StoredKeys
 from osmosis.records.run import HeartbeatReply, JobResult, Progress, RolloutBatch
 
 from .contract_route import ContractRoute
@@ -80,6 +80,13 @@ def add_metrics(run_id: str, body: JobMetrics, token: TokenDep, platform: Platfo
     with platform.db.write() as session:
         run_lifecycle.of_lease(session, run_id, token)
         return StoredCount(stored=training.store(session, run_id, body.points))
+
+
+@router.post("/checkpoints")
+def add_checkpoints(run_id: str, body: JobCheckpoints, token: TokenDep, platform: PlatformDep) -> StoredCount:
+    with platform.db.write() as session:
+        run = run_lifecycle.of_lease(session, run_id, token)
+        return StoredCount(stored=checkpoints.store(session, platform.settings, run, body.checkpoints))
 
 
 @router.post("/finish")

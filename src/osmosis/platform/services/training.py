@@ -50,15 +50,21 @@ def check_machine(settings: PlatformSettings) -> None:
 
 
 def store(session: Session, run_id: str, points: Iterable[MetricPoint]) -> int:
-    """Keep points that are not there yet; a step of a curve counts once."""
+    """Keep points; a step of a curve has one, and what is said last counts: a step that is trained again after a job
+    was lost is the one that the model has learned from."""
+    once = {(p.key, p.step): p for p in points}.values()  # one statement can set a row only once
     values = [
-        {"run_id": run_id, "key": p.key, "step": p.step, "value": p.value, "timestamp": p.timestamp} for p in points
+        {"run_id": run_id, "key": p.key, "step": p.step, "value": p.value, "timestamp": p.timestamp} for p in once
     ]
     if not values:
         return 0
     dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
-    insert = dialect.insert(tables.MetricPoint).on_conflict_do_nothing(index_elements=["run_id", "key", "step"])
-    return len(list(session.execute(insert.returning(tables.MetricPoint.id), values)))
+    insert = dialect.insert(tables.MetricPoint)
+    said = {"value": insert.excluded.value, "timestamp": insert.excluded.timestamp}
+    upsert = insert.on_conflict_do_update(
+        index_elements=["run_id", "key", "step"], set_=said, where=tables.MetricPoint.value != insert.excluded.value
+    )
+    return len(list(session.execute(upsert.returning(tables.MetricPoint.id), values)))
 
 
 def body(session: Session, run: tables.Run) -> TrainingMetrics:

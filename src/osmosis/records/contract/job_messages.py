@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from osmosis.records.keys import Key
-from osmosis.records.run import LogLine, MetricPoint
+from osmosis.records.run import CheckpointReport, LogLine, MetricPoint
 
 from .body import Body, Request
 
@@ -14,6 +14,10 @@ class JobLogs(Request):
 
 class JobMetrics(Request):
     points: list[MetricPoint]
+
+
+class JobCheckpoints(Request):
+    checkpoints: list[CheckpointReport]
 
 
 class StoredKeys(Body):

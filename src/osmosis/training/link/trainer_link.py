@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -95,10 +95,11 @@ class TrainerLink:
                 yield one
                 after = one.number
 
-    async def dealt_with(self, number: int) -> None:
-        """Says that everything up to this event has been dealt with, for the last one: no other is asked for."""
-        async with self._request("GET", f"/events?after={number}&wait=0"):
-            pass
+    async def acknowledge(self, number: int) -> None:
+        """Says that every event up to this one has been dealt with; a trainer that ended may be gone already."""
+        with suppress(ModelError):
+            async with self._request("GET", f"/events?after={number}&wait=0"):
+                pass
 
     async def send_batch(self, batch: Batch) -> None:
         """Answers a `collect`. Raises `ValidationError` when the trainer does not take it."""

@@ -1,0 +1,247 @@
+"""A training run: the stages of its rollout server (`server_stages`), the trainer's environment, the trainer's steps.
+
+The job decides nothing about learning: the trainer says which rollouts a step needs, `training.driver` runs them, and
+`trainer_lives` starts a trainer that died again. Here is what surrounds that: what the platform lacks of an earlier job
+of this run is told to it, a stop saves a checkpoint, and every way to end is a result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+
+import uv
+
+from osmosis.base.machine import gpus
+from osmosis.base.wheel import build_wheel
+from osmosis.records.config import TrainingConfig
+from osmosis.records.keys import Key
+from osmosis.records.report import Report
+from osmosis.records.rollout import Category
+from osmosis.records.run import CheckpointReport, JobResult, MetricPoint, RunStatus, Stage
+from osmosis.serve.drive.traingate import TrainGate
+from osmosis.training.curves import Curves
+from osmosis.training.driver import TrainingRun
+from osmosis.training.failures import TrainingFailed
+from osmosis.training.link import Checkpointed, Done, TrainerLink, TrainerPlan
+from osmosis.training.step_journal import StepJournal, stored_steps
+from osmosis.training.trained_model import TrainedModel
+
+from .job import JobContext, JobFailed, setup_failed
+from .server_stages import ServerStages
+from .supervisor import ServerSupervisor
+from .trainer_environment import TrainerBuilder
+from .trainer_lives import TrainerLives, complete_checkpoints
+from .trainer_process import TrainerCommand, TrainerProcess, trainer_environ
+from .training_rows import TrainingRows
+from .training_settings import rollout_plan, trainer_plan
+
+STEP = "training"
+SAVE_S = 300.0
+"""How long a stop waits for the trainer's checkpoint."""
+MakeTrainer = Callable[[JobContext], Awaitable[TrainerCommand]]
+
+
+async def build_trainer(context: JobContext) -> TrainerCommand:
+    """The real one, in an environment that is made once for the machine."""
+    context.enter(Stage.ENVIRONMENT, "preparing the trainer's environment")
+    builder = TrainerBuilder(
+        uv=uv.find_uv_bin(),
+        cache_dir=context.cache_dir,
+        wheel=await asyncio.to_thread(build_wheel, context.cache_dir),
+        environ=context.environ,
+        log=context.log,
+        torch=context.spec.torch,
+        started=context.leftovers.add,
+    )
+    made = await builder.environment()
+    return TrainerCommand(made.python, made.code)
+
+
+class TrainingWork:
+    """The training of one job."""
+
+    def __init__(
+        self, context: JobContext, config: TrainingConfig, *, make_trainer: MakeTrainer = build_trainer
+    ) -> None:
+        self.context = context
+        self.config = config
+        self._make_trainer = make_trainer
+        self._models_dir = Path(context.spec.models_dir or context.work_dir / "models")
+        self._steps_dir = context.work_dir / "steps"
+        self._lives: TrainerLives | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, context: JobContext) -> TrainingWork:
+        """The work of a job of kind `training`."""
+        config = context.spec.config
+        if not isinstance(config, TrainingConfig):
+            raise setup_failed("the config of this run is not that of a training", category=Category.UNKNOWN)
+        return cls(context, config)
+
+    async def go(self) -> JobResult:
+        """All stages. Raises `JobFailed` with the failure that ends the run."""
+        count = len(await asyncio.to_thread(gpus, self.context.environ))
+        plan = trainer_plan(self.config, self.context.spec, models_dir=self._models_dir, gpus=count)
+        stages = ServerStages(self.context)
+        found = await stages.checkout()
+        command = await self._make_trainer(self.context)
+        prepared = await stages.prepare(found)
+        rows = await TrainingRows.read(Path(self.context.spec.dataset_path), self.context.spec.rows)
+        server = await stages.start(prepared)
+        try:
+            done = await self._train(plan, command, server, rows)
+        except TrainingFailed as problem:
+            raise JobFailed(problem.failure) from problem
+        finally:
+            await server.stop()
+        await self.context.reporter.heartbeat(self.context.progress)  # a quick run ends before the next one
+        return JobResult(status=RunStatus.STOPPED if done.stopped else RunStatus.FINISHED)
+
+    def report(self) -> Report | None:
+        """None: what a training run has to show is its curves."""
+        return None
+
+    def stop(self) -> float:
+        """The trainer saves a checkpoint; before it trains there is nothing to save."""
+        if self._lives is None or not self._lives.saves:
+            return 0.0
+        self._stopping = asyncio.create_task(self._lives.stop())
+        return SAVE_S
+
+    async def _train(
+        self, plan: TrainerPlan, command: TrainerCommand, server: ServerSupervisor, rows: TrainingRows
+    ) -> Done:
+        context = self.context
+        context.enter(Stage.TRAINING, _words(self.config.experiment.model_path, plan))
+        context.advance(0, plan.steps)
+        curves = Curves(context.work_dir / "metrics.jsonl")
+        told = _Told(self, plan)
+        await self._tell_what_is_here(curves, told)
+        run = TrainingRun(
+            plan=rollout_plan(self.config, context.spec),
+            read_rows=rows.at,
+            steps=self._steps_dir,
+            curves=curves,
+            listener=told,
+            hashes={"agent": context.spec.commit_sha},
+            redactor=context.redactor,
+        )
+        environ = trainer_environ(context.environ, command.code, secret=self._engine_key())
+        process = TrainerProcess(command, environ, context.work_dir / "trainer", context.log, context.leftovers)
+        try:
+            async with TrainerLink(process.socket) as link:
+                model = TrainedModel(link, self.config.experiment.model_path, seed=plan.seed)
+                self._lives = told.lives = TrainerLives(run, plan, process, link, model, context.log)
+                return await self._served(self._lives, run, model, server)
+        finally:
+            await process.close()
+
+    async def _served(
+        self, lives: TrainerLives, run: TrainingRun, model: TrainedModel, server: ServerSupervisor
+    ) -> Done:
+        """The training, or the failure of the rollout server under it."""
+        gate = TrainGate(model, observer=model)
+        await gate.start()
+        try:
+            async with server.running(gate, run.plan) as rollout:
+                training = asyncio.create_task(lives.until_done(rollout))
+                either: set[asyncio.Future[object]] = {training, server.failed}  # type: ignore[arg-type]
+                try:
+                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                    if training.done():
+                        return training.result()
+                    raise server.failed.result()
+                finally:
+                    training.cancel()
+                    await asyncio.gather(training, return_exceptions=True)
+        finally:
+            await gate.stop()
+
+    def _engine_key(self) -> str | None:
+        """The key of an engine elsewhere."""
+        name = self.config.advanced.api_key_env
+        if self.config.advanced.engine != "tinker" or name is None:
+            return None
+        if name not in self.context.secrets:
+            raise setup_failed(
+                f"[advanced].api_key_env names {name}, which is not among the secrets of the run",
+                fix=f"add it to [secrets].required and store its value: `osmosis secret set {name}`",
+                category=Category.AUTH,
+            )
+        return self.context.secrets[name]
+
+    async def _tell_what_is_here(self, curves: Curves, told: _Told) -> None:
+        """What an earlier job of this run stored and the platform may lack: rollouts, figures, checkpoints."""
+        reporter = self.context.reporter
+        there = await reporter.stored()
+        lacking = await asyncio.to_thread(lambda: list(self._lacking(there)))
+        for line in lacking:
+            reporter.rollout(line)
+        if points := curves.points():
+            reporter.metrics(points)
+        for folder, manifest in await asyncio.to_thread(complete_checkpoints, self._models_dir, told.warn):
+            told.checkpoint(
+                Checkpointed(step=manifest.step, path=str(folder), kind=manifest.kind, reward=manifest.reward)
+            )
+        if stored := len(there) + len(lacking):
+            self.context.log.write(STEP, f"resuming: {stored} rollouts are stored, {len(lacking)} are sent again")
+
+    def _lacking(self, there: set[Key]) -> Iterator[bytes]:
+        """The rollouts on this disk that the platform does not have."""
+        for kind, step in stored_steps(self._steps_dir):
+            journal = StepJournal(self._steps_dir, kind, step, redactor=self.context.redactor)
+            yield from (line for rollout, line in journal.plain_lines() if rollout.key not in there)
+
+
+class _Told:
+    """The driver's listener: everything to the platform and into the log."""
+
+    def __init__(self, work: TrainingWork, plan: TrainerPlan) -> None:
+        self._context = work.context
+        self._plan = plan
+        self.lives: TrainerLives | None = None
+
+    def rollout(self, line: bytes) -> None:
+        self._context.reporter.rollout(line)
+
+    def points(self, points: Sequence[MetricPoint]) -> None:
+        self._context.reporter.metrics(points)
+
+    def checkpoint(self, saved: Checkpointed) -> None:
+        self._context.reporter.checkpoint(
+            CheckpointReport(
+                step=saved.step,
+                path=saved.path,
+                kind=saved.kind,
+                reward=saved.reward,
+                removed=saved.removed,
+            )
+        )
+        self._step(saved.step)
+        reward = "" if saved.reward is None else f", reward {saved.reward:.3f}"
+        self._context.log.write(STEP, f"checkpoint of step {saved.step}{reward}{' (the best)' if saved.best else ''}")
+
+    def step_done(self, step: int) -> None:
+        self._step(step)
+
+    def say(self, text: str, *, alarm: bool = False) -> None:
+        self._context.log.write(STEP, text, "warning" if alarm else "info")
+
+    def warn(self, text: str) -> None:
+        """Something that is not as it should be, and does no harm."""
+        self.say(text, alarm=True)
+
+    def _step(self, step: int) -> None:
+        if self.lives is not None:
+            self.lives.step = max(self.lives.step, step)
+        if step >= self._context.progress.completed:
+            self._context.advance(step, self._plan.steps)
+
+
+def _words(model: str, plan: TrainerPlan) -> str:
+    held_out = f", {len(plan.validation_rows)} rows held out" if plan.validation_rows else ""
+    rollouts = f"{plan.rows_per_step} rows x {plan.samples_per_row} rollouts"
+    return f"training {model}: {plan.steps} steps of {rollouts} from {len(plan.rows)} rows{held_out}"

@@ -1,0 +1,240 @@
+"""Whole training jobs, but for the model: real processes, a real rollout server, and kills in the middle of a step."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from osmosis.jobs.commands import PROCESSES_FILE
+from osmosis.records.config import TrainingConfig
+from osmosis.records.run import Handover, JobSpec, RunStatus, Stage
+from osmosis.records.training_plan import plan_training
+from osmosis.testing.waiting import until
+from osmosis.training.link import read_manifest
+from osmosis.training.order import rows_of_step
+
+from .conftest import DEADLINE_S, PYPROJECT, Desk, started_job
+
+pytestmark = [pytest.mark.flow, pytest.mark.network]
+
+MAIN = """
+import asyncio, os
+from pathlib import Path
+from osmosis.sdk.workflow import AgentWorkflow
+from osmosis.sdk.grader import Grader
+from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
+
+
+class Asks(AgentWorkflow):
+    async def run(self, ctx):
+        hold = Path(os.environ["HOLD"])
+        messages = list(ctx.prompt)
+        async with ctx.chat(max_attempts=1) as chat:
+            for said in ("once more", None):
+                answer = await chat.complete(messages)
+                messages.append(answer.message)
+                if said:
+                    messages.append({"role": "user", "content": said})
+        while hold.exists() and hold.read_text() == messages[0]["content"]:
+            await asyncio.sleep(0.02)
+        return messages
+
+
+class Judge(Grader):
+    async def grade(self, ctx):
+        if os.environ.get("SCORE"):
+            ctx.set_reward(float(os.environ["SCORE"]))
+        elif not os.environ.get("SILENT"):
+            ctx.set_reward(float(int(ctx.sample.messages[-1]["content"]) % 2))
+
+
+config = AgentWorkflowConfig(name="asks", concurrency=ConcurrencyConfig(max_concurrent=16))
+"""
+
+
+class TrainingDesk:
+    """A training run to be, at the desk of a job."""
+
+    def __init__(self, desk: Desk, **training: Any) -> None:
+        self.desk = desk
+        self.hold = desk.folder / "hold"
+        self.config: dict[str, Any] = {
+            "experiment": {"rollout": "multiply", "entrypoint": "main.py", "dataset": "d", "model_path": "base"},
+            "training": {"rollout_batch_size": 2, "n_samples_per_prompt": 4, "total_epochs": 1, "lr": 1e-3, **training},
+            "checkpoints": {"eval_interval": 2, "checkpoint_save_freq": 2},
+            "advanced": {"validation_rows": 2},
+            "env": {"HOLD": str(self.hold)},
+        }
+
+    def write(self) -> Path:
+        desk = self.desk
+        commit = desk.commit(main=MAIN, pyproject=PYPROJECT)
+        dataset = desk.folder / "d.jsonl"
+        rows = [{"user_prompt": f"row {n}", "ground_truth": "0"} for n in range(10)]
+        dataset.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        spec = JobSpec(
+            run_id=desk.api.run_id,
+            run_name="multiply-1",
+            kind="training",
+            platform_url=desk.api.url,
+            repository=str(desk.folder / "hub.git"),
+            commit_sha=commit,
+            config=TrainingConfig.model_validate(self.config),
+            dataset_path=str(dataset),
+            dataset_rows=10,
+            rows=list(range(10)),
+            work_dir=str(desk.folder / "work"),
+            cache_dir=str(desk.cache),
+            models_dir=str(desk.folder / "models"),
+        )
+        folder = desk.folder / "job"
+        folder.mkdir(exist_ok=True)
+        (folder / "job.json").write_text(spec.model_dump_json())
+        return folder
+
+    def hold_row_of(self, step: int) -> None:
+        """The rollouts of one of this step's two rows wait until `hold` is gone."""
+        config = TrainingConfig.model_validate(self.config)
+        plan = plan_training(config, range(10))
+        row = rows_of_step(plan.rows, plan.batch, step, config.advanced.seed)[0]
+        self.hold.write_text(f"row {row}")
+
+    async def start(self, job: Path) -> asyncio.subprocess.Process:
+        handover = Handover(token=self.desk.api.token)
+        return await started_job(job, handover, self.desk.environ, module="osmosis.testing.fake_training_job")
+
+    async def run(self) -> int:
+        return await ended(await self.start(self.write()))
+
+    @property
+    def done(self) -> dict[int, int]:
+        """How many rollouts there are of each step, validations included."""
+        found: dict[int, int] = {}
+        for step, _, _ in self.desk.api.rollouts:
+            found[step] = found.get(step, 0) + 1
+        return found
+
+    def curve(self, key: str) -> list[int]:
+        return [point.step for point in self.desk.api.metrics if point.key == key]
+
+    def trainer(self) -> psutil.Process:
+        """The trainer's process: a child of what ties it to the job."""
+        known = json.loads((self.desk.folder / "work" / PROCESSES_FILE).read_text())
+        leaders = [psutil.Process(int(pid)) for pid in known if psutil.pid_exists(int(pid))]
+        children = [child for leader in leaders for child in leader.children()]
+        return next(child for child in children if "osmosis.testing.fake_trainer" in child.cmdline())
+
+
+async def ended(job: asyncio.subprocess.Process) -> int:
+    try:
+        return await asyncio.wait_for(job.wait(), DEADLINE_S)
+    finally:
+        if job.returncode is None:
+            job.kill()
+
+
+@pytest.fixture
+def training(desk: Desk) -> TrainingDesk:
+    return TrainingDesk(desk)
+
+
+COMPLETE = {0: 2, 1: 8, 2: 10, 3: 8, 4: 10}
+
+
+async def test_a_run_from_commit_to_checkpoints(training: TrainingDesk) -> None:
+    desk = training.desk
+    assert await training.run() == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert training.done == COMPLETE
+    assert training.curve("rollout/raw_reward") == [1, 2, 3, 4]
+    assert training.curve("eval/validation/reward") == [0, 2, 4]
+    assert [saved.step for saved in desk.api.checkpoints] == [2, 4]
+    assert all(read_manifest(Path(saved.path)).run == "multiply-1" for saved in desk.api.checkpoints)
+    last = desk.api.heartbeats[-1]
+    assert (last.stage, last.completed, last.total) == (Stage.TRAINING, 4, 4)
+    assert {point.step for point in desk.api.metrics} == {0, 1, 2, 3, 4}
+    assert desk.servers() == []
+    stored = (desk.folder / "work" / "steps" / "train-000003" / "rollouts.jsonl").read_text().splitlines()
+    tokens = json.loads(stored[0])["tokens"][0]
+    said = [chr(t) for t, own in zip(tokens["completion_token_ids"], tokens["mask"], strict=True) if not own]
+    assert "".join(said) == "<user>once more\x03<assistant>"
+
+
+@pytest.mark.parametrize("victim", ["trainer", "job"])
+async def test_a_kill_in_the_middle_loses_and_doubles_nothing(training: TrainingDesk, victim: str) -> None:
+    """Killed in step 3, after the checkpoint of step 2: one of its rows is stored, the other in flight."""
+    desk = training.desk
+    job = training.write()
+    training.hold_row_of(3)
+    process = await training.start(job)
+    await until(lambda: training.done.get(3) == 4, within=90, what="half of step 3")
+    before = {key: one.rollout_id for key, one in desk.api.rollouts.items()}
+    if victim == "trainer":
+        training.trainer().send_signal(signal.SIGKILL)
+        training.hold.unlink()
+    else:
+        os.kill(process.pid, signal.SIGKILL)
+        await process.wait()
+        training.hold.unlink()
+        process = await training.start(job)
+    assert await ended(process) == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert training.done == COMPLETE
+    assert {key: desk.api.rollouts[key].rollout_id for key in before} == before
+    assert len(desk.api.received) == sum(COMPLETE.values()), "a stored rollout was run, or sent, again"
+    for key in ("rollout/raw_reward", "rollout/turns"):
+        assert sorted(set(training.curve(key))) == [1, 2, 3, 4]
+    assert {saved.step for saved in desk.api.checkpoints} == {2, 4}
+    said = "starting the trainer from the checkpoint of step 2"
+    assert said in desk.log
+
+
+async def test_a_stop_saves_a_checkpoint_and_the_next_job_goes_on(training: TrainingDesk) -> None:
+    desk = training.desk
+    job = training.write()
+    training.hold_row_of(1)
+    process = await training.start(job)
+    await until(lambda: training.done.get(1) == 4, within=90, what="half of step 1")
+    desk.api.stop = True
+    assert await ended(process) == 0
+    assert desk.result.status is RunStatus.STOPPED, desk.log
+    assert [(saved.step, saved.kind) for saved in desk.api.checkpoints] == [(0, "stop")]
+    training.hold.unlink()
+    desk.api.stop = False
+    assert await ended(await training.start(job)) == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert training.done == COMPLETE
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "fix"),
+    [
+        (
+            {"training": {"rollout_batch_size": 9}},
+            "the dataset is too small: 8 rows are left",
+            "to 8 or less",
+        ),
+        ({"env": {"SILENT": "1"}}, "none of 8 rollouts has a reward", "osmosis eval submit"),
+        ({"env": {"SCORE": "0"}}, "all attempts at a row had the same reward: every reward is 0", "grader"),
+        ({"training": {"max_prompt_length": 5}}, "context_length", "max_prompt_length"),
+    ],
+    ids=["too-small", "no-reward", "all-equal", "too-long"],
+)
+async def test_a_run_that_can_learn_nothing_fails_with_what_to_change(
+    training: TrainingDesk, change: dict[str, dict[str, Any]], said: str, fix: str
+) -> None:
+    for table, values in change.items():
+        training.config[table] |= values
+    assert await training.run() == 0
+    failure = training.desk.result.failure
+    assert training.desk.result.status is RunStatus.FAILED
+    assert failure is not None
+    assert said in failure.message
+    assert fix in (failure.fix or "")

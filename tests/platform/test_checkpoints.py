@@ -1,0 +1,107 @@
+"""What a training job says of its steps: checkpoints by run and step, curves with one point a step, the lease."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from osmosis.platform import tables
+from osmosis.platform.services import run_lifecycle
+
+EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "Qwen/Qwen3-0.6B", "dataset": "sums"}
+
+
+class TrainingJob:
+    """A claimed training run, and the messages of its job."""
+
+    def __init__(self, site: Any) -> None:
+        self.site = site
+        body = {"experiment_config": EXPERIMENT, "training_config": {"rollout_batch_size": 4}}
+        self.run_id = site.json("POST", "training-runs", json=body)["id"]
+        with site.platform.db.write() as session:
+            _, self.token = run_lifecycle.claim(session, "test", 60)
+
+    def send(self, path: str, body: Any, expect: int = 200) -> Any:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        answer = self.site.anonymous.post(f"/api/jobs/{self.run_id}/{path}", json=body, headers=headers)
+        assert answer.status_code == expect, answer.text
+        return answer.json()
+
+    def folder(self, step: int) -> str:
+        return str(self.site.platform.settings.models_dir / "runs" / self.run_id / f"step-{step:06d}")
+
+    def saved(self, step: int, expect: int = 200, **more: Any) -> Any:
+        return self.send("checkpoints", {"checkpoints": [{"step": step, "path": self.folder(step), **more}]}, expect)
+
+    def run(self) -> tables.Run:
+        with self.site.platform.db.read() as session:
+            return session.get_one(tables.Run, self.run_id)
+
+
+@pytest.fixture
+def job(ready: Any) -> TrainingJob:
+    return TrainingJob(ready)
+
+
+def test_checkpoints_are_listed_under_the_names_of_their_run(job: TrainingJob) -> None:
+    assert job.saved(2, reward=0.5) == {"stored": 1}
+    assert job.saved(4, reward=0.75, kind="final") == {"stored": 1}
+    listed = job.site.json("GET", "training-runs/multiply-1/checkpoints")["checkpoints"]
+    assert [(one["checkpoint_step"], one["checkpoint_name"], one["status"]) for one in listed] == [
+        (2, "multiply-1-step-2", "ready"),
+        (4, "multiply-1-step-4", "ready"),
+    ]
+
+
+def test_a_checkpoint_that_is_reported_again_is_the_same_one(job: TrainingJob) -> None:
+    job.saved(2, reward=0.5)
+    before = job.site.json("GET", "training-runs/multiply-1/checkpoints")["checkpoints"]
+    assert job.saved(2) == {"stored": 0}
+    assert job.site.json("GET", "training-runs/multiply-1/checkpoints")["checkpoints"] == before
+    with job.site.platform.db.read() as session:
+        assert session.scalars(sa.select(tables.Checkpoint.reward)).all() == [0.5]
+
+
+def test_what_the_trainer_removed_is_no_longer_listed(job: TrainingJob) -> None:
+    for step in (2, 4):
+        job.saved(step)
+    job.saved(6, removed=[job.folder(2), job.folder(1)])
+    listed = job.site.json("GET", "training-runs/multiply-1/checkpoints")["checkpoints"]
+    assert [one["checkpoint_step"] for one in listed] == [4, 6]
+
+
+@pytest.mark.parametrize("path", ["/etc", "../other/step-000002", "{run}/../../base/x/step-000002", ""])
+def test_a_path_outside_of_the_runs_folder_is_refused(job: TrainingJob, path: str) -> None:
+    path = path.format(run=Path(job.folder(2)).parent)
+    refused = job.send("checkpoints", {"checkpoints": [{"step": 2, "path": path}]}, expect=400)
+    assert "not in the folder of this run" in refused["message"]
+
+
+def test_only_the_holder_of_the_lease_reports_checkpoints(job: TrainingJob) -> None:
+    job.token = "osj_guess"
+    job.saved(2, expect=409)
+
+
+def test_a_run_that_gets_on_may_start_its_job_more_often(job: TrainingJob) -> None:
+    with job.site.platform.db.write() as session:
+        session.get_one(tables.Run, job.run_id).starts = 3
+    job.saved(2)
+    assert job.run().starts == 1
+
+
+def test_a_step_that_is_trained_again_says_its_figures_again(job: TrainingJob) -> None:
+    def points(*values: float) -> Any:
+        said = [{"key": "rollout/raw_reward", "step": n, "value": value} for n, value in enumerate(values, start=1)]
+        return job.send("metrics", {"points": said})["stored"]
+
+    assert points(0.1, 0.2, 0.3) == 3
+    assert points(0.1, 0.2, 0.3) == 0
+    assert points(0.1, 0.25) == 1
+    twice = [{"key": "k", "step": 1, "value": 1.0}, {"key": "k", "step": 1, "value": 2.0}]
+    job.send("metrics", {"points": twice})
+    curves = job.site.json("GET", "training-runs/multiply-1/metrics")["metrics"]
+    values = {c["metric_key"]: [(p["step"], p["value"]) for p in c["data_points"]] for c in curves}
+    assert values == {"rollout/raw_reward": [(1, 0.1), (2, 0.25), (3, 0.3)], "k": [(1, 2.0)]}
