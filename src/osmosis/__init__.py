@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from osmosis.sdk.judge_model import ProviderRequestError as ProviderRequestError
     from osmosis.sdk.rewards import osmosis_reward as osmosis_reward
     from osmosis.sdk.rubrics import osmosis_rubric as osmosis_rubric
+    from osmosis.sdk.score_functions import score_function as score_function
+    from osmosis.sdk.score_functions import vote as vote
     from osmosis.sdk.tool_loop import ToolLoop as ToolLoop
     from osmosis.sdk.tools import FunctionTool as FunctionTool
     from osmosis.sdk.tools import run_tool_calls as run_tool_calls
@@ -75,6 +77,7 @@ else:
         "osmosis.sdk.judge_model": "MissingAPIKeyError ModelNotFoundError ProviderRequestError",
         "osmosis.sdk.rewards": "osmosis_reward",
         "osmosis.sdk.rubrics": "osmosis_rubric",
+        "osmosis.sdk.score_functions": "score_function vote",
         "osmosis.sdk.tool_loop": "ToolLoop",
         "osmosis.sdk.tools": "FunctionTool run_tool_calls tool tool_schemas",
         "osmosis.sdk.types": "AgentWorkflowConfig ConcurrencyConfig GraderConfig RolloutSample",

@@ -56,6 +56,8 @@ OFFLINE = f"{BASE} --model offline/calculator"
         (f"{OFFLINE} --no-such-flag", 2, "--no-such-flag"),
         (f"{OFFLINE} --n 5 --k 7", 2, "--k 7 is not between 1 and --n 5"),
         (f"{OFFLINE} --k 0", 2, "--k 0 is not between"),
+        (f"{OFFLINE} --score-range 5", 2, "'5' is not MIN,MAX"),
+        (f"{OFFLINE} --score-range 5,1", 2, "'5,1' is not MIN,MAX"),
         (f"{OFFLINE} --reduce average", 2, "there is no reducer 'average'"),
         (f"{OFFLINE} --n 2 --reduce at-least-3", 2, "needs at least 3 attempts per row"),
         (f"{OFFLINE} --group-by colour", 1, "no column 'colour' to group by"),
@@ -234,6 +236,43 @@ def test_wrong_lines_about_a_run_leave_it_as_it_is(osmosis, line, code, words):
     assert found == code, err
     assert words in err
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+RICH = """
+from osmosis import Score, score_function, vote
+
+@score_function(min=0, max=10)
+def two(solution_str, ground_truth, extra_info=None):
+    right = str(ground_truth) in solution_str
+    return {"right": Score(10 * right, f"looked for {ground_truth}", parts={"digits": len(solution_str)}), "kept": 7}
+
+def ten(solution_str, ground_truth, extra_info=None):
+    return 10 if str(ground_truth) in solution_str else 3
+
+both = vote(lambda solution_str, ground_truth, extra_info: True, ten, by="max")
+"""
+
+
+def test_named_scores_reasons_and_scales_reach_report_and_pages(osmosis):
+    (osmosis.folder / "marks.py").write_text(RICH)
+    line = "eval -m chat_agent:agent -d d.jsonl --model offline/calculator --eval-fn marks:two --eval-fn marks:both"
+    code, out, err = osmosis(f"{line} --name r -o r.json")
+    assert code == 0, err
+    found = json.loads((osmosis.folder / "r.json").read_text())
+    assert list(found["summary"]["eval_fns"]) == ["marks:two.right", "marks:two.kept", "marks:both"]
+    assert found["summary"]["eval_fns"]["marks:two.kept"]["bounds"] == [0, 10]
+    assert found["summary"]["eval_fns"]["marks:both"]["mean_ci"] is None
+    assert "no interval: declare min and max" in out
+    assert set(found["rows"][0]["pass_rate"]) == {"marks:two.right", "marks:two.kept", "marks:both"}
+    assert osmosis("eval report r --html -o r.html")[0] == 0
+    page = (osmosis.folder / "r.html").read_text()
+    assert "looked for" in page
+    assert "digits" in page
+    code, out, err = osmosis(f"--json {line} --name ranged --score-range 0,10")
+    assert code == 0, err
+    assert json.loads(out)["data"]["summary"]["eval_fns"]["marks:both"]["mean_ci"][1] <= 10
+    assert osmosis("eval regrade r --eval-fn chat_score:exact")[0] == 0
+    assert osmosis("eval compare r ranged")[0] == 1  # no score in common
 
 
 def test_figures_of_attempts_and_by_column_at_once_or_afterwards(osmosis):

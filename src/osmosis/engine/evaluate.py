@@ -296,7 +296,7 @@ class _Run:
         else:
             found = await asyncio.gather(*(scorer.score(rollout, task.row) for scorer in self.scorers))
         # In the order given, and before a reward of the rollout's own.
-        rollout.scores = {**{score.name: score for score in found}, **rollout.scores}
+        rollout.scores = {**{score.name: score for scores in found for score in scores}, **rollout.scores}
 
     def _stored(self, rollouts: list[Rollout]) -> None:
         for rollout in rollouts:

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
+import orjson
+
 from osmosis.base.json_types import JsonObject
 from osmosis.metrics.alarms import alarms
 from osmosis.metrics.figures import Figure, figures, grouped
@@ -30,6 +32,7 @@ svg .title{font-weight:600;font-size:12px}svg .axis,svg .ci{stroke:currentColor;
 details{margin:.3rem 0;border:1px solid #8884;border-radius:6px;padding:.3rem .7rem}summary{cursor:pointer}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.3rem 0;padding:.4rem .6rem;background:#8881;border-radius:4px}
 .role{font-weight:600;margin-top:.5rem}.bad{color:#c0392b}.good{color:#2e8b57}.dim{opacity:.7}
+.why{white-space:pre-wrap}
 """
 
 
@@ -213,7 +216,13 @@ def _rollout(line: JsonObject, *, passed: bool) -> str:
     for name, score in scores.items():
         why = score.get("reason") or (score.get("failure") or {}).get("message")
         if why:
-            body.append(f'<div class="dim">{escape(name)}: {escape(why)}</div>')
+            body.append(f'<div class="dim">{escape(name)}: <span class="why">{escape(why)}</span></div>')
+        if score.get("parts"):
+            made_of = ", ".join(f"{part} {value:g}" for part, value in score["parts"].items())
+            body.append(f'<div class="dim">{escape(name)}: {escape(made_of)}</div>')
+        if score.get("metadata"):
+            kept = orjson.dumps(score["metadata"]).decode()
+            body.append(f"<details><summary>{escape(name)}: metadata</summary><pre>{escape(kept)}</pre></details>")
     for message in line.get("messages") or []:
         body.append(
             f'<div class="role">{escape(str(message.get("role")))}</div><pre>{escape(message_text(message))}</pre>'

@@ -161,7 +161,9 @@ def _write_rows(out: IO[bytes], journal: Journal, plan: EvalPlan) -> None:
 def _row(index: int, runs: list[JsonObject], plan: EvalPlan) -> bytes:
     """One row; its pass rates count as the summary's do: failures as no pass, skipped runs nowhere."""
     counted = [_values(run) for run in runs if run["status"] != RolloutStatus.SKIPPED.value]
-    names = [*plan.score_fns, *(name for scores in counted for name in scores)] if counted else []
+    found = dict.fromkeys(name for scores in counted for name in scores)
+    whole = [name for name in plan.score_fns if name in found or not any(one.startswith(f"{name}.") for one in found)]
+    names = [*whole, *found] if counted else []
     rates = {}
     for name in dict.fromkeys(names):
         values = [scores.get(name) for scores in counted]

@@ -1,4 +1,4 @@
-"""From a judgement to a `Score`: whatever a score function, rubric or grader returns, raises or does not finish.
+"""From a judgement to its scores: whatever a score function, rubric or grader returns, raises or does not finish.
 
 A judgement that raises, overruns or gives no finite number is a failure, never a zero.
 """
@@ -6,31 +6,40 @@ A judgement that raises, overruns or gives no finite number is a failure, never 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
+from osmosis.base.numbers import as_float
+from osmosis.base.plain_json import whole_text
 from osmosis.errors import OsmosisError
-from osmosis.records.rollout import LARGEST_SCORE, Category, Failure, Message, Phase, Score
+from osmosis.records.rollout import LARGEST_SCORE, Category, Failure, Phase, Score
 from osmosis.sdk.calls import contained
 from osmosis.sdk.classify import failure_of, traceback_tail
 from osmosis.sdk.driven import loop_user
 from osmosis.sdk.judge_usage import collect_judge_usage
 
+from .writable import own_json
 
-async def run_score(name: str, call: Callable[[], Awaitable[object]], timeout_s: float | None) -> Score:
-    """Awaits `call()` and turns whatever comes of it into a score."""
+Range = tuple[float, float]
+"""The least and the greatest value that a score function declares."""
+
+
+async def run_score(
+    name: str, call: Callable[[], Awaitable[object]], timeout_s: float | None, bounds: Range | None = None
+) -> list[Score]:
+    """Awaits `call()` and turns whatever comes of it into scores: one, or one for each key of a dict (`name.KEY`)."""
     started = time.perf_counter()
     with collect_judge_usage() as judged:
-        score = await _run_score(name, call, timeout_s, started)
-    if judged.calls and score.usage is None:
-        score.usage = judged.usage
-    return score
+        scores = await _run_score(name, call, timeout_s, started, bounds)
+    first = scores[0]
+    if judged.calls and first.usage is None:
+        first.usage = judged.usage
+    return scores
 
 
 async def _run_score(
-    name: str, call: Callable[[], Awaitable[object]], timeout_s: float | None, started: float
-) -> Score:
+    name: str, call: Callable[[], Awaitable[object]], timeout_s: float | None, started: float, bounds: Range | None
+) -> list[Score]:
     try:
         result = await contained(call())
     except asyncio.TimeoutError as error:
@@ -38,53 +47,56 @@ async def _run_score(
         user = loop_user.get()
         left = ", and was left behind" if user is not None and name in user.left_behind else ""
         failure = _failure(Category.TIMEOUT, f"{name} did not finish within {limit}{left}", error)
-        return _score(name, started, failure=failure)
+        return [_score(name, started, failure=failure)]
     except Exception as error:  # noqa: BLE001 - one rollout: a score function may raise anything
         failure = failure_of(error, Phase.SCORE)
         if failure.category is Category.SCORE_ERROR and not isinstance(error, OsmosisError):
             failure.message = f"{name} raised {failure.message}"
-        return _score(name, started, failure=failure)
-    if isinstance(result, Score):
-        return result
-    value, problem = as_number(result)
-    if problem:
+        return [_score(name, started, failure=failure)]
+    if not isinstance(result, Mapping):
+        return [_judged(name, result, started, bounds)]
+    if not result or not all(isinstance(key, str) and key.strip() for key in result):
+        problem = "a dict without scores" if not result else "a dict whose keys are not all names"
+        return [_score(name, started, failure=_failure(Category.INVALID_SCORE, f"{name} returned {problem}", None))]
+    return [_judged(f"{name}.{key}", one, started, bounds) for key, one in result.items()]
+
+
+def _judged(name: str, result: object, started: float, bounds: Range | None) -> Score:
+    """One score, whatever was returned for it: a number or a `Score`, within the bounds that are declared."""
+    score = result if isinstance(result, Score) else None
+    if score is not None and score.failure is not None:
+        return score.model_copy(update={"name": name})
+    refused: list[str] = []
+    value, problem = as_number(result if score is None else score.value)
+    if problem is None and bounds is not None and not bounds[0] <= (value or 0.0) <= bounds[1]:
+        problem = f"{value:g}, which is not between {bounds[0]:g} and {bounds[1]:g} as it declares"
+    metadata = own_json(score.metadata, "metadata", refused) if score is not None and score.metadata else None
+    if problem is None and refused:
+        problem = f"metadata that cannot be stored as JSON: {refused[0]}"
+    if problem is not None:
         return _score(name, started, failure=_failure(Category.INVALID_SCORE, f"{name} returned {problem}", None))
-    return _score(name, started, value=value)
+    found = _score(name, started, value=value)
+    if score is not None:
+        found.reason = None if score.reason is None else whole_text(score.reason)
+        found.usage, found.duration_ms = score.usage, score.duration_ms or found.duration_ms
+        found.parts = {whole_text(key): part for key, part in score.parts.items()} if score.parts else None
+        found.metadata = metadata if isinstance(metadata, dict) else None
+    return found
 
 
 def as_number(result: object) -> tuple[float | None, str | None]:
-    """The result as a finite number, or what is wrong with it."""
-    if not isinstance(result, (int, float)):
-        unwrap = getattr(result, "item", None)  # array scalars
-        if not callable(unwrap) or getattr(result, "size", 1) != 1:
-            return None, f"{type(result).__name__} instead of a number"
-        result = unwrap()
-        if not isinstance(result, (int, float)):
-            return None, f"{type(result).__name__} instead of a number"
+    """The result as a finite number, or what is wrong with it. True and false are 1 and 0."""
     try:
-        value = float(result)
-    except OverflowError:
-        return None, "a whole number too large for a float"
-    if not math.isfinite(value):
-        return None, f"{value}, which is not a finite number"
+        value = as_float(result)
+    except ValueError as error:
+        return None, str(error)
     if abs(value) > LARGEST_SCORE:
         return None, f"{value:g}, which is beyond {LARGEST_SCORE:g}: means and deviations of it cannot be computed"
     return value, None
 
 
-def solution_of(messages: Sequence[Message]) -> str:
-    """The content of the last assistant message that has any, as text."""
-    for message in reversed(messages):
-        if message.get("role") == "assistant" and message.get("content") is not None:
-            content = message["content"]
-            if isinstance(content, list):
-                return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-            return str(content)
-    return ""
-
-
 def _score(name: str, started: float, *, value: float | None = None, failure: Failure | None = None) -> Score:
-    return Score(
+    return Score.model_construct(  # every value is ours
         name=name,
         value=value,
         reason=None,

@@ -1,8 +1,9 @@
 """Score functions: `module:function` in the simple form (`solution_str, ground_truth, extra_info`) or the full form
 (`messages, ground_truth, metadata`), sync or async, found out by the first parameter's name.
 
-The signature is checked when the function is loaded, before anything is spent. A function that raises, overruns
-or returns no finite number leaves a failure, never a zero.
+A function returns a number, a `Score`, or a dict of either by name. The signature is checked when the function is
+loaded, before anything is spent. A function that raises, overruns or returns no finite number leaves a failure, never a
+zero.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from osmosis.records.dataset import Row
 from osmosis.records.rollout import Rollout, Score
 from osmosis.sdk.calls import as_coroutine, is_async
 from osmosis.sdk.driven import loop_user
+from osmosis.sdk.messages import solution_of
+from osmosis.sdk.score_functions import bounds_of, is_full
 
 from .clock import Deadline
 from .loader import load_object
 from .pool import DaemonPool
-from .score_result import run_score, solution_of
+from .score_result import Range, run_score
 
 
 class Scorer(Protocol):
@@ -33,7 +36,14 @@ class Scorer(Protocol):
 
     name: str
 
-    async def score(self, rollout: Rollout, row: Row) -> Score: ...
+    @property
+    def bounds(self) -> Range | None:
+        """The least and the greatest score, when they are declared."""
+        ...
+
+    async def score(self, rollout: Rollout, row: Row) -> Sequence[Score]:
+        """One score, or several named ones."""
+        ...
 
 
 class FunctionScorer:
@@ -50,11 +60,12 @@ class FunctionScorer:
         self.name = name
         self.function = function
         self.timeout_s = timeout_s
-        self.full = _is_full(name, function)
+        self.bounds = bounds_of(function)
+        self.full = is_full(name, function)
         self._pool = pool or DaemonPool()
         self._is_async = is_async(function)
 
-    async def score(self, rollout: Rollout, row: Row) -> Score:
+    async def score(self, rollout: Rollout, row: Row) -> Sequence[Score]:
         if self.full:
             call = functools.partial(
                 self.function,
@@ -69,7 +80,7 @@ class FunctionScorer:
                 ground_truth=row.ground_truth,
                 extra_info=own_copy(row.data),
             )
-        return await run_score(self.name, lambda: self._call(call), self.timeout_s)
+        return await run_score(self.name, lambda: self._call(call), self.timeout_s, self.bounds)
 
     async def _call(self, call: Callable[[], Any]) -> Any:
         if self._is_async:
@@ -130,27 +141,3 @@ async def close_scorers(scorers: Sequence[Scorer]) -> None:
         close = getattr(scorer, "close", None)
         if close is not None:
             await close()
-
-
-def _is_full(name: str, function: Callable[..., object]) -> bool:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError) as error:
-        raise LoadError(f"{name} has no readable signature", hint="give a Python function") from error
-    first = next(iter(signature.parameters), None)
-    forms = {"solution_str": ("ground_truth", "extra_info"), "messages": ("ground_truth", "metadata")}
-    if first not in forms:
-        raise LoadError(
-            f"{name}{signature}: the first parameter decides how it is called, and must be named "
-            "solution_str or messages",
-            hint=f"def {name.rpartition(':')[2]}(solution_str, ground_truth, extra_info=None, **kwargs) -> float",
-        )
-    names = (first, *forms[first])
-    try:
-        signature.bind(**dict.fromkeys(names))
-    except TypeError as error:
-        raise LoadError(
-            f"{name}{signature} cannot be called with {', '.join(f'{n}=' for n in names)}: {error}",
-            hint="add the parameter, or accept **kwargs",
-        ) from error
-    return first == "messages"

@@ -324,6 +324,8 @@ def _prepare(request: Request) -> Prepared:
         facts.refuse_bad(dataset)
     if not facts.selected:
         raise ValidationError(f"{dataset} has no rows to run", hint="check --rows, --offset and --limit")
+    declared = {scorer.name: scorer.bounds for scorer in scorers if scorer.bounds is not None}
+    plan = plan.model_copy(update={"score_bounds": {**declared, **plan.score_bounds}})
     check_columns(dataset, facts.columns, plan.group_by)
     key = key_for(plan.model, environ, request.api_key)
     redactor = Redactor(declared_secrets(request.secrets, environ, key, source.server_key))

@@ -129,8 +129,8 @@ class Summary:
         """By row: the values of its columns, where figures are grouped."""
         self._durations = array("d")
         self._tokens = array("d")
-        given = enumerate(score_names)
-        self._scores: dict[str, ScoreValues] = {name: ScoreValues(name, (-1, i, 0)) for i, name in given}
+        self._given = {name: i for i, name in enumerate(score_names)}
+        self._scores = {name: ScoreValues(name, (-1, i, 0)) for name, i in self._given.items()}
 
     @property
     def completed(self) -> int:
@@ -179,11 +179,18 @@ class Summary:
         for i, (name, score) in enumerate(rollout.scores.items()):
             values = self._scores.get(name)
             if values is None:
-                values = self._scores[name] = ScoreValues(name, (row, rollout.attempt, i))
+                values = self._scores[name] = ScoreValues(name, self._place(name, (row, rollout.attempt, i)))
             elif row <= values.place[0]:
                 values.place = min(values.place, (row, rollout.attempt, i))
+            elif values.place[0] < 0 and i < values.place[2]:
+                values.place = self._place(name, (row, rollout.attempt, i))
             if score.value is not None:
                 values.add(row, score.value, score.value >= self._threshold)
+
+    def _place(self, name: str, first: tuple[int, int, int]) -> tuple[int, int, int]:
+        """One of several scores of a function stands where the function was given."""
+        given = self._given.get(_function_of(name, self._given))
+        return first if given is None else (-1, given, first[2])
 
     def _fail(self, failure: CountedFailure, rollout: Counted) -> None:
         entry = self._failures.setdefault((failure.phase, failure.category), _Failures())
@@ -250,11 +257,11 @@ class Summary:
 
     def _full(self, attempts: Mapping[int, int], rows: Container[int] | None = None) -> list[ScoreReport]:
         """Every score over these attempts; `rows` when they are not all."""
-        ks, threshold, declared = self._ks(), self._threshold, self.plan.score_bounds
+        ks, threshold, bounds = self._ks(), self._threshold, self.plan.score_bounds
         named = [reducer(name) for name in self.plan.reducers]
         return [
             (score if rows is None else score.only(rows, threshold)).full(
-                attempts, ks, threshold, declared.get(score.name), named
+                attempts, ks, threshold, bounds.get(score.name, bounds.get(_function_of(score.name, bounds))), named
             )
             for score in self._in_order()
         ]
@@ -278,7 +285,10 @@ class Summary:
         return sorted({k for k in (*DEFAULT_KS, *(self.plan.ks or ())) if k <= n}) if n > 1 else []
 
     def _in_order(self) -> list[ScoreValues]:
-        return sorted(self._scores.values(), key=lambda score: (score.place, score.name))
+        """Without a function that has only named scores: what it failed of is missing of those."""
+        split = {_function_of(name, self._scores) for name in self._scores}
+        shown = [score for score in self._scores.values() if len(score.values) or score.name not in split]
+        return sorted(shown, key=lambda score: (score.place, score.name))
 
     def _report(self, rows: int | None, duration_ms: float, scores: list[ScoreReport], *, exact: bool) -> Report:
         selected = len(self._attempts) if rows is None else rows
@@ -305,6 +315,13 @@ class Summary:
 def _terms(plan: EvalPlan | Terms) -> Terms:
     ks, bounds = tuple(plan.ks or ()), dict(plan.score_bounds)
     return Terms(plan.attempts, plan.pass_threshold, ks, bounds, tuple(plan.reducers), tuple(plan.group_by))
+
+
+def _function_of(name: str, functions: Container[str]) -> str:
+    """The function that gave the score `FN.KEY`; empty when none of these did. A key may hold dots, too."""
+    parts = name.split(".")
+    starts = (".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
+    return next((start for start in starts if start in functions), "")
 
 
 def _natural(text: str) -> tuple[float, str]:

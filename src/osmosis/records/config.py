@@ -96,6 +96,10 @@ class Evaluation(Table):
     """Maximum number of concurrent rollouts."""
     pass_threshold: float = 1.0
     """Lowest score with which a rollout passes."""
+    score_min: float | None = None
+    """The least score that the grader gives; with `score_max`, intervals are within both."""
+    score_max: float | None = None
+    """The greatest score that the grader gives."""
     reduce: list[ReducerName] = Field(default_factory=list, examples=[["median", "at-least-2"]])
     """Further figures of the attempts at a row: `mean`, `median`, `mode`, `max`, `at-least-K`, `pass@K`, `pass^K`."""
     group_by: list[str] = Field(default_factory=list, examples=[["level"]])
@@ -104,6 +108,22 @@ class Evaluation(Table):
     """Time limit of the agent, in seconds per rollout."""
     grader_timeout_s: float = Field(default=150.0, gt=0)
     """Time limit of the grader, in seconds per rollout."""
+
+    def score_bounds(self) -> dict[str, tuple[float, float]]:
+        """As a plan has them: of the grader's reward."""
+        if self.score_min is None or self.score_max is None:
+            return {}
+        return {"reward": (self.score_min, self.score_max)}
+
+    @field_validator("score_max")
+    @classmethod
+    def _above(cls, most: float | None, info: ValidationInfo) -> float | None:
+        least = info.data.get("score_min")
+        if (most is None) != (least is None):
+            raise broken("score_min and score_max are given together", "score_min = 0.0 and score_max = 1.0")
+        if most is not None and least is not None and not least < most:
+            raise broken(f"score_max must be above score_min, got {least:g} and {most:g}", f"score_max = {least + 1:g}")
+        return most
 
     @field_validator("reduce")
     @classmethod

@@ -176,6 +176,7 @@ class EvalPlan(Record):
             attempts=attempts or wanted.n,
             concurrency=concurrency or wanted.batch_size,
             pass_threshold=wanted.pass_threshold,
+            score_bounds=wanted.score_bounds(),
             reducers=wanted.reduce,
             group_by=wanted.group_by,
             timeouts=Timeouts(agent_s=wanted.agent_workflow_timeout_s, score_s=wanted.grader_timeout_s),

@@ -4,13 +4,16 @@ stores it, the page shows it, training learns from it. One shape everywhere.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
-from typing import Literal
+from typing import Literal, TypedDict
 
 from pydantic import Field
+from typing_extensions import Unpack
 
 from osmosis.base.json_types import JsonObject
+from osmosis.base.numbers import as_float
 
 from .base import Record, utc_now
 from .keys import Key, place_key
@@ -102,19 +105,51 @@ LARGEST_SCORE = 1e50
 """The largest score that counts: sums of squares over any number of rollouts stay finite."""
 
 
-class Score(Record):
-    """One score function's judgement of one rollout."""
-
+class _ScoreFields(TypedDict, total=False):
     name: str
-    """The function as given (`rewards:compute_reward`), or `reward` for the grader's own."""
+    failure: Failure | None
+    usage: Usage | None
+    duration_ms: float
+
+
+class Score(Record):
+    """One judgement of one rollout. A score function may return it: `Score(0.5, "right, but not as JSON")`."""
+
+    name: str = ""
+    """The function as given (`rewards:compute_reward`), with `.KEY` for one of several that it returned, or `reward`
+    for the grader's own. A score function leaves it out."""
     value: float | None = None
     """None when scoring failed: a failure is never a zero."""
     reason: str | None = None
-    """A judge's explanation, when there is one."""
+    """Why: shown wherever the score is."""
+    metadata: JsonObject | None = None
+    """Anything JSON to keep beside it; not interpreted."""
+    parts: dict[str, float] | None = None
+    """What the value is made of: shown beside it, not added up."""
     failure: Failure | None = None
     usage: Usage | None = None
     """What a judge consumed; apart from the agent's usage."""
     duration_ms: float = 0.0
+
+    def __init__(
+        self,
+        value: object = None,
+        reason: str | None = None,
+        metadata: Mapping[str, object] | None = None,
+        parts: Mapping[str, object] | None = None,
+        **more: Unpack[_ScoreFields],
+    ) -> None:
+        """`value` and `parts` may be any numbers: bool (0 or 1), Decimal, Fraction, scalars of array libraries.
+
+        Raises ValueError for what is none.
+        """
+        number = value if value is None or type(value) is float else as_float(value)
+        given = {"value": number, "reason": reason, **more}
+        if metadata:
+            given["metadata"] = dict(metadata)
+        if parts:
+            given["parts"] = {name: as_float(part) for name, part in parts.items()}
+        super().__init__(**given)
 
 
 class ModelCall(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from osmosis.base.json_types import JsonObject
 from osmosis.records.rollout import Message
@@ -50,3 +51,14 @@ def is_user_message(message: Message) -> bool:
 def count_messages_by_role(messages: list[Message]) -> dict[str, int]:
     """How many messages each role has."""
     return dict(Counter(get_message_role(message) for message in messages))
+
+
+def solution_of(messages: Sequence[Message]) -> str:
+    """The content of the last assistant message that has any, as text: what a score function gets as `solution_str`."""
+    for message in reversed(messages):
+        if message.get("role") == "assistant" and message.get("content") is not None:
+            content = message["content"]
+            if isinstance(content, list):
+                return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+            return str(content)
+    return ""

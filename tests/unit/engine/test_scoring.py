@@ -1,16 +1,21 @@
 """Score functions: both forms, sync and async, numbers of every kind, judges counted apart."""
 
 import math
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from osmosis.engine.pool import DaemonPool
-from osmosis.engine.score_result import as_number, run_score, solution_of
+from osmosis.engine.score_result import as_number, run_score
 from osmosis.engine.scoring import FunctionScorer, load_scorers
 from osmosis.records.dataset import Row
-from osmosis.records.rollout import Rollout, RolloutStatus, Usage
+from osmosis.records.rollout import Category, Rollout, RolloutStatus, Score, Usage
 from osmosis.sdk.judge_usage import count_usage
+from osmosis.sdk.messages import solution_of
+from osmosis.sdk.score_functions import score_function
 
 HERE = Path(__file__).parent
 ROW = Row(index=0, data={"user_prompt": "q", "ground_truth": "42", "extra": 1})
@@ -33,21 +38,21 @@ async def test_the_forms_get_what_they_ask_for():
         seen["full"] = (messages, ground_truth, metadata)
         return 1
 
-    assert (await FunctionScorer("s", simple).score(ROLLOUT, ROW)).value == 1.0
-    assert (await FunctionScorer("f", full).score(ROLLOUT, ROW)).value == 1.0
+    assert (await FunctionScorer("s", simple).score(ROLLOUT, ROW))[0].value == 1.0
+    assert (await FunctionScorer("f", full).score(ROLLOUT, ROW))[0].value == 1.0
     assert seen["simple"] == ("#### 42", "42", ROW.data, {})
     assert seen["full"] == (TALK, "42", ROW.data)
 
 
 async def test_objects_and_lambdas_and_functions_that_hand_back_coroutines():
     (scorer,) = load_scorers(["helpers_agents:as_object"], HERE)
-    assert (await scorer.score(ROLLOUT, ROW)).value == 0.5
+    assert (await scorer.score(ROLLOUT, ROW))[0].value == 0.5
 
     async def inner():
         return 0.25
 
     handed = FunctionScorer("h", lambda solution_str, ground_truth, extra_info: inner())
-    assert (await handed.score(ROLLOUT, ROW)).value == 0.25
+    assert (await handed.score(ROLLOUT, ROW))[0].value == 0.25
 
 
 @pytest.mark.parametrize("value", [None, "1", math.inf, math.nan, [1.0], {}])
@@ -78,7 +83,7 @@ async def test_what_a_judge_consumes_is_counted_for_its_score_also_in_a_thread()
         count_usage(Usage(prompt_tokens=3, cost_usd=0.5))
         return 1.0
 
-    score = await FunctionScorer("j", judged).score(ROLLOUT, ROW)
+    (score,) = await FunctionScorer("j", judged).score(ROLLOUT, ROW)
     assert (score.usage.prompt_tokens, score.usage.cost_usd) == (3, 0.5)
 
 
@@ -87,7 +92,7 @@ async def test_a_rubric_is_a_score_with_a_reason(tmp_path):
         "rubrics:\n  - id: match\n    rubric: Equal?\n    model_info: {provider: offline, model: judge}\n"
     )
     (scorer,) = load_scorers(["rubric:r.yaml#match"], tmp_path, environ={})
-    score = await scorer.score(ROLLOUT, ROW)
+    (score,) = await scorer.score(ROLLOUT, ROW)
     await scorer.close()
     assert score.name == "rubric:r.yaml#match"
     assert 0 <= score.value <= 1
@@ -122,6 +127,92 @@ async def test_a_score_function_that_exits_fails_its_own_score() -> None:
     async def leave() -> float:
         raise SystemExit("enough")
 
-    score = await run_score("leaves", leave, None)
+    (score,) = await run_score("leaves", leave, None)
     assert score.failure is not None
     assert "SystemExit(enough)" in score.failure.message
+
+
+class Tensor:
+    """As PyTorch's: `size` is a method."""
+
+    def __init__(self, *values):
+        self.values = values
+
+    def size(self):
+        return [len(self.values)]
+
+    def numel(self):
+        return len(self.values)
+
+    def item(self):
+        return self.values[0]
+
+
+@pytest.mark.parametrize(
+    ("found", "number"),
+    [
+        (True, 1.0), (False, 0.0), (Decimal("0.25"), 0.25), (Fraction(1, 4), 0.25), (Tensor(0.5), 0.5),
+        (np.float32(0.5), 0.5), (np.array([0.5]), 0.5), (np.bool_(True), 1.0),
+    ],
+)  # fmt: skip
+def test_numbers_of_every_kind(found, number):
+    assert as_number(found) == (number, None)
+    assert Score(found).value == number
+
+
+@pytest.mark.parametrize("found", [Tensor(0.5, 1.0), np.array([0.5, 1.0]), Decimal("NaN"), "0.5", 10**400])
+def test_what_is_not_one_number(found):
+    assert as_number(found)[0] is None
+    with pytest.raises(ValueError):
+        Score(found)
+
+
+LOOP: dict[str, object] = {}
+LOOP["again"] = LOOP
+
+
+async def scores_of(result, **more):
+    def judge(solution_str, ground_truth, extra_info=None):
+        return result
+
+    return await FunctionScorer("m:judge", score_function(**more)(judge) if more else judge).score(ROLLOUT, ROW)
+
+
+async def test_a_score_brings_its_reason_parts_and_metadata():
+    (score,) = await scores_of(Score(0.5, "half \ud800 right", {"line": 3}, {"format": True, "answer": Decimal(0)}))
+    assert (score.name, score.value, score.metadata, score.parts) == (
+        "m:judge",
+        0.5,
+        {"line": 3},
+        {"format": 1, "answer": 0},
+    )
+    assert score.reason.startswith("half")
+    assert Score.model_validate_json(score.model_dump_json()) == score
+
+
+async def test_a_dict_is_several_named_scores():
+    first, second, third = await scores_of({"correct": True, "style": Score(0.2, "terse"), "odd": "no"})
+    assert [(s.name, s.value) for s in (first, second)] == [("m:judge.correct", 1.0), ("m:judge.style", 0.2)]
+    assert second.reason == "terse"
+    assert (third.name, third.value, third.failure.category) == ("m:judge.odd", None, Category.INVALID_SCORE)
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ({}, "a dict without scores"), ({1: 1.0}, "not all names"), (Score(0.5, metadata=LOOP), "metadata.again"),
+        (None, "NoneType"), (Score(), "NoneType"),
+    ],
+)  # fmt: skip
+async def test_what_is_no_score(result, words):
+    (score,) = await scores_of(result)
+    assert score.value is None
+    assert words in score.failure.message
+
+
+async def test_a_score_outside_what_the_function_declares_is_a_failure():
+    (score,) = await scores_of(7, min=0, max=5)
+    assert score.failure.message == "m:judge returned 7, which is not between 0 and 5 as it declares"
+    assert [one.value for one in await scores_of({"a": 5, "b": 0.0}, min=0, max=5)] == [5.0, 0.0]
+    with pytest.raises(ValueError, match="min must be below max"):
+        score_function(min=1, max=1)

@@ -207,3 +207,29 @@ def test_many_values_of_a_column_are_one_group_beyond_the_largest(make_plan):
     assert len(groups) == GROUPS_SHOWN + 1
     assert (groups[-1].value, groups[-1].rows) == ("(other)", 40)
     assert summarize(found, make_plan()).groups == []
+
+
+def named(row, value, **scores):
+    one = rollout(row, 0, value)
+    del one.scores["f"]
+    one.scores.update({f"fn.{key}": Score(name=f"fn.{key}", value=found) for key, found in scores.items()})
+    if not scores:
+        failure = Failure(phase=Phase.SCORE, category=Category.SCORE_ERROR, message="broke")
+        one.scores["fn"] = Score(name="fn", failure=failure)
+    one.scores["g"] = Score(name="g", value=0.25)
+    return one
+
+
+def test_named_scores_of_a_function_stand_in_its_place_and_miss_where_it_failed(make_plan):
+    plan = make_plan(score_bounds={"fn": (0, 5)})
+    found = [named(0, 1.0, right=4.0, style=1.0), named(1, 1.0), named(2, 1.0, right=5.0, style=2.0)]
+    for order in (found, found[::-1]):
+        report = summarize(order, plan, score_names=["fn", "g"])
+        assert [(score.name, score.scored, score.failed) for score in report.scores] == [
+            ("fn.right", 2, 1), ("fn.style", 2, 1), ("g", 3, 0),
+        ]  # fmt: skip
+        assert report.primary.mean == pytest.approx(3.0)
+        assert report.primary.bounds == (0.0, 5.0)
+        assert report.failures[0].count == 1
+    nothing = summarize([named(0, 1.0)], plan, score_names=["fn", "g"])
+    assert [score.name for score in nothing.scores] == ["fn", "g"]

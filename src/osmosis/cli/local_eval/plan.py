@@ -131,6 +131,9 @@ class EvalFlags:
         default_factory=list
     )
     pass_threshold: Annotated[float, typer.Option(help="Lowest score with which a rollout passes.")] = 1.0
+    score_range: Annotated[
+        str | None, typer.Option(help="Least and greatest score, where the functions do not declare them: MIN,MAX.")
+    ] = None
     reduce: Reduce = field(default_factory=list)
     group_by: GroupBy = field(default_factory=list)
     batch_size: BatchSize = "1"
@@ -221,6 +224,7 @@ def build_plan(flags: EvalFlags, *, runs_dir: Path) -> EvalPlan:
             score_fns=[*flags.eval_fn, *(f"rubric:{r}" for r in flags.rubric)],
             pass_threshold=flags.pass_threshold,
             ks=flags.k or None,
+            score_bounds=_score_bounds(flags),
             reducers=parse_reducers(flags.reduce, flags.n),
             group_by=list(dict.fromkeys(flags.group_by)),
             max_turns=flags.max_turns,
@@ -236,6 +240,21 @@ def build_plan(flags: EvalFlags, *, runs_dir: Path) -> EvalPlan:
         key = str(first["loc"][-1]) if first["loc"] else "the plan"
         flag = _FLAGS.get(key, "--" + key.replace("_", "-"))
         raise UsageError(f"{flag}: {first['msg']}, got {first['input']}", hint="see osmosis eval --help") from error
+
+
+def _score_bounds(flags: EvalFlags) -> dict[str, tuple[float, float]]:
+    """What --score-range says, for every score."""
+    if flags.score_range is None:
+        return {}
+    parts = flags.score_range.split(",")
+    try:
+        low, high = (float(part) for part in parts)
+    except ValueError:
+        low = high = math.nan
+    if not (low < high and math.isfinite(high - low)):
+        raise UsageError(f"--score-range {flags.score_range!r} is not MIN,MAX", hint="--score-range 0,5")
+    names = [*flags.eval_fn, *(f"rubric:{one}" for one in flags.rubric), "reward"]
+    return dict.fromkeys(names, (low, high))
 
 
 def parse_reducers(given: Sequence[str], attempts: int) -> list[str]:

@@ -194,13 +194,14 @@ class RecordScorer:
     """Judges the record behind a row, by the job's judge or function."""
 
     name = SCORE
+    bounds = None
 
     def __init__(self, job: RubricJob) -> None:
         self._job = job
         self._records = {record.index - 1: record for record in job.records}
         self._judge: Judge | None = None
 
-    async def score(self, rollout: Rollout, row: Row) -> Score:
+    async def score(self, rollout: Rollout, row: Row) -> list[Score]:
         """The judgement as a score; the judge's whole reply is kept in the rollout's `info`."""
 
         async def ask() -> Score:
@@ -215,9 +216,9 @@ class RecordScorer:
             return Score(name=self.name, value=value, reason=explanation, usage=usage)
 
         started = time.monotonic()
-        score = await run_score(self.name, ask, None)
-        score.duration_ms = (time.monotonic() - started) * 1000
-        return score
+        scores = await run_score(self.name, ask, None)
+        scores[0].duration_ms = (time.monotonic() - started) * 1000
+        return scores
 
     async def close(self) -> None:
         if self._judge is not None:

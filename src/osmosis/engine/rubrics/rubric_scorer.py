@@ -5,15 +5,16 @@ The judge's tokens are counted apart from the agent's. A judge that fails leaves
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from osmosis.engine.clock import Deadline
-from osmosis.engine.score_result import run_score, solution_of
+from osmosis.engine.score_result import Range, run_score
 from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Rollout, Score
 from osmosis.sdk.judge import Judge, make_question
+from osmosis.sdk.messages import solution_of
 
 from .rubric_files import RubricConfig, load_rubric_suite
 
@@ -27,6 +28,7 @@ class RubricScorer:
         self.name = name
         self.config = config
         self.timeout_s = timeout_s
+        self.bounds = _bounds(config)
         self._judge = judge
 
     @classmethod
@@ -52,7 +54,7 @@ class RubricScorer:
             raise LoadError(f"{file}#{rubric_id}: {error}") from error
         return cls(path, config, judge, timeout_s=timeout_s)
 
-    async def score(self, rollout: Rollout, row: Row) -> Score:
+    async def score(self, rollout: Rollout, row: Row) -> Sequence[Score]:
         async def ask() -> Score:
             config = self.config
             question = make_question(
@@ -77,3 +79,9 @@ class RubricScorer:
 
     async def close(self) -> None:
         await self._judge.close()
+
+
+def _bounds(config: RubricConfig) -> Range:
+    """What the judge may give: 0 to 1 where the file does not say."""
+    low = 0.0 if config.score_min is None else config.score_min
+    return low, 1.0 if config.score_max is None else config.score_max
