@@ -106,6 +106,31 @@ def test_what_a_sync_finds_beside_rollouts_is_in_its_status(person: Person) -> N
     }
 
 
+def test_a_submit_names_everything_that_stops_it_at_once(person: Person) -> None:
+    assert person.run("init demo")[0] == 0
+    root = person.cwd / "demo"
+    workspace = workspace_at(root)
+    assert person.run("rollout new multiply", cwd=root)[0] == 0
+    workspace.commit("a rollout")
+    config = root / "configs" / "eval" / "multiply.toml"
+    good = config.read_text().partition("[secrets]")[0]
+    secret = '\n[secrets]\nrequired = ["NOWHERE_TO_BE_FOUND"]\n'
+
+    def keys(text: str) -> list[str]:
+        config.write_text(text)
+        code, body = person.run("eval submit multiply --yes", cwd=root)
+        assert (code, body["error"]["code"]) == (1, "VALIDATION"), body
+        issues = body["error"]["details"]["issues"]
+        assert f"{len(issues)} problems" in body["error"]["message"], issues
+        assert all(issue["message"] for issue in issues)
+        return [issue["key"] for issue in issues]
+
+    assert keys(good + secret) == ["unpushed", "no-dataset", "missing-secret"]
+    wrong = keys(good.replace("n = 1 ", 'n = "three"\nlimt = 3 ') + secret)
+    assert wrong[:-2] == ["evaluation.n", "evaluation.limt"]
+    assert wrong[-2:] == ["unpushed", "no-dataset"]
+
+
 def test_a_rollout_on_its_way_to_the_platform(person: Person) -> None:
     assert person.run("init demo")[0] == 0
     root = person.cwd / "demo"

@@ -133,6 +133,7 @@ def whoami() -> DetailResult:
     credentials = CredentialStore(ctx.environ)
     found = usable(credentials.find(url), url)
     checked, workspace, reachable = _verified(ctx, found)
+    mine = _workspaces(ctx) if reachable else []
     account = {
         "email": checked.user.get("email"),
         "name": checked.user.get("name"),
@@ -146,10 +147,17 @@ def whoami() -> DetailResult:
     where = {"file": str(credentials.path), "keyring": "the OS keyring", "environment": "OSMOSIS_TOKEN"}[found.store]
     others = [other for other in credentials.urls() if other != url]
     extra = {"stored_in": where, "verified": reachable, "other_platforms": others or None}
-    data = {"account": account, **account, "workspace": workspace, **extra}
+    data = {"account": account, **account, "workspace": workspace, "workspaces": mine, **extra}
     shown = {"name": account["name"], "email": account["email"], "platform": url}
     spoken_for = f"{workspace.get('name')} ({workspace.get('role')})" if workspace else None
-    shown |= {"workspace": spoken_for, "expires at": checked.expires_at, "kept in": where, "also logged in to": others}
+    listed = ", ".join(f"{one['name']} ({one['role']})" for one in mine) or "none"
+    shown |= {
+        "workspace": spoken_for,
+        "workspaces": listed if reachable else None,
+        "expires at": checked.expires_at,
+        "kept in": where,
+        "also logged in to": others,
+    }
     return DetailResult(data, brief=shown)
 
 
@@ -305,6 +313,13 @@ def _verified(ctx: AppContext, found: Login) -> tuple[Login, dict[str, object] |
             answer = client.http.call("GET", "verify")
     facts = {key: answer.get(key) or getattr(found, key) for key in ("user", "expires_at", "token_id")}
     return replace(found, **facts), answer.get("workspace"), True
+
+
+def _workspaces(ctx: AppContext) -> list[dict[str, object]]:
+    """`id`, `name` and `role` of every workspace this person belongs to; read as it is, as above."""
+    with ctx.client(scoped=False) as client:
+        rows = client.http.call("GET", "workspaces").get("workspaces") or []
+    return [{"id": row.get("id"), "name": row.get("name"), "role": row.get("role")} for row in rows]
 
 
 def _revoke(ctx: AppContext, old: Login) -> bool:

@@ -6,21 +6,22 @@ and `--json` carries the same as data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import ValidationError as PydanticError
 
-from osmosis.errors import InteractiveRequired, ValidationError
-from osmosis.records.config import EvalConfig, TrainingConfig
+from osmosis.errors import InteractiveRequired, NotFound, OsmosisError, ValidationError
+from osmosis.records.config import EvalConfig, Experiment, TrainingConfig
 from osmosis.records.contract.printed import GitPlace, PrintedSource, PrintedSubmit
 from osmosis.records.contract.run_bodies import SubmittedRun
 from osmosis.records.problem import Problem
 from osmosis.records.run import NOUNS, RunKind
 from osmosis.records.source import SnapshotNote, SyncState
-from osmosis.workspace.config_file import load_config
+from osmosis.workspace.config_file import ConfigFile, check_file, locate, refused
 from osmosis.workspace.gitwrite import Snapshot, make_snapshot, push_snapshot
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 from osmosis.workspace.preflight import Facts, check_submit, gather
@@ -142,14 +143,21 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
     """Check, confirm and submit; with `wait`, follow the run to its end."""
     workspace = find_workspace(ctx.cwd)
     path = _config_path(ctx, workspace, options)
-    config, warnings = load_config(path, workspace.root, options.kind)
-    _warn(ctx, warnings)
+    file = locate(path, workspace, options.kind)
+    config, said = check_file(file, workspace)
+    if config is None or any(p.severity == "error" for p in said):
+        raise _invalid(ctx, options, workspace, file, said)
+    _warn(ctx, said)
     with ctx.client() as client:
         facts = gather(workspace.root, config.experiment)
         case = _Case(ctx, options, client, workspace, path, config, facts)
         _check_scope(case)
-        _check_code(case)
-        _collect_secrets(case)
+        if errors := _check_code(case):
+            raise _refused(case, errors)
+        missing = _find_secrets(case)
+        if missing and not ctx.interactive:
+            raise _refused(case, [], missing)
+        _ask_for_secrets(case, missing)
         plan = _plan(case)
         if options.kind == "training":
             plan |= check_training(ctx, client, _body(case), force=options.force)
@@ -190,7 +198,8 @@ def _check_scope(case: _Case) -> None:
         )
 
 
-def _check_code(case: _Case) -> None:
+def _check_code(case: _Case) -> list[Problem]:
+    """What stops a run of this code; warnings are said, and a snapshot is made when it is asked for."""
     options = case.options
 
     def problems(state: SyncState | None) -> list[Problem]:
@@ -200,16 +209,73 @@ def _check_code(case: _Case) -> None:
     found = problems(_synced(case))
     if options.wait_sync and any(p.code == "not-synced" for p in found):
         found = problems(_wait_for_sync(case))
-    errors = [p for p in found if p.severity == "error"]
-    if errors:
-        issues = [{"key": p.code, "message": p.what, "where": p.where, "fix": p.fix} for p in errors]
-        first = f"{errors[0].where}: {errors[0].what}" if errors[0].where else errors[0].what
-        what = first if len(errors) == 1 else f"{len(errors)} problems"
-        raise ValidationError(f"not submitted: {what}", hint=errors[0].fix, issues=issues)
+    if errors := [p for p in found if p.severity == "error"]:
+        return errors
     _warn(case.ctx, found)
     experiment = case.config.experiment
     if options.snapshot and not experiment.commit_sha and not experiment.branch:
         case.snapshot = make_snapshot(case.workspace.root)
+    return []
+
+
+def _refused(case: _Case, errors: list[Problem], missing: Sequence[str] = ()) -> OsmosisError:
+    """One error with everything that stops this submit; missing secrets alone are a question nobody can be asked."""
+    found = list(errors)
+    try:
+        found += _dataset_problems(case.client, case.config.experiment.dataset)
+        missing = missing or _find_secrets(case)
+    except OsmosisError:
+        pass  # what the platform cannot be asked now does not hide what is wrong here
+    if missing:
+        fix = f"osmosis secret set {missing[0]}, or use --secrets-file FILE"
+        what = f"missing secrets: {', '.join(missing)}"
+        if not found:
+            return InteractiveRequired(what, hint=fix, missing=list(missing), flags=["--secrets-file"])
+        found.append(Problem(code="missing-secret", what=what, where="secrets.required", fix=fix))
+    first = f"{found[0].where}: {found[0].what}" if found[0].where else found[0].what
+    what = first if len(found) == 1 else f"{len(found)} problems"
+    return ValidationError(f"not submitted: {what}", hint=found[0].fix, issues=[_issue(one) for one in found])
+
+
+def _issue(problem: Problem) -> dict[str, object]:
+    return {"key": problem.code, "message": problem.what, "where": problem.where, "fix": problem.fix}
+
+
+def _dataset_problems(client: PlatformClient, name: str) -> list[Problem]:
+    try:
+        row = client.datasets.get(name)
+    except NotFound:
+        fix = f"osmosis dataset upload {name}.jsonl"
+        return [Problem(code="no-dataset", what=f"there is no dataset {name!r}", where="experiment.dataset", fix=fix)]
+    if row.ready:
+        return []
+    what = f"dataset {name!r} is not ready: {row.status}"
+    return [
+        Problem(code="dataset-not-ready", what=what, where="experiment.dataset", fix=f"osmosis dataset info {name}")
+    ]
+
+
+def _invalid(
+    ctx: AppContext, options: SubmitOptions, workspace: Workspace, file: ConfigFile, said: list[Problem]
+) -> ValidationError:
+    """A config with errors: refused with all of them, and with whatever else can already be known to stop it."""
+    error = refused(file, [p for p in said if p.severity == "error"])
+    try:
+        experiment = Experiment.model_validate(file.data.get("experiment"))
+        with ctx.client() as client:
+            facts = gather(workspace.root, experiment)
+            named = facts.source is not None and facts.source.identity is not None
+            state = client.sync.state() if named else None
+            flags = {"allow_dirty": options.allow_dirty, "snapshot": options.snapshot}
+            found = [p for p in check_submit(experiment, facts, state, **flags) if p.severity == "error"]
+            found += _dataset_problems(client, experiment.dataset)
+    except (OsmosisError, PydanticError):
+        return error  # nothing more can be known yet: the config's own errors come first
+    if not found:
+        return error
+    issues = [*error.issues, *map(_issue, found)]
+    message = error.message.rpartition(": ")[0]
+    return ValidationError(f"{message}: {len(issues)} problems", hint=error.hint, issues=issues)
 
 
 def _synced(case: _Case) -> SyncState | None:
@@ -240,8 +306,8 @@ def _warn(ctx: AppContext, problems: list[Problem]) -> None:
             ctx.output.say(problem.line(), style="dim")
 
 
-def _collect_secrets(case: _Case) -> None:
-    """Each required name: from `--secrets-file`, else registered, else this environment, else asked for."""
+def _find_secrets(case: _Case) -> list[str]:
+    """Each required name from `--secrets-file`, else registered, else from this environment; those that are nowhere."""
     required = case.config.secret_names()
     given = read_secrets_file(case.ctx, case.options.secrets_file) if case.options.secrets_file else {}
     if unknown := sorted(set(given) - set(required)):
@@ -252,7 +318,7 @@ def _collect_secrets(case: _Case) -> None:
     case.provided.update(given)
     open_names = [name for name in required if name not in given]
     if not open_names:
-        return
+        return []
     registered = {row.name for row in case.client.secrets.all()}
     missing = [name for name in open_names if name not in registered]
     for name in list(missing):
@@ -260,13 +326,10 @@ def _collect_secrets(case: _Case) -> None:
             case.ctx.output.warn("SECRET_FROM_ENVIRONMENT", f"{name} taken from the environment, for this run only")
             case.provided[name] = value
             missing.remove(name)
-    if missing and not case.ctx.interactive:
-        raise InteractiveRequired(
-            f"missing secrets: {', '.join(missing)}",
-            hint=f"osmosis secret set {missing[0]}, or use --secrets-file FILE",
-            missing=missing,
-            flags=["--secrets-file"],
-        )
+    return missing
+
+
+def _ask_for_secrets(case: _Case, missing: list[str]) -> None:
     for name in missing:
         value = prompts.hidden(case.ctx, f"Value of {name} (for this run only)", flags=["--secrets-file"])
         case.provided[name] = value

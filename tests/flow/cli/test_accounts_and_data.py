@@ -52,6 +52,9 @@ def test_the_starter_is_logged_in_without_a_browser(run: Run, home: Path) -> Non
     who = run("whoami").json["data"]
     assert who["account"]["platform_url"] == url_of(home)
     assert who["verified"] is True
+    with PlatformClient(url_of(home), _token(home)) as client:
+        mine = client.workspaces.list()
+    assert [row["name"] for row in who["workspaces"]] == [row.name for row in mine]
     assert run("login").json["resource"]["already"] is True
 
 
