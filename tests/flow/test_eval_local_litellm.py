@@ -7,7 +7,7 @@ from osmosis.llm import ChatRequest, Completion, open_model
 from osmosis.llm.chat_format import completion_events
 from osmosis.records.plan import ModelSpec, Retry
 from osmosis.records.rollout import Usage
-from osmosis.testing.endpoint import ModelEndpoint, Reply
+from osmosis.testing.endpoint import ModelEndpoint, Reply, text_reply
 
 pytestmark = pytest.mark.flow
 
@@ -83,3 +83,30 @@ async def test_rate_limits_are_waited_for():
     with ModelEndpoint(lambda body, n: limited if n < 4 else None) as endpoint:
         done = await ask(endpoint)
     assert done.retries == 4
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Reply("<html>", 200),
+        Reply("null", 200),
+        Reply([], 200),
+        Reply({"choices": []}),
+        Reply({"choices": [{"message": "text"}]}),
+        Reply({"choices": [{"message": {"content": 3}}]}),
+    ],
+)
+async def test_an_answer_that_cannot_be_read_is_that_on_this_path_too(bad):
+    with ModelEndpoint(lambda body, n: bad) as endpoint, pytest.raises(ModelError) as caught:
+        await ask(endpoint)
+    assert (caught.value.category, caught.value.status) == ("bad_response", None)
+
+
+async def test_no_word_of_usage_is_not_free_on_this_path_either():
+    reply = text_reply("hi")
+    reply.body["usage"] = None
+    with ModelEndpoint(lambda body, n: reply) as endpoint:
+        spec = ModelSpec(name="openai/some-model", kind="litellm", base_url=endpoint.url, price=(1.0, 2.0))
+        model = open_model(spec, api_key="k")
+        assert (await model.complete(ChatRequest(ASK))).usage.cost_usd is None
+        await model.close()

@@ -1,4 +1,5 @@
-"""The run journal: one folder per run, `run.json`, `rollouts.jsonl` and `report.json`.
+"""The run journal: one folder per run, `run.json`, `rollouts.jsonl` and `report.json`; token ids and log-probabilities
+that agents asked for stand beside, in `tokens.jsonl`.
 
 `rollouts.jsonl` only grows, one line per finished rollout, and a line counts once it is on disk. A torn last line
 is cut off and its rollout is owed again. Secrets are taken out here, the one place where rollouts are written.
@@ -27,7 +28,7 @@ from osmosis.records.base import utc_now
 from osmosis.records.keys import DerivedKeys, Key
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
-from osmosis.records.rollout import Rollout
+from osmosis.records.rollout import CallTokens, Rollout
 
 from .writable import writable
 
@@ -84,6 +85,13 @@ def key_of(line: JsonObject) -> Key:
     return (line.get("step", 0), line["row_key"], line["attempt"])
 
 
+def tokens_line(rollout: Rollout) -> bytes:
+    """The tokens of a rollout's calls as one line, in the names of a trajectory; null for a call that has none."""
+    calls = [call.tokens.to_dict() if call.tokens else None for call in rollout.calls]
+    head = {"rollout_id": rollout.rollout_id, "row_index": rollout.row_index, "attempt": rollout.attempt}
+    return orjson.dumps({**head, "llm_call_metrics": calls}) + b"\n"
+
+
 class Journal:
     """The journal in this folder. Reading needs no `open`; writing does."""
 
@@ -93,6 +101,8 @@ class Journal:
         self.run_path = folder / "run.json"
         self.rollouts_path = folder / "rollouts.jsonl"
         self.report_path = folder / "report.json"
+        self.tokens_path = folder / "tokens.jsonl"
+        """Token ids and log-probabilities of the model calls, where agents asked for them; a line per rollout."""
         self.damaged = 0
         """Lines that could not be read; their rollouts are owed again."""
         self.damaged_at: list[int] = []
@@ -156,10 +166,33 @@ class Journal:
             line, kept = writable(rollout)
             lines.append(self.stored_line(kept, self._safe(line)))
             stored.append(kept)
+        self._keep_tokens(rollouts)
         self._file.write(b"".join(lines))
         self._file.flush()
         os.fsync(self._file.fileno())
         return stored
+
+    def _keep_tokens(self, rollouts: list[Rollout]) -> None:
+        """What these rollouts know of tokens, before they count: a rollout that is stored has its tokens stored."""
+        lines = [tokens_line(one) for one in rollouts if any(call.tokens for call in one.calls)]
+        if lines:
+            with self.tokens_path.open("ab") as out:
+                out.write(b"".join(map(self._safe, lines)))
+                out.flush()
+                os.fsync(out.fileno())
+
+    def tokens(self) -> Iterator[tuple[str, list[CallTokens | None]]]:
+        """`(rollout_id, tokens of each call)` of what was kept; ids of rollouts that were run again are among them."""
+        if not self.tokens_path.exists():
+            return
+        with self.tokens_path.open("rb") as lines:
+            for line in lines:
+                try:
+                    found = orjson.loads(line)
+                except orjson.JSONDecodeError:
+                    continue  # cut off while it was written: its rollout is owed again
+                calls = found["llm_call_metrics"]
+                yield found["rollout_id"], [None if call is None else CallTokens(**call) for call in calls]
 
     def line(self, rollout: Rollout) -> bytes:
         """The rollout as it is stored: one line, without any secret."""

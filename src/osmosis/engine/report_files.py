@@ -12,6 +12,7 @@ import orjson
 from osmosis.base.json_types import JsonObject
 from osmosis.metrics.alarms import alarms
 from osmosis.metrics.figures import Figure, figures, grouped
+from osmosis.records.message_parts import SHOWN_IMAGES, image_url, images_of, reasoning_of, sources_of
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Interval, Report
 from osmosis.records.rollout import LARGEST_SCORE
@@ -224,23 +225,41 @@ def _rollout(line: JsonObject, *, passed: bool) -> str:
             kept = orjson.dumps(score["metadata"]).decode()
             body.append(f"<details><summary>{escape(name)}: metadata</summary><pre>{escape(kept)}</pre></details>")
     for message in line.get("messages") or []:
-        body.append(
-            f'<div class="role">{escape(str(message.get("role")))}</div><pre>{escape(message_text(message))}</pre>'
-        )
+        body.append(_message(message))
     head = f"row {line['row_index']} attempt {line['attempt']}"
     return f"<details><summary>{head} {mark} {escape(said)}</summary>{''.join(body)}</details>"
+
+
+def _message(message: JsonObject) -> str:
+    """One message: reasoning, text and tool calls, the images that it holds, the sources that it names."""
+    parts = [f'<div class="role">{escape(str(message.get("role")))}</div>']
+    if thought := reasoning_of(message):
+        parts.append(f"<details><summary>reasoning</summary><pre>{escape(thought)}</pre></details>")
+    parts.append(f"<pre>{escape(message_text(message))}</pre>")
+    images = [url for url in images_of(message) if url.startswith(SHOWN_IMAGES)]
+    parts += [f'<img src="{escape(url, quote=True)}" alt="image of this message" width="320">' for url in images]
+    if sources := sources_of(message):
+        named = ", ".join(escape(f"{one.title} {one.url}".strip()) for one in sources)
+        parts.append(f'<div class="dim">sources: {named}</div>')
+    return "".join(parts)
 
 
 def message_text(message: JsonObject) -> str:
     """A message's content and tool calls as text."""
     content = message.get("content")
     if isinstance(content, list):
-        content = "\n".join(str(p.get("text", p)) if isinstance(p, dict) else str(p) for p in content)
+        content = "\n".join(map(_part_text, content))
     lines = [str(content)] if content else []
     for call in message.get("tool_calls") or []:
         function = call.get("function") or {}
         lines.append(f"{function.get('name')}({function.get('arguments')})")
     return "\n".join(lines)
+
+
+def _part_text(part: object) -> str:
+    if url := image_url(part):
+        return "[image]" if url.startswith(SHOWN_IMAGES) else f"[image: {url[:200]}]"
+    return str(part.get("text", part)) if isinstance(part, dict) else str(part)
 
 
 def _facts(plan: EvalPlan) -> str:

@@ -104,9 +104,11 @@ class RolloutLLM:
                 usage=done.usage if done else Usage(),
                 finish_reason=done.finish_reason if done else None,
                 model=done.model if done else None,
+                fingerprint=done.fingerprint if done else None,
                 retries=done.retries if done else 0,
                 cached=done.cached if done else False,
                 error=f"{error.category}: {error.message}" if error else None,
+                tokens=done.tokens if done else None,
             )
         )
 

@@ -18,7 +18,10 @@ from osmosis.records.rollout import Usage
 
 from .model import ChatRequest, Completion, Model
 
-_FIELDS = ("message", "finish_reason", "model", "token_ids", "logprobs", "prompt_token_ids", "raw_id")
+_FIELDS = (
+    *("message", "finish_reason", "model", "token_ids", "logprobs", "prompt_token_ids", "raw_id"),
+    *("top_logprobs", "choices", "fingerprint"),
+)
 _REMEMBERED = 100_000
 
 
@@ -65,7 +68,7 @@ class CachedModel:
 def _read(path: Path) -> Completion | None:
     try:
         stored: JsonObject = orjson.loads(path.read_bytes())
-        fields: JsonObject = {name: stored.get(name) for name in _FIELDS}
+        fields: JsonObject = {name: stored[name] for name in _FIELDS if name in stored}
         return Completion(**fields, usage=Usage(**stored["usage"]), cached=True)
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
         return None

@@ -31,9 +31,13 @@ def completion_body(done: Completion, *, model: str = "") -> dict[str, object]:
         "object": "chat.completion",
         "created": int(time.time()),
         "model": done.model or model,
-        "choices": [choice],
+        "choices": done.choices or [choice],
         "usage": usage_body(done),
     }
+    if done.fingerprint:
+        body["system_fingerprint"] = done.fingerprint
+    if done.top_logprobs and not done.choices:
+        choice["logprobs"] = {"content": done.top_logprobs}
     body.update(token_extras(done))
     return body
 
@@ -50,7 +54,11 @@ def usage_body(done: Completion) -> dict[str, object]:
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "cache_creation_tokens": usage.cache_write_tokens,
+        },
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
 
 

@@ -114,11 +114,25 @@ def _litellm() -> ModuleType:
 
 def _translate(error: Exception, model: str) -> ModelError:
     category = category_of_error(error) or Category.UNKNOWN
+    if category is Category.SERVER_ERROR and _is_unreadable(error):
+        category = Category.BAD_RESPONSE
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     return ModelError(
         f"{model}: {(str(error).strip() or type(error).__name__)[:500]}",
         category=category.value,
-        status=status_of(error),
+        status=None if category is Category.BAD_RESPONSE else status_of(error),
         retry_after=parse_retry_after(headers.get("retry-after")),
         hint=HINTS.get(category),
     )
+
+
+def _is_unreadable(error: BaseException) -> bool:
+    """Whether an "internal server error" of LiteLLM is an answer with a success status that it could not read."""
+    seen: list[BaseException] = []
+    found: BaseException | None = error
+    while found is not None and found not in seen:
+        seen.append(found)
+        found = found.__cause__ or found.__context__
+    names = {type(one).__name__ for one in seen}
+    said = "Invalid response object" in str(error) or "Empty or invalid response" in str(error)
+    return "HTTPStatusError" not in names and (said or "JSONDecodeError" in names)

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from osmosis.base.json_types import JsonObject
 from osmosis.records.plan import ModelSpec
-from osmosis.records.rollout import Message, Usage
+from osmosis.records.rollout import CallTokens, Message, Usage
 
 
 @dataclass(slots=True)
@@ -76,10 +76,27 @@ class Completion:
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     prompt_token_ids: list[int] | None = None
+    top_logprobs: list[JsonObject] | None = None
+    """By token, as the endpoint gives them: `token`, `logprob` and the likeliest others (`top_logprobs`)."""
+    choices: list[JsonObject] = field(default_factory=list)
+    """Every answer in the wire form, where more than one was asked for (`n`); `message` is the first."""
+    fingerprint: str | None = None
+    """`system_fingerprint`: which build and configuration of the model answered."""
     retries: int = 0
     """Retries that this answer took, waits for rate limits included."""
     cached: bool = False
     raw_id: str | None = None
+
+    @property
+    def tokens(self) -> CallTokens | None:
+        """Token ids and log-probabilities, where the answer has any."""
+        found = (self.prompt_token_ids, self.token_ids, self.logprobs, self.top_logprobs)
+        if not any(found):
+            return None
+        prompt, completion, logprobs, top = found
+        return CallTokens.model_construct(
+            prompt_token_ids=prompt, completion_token_ids=completion, logprobs=logprobs, top_logprobs=top
+        )
 
 
 class Signals(Protocol):

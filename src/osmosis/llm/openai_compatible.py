@@ -61,6 +61,9 @@ class OpenAICompatibleModel(RetryingModel):
     def body(self, request: ChatRequest) -> dict[str, object]:
         """The request as it is sent."""
         body = sampling(self.spec, request)
+        extra = body.pop("extra_body", None)
+        if isinstance(extra, dict):  # what OpenAI's client merges into the body, too
+            body = {**body, **extra}
         body["model"] = self.spec.name
         body["messages"] = request.messages
         if request.tools:
@@ -146,16 +149,30 @@ def completion_of(data: Any, *, model: str, price: Price | None = None) -> Compl
         usage = read_usage(data.get("usage"), price)
     except (TypeError, ValueError, AttributeError) as error:
         raise malformed(model, data, error) from error
+    logprobs = choice.get("logprobs") or data.get("logprobs")
     return Completion(
         message=message,
         finish_reason=choice.get("finish_reason"),
         usage=usage,
         model=data.get("model"),
         token_ids=choice.get("token_ids") or data.get("token_ids"),
-        logprobs=_logprobs(choice.get("logprobs") or data.get("logprobs")),
+        logprobs=_logprobs(logprobs),
         prompt_token_ids=choice.get("prompt_token_ids") or data.get("prompt_token_ids"),
+        top_logprobs=_top_logprobs(logprobs),
+        choices=_choices(data["choices"], model) if len(data["choices"]) > 1 else [],
+        fingerprint=data.get("system_fingerprint"),
         raw_id=data.get("id"),
     )
+
+
+def _choices(raw: list[Any], model: str) -> list[JsonObject]:
+    """Every choice of an answer with more than one, its message cleaned like the first's."""
+    found = []
+    for choice in raw:
+        if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
+            raise malformed(model, raw, TypeError("a choice has no message"))
+        found.append({**choice, "message": clean_message(choice["message"])})
+    return found
 
 
 def clean_message(message: Message) -> Message:
@@ -173,17 +190,31 @@ def read_usage(raw: JsonObject | None, price: Price | None) -> Usage:
     if not raw:
         return Usage()
     prompt, completion = _count(raw, "prompt_tokens"), _count(raw, "completion_tokens")
-    details = raw.get("prompt_tokens_details")
-    cached = _count(details, "cached_tokens") if details else 0
     cost = raw.get("cost")
+    if not prompt and not completion and not cost:
+        return Usage()  # LiteLLM's way to say that the provider told nothing: unknown, not free
+    details = raw.get("prompt_tokens_details") or {}
+    cached, written = _count(details, "cached_tokens"), _written(raw, details)
     if cost is None and price is not None:
-        cost = price.of(prompt, completion, cached)
+        cost = price.of(prompt, completion, cached, written)
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         cached_tokens=cached,
+        cache_write_tokens=written,
+        reasoning_tokens=_count(raw.get("completion_tokens_details") or {}, "reasoning_tokens"),
         cost_usd=None if cost is None else _amount("cost", float(cost)),
     )
+
+
+def _written(raw: JsonObject, details: JsonObject) -> int:
+    """Tokens written to the provider's cache: the names of LiteLLM, Anthropic and OpenRouter."""
+    named = (
+        (details, "cache_creation_tokens"),
+        (raw, "cache_creation_input_tokens"),
+        (details, "cache_write_tokens"),
+    )
+    return next((found for place, name in named if (found := _count(place, name))), 0)
 
 
 def _count(raw: JsonObject, name: str) -> int:
@@ -203,6 +234,13 @@ def _logprobs(raw: object) -> list[float] | None:
     if isinstance(raw, dict) and isinstance(raw.get("content"), list):
         return [entry["logprob"] for entry in raw["content"] if isinstance(entry, dict) and "logprob" in entry]
     return None
+
+
+def _top_logprobs(raw: object) -> list[JsonObject] | None:
+    """The entries by token, where they say more than one log-probability each."""
+    content = raw.get("content") if isinstance(raw, dict) else None
+    entries = [entry for entry in content if isinstance(entry, dict)] if isinstance(content, list) else []
+    return entries if any(entry.get("top_logprobs") for entry in entries) else None
 
 
 def malformed(model: str, raw: object, error: Exception) -> ModelError:

@@ -24,11 +24,18 @@ class Price:
     prompt: float
     completion: float
     cached: float | None = None
+    """Of prompt tokens read from the provider's cache."""
+    written: float | None = None
+    """Of prompt tokens written to it."""
 
-    def of(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
+    def of(
+        self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0, cache_write_tokens: int = 0
+    ) -> float:
         cached = self.prompt if self.cached is None else self.cached
-        fresh = max(0, prompt_tokens - cached_tokens)
-        return fresh * self.prompt + cached_tokens * cached + completion_tokens * self.completion
+        written = self.prompt if self.written is None else self.written
+        fresh = max(0, prompt_tokens - cached_tokens - cache_write_tokens)
+        prompt = fresh * self.prompt + cached_tokens * cached + cache_write_tokens * written
+        return prompt + completion_tokens * self.completion
 
 
 def price_of(spec: ModelSpec, *, local: bool = False) -> Price | None:
@@ -59,4 +66,5 @@ def table_price(name: str) -> Price | None:
         float(entry["input_cost_per_token"]),
         float(entry.get("output_cost_per_token") or 0.0),
         entry.get("cache_read_input_token_cost"),
+        entry.get("cache_creation_input_token_cost"),
     )

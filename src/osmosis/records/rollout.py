@@ -71,6 +71,11 @@ class Usage(Record):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    """Of the prompt: read from the provider's cache."""
+    cache_write_tokens: int = 0
+    """Of the prompt: written to that cache, at a price of their own."""
+    reasoning_tokens: int = 0
+    """Of the completion: thought and not said."""
     cost_usd: float | None = None
     """None = unknown price, not free."""
 
@@ -84,6 +89,8 @@ class Usage(Record):
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             completion_tokens=self.completion_tokens + other.completion_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             cost_usd=sum(known) if known else None,
         )
 
@@ -152,6 +159,17 @@ class Score(Record):
         super().__init__(**given)
 
 
+class CallTokens(Record):
+    """The tokens of one model call, where the request asked for them; the names are those of a trajectory's metrics."""
+
+    prompt_token_ids: list[int] | None = None
+    completion_token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    """Of the completion's tokens."""
+    top_logprobs: list[JsonObject] | None = None
+    """By token: `token`, `logprob` and the likeliest others."""
+
+
 class ModelCall(Record):
     """One call of the model inside a rollout."""
 
@@ -161,9 +179,13 @@ class ModelCall(Record):
     usage: Usage = Field(default_factory=Usage)
     finish_reason: str | None = None
     model: str | None = None
+    fingerprint: str | None = None
+    """Which build and configuration of the model answered, as the provider names it (`system_fingerprint`)."""
     retries: int = 0
     cached: bool = False
     error: str | None = None
+    tokens: CallTokens | None = Field(default=None, exclude=True)
+    """Not part of a stored rollout: a journal keeps it beside, in `tokens.jsonl`."""
 
 
 class RolloutStatus(str, Enum):

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, field_validator
 from osmosis.base.json_types import JsonObject
 
 from .base import Record, Strict
-from .rollout import Message, Rollout
+from .rollout import Message, ModelCall, Rollout
 
 SCHEMA_VERSION: Literal["ATIF-v1.7"] = "ATIF-v1.7"
 AGENT_NAME = "osmosis-rollout-sdk"
@@ -233,6 +233,8 @@ def trajectory_of(rollout: Rollout, *, version: str) -> Trajectory:
             cached_tokens=call.usage.cached_tokens,
             cost_usd=call.usage.cost_usd,
             model_name=call.model,
+            extra=_more(call),
+            **_token_lists(call),
         )
         for call in rollout.calls
         if call.error is None
@@ -256,6 +258,23 @@ def trajectory_of(rollout: Rollout, *, version: str) -> Trajectory:
         usage=ModelUsage(model_name=rollout.model, llm_call_metrics=calls, final_metrics=final),
         osmosis={"reward": first.value if first else None, **rest},
     )
+
+
+def _token_lists(call: ModelCall) -> JsonObject:
+    """What is known of a call's tokens, under the format's own names."""
+    known = call.tokens.to_dict() if call.tokens else {}
+    return {key: value for key, value in known.items() if key != "top_logprobs"}
+
+
+def _more(call: ModelCall) -> JsonObject | None:
+    """What the format has no place for: tokens thought or written to a cache, the model's build, likely tokens."""
+    found = {
+        "reasoning_tokens": call.usage.reasoning_tokens,
+        "cache_write_tokens": call.usage.cache_write_tokens,
+        "system_fingerprint": call.fingerprint,
+        "top_logprobs": call.tokens.top_logprobs if call.tokens else None,
+    }
+    return {key: value for key, value in found.items() if value} or None
 
 
 def _step(number: int, message: Message, *, given: bool) -> Step:

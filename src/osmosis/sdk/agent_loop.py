@@ -46,6 +46,8 @@ class CompletionsResult:
     usage: dict[str, int]
     """`prompt_tokens`, `completion_tokens`, `total_tokens`."""
     finish_reason: str
+    choices: list[JsonObject] = field(default_factory=list)
+    """Every answer in the wire form, where more than one was asked for (`n`); `message` is the first."""
 
     @classmethod
     def of(cls, done: Completion) -> CompletionsResult:
@@ -61,6 +63,7 @@ class CompletionsResult:
                 "total_tokens": usage.total_tokens,
             },
             finish_reason=done.finish_reason or "stop",
+            choices=done.choices,
         )
 
     @property

@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from osmosis.records.message_parts import SHOWN_IMAGES, Source, image_url, images_of, reasoning_of, sources_of
 from osmosis.records.rollout import Message
 
 from . import filters
@@ -42,6 +43,10 @@ class Turn:
     answers: str = ""
     """Of a tool result: the id of the call."""
     note: str = ""
+    images: list[str] = field(default_factory=list)
+    """Data addresses."""
+    sources: list[Source] = field(default_factory=list)
+    """What the answer says it rests on (`annotations`)."""
 
     @property
     def long(self) -> bool:
@@ -67,16 +72,17 @@ def turns(messages: list[Message]) -> list[Turn]:
 def _turn(message: Message, names: dict[str, str]) -> Turn:
     role = str(message.get("role") or "unknown")
     answers = str(message.get("tool_call_id") or "")
-    reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
     refused = message.get("refusal")
     return Turn(
         role=role,
         text=_text(message),
-        reasoning=reasoning if isinstance(reasoning, str) else filters.pretty(reasoning),
+        reasoning=reasoning_of(message),
         calls=_calls(message),
         tool=str(message.get("name") or names.get(answers, "")) if role in ("tool", "function") else "",
         answers=answers,
         note=f"refused: {refused}" if refused else "",
+        images=[url for url in images_of(message) if url.startswith(SHOWN_IMAGES)],
+        sources=sources_of(message),
     )
 
 
@@ -98,6 +104,8 @@ def _part(part: Any) -> str:
         if isinstance(part.get("text"), str):
             return str(part["text"])
         kind = str(part.get("type") or "")
+        if url := image_url(part):
+            return "[image]" if url.startswith(SHOWN_IMAGES) else f"[image: {url[:200]}]"
         if kind.startswith(("image", "input_image", "audio", "input_audio", "file")):
             return f"[{kind}: not shown]"
     return filters.pretty(part)

@@ -165,3 +165,18 @@ async def test_an_adaptive_limit_grows_and_halves():
     fixed = Limiter(4)
     fixed.rate_limited(1.0)
     assert fixed.limit == 4
+
+
+def test_a_reports_conversations_have_reasoning_images_and_sources():
+    picture = "data:image/png;base64,AAAA"
+    message = {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "a <cat>"}, {"type": "image_url", "image_url": {"url": picture}}],
+        "reasoning_content": "first <think>",
+        "annotations": [{"type": "url_citation", "url_citation": {"url": "https://x.test/?a=1&b", "title": "<X>"}}],
+    }
+    shown = report_files._message(message)
+    assert "first &lt;think&gt;" in shown
+    assert f'<img src="{picture}"' in shown
+    assert "&lt;X&gt; https://x.test/?a=1&amp;b" in shown
+    assert "a &lt;cat&gt;\n[image]" in shown

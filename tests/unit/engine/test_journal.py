@@ -9,8 +9,9 @@ import pytest
 from osmosis.base.redact import MARK, Redactor
 from osmosis.engine.journal import Journal, KeySet
 from osmosis.errors import Conflict, NotFound
-from osmosis.records.plan import Timeouts
+from osmosis.records.plan import ModelSpec, Timeouts
 from osmosis.records.rollout import Rollout, RolloutStatus
+from osmosis.testing.endpoint import ModelEndpoint, text_reply
 
 
 def rollout(row, attempt=0, **more):
@@ -102,3 +103,20 @@ def test_short_values_and_numbers_are_left_alone():
     redactor = Redactor(["1", "", "12345"])
     assert redactor.text("a 1 b 12345") == f"a 1 b {MARK}"
     assert redactor.data({"n": 12345, "s": ["x12345"]}) == {"n": 12345, "s": [f"x{MARK}"]}
+
+
+async def test_tokens_that_were_asked_for_stand_beside_the_journal(tmp_path, make_plan, make_rows, run):
+    entry = {"token": "4", "logprob": -0.5, "top_logprobs": [{"token": "4", "logprob": -0.5}]}
+    reply = text_reply("#### 4")
+    reply.body["choices"][0] |= {"logprobs": {"content": [entry]}, "token_ids": [52]}
+    reply.body["prompt_token_ids"] = [1, 2]
+    journal = Journal(tmp_path / "j")
+    with ModelEndpoint(lambda body, n: reply if n else None) as endpoint:
+        plan = make_plan(model=ModelSpec.parse("m", base_url=endpoint.url, params={"logprobs": True}))
+        await run(plan, make_rows(2), journal=journal)
+    rollouts = {one.rollout_id: one for one in journal.rollouts()}
+    assert b"logprob" not in journal.rollouts_path.read_bytes()
+    [(rollout_id, [tokens])] = journal.tokens()
+    assert rollouts[rollout_id].calls[0].tokens is None
+    assert (tokens.prompt_token_ids, tokens.completion_token_ids, tokens.logprobs) == ([1, 2], [52], [-0.5])
+    assert tokens.top_logprobs == [entry]

@@ -4,6 +4,7 @@ import pytest
 
 from osmosis.errors import ModelError
 from osmosis.llm import ChatRequest, open_model, probe
+from osmosis.llm.chat_format import completion_body
 from osmosis.records.plan import ModelSpec, Retry
 from osmosis.testing.endpoint import ModelEndpoint, Reply, text_reply
 
@@ -186,3 +187,42 @@ async def test_cached_answers_are_per_attempt_and_per_repeat(tmp_path):
     assert len(set(first)) == 4
     assert again == first
     assert len(endpoint.requests) == 4
+
+
+async def test_the_whole_reply_is_kept():
+    reply = text_reply("hi", prompt_tokens=100, completion_tokens=20)
+    second = {"index": 1, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "length"}
+    reply.body["choices"].append(second)
+    reply.body |= {"system_fingerprint": "fp_1"}
+    reply.body["usage"] |= {
+        "prompt_tokens_details": {"cached_tokens": 10, "cache_write_tokens": 30},
+        "completion_tokens_details": {"reasoning_tokens": 7},
+    }
+    with ModelEndpoint(lambda body, n: reply) as endpoint:
+        done = await ask(endpoint, ChatRequest(ASK, params={"n": 2, "extra_body": {"top_k": 3, "n": 2}}))
+    assert [choice["message"]["content"] for choice in done.choices] == ["hi", "hello"]
+    assert done.choices[1]["finish_reason"] == "length"
+    assert (done.usage.reasoning_tokens, done.usage.cache_write_tokens, done.fingerprint) == (7, 30, "fp_1")
+    sent = endpoint.requests[0]
+    assert (sent["top_k"], sent["n"], "extra_body" in sent) == (3, 2, False)
+    body = completion_body(done)
+    assert [choice["message"]["content"] for choice in body["choices"]] == ["hi", "hello"]
+    assert body["system_fingerprint"] == "fp_1"
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 7}
+
+
+def test_extra_body_cannot_change_whom_is_asked():
+    model = open_model(ModelSpec.parse("m", base_url="http://127.0.0.1:9/v1"))
+    body = model.body(ChatRequest(ASK, params={"extra_body": {"model": "other", "messages": []}}))
+    assert (body["model"], body["messages"]) == ("m", ASK)
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}])
+async def test_no_word_of_usage_is_not_free(usage):
+    reply = text_reply("hi")
+    reply.body["usage"] = usage
+    with ModelEndpoint(lambda body, n: reply) as endpoint:
+        spec = ModelSpec(name="m", kind="openai", base_url=endpoint.url, price=(1.0, 2.0))
+        model = open_model(spec)
+        assert (await model.complete(ChatRequest(ASK))).usage.cost_usd is None
+        await model.close()

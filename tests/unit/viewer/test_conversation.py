@@ -26,7 +26,7 @@ def test_arguments_that_are_no_json_are_shown_as_they_came() -> None:
         ("plain", "plain"),
         (
             [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "http://x"}}],
-            "a\n[image_url: not shown]",
+            "a\n[image: http://x]",
         ),
         ([{"type": "odd", "x": 1}], '{\n  "type": "odd",\n  "x": 1\n}'),
         ({"any": "thing"}, '{\n  "any": "thing"\n}'),
@@ -55,3 +55,21 @@ def test_reasoning_refusals_and_older_calls() -> None:
 
 def test_long_texts_start_folded() -> None:
     assert turns([{"role": "user", "content": "x" * (LONG + 1)}])[0].long
+
+
+def test_images_sources_and_thoughts_of_any_provider() -> None:
+    inline, elsewhere = "data:image/png;base64,AAAA", "https://example.test/x.png"
+    cited = {"type": "url_citation", "url_citation": {"url": "https://example.test/a", "title": "A page"}}
+    scripted = {"type": "url_citation", "url_citation": {"url": "javascript:alert(1)", "title": "Bad"}}
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in (inline, elsewhere, "data:text/html;,x")]
+    shown = turns(
+        [
+            {"role": "user", "content": [{"type": "text", "text": "look"}, *parts]},
+            {"role": "assistant", "content": "ok", "annotations": [cited, scripted], "images": [parts[0]]},
+            {"role": "assistant", "thinking_blocks": [{"type": "thinking", "thinking": "hm"}], "content": "so"},
+        ]
+    )
+    assert (shown[0].images, shown[1].images) == ([inline], [inline])
+    assert "[image]\n[image: https://example.test/x.png]" in shown[0].text
+    assert [(one.title, one.url) for one in shown[1].sources] == [("A page", "https://example.test/a"), ("Bad", "")]
+    assert shown[2].reasoning == "hm"

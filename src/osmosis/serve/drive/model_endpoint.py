@@ -156,8 +156,10 @@ class RolloutEndpoint:
             usage=done.usage,
             finish_reason=done.finish_reason,
             model=done.model,
+            fingerprint=done.fingerprint,
             retries=done.retries,
             cached=done.cached,
+            tokens=done.tokens,
         )
         self._keep(call)
         self.usage = self.usage + done.usage
