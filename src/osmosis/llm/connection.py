@@ -1,11 +1,13 @@
 """One kept-alive HTTP/1.1 connection: one POST at a time, its status, its `Retry-After` and its body.
 
-Parsing is httptools'. Speaks plain http only, follows no redirect, repeats nothing.
+Parsing is httptools'. Speaks plain http only, follows no redirect, repeats nothing. What an answer may cost is bounded:
+its body, unpacked, and everything around it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +15,37 @@ from typing import Any
 import httptools
 
 MAX_BODY = 256 * 1024 * 1024
+MAX_HEAD = 256 * 1024
+"""Bytes of headers, interim answers and trailers; chunked bodies may carry four times their own size beyond it."""
+_ANY_ZLIB = 32 + zlib.MAX_WBITS
+"""gzip or zlib, by its first bytes."""
 
 
 class ConnectionFailed(OSError):
     """No answer: refused, cut off, or not HTTP."""
+
+
+class NothingCame(ConnectionFailed):
+    """A connection that had served before was closed before the first byte of this answer."""
+
+
+def unpacked(body: bytes, encoding: str) -> bytes:
+    """The body as it was before `Content-Encoding`. We ask for none; some servers compress all the same."""
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise ConnectionFailed(f"the answer is encoded as {encoding!r}, although none was asked for")
+    for form in (_ANY_ZLIB, -zlib.MAX_WBITS):  # some servers leave out the header of deflate
+        unpacker = zlib.decompressobj(form)
+        try:
+            text = unpacker.decompress(body, MAX_BODY)
+        except zlib.error:
+            continue
+        if unpacker.unconsumed_tail:
+            raise ConnectionFailed(f"the answer is larger than {MAX_BODY} bytes")
+        if unpacker.eof:
+            return text
+    raise ConnectionFailed(f"the answer is not the {encoding} it says")
 
 
 @dataclass(slots=True)
@@ -34,10 +63,16 @@ class Connection(asyncio.Protocol):
         self._transport: Any = None
         self._answer: asyncio.Future[HttpReply] | None = None
         self._parser: Any = None
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._body: bytes | bytearray = b""
+        """What came in one piece is kept as it is."""
+        self._around = 0
+        """Bytes that were no body."""
         self._retry_after: str | None = None
+        self._encoding = ""
         self._length_known = False
+        self._in_body = False
+        self._answers = 0
+        self._silent = True
         self._heard: Callable[[bytes], None] | None = None
         self.closed = False
         self.reusable = False
@@ -50,7 +85,8 @@ class Connection(asyncio.Protocol):
         answer: asyncio.Future[HttpReply] = self._loop.create_future()
         self._answer = answer
         self._parser = httptools.HttpResponseParser(self)
-        self._parts, self._size, self._retry_after, self.reusable = [], 0, None, False
+        self._body, self._around, self._retry_after, self._encoding = b"", 0, None, ""
+        self._in_body, self._silent, self.reusable = False, True, False
         self._heard = heard
         timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._late)
         try:
@@ -83,25 +119,38 @@ class Connection(asyncio.Protocol):
         if self._answer is None:
             self.close()  # unsolicited data: the connection is out of sync
             return
+        self._silent = False
+        self._around += len(data)
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse("the server switches to another protocol")
         except httptools.HttpParserError as error:
-            self._fail(ConnectionFailed(f"the answer is not HTTP: {error}"))
-            self.close()
+            self._refuse(f"the answer is not HTTP: {error}")
+        if self._around > MAX_HEAD + 4 * len(self._body):
+            self._refuse(f"the headers of the answer are larger than {MAX_HEAD} bytes")
+
+    def _refuse(self, why: str) -> None:
+        self._fail(ConnectionFailed(why))
+        self.close()
 
     def eof_received(self) -> None:
         waiting = self._answer is not None and not self._answer.done()
-        if waiting and self._parser.get_status_code() and not self._length_known:
+        if waiting and self._in_body and not self._length_known:
             self.on_message_complete()  # a body without a length ends with the connection
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
         self.reusable = False
-        self._fail(ConnectionFailed(str(error) if error else "the server closed the connection"))
+        kind = NothingCame if self._silent and self._answers else ConnectionFailed
+        self._fail(kind(str(error) if error else "the server closed the connection"))
 
     # -- httptools ---------------------------------------------------------------------------------------------
     def on_message_begin(self) -> None:
-        self._length_known = False
+        self._length_known = self._in_body = False
+
+    def on_headers_complete(self) -> None:
+        self._in_body = int(self._parser.get_status_code()) >= 200
 
     def on_header(self, name: bytes, value: bytes) -> None:
         lowered = name.lower()
@@ -109,15 +158,21 @@ class Connection(asyncio.Protocol):
             self._retry_after = value.decode("latin-1")
         elif lowered in (b"content-length", b"transfer-encoding"):
             self._length_known = True
+        elif lowered == b"content-encoding":
+            self._encoding = value.decode("latin-1").strip().lower()
 
     def on_body(self, body: bytes) -> None:
-        self._size += len(body)
-        if self._size > MAX_BODY:
-            self._fail(ConnectionFailed(f"the answer is larger than {MAX_BODY} bytes"))
-            self.close()
+        self._around -= len(body)
+        if len(self._body) + len(body) > MAX_BODY:
+            self._refuse(f"the answer is larger than {MAX_BODY} bytes")
             return
-        self._parts.append(body)
-        if self._heard is not None and self._parser.get_status_code() == 200:
+        if not self._body:
+            self._body = body
+        else:  # one growing buffer: a list of two-byte chunks takes thirty times their size
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += body
+        if self._heard is not None and not self._encoding and self._parser.get_status_code() == 200:
             self._heard(body)
 
     def on_message_complete(self) -> None:
@@ -125,6 +180,14 @@ class Connection(asyncio.Protocol):
         if status < 200:
             return  # 100 Continue and its like: the answer is still to come
         self.reusable = bool(self._parser.should_keep_alive()) and self._length_known and not self.closed
-        if self._answer is not None and not self._answer.done():
-            body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-            self._answer.set_result(HttpReply(status, body, self._retry_after))
+        self._answers += 1
+        if self._answer is None or self._answer.done():
+            return
+        try:
+            body = unpacked(bytes(self._body), self._encoding)
+        except ConnectionFailed as error:
+            self._fail(error)
+            return
+        if self._heard is not None and self._encoding and status == 200:
+            self._heard(body)
+        self._answer.set_result(HttpReply(status, body, self._retry_after))

@@ -2,8 +2,9 @@
 
 Plain http without a proxy, which is how a model server in the same machine or rack is asked, goes over a small
 HTTP/1.1 client (parsing is httptools', the parser of uvicorn): a call costs a third of what it costs through
-aiohttp, and aiohttp need not be imported. Everything else (TLS, proxies) is aiohttp's. Neither follows redirects
-nor repeats a call; both raise `asyncio.TimeoutError` or `OSError`-like errors, which the caller puts into words.
+aiohttp, and aiohttp need not be imported. Everything else (TLS, proxies) is aiohttp's. Neither follows redirects, and
+both raise `asyncio.TimeoutError` or `OSError`-like errors, which the caller puts into words. A call is sent again only
+when a kept-alive connection turns out to have been closed by the server before the first byte of an answer.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 
 from osmosis.errors import ValidationError
 
-from .connection import ConnectionFailed, HttpReply
+from .connection import ConnectionFailed, HttpReply, NothingCame
 from .connections import Connections
 
 if TYPE_CHECKING:
@@ -93,7 +94,12 @@ class PlainWire:
         self._connections = (pool.connections if pool else Connections)(parts.hostname or "", parts.port or 80)
         self._timeout_s = timeout_s
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        lines = [f"POST {path} HTTP/1.1", f"Host: {parts.netloc}", "Accept: application/json"]
+        lines = [
+            f"POST {path} HTTP/1.1",
+            f"Host: {parts.netloc}",
+            "Accept: application/json",
+            "Accept-Encoding: identity",
+        ]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         head = "\r\n".join(lines)
         if any(mark in value for value in (path, *headers, *headers.values()) for mark in "\r\n"):
@@ -104,11 +110,14 @@ class PlainWire:
 
     async def post(self, payload: bytes, *, heard: Callable[[bytes], None] | None = None) -> HttpReply:
         request = b"%b%d\r\n\r\n%b" % (self._head, len(payload), payload)
-        connection = await self._connections.take()
-        try:
-            return await connection.ask(request, self._timeout_s, heard=heard)
-        finally:
-            self._connections.give_back(connection)
+        while True:
+            connection = await self._connections.take()
+            try:
+                return await connection.ask(request, self._timeout_s, heard=heard)
+            except NothingCame:
+                continue  # it served before; a new connection that is closed at once is an error
+            finally:
+                self._connections.give_back(connection)
 
     async def close(self) -> None:
         if not self._shared:

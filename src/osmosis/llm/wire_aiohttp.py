@@ -8,7 +8,7 @@ from collections.abc import Callable
 import aiohttp
 from yarl import URL
 
-from .connection import ConnectionFailed, HttpReply
+from .connection import MAX_BODY, ConnectionFailed, HttpReply
 from .connections import CONNECT_TIMEOUT_S
 
 
@@ -34,7 +34,7 @@ class AiohttpWire:
         shared: Callable[[bool], aiohttp.ClientSession] | None = None,
     ) -> None:
         self._url = URL(url)
-        self._headers = headers
+        self._headers = {**headers, "Accept-Encoding": "identity"}
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         self._trust_env = trust_env
         self._shared = shared
@@ -45,13 +45,14 @@ class AiohttpWire:
             async with self._open().post(
                 self._url, data=payload, headers=self._headers, timeout=self._timeout, allow_redirects=False
             ) as reply:
-                parts = []
-                if heard is not None and reply.status == 200:
-                    async for part in reply.content.iter_any():
-                        parts.append(part)
+                body = bytearray()
+                async for part in reply.content.iter_any():  # unpacked by aiohttp where it is compressed all the same
+                    body += part
+                    if len(body) > MAX_BODY:
+                        raise ConnectionFailed(f"the answer is larger than {MAX_BODY} bytes")
+                    if heard is not None and reply.status == 200:
                         heard(part)
-                body = b"".join(parts) if parts else await reply.read()
-                return HttpReply(reply.status, body, reply.headers.get("retry-after"))
+                return HttpReply(reply.status, bytes(body), reply.headers.get("retry-after"))
         except asyncio.TimeoutError:
             raise  # an OSError too, from Python 3.11 on
         except (aiohttp.ClientError, OSError) as error:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.orm import Session, sessionmaker
 
-from osmosis.errors import Conflict
+from osmosis.errors import Conflict, ValidationError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 HEAD = "0008"
@@ -51,6 +51,26 @@ def open_engine(url: str) -> sa.Engine:
     return engine
 
 
+@contextmanager
+def storable_values() -> Iterator[None]:
+    """ValidationError where a value cannot be a column's: a number beyond 64 bits, half a character, a NUL.
+
+    Only what came from outside can be such a value: each is refused here, whichever statement meets it first.
+    """
+    try:
+        yield
+    except (OverflowError, UnicodeEncodeError, sa.exc.DataError) as error:
+        raise ValidationError(f"a value cannot be stored: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OverflowError):
+        return "a number does not fit 64 bits"
+    if isinstance(error, UnicodeEncodeError):
+        return "text holds half a character (a lone surrogate)"
+    return str(getattr(error, "orig", error)).split("\n")[0][:200]
+
+
 class Database:
     """Sessions over one engine: `with db.write() as session` and `with db.read() as session`."""
 
@@ -71,13 +91,13 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Session]:
         """One transaction: committed at the end of the block, rolled back when it raises."""
-        with self._write.begin() as session:
+        with storable_values(), self._write.begin() as session:
             yield session
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A consistent view that blocks no writer. Changes made in it are dropped; loaded rows stay readable."""
-        with self._read() as session:
+        with storable_values(), self._read() as session:
             try:
                 yield session
             finally:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import yaml
 
 SUPPORTED_VERSION = 1
+MAX_DEPTH = 50
+MAX_VALUES = 100_000
+"""Of one document, with its aliases written out."""
 _ENTRY_KEYS = frozenset(
     {"id", "rubric", "model_info", "score_min", "score_max", "system_prompt", "original_input", "ground_truth"}
 )
@@ -153,6 +156,10 @@ class _Reading:
 
         try:
             self._nodes = list(yaml.compose_all(read_text(path), Loader=yaml.SafeLoader))
+            for node in self._nodes:
+                _check_size(node, path)
+        except RecursionError as exc:
+            raise ValidationError(f"{path}: nested more than {MAX_DEPTH} levels deep") from exc
         except yaml.YAMLError as exc:
             mark = getattr(exc, "problem_mark", None)
             where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
@@ -309,6 +316,26 @@ class _Problems:
 
     def __call__(self, key: str, message: str, *, fatal: bool = False) -> None:
         self._reading.issue(self.line(key), f"{self._entry.label}.{key}", message, fatal=fatal)
+
+
+def _check_size(root: yaml.Node | None, path: Path) -> None:
+    """Aliases make a small file as large as its author likes, or endless: counted as written out, before anything is
+    built. Raises `ValidationError`, or `RecursionError` beyond `MAX_DEPTH`."""
+    sizes: dict[int, int] = {}
+
+    def size_of(node: yaml.Node, depth: int) -> int:
+        if depth > MAX_DEPTH:
+            raise RecursionError
+        if id(node) not in sizes:
+            inner: list[yaml.Node] = []
+            for one in node.value if isinstance(node.value, list) else ():
+                inner += one if isinstance(one, tuple) else (one,)
+            sizes[id(node)] = 1 + sum(size_of(one, depth + 1) for one in inner)
+        return sizes[id(node)]
+
+    if root is not None and size_of(root, 0) > MAX_VALUES:
+        line = root.start_mark.line + 1
+        raise ValidationError(f"{path}:{line}: with its aliases written out it has more than {MAX_VALUES} values")
 
 
 def _is_mapping(node: yaml.Node) -> TypeGuard[yaml.MappingNode]:

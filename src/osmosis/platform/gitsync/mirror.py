@@ -17,9 +17,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from osmosis.base import locks
-from osmosis.base.git import Git, GitError, fetching_environ, sealed_environ
+from osmosis.base.git import Git, GitError, GitMissing, fetching_environ, sealed_environ
 from osmosis.base.net import is_loopback
-from osmosis.errors import Conflict
+from osmosis.errors import Conflict, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.settings import PlatformSettings
 
@@ -233,7 +233,15 @@ def _ref(place: Place, name: str, environ: Mapping[str, str]) -> str | None:
 def check_url(url: str, settings: PlatformSettings) -> None:
     """Ask a remote for its HEAD, so that a wrong URL or a missing credential is known before it is stored.
 
-    GitError with git's own words otherwise.
+    ValidationError with git's own words otherwise.
     """
     remote = parse_repository_url(url)
-    Git.bare(None, _remote_environ(settings), timeout_s=30.0).run("ls-remote", "--", remote.url, "HEAD")
+    try:
+        Git.bare(None, _remote_environ(settings), timeout_s=30.0).run("ls-remote", "--", remote.url, "HEAD")
+    except GitMissing:
+        raise
+    except GitError as error:
+        issue = {"key": "repository_url", "message": error.message}
+        raise ValidationError(
+            f"the repository cannot be read: {error.message}", hint=error.hint, issues=[issue]
+        ) from error

@@ -81,7 +81,7 @@ class Vault:
         return hmac.new(self._sign_key, text.encode(), hashlib.sha256).hexdigest()
 
     def is_signed(self, text: str, signature: str) -> bool:
-        return hmac.compare_digest(self.sign(text), signature)
+        return hmac.compare_digest(self.sign(text).encode(), signature.encode(errors="replace"))
 
 
 def _derive(master_key: bytes, purpose: bytes) -> bytes:

@@ -15,6 +15,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from osmosis.base.plain_json import whole_text
 from osmosis.datasets.scan import DatasetFacts, check_upload
 from osmosis.errors import Conflict, DatasetError, OsmosisError
 from osmosis.platform import Platform, objects, tables
@@ -219,11 +220,12 @@ def _take_over(platform: Platform, work: Work, target: Path, size: int, sha256: 
 
 def _shown(row: dict[str, object]) -> dict[str, object]:
     """A row as a preview shows it: JSON values, long text cut and saying so."""
-    return {str(key): _shown_value(value) for key, value in row.items()}
+    return {whole_text(str(key)): _shown_value(value) for key, value in row.items()}
 
 
 def _shown_value(value: object) -> object:
     if isinstance(value, str):
+        value = whole_text(value)
         return value if len(value) <= MAX_CELL else f"{value[:MAX_CELL]} ... ({len(value)} characters)"
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)

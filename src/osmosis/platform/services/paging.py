@@ -14,6 +14,8 @@ from osmosis.records.contract.body import LogEntry, LogPage, moment
 
 MAX_LIMIT = 50
 MAX_LOG_LIMIT = 200
+MAX_PLACE = 2**63 - 1
+"""The largest number that a database takes."""
 T = TypeVar("T")
 Line = TypeVar("Line", tables.RunLog, tables.DatasetLog)
 
@@ -39,6 +41,8 @@ class Page:
             raise ValidationError(f"limit must be between 1 and {self.top}", field="limit")
         if self.offset < 0:
             raise ValidationError("offset must not be negative", field="offset")
+        if self.offset > MAX_PLACE:
+            raise ValidationError("offset is too large", field="offset")
 
     def place(self, count: int, total: int) -> Place:
         """What the body says around `count` rows of `total`."""
@@ -71,7 +75,7 @@ class LogSlice:
             raise ValidationError(f"limit must be between 1 and {MAX_LOG_LIMIT}", field="limit")
         if self.direction not in ("older", "newer"):
             raise ValidationError("direction must be 'older' or 'newer'", field="direction")
-        if self.cursor and not self.cursor.isdigit():
+        if self.cursor and not (self.cursor.isascii() and self.cursor.isdigit() and len(self.cursor) < 19):
             raise ValidationError("not a cursor from an earlier answer", field="cursor")
 
     def fetch(self, session: Session, table: type[Line], owner: sa.ColumnElement[bool]) -> LogPage:
