@@ -43,6 +43,13 @@ _SETTINGS = {
     "fetch.recurseSubmodules": "false",
     "gc.auto": "0",
     "maintenance.auto": "false",
+    "transfer.fsckObjects": "true",
+    # what old and honest repositories have
+    **{
+        f"{way}.fsck.{problem}": "warn"
+        for way in ("fetch", "receive")
+        for problem in ("zeroPaddedFilemode", "badTimezone", "missingSpaceBeforeDate", "zeroPaddedDate")
+    },
 }
 _TELLING = ("fatal:", "error:", "ssh:", "remote:", "Host key", "!")
 _ENV = "/usr/bin/env"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -125,7 +126,7 @@ def _csv(source: DatasetFile) -> Iterator[Raw]:
             if values and not source.header:
                 source.header.extend(values)
                 names = [name.strip() for name in values]
-                if doubled := sorted({name for name in names if names.count(name) > 1}):
+                if doubled := sorted(name for name, count in Counter(names).items() if count > 1):
                     twice = f"duplicate columns: {', '.join(map(repr, doubled))}"
                     yield line, RowFault(COLUMN_TWICE, twice, ends=True), None
                     return

@@ -1,27 +1,31 @@
 """What one commit of a repository holds, read from git objects: no checkout, and no user code is imported.
 
 Finds `rollouts/*`, `configs/**/*.toml`, and the older layout's decorated functions in `reward_fn/`,
-`reward_rubric/` and `mcp/tools/`. Python is parsed, never run; files that are too large or do not parse are
-passed over.
+`reward_rubric/` and `mcp/tools/`. Python is parsed, by a process of its own, and never run; files that are too large or
+do not parse are passed over.
 """
 
 from __future__ import annotations
 
-import ast
+import logging
 import re
-import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 from osmosis.base.git import Git
+from osmosis.base.json_types import JsonObject
+from osmosis.platform.readers import Unreadable, read_with
+
+from .source_reader import MAX_DESCRIPTION
+
+log = logging.getLogger(__name__)
 
 MAX_FILE_BYTES = 256 * 1024
-MAX_DESCRIPTION = 300
+MAX_READ_BYTES = 16 * 1024 * 1024
+"""Of all files of one kind together; those beyond it are passed over."""
+READ_S = 20.0
+READ_MEMORY_MB = 512
 _PATHS_PER_CALL = 200
 _DECORATORS = {
     "reward_fn": ("osmosis_reward",),
@@ -83,8 +87,12 @@ class Tree:
         return entries
 
     def read(self, entries: Iterable[_Entry]) -> dict[str, str]:
-        """Contents by path; files beyond `MAX_FILE_BYTES` are left out."""
-        wanted = [e for e in entries if e.is_file and e.size <= MAX_FILE_BYTES]
+        """Contents by path; files beyond `MAX_FILE_BYTES`, or `MAX_READ_BYTES` together, are left out."""
+        wanted, left = [], MAX_READ_BYTES
+        for entry in entries:
+            if entry.is_file and entry.size <= min(MAX_FILE_BYTES, left):
+                wanted.append(entry)
+                left -= entry.size
         if not wanted:
             return {}
         stdin = b"".join(e.sha.encode() + b"\n" for e in wanted)
@@ -110,21 +118,68 @@ def _entry(line: bytes) -> _Entry:
 
 def discover(tree: Tree) -> list[Found]:
     """Everything Git Sync shows of a commit, rollouts first, each group sorted by name."""
-    return [*_rollouts(tree), *_configs(tree), *_functions(tree)]
+    texts = _Texts()
+    rollouts, functions = _rollouts(tree, texts), _functions(tree, texts)
+    said = texts.parsed()
+    return [*rollouts(said), *_configs(tree), *functions(said)]
 
 
-def _rollouts(tree: Tree) -> list[Found]:
+@dataclass(slots=True)
+class _Texts:
+    """What a commit holds that has to be parsed: all of it goes to one reader."""
+
+    projects: dict[str, str] = field(default_factory=dict)
+    modules: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+
+    def parsed(self) -> _Parsed:
+        if not self.projects and not self.modules:
+            return _Parsed()
+        script = str(Path(__file__).with_name("source_reader.py"))
+        try:
+            said = read_with(
+                [script],
+                {"projects": self.projects, "modules": self.modules},
+                what="this commit",
+                seconds=READ_S,
+                address_space_mb=READ_MEMORY_MB,
+            )
+        except Unreadable as error:  # rollouts can be run all the same; they only have nothing to say of themselves
+            log.warning("the descriptions of a commit were passed over: %s", error.message)
+            return _Parsed()
+        found: JsonObject = said if isinstance(said, dict) else {}
+        return _Parsed(found.get("descriptions", {}), found.get("functions", {}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    descriptions: Mapping[str, str] = field(default_factory=dict)
+    """By the path of the pyproject.toml."""
+    functions: Mapping[str, list[tuple[str, str | None]]] = field(default_factory=dict)
+    """By the path of the module."""
+
+
+_Finder = Callable[[_Parsed], list[Found]]
+
+
+def _rollouts(tree: Tree, texts: _Texts) -> _Finder:
     folders = [e.path for e in tree.list(["rollouts/"]) if e.is_folder and not e.name.startswith((".", "_"))]
-    if not folders:
-        return []
     files: dict[str, list[_Entry]] = {folder: [] for folder in folders}
-    for entry in tree.list([f"{folder}/" for folder in folders]):
+    for entry in tree.list([f"{folder}/" for folder in folders]) if folders else ():
         files[str(PurePosixPath(entry.path).parent)].append(entry)
     about = tree.read(e for held in files.values() for e in held if _tells(e.name))
-    found = []
-    for folder, held in sorted(files.items()):
-        if any(e.is_file and (e.name.endswith(".py") or e.name == "pyproject.toml") for e in held):
-            found.append(Found("rollout", PurePosixPath(folder).name, folder, _description(folder, about)))
+    texts.projects.update({path: text for path, text in about.items() if path.endswith(".toml")})
+    runnable = [
+        folder
+        for folder, held in sorted(files.items())
+        if any(e.is_file and (e.name.endswith(".py") or e.name == "pyproject.toml") for e in held)
+    ]
+
+    def found(said: _Parsed) -> list[Found]:
+        return [
+            Found("rollout", PurePosixPath(folder).name, folder, _description(folder, about, said))
+            for folder in runnable
+        ]
+
     return found
 
 
@@ -132,15 +187,10 @@ def _tells(name: str) -> bool:
     return name == "pyproject.toml" or name.lower() in ("readme.md", "readme.txt", "readme")
 
 
-def _description(folder: str, about: Mapping[str, str]) -> str | None:
+def _description(folder: str, about: Mapping[str, str], said: _Parsed) -> str | None:
     """`project.description` of the rollout's pyproject, else the first paragraph of its README."""
-    try:
-        project = tomllib.loads(about.get(f"{folder}/pyproject.toml", "")).get("project", {})
-    except tomllib.TOMLDecodeError:
-        project = {}
-    said = project.get("description") if isinstance(project, dict) else None
-    if isinstance(said, str) and said.strip():
-        return said.strip()[:MAX_DESCRIPTION]
+    if given := said.descriptions.get(f"{folder}/pyproject.toml"):
+        return given
     for path, text in about.items():
         if path.startswith(f"{folder}/") and not path.endswith(".toml"):
             return _first_paragraph(text)
@@ -164,36 +214,20 @@ def _configs(tree: Tree) -> list[Found]:
     return sorted(found, key=lambda f: f.name)
 
 
-def _functions(tree: Tree) -> list[Found]:
-    found = []
+def _functions(tree: Tree, texts: _Texts) -> _Finder:
     entries = [e for e in tree.list(_FOLDERS.values()) if e.is_file and e.name.endswith(".py")]
-    for path, text in sorted(tree.read(entries).items()):
-        kind = PurePosixPath(path).parts[0]
-        module = ".".join(PurePosixPath(path).with_suffix("").parts)
-        for name, said in _decorated(text, _DECORATORS[kind]):
-            found.append(Found(kind, f"{module}:{name}", path, said))
+    read = tree.read(entries)
+    texts.modules.update({path: (text, _DECORATORS[PurePosixPath(path).parts[0]]) for path, text in read.items()})
+
+    def found(said: _Parsed) -> list[Found]:
+        return [
+            Found(PurePosixPath(path).parts[0], f"{_module(path)}:{name}", path, text)
+            for path in sorted(read)
+            for name, text in said.functions.get(path, ())
+        ]
+
     return found
 
 
-def _decorated(source: str, wanted: tuple[str, ...]) -> list[tuple[str, str | None]]:
-    """Top-level functions with one of the decorators, and the first line of their docstring."""
-    try:
-        module = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    found = []
-    for node in module.body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            names = {_decorator_name(d) for d in node.decorator_list}
-            if names & set(wanted):
-                said = ast.get_docstring(node)
-                found.append((node.name, said.strip().splitlines()[0][:MAX_DESCRIPTION] if said else None))
-    return found
-
-
-def _decorator_name(node: ast.expr) -> str:
-    if isinstance(node, ast.Call):
-        node = node.func
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
+def _module(path: str) -> str:
+    return ".".join(PurePosixPath(path).with_suffix("").parts)

@@ -19,13 +19,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import sqlalchemy as sa
-from pydantic import ValidationError as PydanticError
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from osmosis.errors import Conflict, OsmosisError, ValidationError
-from osmosis.metrics.summary import Summary, Terms
+from osmosis.base.json_types import JsonObject
+from osmosis.errors import Conflict, OsmosisError
 from osmosis.platform import Platform, objects, tables
+from osmosis.platform.readers import read_with
 from osmosis.platform.security.tokens import new_token
 from osmosis.platform.services import rollouts, run_lifecycle
 from osmosis.records.base import utc_now
@@ -34,12 +34,15 @@ from osmosis.records.rollout import Rollout
 from osmosis.records.run import RunStatus, Stage
 
 from . import sessions
-from .manifest import LOGS, REPORT, LocalRun, artifact_of
-from .trajectories import Find, read_all
+from .manifest import LOGS, LocalRun, artifact_of
 
 log = logging.getLogger(__name__)
 
 BATCH = 200
+READ_S = 60.0
+BYTES_PER_S = 2 * 1024 * 1024
+"""Reading an upload may take `READ_S`, and a second more for each of so many bytes."""
+READ_MEMORY_MB = 2048
 LOG_LINES = 5000
 """The last lines of a local run's log are kept."""
 NAME_TRIES = 20
@@ -69,54 +72,39 @@ def finalize(platform: Platform, import_id: str) -> None:
 def _take_in(platform: Platform, row: tables.Import, files: list[tables.ImportFile]) -> None:
     numbers = {file.path: file.number for file in files}
 
-    def find(path: str) -> Path | None:
-        return sessions.file_path(platform, row.id, numbers[path]) if path in numbers else None
-
-    draft = sessions.folder_of(platform, row.id) / f"rollouts.{new_token('')[:12]}"
+    log_file = sessions.file_path(platform, row.id, numbers[LOGS]) if LOGS in numbers else None
+    draft = sessions.folder_of(platform, row.id) / f"draft.{new_token('')[:12]}" / "rollouts.jsonl"
     try:
-        reading = _read(row, find, draft)
+        reading = _read(row, files, platform, draft)
         for attempt in itertools.count(1):
             try:
                 with platform.db.write() as session:
-                    _store(session, row.id, reading, draft, find(LOGS))
+                    _store(session, row.id, reading, draft, log_file)
                 return
             except IntegrityError:  # another run took the name in that moment
                 if attempt == NAME_TRIES:
                     raise Conflict("too many uploads at the same time", hint="upload the run again") from None
     finally:
-        draft.unlink(missing_ok=True)
+        objects.remove_tree(draft.parent)
 
 
-def _read(row: tables.Import, find: Find, draft: Path) -> Reading:
-    """Every rollout, checked, one line each in `draft`; the report that came along, or one made from them."""
-    local = LocalRun.model_validate(row.run)
-    evaluation = local.evaluation_config
-    summary = Summary(Terms(evaluation.n, evaluation.pass_threshold))
-    seen: set[int] = set()
-    spent_ms = 0.0
-    with draft.open("wb") as out:
-        for rollout in read_all(find):
-            summary.add(rollout)
-            seen.add(rollout.row_index)
-            spent_ms += rollout.duration_ms
-            out.write(rollout.to_line())
-    selected = local.experiment_config.dataset.selected_source_rows
-    rows = sorted(set(selected) | seen if isinstance(selected, list) else seen)
-    report = _given_report(find(REPORT)) or summary.report(rows=len(rows), duration_ms=spent_ms)
-    if report.completed != summary.completed:
-        raise ValidationError(f"{REPORT} describes {report.completed} rollouts, but {summary.completed} were uploaded")
-    return Reading(rows, report)
-
-
-def _given_report(path: Path | None) -> Report | None:
-    if path is None:
-        return None
-    try:
-        return Report.model_validate_json(path.read_bytes())
-    except PydanticError as error:
-        raise ValidationError(
-            f"{REPORT} is not a report that this version can read: {error.errors()[0]['msg']}"
-        ) from error
+def _read(row: tables.Import, files: list[tables.ImportFile], platform: Platform, draft: Path) -> Reading:
+    """Every rollout, checked by a process of its own, one line each in `draft`, and the report."""
+    folder = sessions.folder_of(platform, row.id)
+    where = {file.path: str(sessions.file_path(platform, row.id, file.number)) for file in files}
+    size = sum(file.size for file in files)
+    draft.parent.mkdir(exist_ok=True, mode=0o700)
+    said = read_with(
+        ["-m", "osmosis.platform.run_upload.reading"],
+        {"files": where, "run": row.run, "draft": str(draft)},
+        what="this run",
+        files=[folder],
+        write=[draft.parent],
+        seconds=READ_S + size / BYTES_PER_S,
+        memory_mb=READ_MEMORY_MB,
+    )
+    found: JsonObject = said if isinstance(said, dict) else {}
+    return Reading(found["rows"], Report.model_validate(found["report"]))
 
 
 def _store(session: Session, import_id: str, reading: Reading, draft: Path, log_file: Path | None) -> None:

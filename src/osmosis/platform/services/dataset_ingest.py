@@ -6,19 +6,19 @@ Three phases, so that no session is open while files are read. Work that a resta
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from osmosis.base.plain_json import whole_text
-from osmosis.datasets.scan import DatasetFacts, check_upload
+from osmosis.datasets.upload_reader import UploadFacts
 from osmosis.errors import Conflict, DatasetError, OsmosisError
 from osmosis.platform import Platform, objects, tables
+from osmosis.platform.readers import read_with
 from osmosis.records.base import utc_now
 from osmosis.records.dataset import DatasetStatus
 
@@ -27,9 +27,12 @@ from . import datasets
 log = logging.getLogger("osmosis.platform.ingest")
 
 ABANDONED_AFTER = timedelta(days=1)
-MAX_LISTED = 5
 PREVIEW_ROWS = 20
-MAX_CELL = 2_000
+MAX_ATTEMPTS = 3
+"""How often the check of one upload is begun: what ends the platform twice is not read at every start."""
+READ_S = 60.0
+BYTES_PER_S = 4 * 1024 * 1024
+"""A check may take `READ_S`, and a second more for each of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,17 @@ def recover(platform: Platform) -> list[threading.Thread]:
             .join(tables.Dataset, tables.Dataset.id == tables.Upload.dataset_id)
             .where(tables.Upload.status == "processing")
         )
-        found = [_work(upload, dataset) for upload, dataset in session.execute(query)]
-    return [_in_thread(platform, work) for work in found]
+        interrupted = [(_work(upload, dataset), upload.attempts) for upload, dataset in session.execute(query)]
+    again = []
+    for work, attempts in interrupted:
+        if attempts >= MAX_ATTEMPTS:
+            _refuse(platform, work, [], f"the platform ended {attempts} times while it read this file")
+            objects.remove_tree(objects.upload_dir(platform, work.upload_id))
+            continue
+        with platform.db.write() as session:
+            session.get_one(tables.Upload, work.upload_id).attempts = attempts + 1
+        again.append(_in_thread(platform, work))
+    return again
 
 
 def forget_abandoned(platform: Platform) -> int:
@@ -109,6 +121,7 @@ def _begin(platform: Platform, dataset_id: str) -> Work | None:
         if upload.status == "failed":
             raise _refused_before(session, dataset, upload)
         upload.status, upload.updated_at = "processing", utc_now()
+        upload.attempts += 1
         if dataset.path is None:
             dataset.status, dataset.error, dataset.updated_at = DatasetStatus.PROCESSING.value, None, utc_now()
         return _work(upload, dataset)
@@ -159,8 +172,8 @@ def _finish(platform: Platform, work: Work) -> None:
             raise DatasetError(
                 f"{size} bytes arrived instead of the announced {work.size}", hint="upload the file again"
             )
-        facts = check_upload(target, preview=PREVIEW_ROWS)
-        if facts.found:
+        facts = _check(target, size)
+        if facts["found"]:
             raise _refusal(work, facts)
     except OsmosisError as error:
         target.unlink(missing_ok=True)
@@ -176,11 +189,19 @@ def _finish(platform: Platform, work: Work) -> None:
     clean(platform, work.dataset_id)
 
 
-def _refusal(work: Work, facts: DatasetFacts) -> DatasetError:
-    issues = facts.issues(MAX_LISTED)
-    more = f" (the first {len(issues)} are listed)" if facts.found > len(issues) else ""
+def _check(path: Path, size: int) -> UploadFacts:
+    """What a process of its own finds in the file. `Unreadable` when reading it takes too much."""
+    given = {"path": str(path), "preview": PREVIEW_ROWS}
+    words = ["-m", "osmosis.datasets.upload_reader"]
+    said = read_with(words, given, what="this file", files=[path], seconds=READ_S + size / BYTES_PER_S)
+    return cast(UploadFacts, said)
+
+
+def _refusal(work: Work, facts: UploadFacts) -> DatasetError:
+    issues, found = facts["issues"], facts["found"]
+    more = f" (the first {len(issues)} are listed)" if found > len(issues) else ""
     return DatasetError(
-        f"dataset {work.name!r} has {facts.found} problem{'s' if facts.found != 1 else ''}{more}",
+        f"dataset {work.name!r} has {found} problem{'s' if found != 1 else ''}{more}",
         hint="fix the file and upload it again; check it before with: osmosis dataset validate FILE",
         issues=issues,
     )
@@ -200,7 +221,7 @@ def _refuse(platform: Platform, work: Work, issues: list[dict[str, str]], messag
             dataset.status, dataset.error, dataset.updated_at = DatasetStatus.ERROR.value, message, utc_now()
 
 
-def _take_over(platform: Platform, work: Work, target: Path, size: int, sha256: str, facts: DatasetFacts) -> None:
+def _take_over(platform: Platform, work: Work, target: Path, size: int, sha256: str, facts: UploadFacts) -> None:
     with platform.db.write() as session:
         upload = session.get(tables.Upload, work.upload_id)
         dataset = session.get(tables.Dataset, work.dataset_id)
@@ -211,29 +232,11 @@ def _take_over(platform: Platform, work: Work, target: Path, size: int, sha256: 
         dataset.status, dataset.error = DatasetStatus.UPLOADED.value, None
         dataset.path = platform.settings.stored(target)
         dataset.size, dataset.format = size, work.format
-        dataset.row_count, dataset.sha256, dataset.preview = facts.rows, sha256, [_shown(row) for row in facts.preview]
+        dataset.row_count, dataset.sha256, dataset.preview = facts["rows"], sha256, facts["preview"]
         dataset.updated_at = utc_now()
-        for warning in facts.warnings():
-            datasets.log(session, dataset.id, "warning", "validation", warning["message"], warning)
-        datasets.log(session, dataset.id, "info", "validation", f"{facts.rows} rows, {size} bytes, sha256 {sha256}")
-
-
-def _shown(row: dict[str, object]) -> dict[str, object]:
-    """A row as a preview shows it: JSON values, long text cut and saying so."""
-    return {whole_text(str(key)): _shown_value(value) for key, value in row.items()}
-
-
-def _shown_value(value: object) -> object:
-    if isinstance(value, str):
-        value = whole_text(value)
-        return value if len(value) <= MAX_CELL else f"{value[:MAX_CELL]} ... ({len(value)} characters)"
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, dict):
-        return _shown(value)
-    if isinstance(value, list):
-        return [_shown_value(inner) for inner in value[:100]]
-    return value if value is None or isinstance(value, int) else str(value)
+        for warning in facts["warnings"]:
+            datasets.log(session, dataset.id, "warning", "validation", str(warning["message"]), warning)
+        datasets.log(session, dataset.id, "info", "validation", f"{facts['rows']} rows, {size} bytes, sha256 {sha256}")
 
 
 def clean(platform: Platform, dataset_id: str) -> None:

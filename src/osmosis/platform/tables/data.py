@@ -50,6 +50,8 @@ class Upload(Base):
     part_size: Mapped[int] = mapped_column(sa.BigInteger)
     """Bytes per part; 0 = simple upload."""
     parts: Mapped[int]
+    attempts: Mapped[int] = mapped_column(default=0, server_default="0")
+    """How often its check was begun."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
 
