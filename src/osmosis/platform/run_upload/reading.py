@@ -1,7 +1,7 @@
 """`python -m osmosis.platform.run_upload.reading`: reads and judges the files of one upload, as a process of its own.
 
-Given `{"files": {path: where it lies}, "run": LocalRun, "draft": file}`, it writes one rollout a line to the draft and
-says `{"rows", "report"}`. Everything that can be wrong with an upload is found here, before a writer's session is open.
+Given `{"files": {path: where it lies}, "run": LocalRun, "draft": file}`, it writes the columns of one rollout a line to the
+draft and says `{"rows", "report"}`. Everything that can be wrong with an upload is found here, before a writer's session is open.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import orjson
 from pydantic import ValidationError as PydanticError
 
 from osmosis.base.json_types import JsonObject
 from osmosis.base.reader import reader_main
 from osmosis.errors import ValidationError
 from osmosis.metrics.summary import Summary, Terms
+from osmosis.platform.services import rollouts
 from osmosis.records.report import Report
 
 from .manifest import REPORT, LocalRun
@@ -37,7 +39,7 @@ def read(given: JsonObject) -> object:
             summary.add(rollout)
             seen.add(rollout.row_index)
             spent_ms += rollout.duration_ms
-            out.write(rollout.to_line())
+            out.write(orjson.dumps(rollouts.columns_of(rollout)) + b"\n")
     selected = local.experiment_config.dataset.selected_source_rows
     rows = sorted(set(selected) | seen if isinstance(selected, list) else seen)
     report = _given_report(find(REPORT)) or summary.report(rows=len(rows), duration_ms=spent_ms)

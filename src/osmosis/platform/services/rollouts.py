@@ -7,7 +7,7 @@ is kept as text and returned as it came.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -27,7 +27,13 @@ ROWS = re.compile(r"^\d+(-\d+)?$")
 
 def store(session: Session, run_id: str, rollouts: Iterable[Rollout]) -> int:
     """Keep what is not there yet; how many that were is the answer."""
-    values = [_values(run_id, rollout) for rollout in _keyed(session, run_id, list(rollouts))]
+    return store_columns(session, run_id, map(columns_of, _keyed(session, run_id, list(rollouts))))
+
+
+def store_columns(session: Session, run_id: str, columns: Iterable[Mapping[str, object]]) -> int:
+    """`store` of rollouts that have their keys, as `columns_of` made them."""
+    now = utc_now()
+    values = [{**one, "run_id": run_id, "created_at": now} for one in columns]
     if not values:
         return 0
     dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
@@ -46,10 +52,10 @@ def _keyed(session: Session, run_id: str, given: list[Rollout]) -> list[Rollout]
     return given
 
 
-def _values(run_id: str, rollout: Rollout) -> dict[str, object]:
+def columns_of(rollout: Rollout) -> dict[str, object]:
+    """What is stored of a rollout, but for its run: plain values of JSON."""
     body = rollout.to_line().decode().rstrip("\n")
     return {
-        "run_id": run_id,
         "rollout_id": rollout.rollout_id,
         "row_index": rollout.row_index,
         "step": rollout.step,
@@ -61,7 +67,6 @@ def _values(run_id: str, rollout: Rollout) -> dict[str, object]:
         "duration_ms": rollout.duration_ms,
         "failure_category": _category(rollout),
         "body": body,
-        "created_at": utc_now(),
     }
 
 
