@@ -1,7 +1,8 @@
 """`python -m osmosis.platform.run_upload.reading`: reads and judges the files of one upload, as a process of its own.
 
-Given `{"files": {path: where it lies}, "run": LocalRun, "draft": file}`, it writes the columns of one rollout a line to the
-draft and says `{"rows", "report"}`. Everything that can be wrong with an upload is found here, before a writer's session is open.
+Given `{"files": {path: where it lies}, "run": LocalRun, "draft": file}`, it writes the columns of one rollout a line to
+the draft and says `{"rows", "report"}`. Everything that can be wrong with an upload is found here, before a writer's
+session is open.
 """
 
 from __future__ import annotations
