@@ -15,7 +15,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import osmosis
 from osmosis.base.reader import REFUSED
 from osmosis.errors import OsmosisError, PlatformError, TooLarge, from_wire
 from osmosis.sandbox import Ended, Limits, Policy, Result, probe, run
@@ -28,7 +27,7 @@ OUTPUT_BYTES = 64 * 1024 * 1024
 _slots = threading.BoundedSemaphore(AT_ONCE)
 _PYTHON = tuple(
     {Path(sys.prefix), Path(sys.base_prefix), Path(os.path.realpath(sys.executable)).parent.parent}
-    | {Path(str(osmosis.__file__)).resolve().parent.parent}
+    | {Path(__file__).resolve().parents[2]}
 )
 
 
