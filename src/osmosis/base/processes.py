@@ -84,11 +84,18 @@ def kill_tree(pid: int) -> None:
 
 
 async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """What a process prints, line by line, without the newline; of a line beyond the stream's limit only the rest."""
+    """What a process prints, line by line, without the newline; a line beyond the stream's limit is left out whole:
+    its rest could begin within a secret, which nobody would recognize."""
+    cut = False
     while True:
         try:
             line = await stream.readline()
         except ValueError:  # beyond the limit: what is buffered of it is dropped
+            cut = True
+            continue
+        if cut:
+            cut = False
+            yield "(a line that is too long was left out)"
             continue
         if not line:
             return

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
+import shlex
+import textwrap
 from pathlib import Path
 from urllib.parse import quote
 
@@ -26,6 +29,54 @@ def test_a_value_is_found_in_each_form(written: str) -> None:
     assert MARK in redactor.text(f"a {written} b")
     assert redactor.touches(f"a {written} b".encode())
     assert redactor.data({written: [written, 1]}).keys() != {written}
+
+
+HARD = "a'b<&>\\" + '"/ü$x+ key-0123456789'
+WRITTEN = {
+    "repr": repr(HARD)[1:-1],
+    "JSON twice": json.dumps(json.dumps({"k": HARD})),
+    "HTML": html.escape(HARD),
+    "HTML of templates": html.escape(HARD).replace("&#x27;", "&#39;"),
+    "HTML text": html.escape(HARD, quote=False),
+    "a shell word": shlex.quote(HARD),
+    "hexadecimal": HARD.encode().hex(),
+    "HEXADECIMAL": HARD.encode().hex().upper(),
+    "percent": quote(HARD, safe="").lower(),
+    "base32": base64.b32encode(b"xy" + HARD.encode()).decode(),
+    "base64 twice": base64.b64encode(base64.b64encode(HARD.encode())).decode(),
+    "base64 in lines": "\n".join(textwrap.wrap(base64.b64encode(b"x" * 50 + HARD.encode() + b"yz").decode(), 20)),
+    "base64 in lines, in JSON": json.dumps(base64.encodebytes(b"x" * 50 + HARD.encode() + b"y" * 9).decode()),
+}
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+def test_a_value_is_found_however_it_is_written(form: str) -> None:
+    redactor, written = Redactor([HARD]), WRITTEN[form]
+    assert MARK in redactor.text(f"a {written} b"), written
+    assert redactor.touches(f"a {written} b".encode()), written
+
+
+PEM = """-----BEGIN PRIVATE KEY-----
+MIIEvQIBADANBgkqhkiG9w0BAQEFAASC
+  BKcwggSjAgEAAoIBAQC7
+QQ==
+-----END PRIVATE KEY-----
+"""
+
+
+def test_each_line_of_a_value_is_one() -> None:
+    redactor = Redactor([PEM])
+    for line in PEM.splitlines()[1:3]:
+        assert redactor.text(f"key: {line.strip()}") == f"key: {MARK}"
+        assert redactor.touches(base64.b64encode(line.strip().encode()))
+    for line in ("-----BEGIN PRIVATE KEY-----", "QQ=="):
+        assert redactor.text(line) == line, "in other files, too"
+    assert redactor.text(f"[{PEM}]") == f"[{MARK}]"
+
+
+def test_ordinary_text_stays() -> None:
+    text = "The answer is 42. aGVsbG8gd29ybGQ= deadbeef %2F &amp; 'quoted' " * 50
+    assert Redactor([HARD, PEM, SECRET]).text(text) == text
 
 
 def test_short_and_empty_values_are_left_alone() -> None:
