@@ -83,6 +83,9 @@ def kill_tree(pid: int) -> None:
                 each.kill()
 
 
+_TOO_LONG = "(a line that is too long was left out)"
+
+
 async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
     """What a process prints, line by line, without the newline; a line beyond the stream's limit is left out whole:
     its rest could begin within a secret, which nobody would recognize."""
@@ -90,12 +93,14 @@ async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
     while True:
         try:
             line = await stream.readline()
-        except ValueError:  # beyond the limit: what is buffered of it is dropped
-            cut = True
+        except ValueError as error:  # what is buffered of it is dropped, with its end if that was there
+            cut = "is found" not in str(error)
+            if not cut:
+                yield _TOO_LONG
             continue
         if cut:
             cut = False
-            yield "(a line that is too long was left out)"
+            yield _TOO_LONG
             continue
         if not line:
             return

@@ -80,5 +80,16 @@ async def test_lines_are_read_as_text_and_one_beyond_the_limit_costs_no_other() 
     assert process.stdout is not None
     lines = [line async for line in lines_of(process.stdout)]
     await process.wait()
-    assert lines[0] == "one"
-    assert lines[-2:] == ["\ufffd", "last"]
+    assert lines == ["one", "(a line that is too long was left out)", "\ufffd", "last"]
+
+
+async def test_no_rest_of_a_line_that_is_too_long_is_shown() -> None:
+    code = "import sys, time\nfor _ in range(3): sys.stdout.write('x' * 5000); sys.stdout.flush(); time.sleep(0.1)\n"
+    code += "print('half of a secret'); print('next')"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, limit=1000
+    )
+    assert process.stdout is not None
+    lines = [line async for line in lines_of(process.stdout)]
+    await process.wait()
+    assert lines == ["(a line that is too long was left out)", "next"]
