@@ -60,6 +60,7 @@ class Worker:
         self.name = f"{machine_id()}/{os.getpid()}/{start_token(os.getpid())}/{id(self):x}"
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._last_step: datetime | None = None
 
     # --- life ---
 
@@ -92,11 +93,34 @@ class Worker:
 
     def step(self) -> bool:
         """Look after running jobs, then start at most one; whether one was started."""
+        self._notice_a_gap()
+        self.executor.reap()
         mine = 0
         for watched in self._running():
             if self._look_after(watched) and watched.worker == self.name:
                 mine += 1
         return mine < self.platform.settings.max_jobs and self._start_next()
+
+    def _notice_a_gap(self) -> None:
+        """After a suspended machine, or when this process stood still: nobody could extend a lease, so each live job
+        gets the time to do it before it counts as silent."""
+        now, last = utc_now(), self._last_step
+        self._last_step = now
+        lease = timedelta(seconds=self.platform.settings.lease_s)
+        if last is None or now - last < max(lease / 4, timedelta(seconds=4 * self.platform.settings.poll_s)):
+            return
+        for watched in self._running():
+            if watched.handle is None or not self.executor.owns(watched.handle):
+                continue
+            if self.executor.poll(watched.handle).alive:
+                self._extend(watched, f"the platform stood still for {(now - last).total_seconds():.0f} s")
+
+    def _extend(self, watched: Watched, why: str) -> None:
+        with self.platform.db.write() as session:
+            run = session.get(tables.Run, watched.run_id, with_for_update=True)
+            if run is not None and run.lease_hash == watched.lease_hash:
+                run_lifecycle.extend(run, self.platform.settings.lease_s)
+                run_lifecycle.log(session, run.id, f"{why}; the job continues")
 
     def adopt(self) -> None:
         """After a restart: jobs of a dead worker that still live are ours, and get time to report again."""
@@ -183,11 +207,26 @@ class Worker:
         except OsmosisError as error:
             self._refuse(run_id, token, error)
             return True
+        except OSError as error:  # a full disk, say: tried again like a job that died, and the run says why
+            self._give_back(run_id, name, token, f"its job could not be started: {error.strerror or error}")
+            return True
+        except ValueError as error:  # what an earlier version stored
+            self._refuse(run_id, token, OsmosisError(f"this run cannot be started: {error}", hint="submit it again"))
+            return True
         try:
             self._note_handle(run_id, token, handle)
         except LeaseLost:
             self.executor.kill(handle)
         return True
+
+    def _give_back(self, run_id: str, name: str, token: str, reason: str) -> None:
+        log.warning("run %s: %s", name, reason)
+        with self.platform.db.write() as session:
+            try:
+                run = run_lifecycle.of_lease(session, run_id, token)
+            except LeaseLost:
+                return
+            run_lifecycle.release(session, run, reason, max_starts=self.platform.settings.max_starts)
 
     def _load(self, run_id: str) -> tuple[JobSpec, dict[str, str]]:
         settings = self.platform.settings

@@ -13,6 +13,7 @@ from osmosis.errors import Conflict, NotFound
 from osmosis.platform import Platform, objects, tables
 from osmosis.platform.services import dataset_ingest, datasets
 from osmosis.platform.services.paging import LogSlice, Page
+from osmosis.platform.slow_work import apart
 from osmosis.records.contract.body import LogPage, Nothing
 from osmosis.records.contract.uploads import (
     CompleteDataset,
@@ -26,7 +27,7 @@ from osmosis.records.contract.uploads import (
 )
 
 from .contract_route import ContractRoute
-from .deps import PlatformDep, ScopeDep
+from .deps import PlatformDep, Scope, ScopeDep
 
 router = APIRouter(route_class=ContractRoute)
 Limit = Annotated[int, Query()]
@@ -107,7 +108,11 @@ def _find_upload(platform: Platform, upload_id: str) -> tables.Upload | None:
 
 
 @router.post("/api/cli/datasets/{dataset_id}/complete")
-def complete(dataset_id: str, body: CompleteDataset, platform: PlatformDep, scope: ScopeDep) -> DatasetRow:
+async def complete(dataset_id: str, body: CompleteDataset, platform: PlatformDep, scope: ScopeDep) -> DatasetRow:
+    return await apart("files", _complete, dataset_id, body, platform, scope)
+
+
+def _complete(dataset_id: str, body: CompleteDataset, platform: Platform, scope: Scope) -> DatasetRow:
     with platform.db.read() as session:
         found = datasets.find(session, scope.workspace, dataset_id)
     dataset_ingest.complete(platform, found.id, {part.PartNumber: part.ETag for part in body.parts or ()})

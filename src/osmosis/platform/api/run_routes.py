@@ -6,12 +6,13 @@ One class, made once for each kind; what only one kind has stands in `eval_runs`
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from osmosis.platform import objects, tables
-from osmosis.platform.services import datasets, run_bodies, run_lifecycle
+from osmosis.platform.services import dataset_ingest, datasets, run_bodies, run_lifecycle
 from osmosis.platform.services.paging import LogSlice, Page
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage
@@ -90,7 +91,9 @@ class RunRoutes:
     def delete(self, name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
         with platform.db.write() as session:
             run = self.find(session, scope, name)
-            run_id = run.id
+            run_id, dataset_path = run.id, run.dataset_path
             run_lifecycle.delete(session, run)
         objects.remove_tree(platform.settings.runs_dir / run_id)
+        if dataset_path:  # of a dataset that is gone, or has a newer file, this run was the last that needed it
+            dataset_ingest.clean(platform, PurePosixPath(dataset_path).parent.name)
         return Response(status_code=204)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from osmosis.platform import objects, tables
+from osmosis.platform import Platform, objects, tables
 from osmosis.platform.run_upload import finished_run, sessions
 from osmosis.platform.run_upload.manifest import Manifest
+from osmosis.platform.slow_work import apart
 from osmosis.records.contract.uploads import (
     ImportFile,
     ImportPaths,
@@ -18,7 +19,7 @@ from osmosis.records.contract.uploads import (
 )
 
 from .contract_route import ContractRoute
-from .deps import PlatformDep, ScopeDep
+from .deps import PlatformDep, Scope, ScopeDep
 
 router = APIRouter(route_class=ContractRoute)
 PREFIX = "/api/cli/eval-runs/imports"
@@ -65,8 +66,12 @@ async def put_part(
 
 
 @router.post(f"{PREFIX}/{{session_id}}/uploads/complete")
-def complete(session_id: str, body: ImportSent, platform: PlatformDep, scope: ScopeDep) -> ImportFile:
+async def complete(session_id: str, body: ImportSent, platform: PlatformDep, scope: ScopeDep) -> ImportFile:
     """Complete one file; its size and hash are compared with the announced ones."""
+    return await apart("files", _complete, session_id, body, platform, scope)
+
+
+def _complete(session_id: str, body: ImportSent, platform: Platform, scope: Scope) -> ImportFile:
     with platform.db.read() as session:
         row = sessions.find(session, scope.workspace, session_id)
         file = sessions.files_at(session, row, [body.path])[0]
@@ -75,8 +80,12 @@ def complete(session_id: str, body: ImportSent, platform: PlatformDep, scope: Sc
 
 
 @router.post(f"{PREFIX}/{{session_id}}/finalize")
-def finalize(session_id: str, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
+async def finalize(session_id: str, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
     """Create the run. A retry, after a lost answer, changes nothing."""
+    return await apart("files", _finalize, session_id, platform, scope)
+
+
+def _finalize(session_id: str, platform: Platform, scope: Scope) -> ImportSession:
     with platform.db.read() as session:
         sessions.find(session, scope.workspace, session_id)
     finished_run.finalize(platform, session_id)

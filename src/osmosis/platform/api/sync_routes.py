@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Query
+from fastapi.concurrency import run_in_threadpool
 
-from osmosis.platform import tables
+from osmosis.platform import Platform, tables
 from osmosis.platform.gitsync import repositories, synced, syncing
+from osmosis.platform.slow_work import apart
 from osmosis.records.contract.repository import SyncedRolloutPage, SyncReport, SyncStarted
 
 from .contract_route import ContractRoute
-from .deps import PlatformDep, ScopeDep
+from .deps import PlatformDep, Scope, ScopeDep
 
 router = APIRouter(prefix="/api/cli", route_class=ContractRoute)
 
@@ -24,15 +26,25 @@ def show_sync(platform: PlatformDep, scope: ScopeDep) -> SyncReport:
 
 
 @router.post("/sync", status_code=202)
-def start_sync(platform: PlatformDep, scope: ScopeDep, background: BackgroundTasks, wait: bool = False) -> SyncStarted:
+async def start_sync(
+    platform: PlatformDep, scope: ScopeDep, background: BackgroundTasks, wait: bool = False
+) -> SyncStarted:
     """Start a sync; with `?wait=true` the answer comes when it has finished."""
-    with platform.db.write() as session:
-        repository = repositories.require(session, scope.workspace.id)
-        event_id = syncing.request(session, repository).id
+    event_id = await run_in_threadpool(_request, platform, scope)
+    work = (syncing.run, platform.db, platform.settings, event_id)
     if wait:
-        syncing.run(platform.db, platform.settings, event_id)
+        await apart("sync", *work)
     else:
-        background.add_task(syncing.run, platform.db, platform.settings, event_id)
+        background.add_task(apart, "sync", *work)
+    return await run_in_threadpool(_started, platform, event_id)
+
+
+def _request(platform: Platform, scope: Scope) -> str:
+    with platform.db.write() as session:
+        return syncing.request(session, repositories.require(session, scope.workspace.id)).id
+
+
+def _started(platform: Platform, event_id: str) -> SyncStarted:
     with platform.db.read() as session:
         return SyncStarted(event=synced.event_body(session.get_one(tables.SyncEvent, event_id)))
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from osmosis.platform import Platform, tables
 from osmosis.platform.gitsync import mirror, repositories, syncing
 from osmosis.platform.services import workspaces
+from osmosis.platform.slow_work import apart
 from osmosis.records.contract.accounts import (
     ConnectedRepository,
     ConnectRepository,
@@ -20,7 +21,7 @@ from osmosis.records.contract.accounts import (
 from osmosis.records.contract.body import Nothing
 
 from .contract_route import ContractRoute
-from .deps import CallerDep, PlatformDep
+from .deps import Caller, CallerDep, PlatformDep
 
 router = APIRouter(prefix="/api/cli", route_class=ContractRoute)
 
@@ -57,8 +58,12 @@ def create(body: NewWorkspace, platform: PlatformDep, caller: CallerDep) -> Work
 
 
 @router.post("/workspaces/{name}/connect")
-def connect(name: str, body: ConnectRepository, platform: PlatformDep, caller: CallerDep) -> WorkspaceRow:
+async def connect(name: str, body: ConnectRepository, platform: PlatformDep, caller: CallerDep) -> WorkspaceRow:
     """Connect an external repository after checking that it can be read, then sync it."""
+    return await apart("sync", _connect, name, body, platform, caller)
+
+
+def _connect(name: str, body: ConnectRepository, platform: Platform, caller: Caller) -> WorkspaceRow:
     with platform.db.read() as session:
         workspaces.by_name(session, caller.user, name)
     mirror.check_url(body.repository_url, platform.settings)

@@ -37,6 +37,9 @@ class Executor(Protocol):
     def poll(self, handle: Mapping[str, object]) -> JobState:
         """Whether the job lives."""
 
+    def reap(self) -> None:
+        """Take note of jobs that have ended, so that the system can forget them; nothing is said about them here."""
+
     def interrupt(self, handle: Mapping[str, object]) -> None:
         """Ask it to shut down."""
 

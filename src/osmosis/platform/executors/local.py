@@ -32,6 +32,8 @@ ALLOWED = re.compile(
 JOB_FILE = "job.json"
 OUTPUT_FILE = "job.log"
 LAST_WORDS = 4_000
+KEPT_ENDED = 64
+"""Ended jobs whose exit codes are remembered, for whoever asks after them next."""
 
 
 class LocalHandle(Record):
@@ -103,6 +105,12 @@ class LocalExecutor:
         if is_same(pid, job.start_token):
             return JobState(alive=True)
         return JobState(alive=False, words=_last_words(job))
+
+    def reap(self) -> None:
+        """A job whose run is over is never polled again: without this it would stay a zombie."""
+        ended = [pid for pid, child in self._children.items() if child.poll() is not None]
+        for pid in ended[:-KEPT_ENDED]:
+            del self._children[pid]
 
     def interrupt(self, handle: Mapping[str, object]) -> None:
         job = LocalHandle.model_validate(handle)

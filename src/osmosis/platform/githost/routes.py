@@ -20,6 +20,7 @@ from osmosis.errors import AuthRequired, NotFound, OsmosisError
 from osmosis.platform import Platform
 from osmosis.platform.gitsync import mirror, repositories, syncing
 from osmosis.platform.services import users, workspaces
+from osmosis.platform.slow_work import apart
 from osmosis.records.base import utc_now
 
 from .address import RECEIVE, UPLOAD, GitAddress, Service, parse_address, parse_credential, parse_service
@@ -66,7 +67,7 @@ async def _serve(request: Request, owner: str, name: str, tail: str, *, discover
         if discover:
             parse_service(request.query_params.get("service"))
         visit = await run_in_threadpool(_admit, platform, token, address)
-        await run_in_threadpool(mirror.prepare, visit.place, platform.settings)
+        await apart("sync", mirror.prepare, visit.place, platform.settings)
     except OsmosisError as error:
         return _refusal(error)
     return BackendResponse(
@@ -148,9 +149,7 @@ def _after_push(platform: Platform, repository_id: str) -> Callable[[], Awaitabl
     """Git Sync of the pushed repository, finished before `git push` returns unless it takes long."""
 
     async def wait_for_sync() -> None:
-        job = asyncio.ensure_future(
-            run_in_threadpool(syncing.after_push, platform.db, platform.settings, repository_id)
-        )
+        job = asyncio.ensure_future(apart("sync", syncing.after_push, platform.db, platform.settings, repository_id))
         _running.add(job)
         job.add_done_callback(_finished)
         await asyncio.wait({job}, timeout=SYNC_WAIT_S)

@@ -13,6 +13,7 @@ from osmosis.platform import tables
 from osmosis.platform.gitsync import repositories, synced, syncing
 from osmosis.platform.services import datasets, rollout_servers, secrets, workspaces
 from osmosis.platform.services.paging import count_of
+from osmosis.platform.slow_work import apart
 
 from .session import Viewer, check_viewer_form, platform_of, viewer
 from .templating import PageRoute, page, redirect
@@ -119,5 +120,5 @@ def start_sync(
     with platform.db.write() as session:
         row, _ = workspaces.by_name(session, who.user, workspace)
         event_id = syncing.request(session, repositories.require(session, row.id)).id
-    background.add_task(syncing.run, platform.db, platform.settings, event_id)
+    background.add_task(apart, "sync", syncing.run, platform.db, platform.settings, event_id)
     return redirect(f"/{workspace}/repository")

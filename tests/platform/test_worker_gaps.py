@@ -1,0 +1,111 @@
+"""What costs a run nothing: a machine that stood still, a job whose run is over, a start that the disk refuses."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import sqlalchemy as sa
+
+from osmosis.platform import tables
+from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.worker import Worker
+
+BODY = {
+    "experiment_config": {
+        "rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/calculator", "dataset": "sums",
+    },
+    "evaluation_config": {"limit": 2},
+    "secrets": {"required": []},
+}  # fmt: skip
+
+
+def with_settings(site: Any, **changes: object) -> Any:
+    """The same platform, told otherwise."""
+    settings: PlatformSettings = site.platform.settings.model_copy(update=changes)
+    site.platform = type(site.platform)(settings, site.platform.db, site.platform.vault)
+    site.http.app.state.platform = site.anonymous.app.state.platform = site.platform
+    return site
+
+
+def run_of(site: Any, run_id: str) -> tables.Run:
+    with site.platform.db.read() as session:
+        return session.get_one(tables.Run, run_id)
+
+
+def lines_of(site: Any, run_id: str) -> str:
+    with site.platform.db.read() as session:
+        query = sa.select(tables.RunLog.message).where(tables.RunLog.run_id == run_id)
+        return "\n".join(session.scalars(query))
+
+
+def test_after_a_gap_leases_are_extended_before_a_job_counts_as_silent(ready) -> None:
+    site = with_settings(ready, lease_s=1.0, poll_s=0.05, job_command=("sh", "-c", "sleep 60"))
+    run = site.json("POST", "eval-runs", json=BODY)
+    worker = Worker(site.platform)
+    try:
+        assert worker.step()
+        pid = run_of(site, run["id"]).handle["pid"]
+        time.sleep(1.5)  # nobody looks: suspended, with the job
+        worker.step()
+        assert psutil.pid_exists(pid)
+        assert run_of(site, run["id"]).starts == 1
+        assert "stood still" in lines_of(site, run["id"])
+        deadline = time.monotonic() + 30
+        while run_of(site, run["id"]).starts == 1 and time.monotonic() < deadline:
+            worker.step()  # somebody looks, and the job still says nothing
+            time.sleep(0.05)
+        assert run_of(site, run["id"]).starts == 2
+    finally:
+        worker.stop()
+
+
+def test_a_job_whose_run_is_over_is_no_zombie(ready) -> None:
+    site = with_settings(ready, job_command=("sh", "-c", "sleep 0.2"))
+    run = site.json("POST", "eval-runs", json=BODY)
+    worker = Worker(site.platform)
+    try:
+        assert worker.step()
+        pid = run_of(site, run["id"]).handle["pid"]
+        with site.platform.db.write() as session:  # it reported its end, and nobody asks after it any more
+            session.execute(sa.update(tables.Run).values(status="finished", lease_hash=None))
+        deadline = time.monotonic() + 30
+        while psutil.pid_exists(pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+            worker.step()
+        assert not psutil.pid_exists(pid)
+    finally:
+        worker.stop()
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc").exists(), reason="needs a folder that cannot be written")
+def test_a_start_that_the_disk_refuses_says_so_on_the_run(ready) -> None:
+    site = with_settings(ready, max_starts=2)
+    run = site.json("POST", "eval-runs", json=BODY)
+    runs = site.platform.settings.runs_dir
+    runs.rmdir()
+    runs.write_text("where folders should be")  # no folder can be made in it, whoever asks
+    worker = Worker(site.platform)
+    try:
+        assert worker.step()
+        assert worker.step()
+    finally:
+        worker.stop()
+    ended = run_of(site, run["id"])
+    assert (ended.status, ended.starts) == ("failed", 2)
+    assert "could not be started: " in lines_of(site, run["id"])
+
+
+def test_the_files_of_a_deleted_dataset_go_with_the_last_run_that_needed_them(ready) -> None:
+    run = ready.json("POST", "eval-runs", json=BODY)
+    ready.json("POST", f"eval-runs/{run['id']}/stop", json={})
+    file = ready.platform.settings.located(run_of(ready, run["id"]).dataset_path)
+    assert ready.http.delete("/api/cli/datasets/sums").status_code == 204
+    assert file.exists(), "the run can be retried"
+    assert ready.http.delete(f"/api/cli/eval-runs/{run['id']}").status_code == 204
+    assert not file.exists()
+    assert not file.parent.exists()
