@@ -75,8 +75,12 @@ async def test_a_trickle_does_not_keep_a_request_alive() -> None:
                 await asyncio.sleep(0.01)
 
         drip = asyncio.ensure_future(trickle())
-        assert (await asyncio.wait_for(reader.read(), 20)).startswith(b"HTTP/1.1 408 ")
-        drip.cancel()
+        try:
+            assert (await asyncio.wait_for(reader.read(), 60)).startswith(b"HTTP/1.1 408 ")
+        except ConnectionError:
+            pass  # closed while a drop was on its way, which takes the answer with it
+        finally:
+            drip.cancel()
 
 
 async def test_who_reads_no_answer_is_let_go() -> None:

@@ -31,11 +31,10 @@ async def start_sync(
 ) -> SyncStarted:
     """Start a sync; with `?wait=true` the answer comes when it has finished."""
     event_id = await run_in_threadpool(_request, platform, scope)
-    work = (syncing.run, platform.db, platform.settings, event_id)
     if wait:
-        await apart("sync", *work)
+        await apart("sync", syncing.run, platform.db, platform.settings, event_id)
     else:
-        background.add_task(apart, "sync", *work)
+        background.add_task(apart, "sync", syncing.run, platform.db, platform.settings, event_id)
     return await run_in_threadpool(_started, platform, event_id)
 
 
