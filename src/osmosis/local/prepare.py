@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -328,7 +328,7 @@ def _prepare(request: Request) -> Prepared:
     plan = plan.model_copy(update={"score_bounds": {**declared, **plan.score_bounds}})
     check_columns(dataset, facts.columns, plan.group_by)
     key = key_for(plan.model, environ, request.api_key)
-    redactor = Redactor(declared_secrets(request.secrets, environ, key, source.server_key))
+    redactor = _redactor(plan, declared_secrets(request.secrets, environ, key, source.server_key))
     _check_price(plan)
     known = provenance(request.base_dir)
     plan = plan.model_copy(update={"dataset_hash": facts.sha256, "provenance": {**known, "rows_hash": facts.rows_hash}})
@@ -361,7 +361,7 @@ def _prepare_regrade(request: Request) -> Prepared:
     facts = scan_dataset(request.dataset, plan.selection, rows=selected)
     if not plan.skip_bad_rows:
         facts.refuse_bad(request.dataset)
-    redactor = Redactor(declared_secrets(request.secrets, request.environ))
+    redactor = _redactor(plan, declared_secrets(request.secrets, request.environ))
     journal.redactor = redactor
     resume = plan_regrade(
         journal, _rows(request.dataset, plan, facts), selected, failed_only=request.regrade == "failed"
@@ -387,6 +387,13 @@ def _scorers(request: Request) -> tuple[Scorer, ...]:
             functions=request.functions,
         )
     )
+
+
+def _redactor(plan: EvalPlan, secrets: Iterable[str]) -> Redactor:
+    """A value that stands in the name of the model, the agent or the run is written there by the person: taking it out
+    would hide nothing, and a resume would ask another model."""
+    names = (plan.model.name, plan.agent, plan.name, *plan.score_fns)
+    return Redactor(value for value in secrets if not any(value in name for name in names))
 
 
 def _objects(request: Request) -> dict[str, object]:

@@ -163,6 +163,23 @@ def test_names_are_those_of_the_command_line(folder: Path, capsys: pytest.Captur
     ).plan.score_fns == ["api_project_score:exact"]
 
 
+def test_a_run_whose_key_is_also_its_models_name_is_resumed(folder: Path) -> None:
+    (folder / "api_project_agent.py").write_text(AGENT)
+    (folder / "api_project_score.py").write_text(SCORE)
+    write_rows(folder / "rows.jsonl", 3)
+    environ = {"ENDPOINT_KEY": "tiny-model", "OTHER": "a-real-secret"}
+    asked: list[int] = []
+    with ModelEndpoint(lambda _, number: asked.append(number)) as endpoint:
+        words = ["eval", "-m", "api_project_agent:agent", "-d", "rows.jsonl", "--eval-fn", "api_project_score:exact"]
+        words += ["--model", "tiny-model", "--base-url", endpoint.url, "--api-key-env", "ENDPOINT_KEY", "--name", "k"]
+        main([*words, "--secret", "OTHER"], environ=environ, cwd=folder)
+        before = len(asked)
+        main(["eval", "resume", "k"], environ=environ, cwd=folder)
+        assert len(asked) == before > 0, "nothing is asked again"
+    stored = json.loads((folder / ".osmosis/runs/k/run.json").read_text())
+    assert stored["plan"]["model"]["name"] == "tiny-model"
+
+
 def test_what_lives_only_here_is_resumed_only_here(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def made_here(solution_str: str, ground_truth: str, extra_info: Any = None) -> float:
         return 1.0
