@@ -49,6 +49,7 @@ _EVAL = Group(
         "retry": _at("runs", "retry", "Retry the failed and skipped rollouts of a run"),
         "download": _at("runs", "download", "Download the metrics and conversations of a run"),
         "run": _at("local_eval.run_config", "run", "Run a config of this workspace on this machine"),
+        "set": _at("local_eval.eval_set", "eval_set", "Run a set of evaluations on this machine"),
         "resume": _at("local_eval.resume", "resume", "Resume an interrupted local run"),
         "regrade": _at("local_eval.resume", "regrade", "Score a local run again without calling the model"),
         "compare": _at("local_eval.compare", "compare", "Compare runs row by row"),

@@ -69,3 +69,13 @@ def verdict_of(differences: Sequence[Difference]) -> tuple[Verdict, float | None
     if p_value >= 1 - LEVEL:
         return "no clear difference", p_value
     return ("worse" if worse < better else "better"), p_value
+
+
+def adjusted(p_values: Sequence[float | None]) -> list[float | None]:
+    """The p-values of several verdicts looked at together (Holm 1979): one that is None was not tested."""
+    tested = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    found: list[float | None] = [None] * len(p_values)
+    least = 0.0
+    for place, (p, i) in enumerate(tested):
+        least = found[i] = max(least, min(1.0, p * (len(tested) - place)))
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -360,14 +360,20 @@ def sampling(flags: EvalFlags) -> JsonObject:
         raise UsageError(f"--top-p must be above 0 and at most 1, got {flags.top_p}")
     if flags.max_tokens is not None and flags.max_tokens < 1:
         raise UsageError(f"--max-tokens must be at least 1, got {flags.max_tokens}")
-    for text in flags.param:
+    return {**params, **further(flags.param, params)}
+
+
+def further(given: Sequence[str], named: Collection[str] = ()) -> JsonObject:
+    """What --param says; `named` parameters have options of their own, which were used."""
+    params: JsonObject = {}
+    for text in given:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--param {text!r} is not key=value", hint="--param top_k=40")
         key = key.strip()
         if key in _NO_PARAMS:
             raise UsageError(f"{key} is not a sampling parameter", hint=_NO_PARAMS[key])
-        if key in params:
+        if key in params or key in named:
             raise UsageError(f"{key} is given twice", hint=f"keep either --param {key}=... or the other option")
         params[key] = _value(value)
     return params

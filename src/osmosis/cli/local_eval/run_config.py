@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +27,7 @@ from osmosis.records.plan import EvalPlan, ModelSpec, Selection
 from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 
-from .plan import BaseUrl, FailUnder, OutputFile, Yes, check_limits, parse_rows
+from .plan import BaseUrl, FailUnder, OutputFile, Param, Yes, check_limits, further, parse_rows
 from .terminal import Ending, run_local
 
 
@@ -49,6 +49,8 @@ class RunFlags:
     n: Annotated[int | None, typer.Option("--n", min=1, help="Attempts per row [default: the config's]")] = None
     model: Annotated[str | None, typer.Option(help="Model to use instead of the config's")] = None
     base_url: BaseUrl = None
+    param: Param = field(default_factory=list)
+    max_cost: Annotated[float | None, typer.Option(help="Pause the run after spending this many USD")] = None
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", "--max-in-flight", min=1, help="Maximum number of concurrent rollouts")
     ] = None
@@ -72,7 +74,7 @@ def run(flags: RunFlags) -> DetailResult | int:
     ctx = current()
     if flags.rows is not None and flags.limit is not None:
         raise UsageError("--rows and --limit cannot be used together", hint="--rows 3,7,10-20 lists every row")
-    check_limits(fail_under=flags.fail_under)
+    check_limits(fail_under=flags.fail_under, max_cost=flags.max_cost)
     workspace = find_workspace(ctx.cwd)
     typed = ctx.path(flags.config) if flags.config else None
     path = typed if typed and typed.is_file() else ctx.path(pick_config(workspace, "eval", flags.config))
@@ -132,7 +134,7 @@ def _plan(config: EvalConfig, flags: RunFlags, dataset: Path) -> EvalPlan:
     """The config as a plan; flags win."""
     name = generated_name(config.experiment.rollout, str(dataset)) if flags.name is None else flags.name
     rows = None if flags.rows is None else parse_rows(flags.rows)
-    return EvalPlan.from_config(
+    plan = EvalPlan.from_config(
         config,
         name=check_name(name, "--name"),
         dataset=str(dataset),
@@ -141,17 +143,20 @@ def _plan(config: EvalConfig, flags: RunFlags, dataset: Path) -> EvalPlan:
         attempts=flags.n,
         concurrency=flags.batch_size,
     )
+    plan.budget.max_cost_usd = flags.max_cost
+    return plan
 
 
 def _model(config: EvalConfig, flags: RunFlags) -> ModelSpec:
     """The config's model, at another endpoint where one is given; else the one given, with the config's parameters."""
     advanced = config.advanced
     if flags.model is None and flags.base_url is None:
-        return ModelSpec.from_config(config)
+        spec = ModelSpec.from_config(config)
+        return spec.model_copy(update={"params": {**spec.params, **further(flags.param)}})
     return parse_model(
         config.experiment.model_path if flags.model is None else flags.model,
         base_url=flags.base_url,
         api_key_env=advanced.api_key_env if flags.model is None else None,
-        params=advanced.params,
+        params={**advanced.params, **further(flags.param)},
         option="--base-url",
     )

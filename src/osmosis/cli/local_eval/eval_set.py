@@ -1,0 +1,266 @@
+"""`osmosis eval set FILE`: every run of a set on this machine, one after the other, in one table.
+
+Each run is `osmosis eval run` in a process of its own, because two rollouts cannot share an interpreter; it is stored,
+resumed and reported on like any other. What is wrong with the set or a config is said before anything is spent.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError as PydanticError
+
+from osmosis.base.json_types import JsonObject
+from osmosis.cli.context import AppContext, current
+from osmosis.cli.flags import takes
+from osmosis.cli.results import Column, ListResult
+from osmosis.engine.journal import Journal
+from osmosis.errors import NotFound, OsmosisError, UsageError, ValidationError
+from osmosis.local.request import check_name, runs_folder
+from osmosis.local.run import stored_report
+from osmosis.metrics.compare import Comparison, compare
+from osmosis.metrics.formats import interval
+from osmosis.metrics.significance import LEVEL, adjusted
+from osmosis.records.eval_set import EvalSet, SetRun
+from osmosis.records.report import Report
+from osmosis.workspace.config_file import load_eval_config
+from osmosis.workspace.layout import Workspace, find_workspace, pick_config
+
+from .plan import Yes
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover - the same parser under its older name
+    import tomli as tomllib
+
+FOLDER = "configs/sets"
+
+
+@dataclass(frozen=True)
+class SetFlags:
+    """What `osmosis eval set` is told."""
+
+    file: Annotated[str, typer.Argument(help="A set under configs/sets/, by path or name.")]
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name before the names of its runs; existing runs are resumed [default: the file's]"),
+    ] = None
+    baseline: Annotated[str | None, typer.Option(help="Name of an earlier execution to compare with, run by run.")] = (
+        None
+    )
+    fail_on_regression: Annotated[
+        bool, typer.Option("--fail-on-regression", help="Exit with 1 when a run is worse than its baseline.")
+    ] = False
+    secrets_file: Annotated[Path | None, typer.Option(help="File of NAME=value lines, for the configs' secrets.")] = (
+        None
+    )
+    yes: Yes = False
+
+
+@dataclass
+class Line:
+    """One run of the set, as far as it came."""
+
+    run: SetRun
+    name: str
+    report: Report | None = None
+    error: str | None = None
+    beside: Comparison | None = None
+    p_value: float | None = None
+    """Adjusted for the number of runs."""
+
+    @property
+    def verdict(self) -> str | None:
+        if self.beside is None:
+            return None
+        chance = self.p_value is not None and self.p_value >= 1 - LEVEL
+        return "no clear difference" if chance else self.beside.verdict
+
+    @property
+    def cost(self) -> float:
+        if self.report is None:
+            return 0.0
+        return (self.report.usage.cost_usd or 0.0) + (self.report.judge_usage.cost_usd or 0.0)
+
+    def to_row(self) -> JsonObject:
+        primary = self.report.primary if self.report else None
+        between = primary.mean_interval if primary else None
+        return {
+            "run": self.run.key,
+            "name": self.name,
+            "config": self.run.config,
+            "model": self.run.model,
+            "params": self.run.params,
+            "completed": self.report.completed if self.report else 0,
+            "total": self.report.total if self.report else None,
+            "score": primary.name if primary else None,
+            "mean": primary.mean if primary else None,
+            "mean_ci": [between.low, between.high] if between else None,
+            "pass_rate": primary.pass_rate if primary else None,
+            "cost_usd": self.report.usage.cost_usd if self.report else None,
+            "difference": self.beside.difference if self.beside else None,
+            "p_value": self.p_value,
+            "verdict": self.verdict,
+            "error": self.error,
+            "between": interval(between) if between else "",
+        }
+
+
+@takes(SetFlags)
+def eval_set(flags: SetFlags) -> ListResult:
+    """Run a set of evaluations on this machine: configs x models x parameters, with one budget and one table.
+
+    The same command resumes it. Compare with an earlier execution by --baseline NAME.
+
+    Example:
+        osmosis eval set nightly
+        osmosis eval set configs/sets/nightly.toml --name tuesday --baseline monday --fail-on-regression
+    """
+    ctx = current()
+    if flags.fail_on_regression and flags.baseline is None:
+        raise UsageError("--fail-on-regression needs --baseline", hint="--baseline NAME of an earlier execution")
+    workspace = find_workspace(ctx.cwd)
+    path = _file(ctx, workspace, flags.file)
+    wanted = read_set(path)
+    name = check_name(flags.name or path.stem, "--name")
+    lines = [Line(run, check_name(f"{name}--{run.key}", "--name")) for run in wanted.runs()]
+    for config in dict.fromkeys(line.run.config for line in lines):
+        load_eval_config(_config(ctx, workspace, config), workspace.root, to_run=True)
+    runs = runs_folder(ctx.cwd)
+    if flags.baseline is not None and not any(_earlier(runs, flags.baseline, line).is_dir() for line in lines):
+        raise NotFound(
+            f"no run of this set is stored under {flags.baseline}", hint=f"osmosis eval set {path.stem} --name X"
+        )
+    interrupted = _run_all(ctx, wanted, lines, runs, flags)
+    if flags.baseline is not None:
+        _compare(lines, runs, flags.baseline)
+    worse = [line for line in lines if line.verdict == "worse"]
+    undone = [line for line in lines if line.error or line.report is None or line.report.completed < line.report.total]
+    code = 130 if interrupted else 1 if undone or (flags.fail_on_regression and worse) else 0
+    return _shown(lines, code, compared=flags.baseline is not None)
+
+
+def read_set(path: Path) -> EvalSet:
+    """The set in a file. Raises ValidationError with every key that is wrong."""
+    try:
+        return EvalSet.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValidationError(f"{path}: {error}") from error
+    except PydanticError as error:
+        said = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        known = ", ".join(EvalSet.model_fields)
+        raise ValidationError(f"{path}: {'; '.join(said)}", hint=f"the keys of a set: {known}") from error
+
+
+def _file(ctx: AppContext, workspace: Workspace, given: str) -> Path:
+    home = workspace.root / FOLDER
+    for path in (ctx.path(given), home / given, home / f"{given}.toml"):
+        if path.is_file():
+            return path
+    there = ", ".join(sorted(path.stem for path in home.glob("*.toml")))
+    raise NotFound(f"there is no set {given}", hint=f"one of: {there}" if there else f"write {FOLDER}/{given}.toml")
+
+
+def _config(ctx: AppContext, workspace: Workspace, given: str) -> Path:
+    typed = workspace.root / given
+    return typed if typed.is_file() else ctx.path(pick_config(workspace, "eval", given))
+
+
+def _run_all(ctx: AppContext, wanted: EvalSet, lines: list[Line], runs: Path, flags: SetFlags) -> bool:
+    """Every run in turn, until the budget is spent; whether somebody interrupted."""
+    for i, line in enumerate(lines, 1):
+        left = None if wanted.max_cost is None else wanted.max_cost - sum(one.cost for one in lines)
+        stored = Journal(runs / line.name)
+        if left is not None and stored.exists:
+            earlier = stored_report(stored)
+            left += Line(line.run, line.name, earlier).cost  # a run's limit includes what it has spent already
+        if left is not None and left <= 0:
+            line.error = f"not run: the set's budget of {wanted.max_cost:g} USD is spent"
+            continue
+        ctx.output.say(f"{i} of {len(lines)}: {line.name}")
+        interrupted, line.error = _go(ctx, _command(wanted, line, left, flags))
+        if stored.exists:
+            line.report = stored_report(stored)
+            line.error = None if line.report else line.error
+        if interrupted:
+            return True
+    return False
+
+
+def _command(wanted: EvalSet, line: Line, left: float | None, flags: SetFlags) -> list[str]:
+    """The run as a person would type it."""
+    run = line.run
+    words = [sys.executable, "-m", "osmosis", "--json", "eval", "run", run.config, "--name", line.name, "--yes"]
+    if run.model is not None:
+        model, _, url = run.model.partition("@") if "@http" in run.model else (run.model, "", "")
+        words += ["--model", model, *(["--base-url", url] if url else [])]
+    for key, value in run.params.items():
+        words += ["--param", f"{key}={json.dumps(value)}"]
+    given = (("--n", wanted.n), ("--limit", wanted.limit), ("--max-cost", left), ("--secrets-file", flags.secrets_file))
+    return [*words, *(str(word) for flag, value in given if value is not None for word in (flag, value))]
+
+
+def _go(ctx: AppContext, words: list[str]) -> tuple[bool, str | None]:
+    """Runs it to its end; whether somebody interrupted, and what it failed of."""
+    interrupted = False
+    with subprocess.Popen(
+        words, cwd=ctx.cwd, env=dict(ctx.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while True:
+            try:
+                _, said = process.communicate()
+                break
+            except KeyboardInterrupt:  # the run hears of it, too, and lets what is in flight finish
+                interrupted = True
+    if process.returncode in (0, 130):
+        return interrupted or process.returncode == 130, None
+    try:
+        return interrupted, str(json.loads(said.strip().splitlines()[-1])["error"]["message"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return interrupted, f"ended with exit code {process.returncode}"
+
+
+def _earlier(runs: Path, baseline: str, line: Line) -> Path:
+    return runs / f"{baseline}--{line.run.key}"
+
+
+def _compare(lines: list[Line], runs: Path, baseline: str) -> None:
+    """Each run against the same one of the baseline; p-values are adjusted for how many there are (Holm)."""
+    for line in lines:
+        before, after = Journal(_earlier(runs, baseline, line)), Journal(runs / line.name)
+        if not (before.exists and after.exists):
+            continue
+        plan = before.plan()
+        bounds = {**after.plan().score_bounds, **plan.score_bounds}
+        try:
+            line.beside = compare(before.outcomes(), after.outcomes(), threshold=plan.pass_threshold, bounds=bounds)
+        except OsmosisError as error:
+            line.error = line.error or error.message
+    tested = [line for line in lines if line.beside is not None]
+    values = adjusted([line.beside.p_value for line in tested if line.beside is not None])
+    for line, value in zip(tested, values, strict=True):
+        line.p_value = value
+
+
+def _shown(lines: list[Line], code: int, *, compared: bool) -> ListResult:
+    columns = [
+        Column("run", "run"),
+        Column("completed", "done", "right"),
+        Column("total", "of", "right"),
+        Column("mean", "mean", "right", show=_three),
+        Column("between", "95 % interval"),
+        Column("pass_rate", "pass rate", "right", show=_three),
+        *([Column("difference", "difference", "right", show=_three), Column("verdict", "verdict")] if compared else []),
+        Column("error", "problem"),
+    ]
+    return ListResult([line.to_row() for line in lines], columns, exit_code=code)
+
+
+def _three(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else "-"

@@ -1,0 +1,138 @@
+"""Eval sets on this machine: configs x models x parameters, resumed and compared run by run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from osmosis.metrics.significance import adjusted
+from osmosis.records.eval_set import EvalSet
+from osmosis.testing.command_line import CommandRun, run_command
+from osmosis.testing.eval_project import write_rows
+from osmosis.testing.git_workspace import GitWorkspace
+
+pytestmark = pytest.mark.flow
+
+ROLLOUT = """
+import os
+from osmosis.sdk.backend import LocalBackend
+from osmosis.sdk.grader import Grader
+from osmosis.sdk.workflow import AgentWorkflow
+
+class Work(AgentWorkflow):
+    async def run(self, ctx):
+        with open("calls.txt", "a") as out:
+            out.write("x")
+        return [*ctx.prompt, {"role": "assistant", "content": "done"}]
+
+class Right(Grader):
+    async def grade(self, ctx):
+        ctx.set_reward(0.0 if os.path.exists("worse") else 1.0)
+
+backend = LocalBackend(Work, grader=Right)
+"""
+CONFIG = """
+[experiment]
+rollout = "multiply"
+entrypoint = "main.py"
+model_path = "offline/calculator"
+dataset = "multiply"
+
+[secrets]
+required = []
+"""
+SET = """
+configs = ["multiply"]
+models = ["offline/calculator", "offline/echo"]
+params = [{temperature = 0.0, top_k = 4}]
+limit = 8
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    made = GitWorkspace(tmp_path)
+    made.write("rollouts/multiply/main.py", ROLLOUT)
+    made.write("configs/eval/multiply.toml", CONFIG)
+    made.write("configs/sets/nightly.toml", SET)
+    write_rows(tmp_path / "data" / "multiply.jsonl", 10)
+    return tmp_path
+
+
+def go(folder: Path, *words: str) -> CommandRun:
+    return run_command("eval", "set", *words, "--json", cwd=folder, environ={})
+
+
+def test_a_set_is_run_resumed_and_compared(workspace: Path) -> None:
+    first = go(workspace, "nightly", "--name", "monday")
+    assert first.code == 0, first.err
+    rows = first.json["items"]
+    assert [row["run"] for row in rows] == [
+        "multiply--offline-calculator--temperature-0.0--top_k-4",
+        "multiply--offline-echo--temperature-0.0--top_k-4",
+    ]
+    assert [(row["completed"], row["mean"]) for row in rows] == [(8, 1.0), (8, 1.0)]
+    stored = workspace / ".osmosis" / "runs" / f"monday--{rows[0]['run']}" / "run.json"
+    assert json.loads(stored.read_text())["plan"]["model"]["params"] == {"temperature": 0.0, "top_k": 4}
+    calls = (workspace / "calls.txt").read_text()
+    assert go(workspace, "nightly", "--name", "monday").code == 0
+    assert (workspace / "calls.txt").read_text() == calls  # everything was there
+
+    (workspace / "worse").touch()
+    compare = ("nightly", "--name", "tuesday", "--baseline", "monday")
+    second = go(workspace, *compare)
+    assert second.code == 0, second.err
+    assert [(row["verdict"], row["difference"]) for row in second.json["items"]] == [("worse", -1.0)] * 2
+    assert all(row["p_value"] < 0.05 for row in second.json["items"])
+    assert go(workspace, *compare, "--fail-on-regression").code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "code", "said"),
+    [
+        (["weekly"], SET, 1, "there is no set weekly"),
+        (["nightly", "--fail-on-regression"], SET, 2, "needs --baseline"),
+        (["nightly", "--baseline", "never"], SET, 1, "stored under never"),
+        (["nightly"], "configs = []", 1, "configs: "),
+        (["nightly"], SET + "model = 3", 1, "model: "),
+        (["nightly"], "configs = [", 1, "nightly.toml"),
+        (["nightly"], 'configs = ["divide"]', 1, "divide"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(
+    workspace: Path, words: list[str], text: str, code: int, said: str
+) -> None:
+    (workspace / "configs/sets/nightly.toml").write_text(text)
+    found = go(workspace, *words)
+    assert found.code == code
+    assert said in json.dumps(found.error)
+    assert not (workspace / ".osmosis").exists()
+
+
+def test_a_run_that_fails_is_a_line_of_the_table(workspace: Path) -> None:
+    (workspace / "configs/sets/nightly.toml").write_text(
+        'configs = ["multiply"]\nmodels = ["no-key/x", "offline/echo"]'
+    )
+    found = go(workspace, "nightly")
+    assert found.code == 1
+    broken, whole = found.json["items"]
+    assert broken["error"]
+    assert (whole["completed"], whole["error"]) == (10, None)
+
+
+def test_every_combination_has_a_key_of_its_own() -> None:
+    made = EvalSet(
+        configs=["a", "configs/eval/b.toml"], models=["x/y", "x-y"], params=[{"temperature": 0}, {"top_p": 0.5}]
+    )
+    keys = [run.key for run in made.runs()]
+    assert len(set(keys)) == 8
+    assert keys[0] == "a--x-y--temperature-0"
+    assert keys[2] == "a--x-y--temperature-0-2"
+    assert keys[-1] == "b--x-y--top_p-0.5-2"
+
+
+def test_p_values_of_many_runs() -> None:
+    assert adjusted([0.01, None, 0.04, 0.03]) == pytest.approx([0.03, None, 0.06, 0.06])
+    assert adjusted([0.9, 0.8]) == [1.0, 1.0]
