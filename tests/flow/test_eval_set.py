@@ -133,6 +133,11 @@ def test_every_combination_has_a_key_of_its_own() -> None:
     assert keys[-1] == "b--x-y--top_p-0.5-2"
 
 
+def test_sets_are_completed(workspace: Path) -> None:
+    found = run_command("__complete", "--", "eval", "set", "", cwd=workspace)
+    assert "nightly" in [line.split("\t")[0] for line in found.out.splitlines()]
+
+
 def test_p_values_of_many_runs() -> None:
     assert adjusted([0.01, None, 0.04, 0.03]) == pytest.approx([0.03, None, 0.06, 0.06])
     assert adjusted([0.9, 0.8]) == [1.0, 1.0]

@@ -203,6 +203,9 @@ _NAMES = {
     "eval compare a": "local-runs",
     "eval compare b": "local-runs",
     "eval config": "eval-configs",
+    "eval set file": "sets",
+    "eval set name": "nothing",
+    "eval set baseline": "nothing",
     "train name": "training-runs",
     "train config": "training-configs",
     "dataset name": "datasets",
@@ -249,6 +252,7 @@ def _named(ctx: AppContext, what: str) -> list[Answer]:
         "commands": _commands,
         "eval-configs": lambda c: _configs(c, "eval"),
         "training-configs": lambda c: _configs(c, "training"),
+        "sets": _sets,
         "configs": lambda c: list(dict.fromkeys([*_configs(c, "eval"), *_configs(c, "training")])),
     }
     try:
@@ -278,6 +282,11 @@ def _configs(ctx: AppContext, kind: Any) -> list[Answer]:
         inside = path.is_relative_to(ctx.cwd)
         found.append((str(path.relative_to(ctx.cwd)) if inside else path.stem, f"{kind} config"))
     return [*found, (FILES, "")]
+
+
+def _sets(ctx: AppContext) -> list[Answer]:
+    folder = find_workspace(ctx.cwd).root / "configs" / "sets"
+    return [*((path.stem, "eval set") for path in sorted(folder.glob("*.toml"))), (FILES, "")]
 
 
 def _templates(ctx: AppContext) -> list[Answer]:
