@@ -11,6 +11,7 @@ from typing import Any
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
 from osmosis.llm import ChatRequest, Model, open_model
+from osmosis.llm.model import STREAMING
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Message
 from osmosis.records.wire02 import RolloutMetrics
@@ -70,12 +71,13 @@ class ExternalLLMClient:
 
     async def chat_completions(self, messages: list[Message], **kwargs: Any) -> CompletionsResult:
         """One call; `ProviderError` with advice when there is no answer."""
-        tools = kwargs.pop("tools", self._tools)
+        tools, listener = kwargs.pop("tools", self._tools), kwargs.pop("on_piece", None)
+        params = {name: value for name, value in kwargs.items() if name not in STREAMING}
         started = time.monotonic()
         try:
             if self._model is None:
                 self._model = self._open()
-            done = await self._model.complete(ChatRequest(messages, tools or None, kwargs))
+            done = await self._model.complete(ChatRequest(messages, tools or None, params, on_piece=listener))
         except ModelError as exc:
             raise ProviderError(exc.message, exc.category, exc.hint) from exc
         took_ms = (time.monotonic() - started) * 1000

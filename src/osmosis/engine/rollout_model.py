@@ -12,7 +12,7 @@ from typing import Any
 
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
-from osmosis.llm.model import ChatRequest, Completion, Model
+from osmosis.llm.model import STREAMING, ChatRequest, Completion, Model
 from osmosis.records.rollout import Message, ModelCall, Usage
 from osmosis.records.wire02 import RolloutMetrics
 from osmosis.sdk.agent_loop import CompletionsResult
@@ -39,7 +39,8 @@ class RolloutLLM:
         self._waits = Waits()
 
     async def chat_completions(self, messages: list[Message], **kwargs: object) -> CompletionsResult:
-        """One call; `tools` replaces the rollout's own, everything else is a sampling parameter."""
+        """One call; `tools` replaces the rollout's own, `on_piece` hears the answer while it is written, everything
+        else is a sampling parameter."""
         tools = kwargs.pop("tools", self._tools)
         done = await self.ask(messages, tools, kwargs)
         return CompletionsResult.of(done)
@@ -51,9 +52,14 @@ class RolloutLLM:
             await asyncio.get_running_loop().create_future()
         stage = task.stage
         task.enter("model call")
+        listener = params.pop("on_piece", None)
+        if not STREAMING.isdisjoint(params):
+            params = {name: value for name, value in params.items() if name not in STREAMING}
         request = ChatRequest(
             messages, plain_tools(tools), params, task.rollout_id, task.row.index, task.attempt, self.wait
         )
+        if callable(listener):
+            request.on_piece = listener
         started = time.perf_counter()
         try:
             done = await self._model.complete(request)

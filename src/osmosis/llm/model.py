@@ -25,6 +25,10 @@ class Piece:
     """Of the tokens in it, in the same form."""
 
 
+STREAMING = frozenset({"stream", "stream_options"})
+"""Parameters that say how an answer travels: that is between a model and its wire, and whoever listens says so."""
+
+
 @dataclass(slots=True)
 class ChatRequest:
     """One question to a model."""

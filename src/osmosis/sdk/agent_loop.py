@@ -121,7 +121,7 @@ class RolloutContext:
             self._debug_dir = trace_folder.get()
 
     async def chat(self, messages: list[Message], **kwargs: object) -> CompletionsResult:
-        """One model call; `kwargs` are sampling parameters."""
+        """One model call; `kwargs` are sampling parameters, and `on_piece` hears the answer while it is written."""
         return await self.llm.chat_completions(messages, **kwargs)
 
     def complete(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,9 +18,10 @@ import orjson
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
 from osmosis.llm.failures import RETRYABLE
-from osmosis.llm.model import ChatRequest, Completion
+from osmosis.llm.model import STREAMING, ChatRequest, Completion, Piece
 from osmosis.llm.openai_compatible import ask, completion_of, malformed
 from osmosis.llm.retry import RetryingModel
+from osmosis.llm.streaming import StreamedBody
 from osmosis.llm.wire import Pool, open_wire
 from osmosis.records.plan import ModelSpec, Retry
 from osmosis.records.rollout import Category, Message, Usage
@@ -69,17 +70,7 @@ def text_of(message: Message) -> str:
 def parse_completion(body: Any) -> ChatCompletion:
     """A chat-completions response as a `ChatCompletion`; `ModelError` (bad_response) when it is not one."""
     done = completion_of(body, model=_NAME)
-    return ChatCompletion(
-        message=done.message,
-        finish_reason=done.finish_reason,
-        usage=done.usage,
-        model=done.model,
-        token_ids=done.token_ids,
-        logprobs=done.logprobs,
-        prompt_token_ids=done.prompt_token_ids,
-        raw_id=done.raw_id,
-        raw=body,
-    )
+    return ChatCompletion(**{one.name: getattr(done, one.name) for one in fields(done)}, raw=body)
 
 
 @lru_cache(maxsize=16)
@@ -109,7 +100,14 @@ class _Endpoint(RetryingModel):
 
     async def once(self, request: ChatRequest) -> Completion:
         body = {**request.params, "messages": request.messages}
-        raw = await ask(self._wire, body, name=_NAME, origin=self._origin, limit=self._limit)
+        if request.on_piece is not None:
+            stream = StreamedBody(request.tell)
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+            raw = await ask(self._wire, body, name=_NAME, origin=self._origin, limit=self._limit, heard=stream.feed)
+            if stream.began:
+                return parse_completion(stream.body())
+        else:
+            raw = await ask(self._wire, body, name=_NAME, origin=self._origin, limit=self._limit)
         try:
             parsed = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
@@ -162,22 +160,29 @@ class ChatClient:
         *,
         tools: list[Any] | None = None,
         model: str = MODEL_ID,
+        on_piece: Callable[[Piece], None] | None = None,
         **params: object,
     ) -> ChatCompletion:
         """One model call. `tools` takes OpenAI tool dicts, tool schemas or functions made with `@tool`;
-        `params` are sampling parameters. `ModelError` when there is no usable answer."""
+        `params` are sampling parameters. `on_piece` hears the answer while it is written (`piece.delta` is the wire
+        form), where the model streams; the answer is whole either way. `ModelError` when there is no usable one."""
+        params = {name: value for name, value in params.items() if name not in STREAMING}
         body: JsonObject = {"model": model, "messages": messages, **params}
         if tools:
             body["tools"] = [_tool_dict(one) for one in tools]
-        completion = parse_completion(await self._transport(body)) if self._transport else await self._post(body)
+        if self._transport is not None:
+            heard = {**body, "on_piece": on_piece} if on_piece is not None else body
+            completion = parse_completion(await self._transport(heard))
+        else:
+            completion = await self._post(body, on_piece)
         self.num_calls += 1
         self.usage = self.usage + completion.usage
         return completion
 
-    async def _post(self, body: JsonObject) -> ChatCompletion:
+    async def _post(self, body: JsonObject, on_piece: Callable[[Piece], None] | None) -> ChatCompletion:
         if self._endpoint is None:
             raise RuntimeError("the chat client is not open: use `async with ctx.chat() as chat:`")
-        done = await self._endpoint.complete(ChatRequest(body["messages"], params=body))
+        done = await self._endpoint.complete(ChatRequest(body["messages"], params=body, on_piece=on_piece))
         assert isinstance(done, ChatCompletion)
         return done
 

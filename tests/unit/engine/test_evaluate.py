@@ -4,10 +4,15 @@ import asyncio
 
 import pytest
 
-from osmosis.engine.evaluate import Options
+from osmosis.engine.evaluate import Options, evaluate
+from osmosis.engine.in_process import in_process
 from osmosis.engine.journal import Journal, KeySet
 from osmosis.errors import OsmosisError
+from osmosis.llm.model import Completion, Piece
 from osmosis.records.plan import Budget, ModelSpec, Timeouts
+from osmosis.records.rollout import Usage
+from osmosis.sdk.agent_loop import RolloutAgentLoop
+from osmosis.sdk.workflow import AgentWorkflow
 from osmosis.testing.endpoint import ModelEndpoint, Reply
 from osmosis.testing.waiting import until
 
@@ -196,3 +201,50 @@ async def test_the_watchdog_names_the_stuck_row_and_stage(run, make_plan, make_r
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
     assert "row 0 attempt 0 has been in 'model call'" in said[0]
+
+
+@pytest.mark.parametrize("kind", ["loop", "workflow"])
+async def test_an_agent_hears_its_answer_while_it_is_written(tmp_path, make_plan, make_rows, kind):
+    """A served piece each: the second is sent only after the agent has heard the first."""
+    heard, told = [], asyncio.Event()
+
+    def listen(piece):
+        heard.append(piece.delta.get("content"))
+        told.set()
+
+    class Loop(RolloutAgentLoop):
+        name = "listens"
+
+        def get_tools(self, request):
+            return []
+
+        async def run(self, ctx):
+            messages = list(ctx.request.messages)
+            done = await ctx.chat(messages, on_piece=listen, stream=True)
+            return ctx.complete([*messages, done.message])
+
+    class Work(AgentWorkflow):
+        async def run(self, ctx):
+            async with ctx.chat() as chat:
+                done = await chat.complete(list(ctx.prompt), on_piece=listen, stream=True)
+            return [*ctx.prompt, done.message]
+
+    class Streams:
+        def __init__(self, spec):
+            self.spec = spec
+
+        async def complete(self, request):
+            assert "stream" not in request.params
+            request.tell(Piece({"content": "####"}))
+            await asyncio.wait_for(told.wait(), 10)
+            request.tell(Piece({"content": " 4"}))
+            return Completion({"role": "assistant", "content": "#### 4"}, "stop", Usage())
+
+        async def close(self):
+            pass
+
+    plan = make_plan()
+    agent = Loop() if kind == "loop" else Work
+    async with in_process(agent, Streams(plan.model), plan) as rollout_fn:
+        report = await evaluate(plan, make_rows(1), rollout_fn)
+    assert (report.succeeded, heard) == (1, ["####", " 4"])

@@ -14,6 +14,9 @@ import pytest
 from aiohttp import web
 
 from osmosis.errors import ModelError
+from osmosis.llm.chat_format import completion_events
+from osmosis.llm.model import Completion
+from osmosis.records.rollout import Usage
 from osmosis.sdk.chat import MODEL_ID, ChatClient
 from osmosis.sdk.tools import tool
 
@@ -177,3 +180,14 @@ async def test_things_that_are_no_tools_are_refused() -> None:
     async with ChatClient("http://127.0.0.1:9") as chat:
         with pytest.raises(TypeError, match="not a tool"):
             await chat.complete([], tools=[3])
+
+
+async def test_a_served_workflow_hears_its_answer_in_pieces() -> None:
+    done = Completion({"role": "assistant", "content": "one " * 200}, "stop", Usage(prompt_tokens=1))
+    events = b"".join(completion_events(done, model="m", with_usage=True)).decode()
+    heard: list[str] = []
+    async with endpoint((200, events)) as (url, asked), ChatClient(url) as chat:
+        answer = await chat.complete([], on_piece=lambda piece: heard.append(piece.delta.get("content", "")))
+    assert asked[0][2]["stream"] is True
+    assert len(heard) > 2
+    assert answer.content == "".join(heard) == "one " * 200

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from osmosis.base.backoff import backoff_delay, parse_retry_after
+from osmosis.llm.model import STREAMING, Piece
 from osmosis.records.rollout import Message
 from osmosis.records.wire02 import CompletionsRequest, LoopStatus, RolloutMetrics, RolloutResponse
 from osmosis.sdk.agent_loop import CompletionsResult
@@ -98,6 +99,9 @@ class OsmosisLLMClient:
                 del kwargs[name]
         # Tools reach the trainer in the init response; a second copy here would contradict it one day.
         kwargs.pop("tools", None)
+        listener = kwargs.pop("on_piece", None)
+        for name in STREAMING & kwargs.keys():
+            del kwargs[name]
         try:
             request = CompletionsRequest(messages=messages, rollout_id=self.rollout_id, **kwargs)
         except ValidationError as exc:
@@ -110,6 +114,8 @@ class OsmosisLLMClient:
         text = await self._deliver("/v1/chat/completions", body, self.max_retries)
         result = read_result(text)
         self._count(result, (time.monotonic() - started) * 1000)
+        if listener is not None:  # this protocol does not stream: the answer is one piece
+            listener(Piece({key: value for key, value in result.message.items() if key != "role"}))
         return result
 
     async def complete_rollout(
