@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+import osmosis.testing
+from osmosis.base.locks import locked
 from osmosis.jobs.trainer_environment import TrainerEnvironment
 from osmosis.testing.trainer_environment import NoTorch, trainer_environment
 
 
 @pytest.fixture(scope="session")
 def trainer_cache(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A cache folder in which the trainer's environment is built at most once, however many processes test."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base if worker_id == "master" else base.parent) / "trainer-cache"
-    folder.mkdir(exist_ok=True)
+    """A cache folder in which the trainer's environment is built at most once, however many processes test.
+
+    Of this session, or of `OSMOSIS_TEST_CACHE`, which spares the next session the minute that it takes.
+    """
+    folder = Path(os.environ.get("OSMOSIS_TEST_CACHE") or _shared(tmp_path_factory, worker_id) / "trainer-cache")
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """The temporary folder of this session, whichever of its processes asks."""
+    base = tmp_path_factory.getbasetemp()
+    return base if worker_id == "master" else base.parent
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +40,18 @@ def trainer(trainer_cache: Path) -> Iterator[TrainerEnvironment]:
         yield trainer_environment(trainer_cache)
     except NoTorch as reason:
         pytest.skip(f"needs the CPU build of torch: {reason}")
+
+
+@pytest.fixture(scope="session")
+def tiny_base(trainer: TrainerEnvironment, trainer_cache: Path) -> Path:
+    """The tiny model of `osmosis.testing.tiny_model`, a mediocre adder: made once for all processes that test."""
+    testing = Path(str(osmosis.testing.__file__)).parent
+    sources = b"".join((testing / name).read_bytes() for name in ("tiny_model.py", "tiny_task.py"))
+    folder = trainer_cache / f"tiny-base-{sha256(sources).hexdigest()[:12]}"
+    with locked(folder.with_suffix(".lock")):
+        if not (folder / "tokenizer_config.json").exists():
+            command = [str(trainer.python), "-m", "osmosis.testing.tiny_model", str(folder), "--target", "0.35"]
+            environ = {**os.environ, "PYTHONPATH": str(trainer.code), "OMP_WAIT_POLICY": "PASSIVE"}
+            made = subprocess.run(command, env=environ, capture_output=True, text=True)
+            assert made.returncode == 0, made.stderr[-4000:]
+    return folder

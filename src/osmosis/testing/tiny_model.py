@@ -11,7 +11,6 @@ Runs in a trainer's environment: `python -m osmosis.testing.tiny_model FOLDER [-
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
@@ -25,6 +24,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from osmosis.base.json_types import JsonObject
 from osmosis.records.rollout import Message
+
+from .tiny_task import TOOL, conversation, problem
 
 WORDS = ["user", "assistant", "system", "tool", "<tools>", "</tools>", "<tool_call>", "</tool_call>", "<think>"]
 SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
@@ -44,19 +45,6 @@ TEMPLATE = """\
 {% endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-TOOL: JsonObject = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "description": "Add two numbers.",
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-            "required": ["a", "b"],
-        },
-    },
-}
-"""The tool that the model knows, as an agent passes it."""
 RESPONSE_TEMPLATE: JsonObject = {
     "defaults": {"role": "assistant"},
     "start_anchor": "<|im_start|>assistant\n",
@@ -72,24 +60,6 @@ RESPONSE_TEMPLATE: JsonObject = {
         "content": {"close": "<|im_end|>", "content": "text"},
     },
 }
-
-
-def problem(draw: random.Random) -> tuple[int, int]:
-    """Two numbers to add."""
-    return draw.randint(10, 49), draw.randint(10, 49)
-
-
-def conversation(a: int, b: int, draw: random.Random, skill: float) -> list[Message]:
-    """One to learn from: right with this probability, else it gives up, before the tool call or after it."""
-    asked: Message = {"role": "user", "content": f"{a}+{b}"}
-    gives_up: Message = {"role": "assistant", "content": "?"}
-    luck = draw.random()
-    if luck > skill + (1 - skill) / 2:
-        return [asked, gives_up]
-    call = {"type": "function", "function": {"name": "add", "arguments": json.dumps({"a": a, "b": b})}}
-    called: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    answer: Message = {"role": "assistant", "content": str(a + b)}
-    return [asked, called, {"role": "tool", "content": str(a + b)}, answer if luck <= skill else gives_up]
 
 
 def tokenizer() -> Any:

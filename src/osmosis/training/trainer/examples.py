@@ -1,0 +1,99 @@
+"""The examples of a warm start (`method = "sft"`) as token ids and labels: only what the model said is learned.
+
+Made here and not by a training library's flags, several of which silently train on everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypedDict
+
+from pydantic import ValidationError as BadShape
+
+from osmosis.errors import ModelError
+from osmosis.training.link import Example, Notice, TrainerPlan
+
+from .failures import TrainingFailed
+from .prompts import Prompts
+from .service import TrainerService
+
+IGNORED = -100
+"""The label of a token that is not learned."""
+
+
+class Labelled(TypedDict):
+    input_ids: list[int]
+    labels: list[int]
+
+
+def read_examples(plan: TrainerPlan, tokenizer: Any, service: TrainerService | None) -> list[Labelled]:
+    """Those that fit; the others are left out, and counted in a notice. Raises `TrainingFailed` (data)."""
+    longest = plan.max_prompt_length + plan.max_response_length
+    prompts = Prompts(tokenizer)
+    found: list[Labelled] = []
+    long = unreadable = empty = 0
+    for example in _read(Path(str(plan.examples_path))):
+        try:
+            ids, mask = tokens_of(example, prompts, tokenizer.eos_token_id)
+        except ModelError:
+            unreadable += 1
+            continue
+        if len(ids) > longest:
+            long += 1
+        elif not any(mask):
+            empty += 1
+        else:
+            labels = [token if said else IGNORED for token, said in zip(ids, mask, strict=True)]
+            found.append({"input_ids": ids, "labels": labels})
+    left = f"{long} longer than {longest} tokens, {unreadable} the chat template rejects, {empty} without an answer"
+    if len(found) < plan.rows_per_step:
+        raise TrainingFailed(
+            f"{len(found)} examples can be trained on, and a step takes {plan.rows_per_step} (left out: {left})",
+            kind="data",
+            hint="lower min_score or rollout_batch_size, raise max_response_length, or take another run",
+        )
+    if service is not None and long + unreadable + empty:
+        service.emit(Notice(step=0, message=f"examples left out: {left}"))
+    return found
+
+
+def tokens_of(example: Example, prompts: Prompts, end: int) -> tuple[list[int], list[int]]:
+    """Token ids, and 1 where the model spoke. Exact tokens are taken as they are.
+
+    Of messages, each answer of the assistant is what the template adds after the prompt before it, up to the end of
+    the turn. Where the template rewrites what came before (it drops earlier reasoning), only what follows is learned.
+    """
+    if example.token_ids:
+        return list(example.token_ids), list(example.mask)
+    ids: list[int] = []
+    mask: list[int] = []
+    messages = example.messages
+    for at, message in enumerate(messages):
+        if message.get("role") != "assistant":
+            continue
+        before = prompts.render(messages[:at], example.tools)
+        after = prompts.render(messages[: at + 1], example.tools, prompt=False)
+        if after[: len(before)] != before:
+            continue
+        answer = after[len(before) :]
+        if end in answer:
+            answer = answer[: len(answer) - answer[::-1].index(end)]
+        if before[: len(ids)] != ids:
+            ids, mask = [], []
+        mask += [0] * (len(before) - len(ids)) + [1] * len(answer)
+        ids = before + answer
+    return ids, mask
+
+
+def _read(path: Path) -> Iterator[Example]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    try:
+                        yield Example.model_validate_json(line)
+                    except BadShape as error:
+                        raise TrainingFailed(f"{path}, line {number}: {error}", kind="data") from error
+    except OSError as error:
+        raise TrainingFailed(f"{path} cannot be read: {error}", kind="data") from error

@@ -1,0 +1,65 @@
+"""A run from its plan to its last event: which engine, which sampler, in which order things are made."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+import transformers
+
+from osmosis.training.link import Done, ModelFacts, TrainerPlan
+
+from .answers import AnswerReader
+from .collecting import Collector
+from .loading import Loaded, load
+from .ranks import Ranks
+from .sampler import ContinuousSampler
+from .saving import CheckpointStore, resume_point, versions
+from .service import TrainerService
+from .trl_adapter import TrlEngine, response_template
+
+
+def run(plan: TrainerPlan, service: TrainerService | None) -> Done:
+    """Trains. `service` is None on every rank but the first. Raises what `failures.failed_event` explains."""
+    transformers.utils.logging.disable_progress_bar()
+    if plan.threads:
+        torch.set_num_threads(plan.threads)
+    resumed = resume_point(plan)
+    ranks = Ranks()
+    loaded = load(plan, ranks.local)
+    store = CheckpointStore(plan) if service is not None else None
+    engine = TrlEngine(plan, loaded, ranks, service, store)
+    if service is None:
+        return engine.train()
+    reader = AnswerReader(loaded.tokenizer, response_template(loaded.tokenizer))
+    sampler = ContinuousSampler(plan, loaded, reader, module=engine.module)
+    sampler.start(service.loop)
+    try:
+        engine.collector = Collector(plan, service, sampler)
+        service.sampler = sampler
+        service.health.model = _facts(loaded, reader, engine.trainer.model, sampler.cache_tokens)
+        service.health.step = resumed.step if resumed else 0
+        service.health.state = "training"
+        logging.getLogger("osmosis.trainer").info("ready: %s", service.health.model)
+        return engine.train()
+    finally:
+        sampler.stop()
+
+
+def _facts(loaded: Loaded, reader: AnswerReader, trained: Any, cache_tokens: int) -> ModelFacts:
+    weights = list(trained.parameters())
+    config = loaded.model.config
+    name = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else "CPU"
+    return ModelFacts(
+        architecture=(config.architectures or [type(loaded.model).__name__])[0],
+        parameters=sum(weight.numel() for weight in weights if not weight.requires_grad),
+        trainable_parameters=sum(weight.numel() for weight in weights if weight.requires_grad),
+        context_length=getattr(config.get_text_config(), "max_position_embeddings", None),
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        device=name,
+        chat_template=True,
+        tool_calls=reader.reads_by,
+        cache_tokens=cache_tokens,
+        versions=versions(),
+    )

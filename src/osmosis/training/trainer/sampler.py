@@ -1,0 +1,391 @@
+"""Answers of the very module that is being trained: transformers' continuous batching, opened while a step collects.
+
+While it is open the model is in eval mode and requests join and leave at any time; while it is closed the generation
+loop is paused, the weights may change, and requests wait. A prompt that does not fit is refused before it reaches the
+cache, where it would hang every request after it. A generation loop that died or stands still is replaced, and its
+requests fail.
+
+Sampling is done here (`_draw`): with a seed the answer depends on weights, prompt and seed alone, whatever else is in
+the batch, and no global random state is touched. That, and forgetting a cancelled request, need private names of
+transformers; all of them are in this file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import math
+import time
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from types import MethodType
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+from transformers.generation import ContinuousBatchingConfig
+
+from osmosis.errors import ModelError
+from osmosis.records.rollout import Category
+from osmosis.training.link import Sample, SampleDelta, SampleRequest, TrainerPlan
+
+from .answers import AnswerReader
+from .failures import out_of_memory
+from .loading import Loaded, free_memory
+from .prompts import Prompts
+from .sampling_totals import Totals
+
+log = logging.getLogger("osmosis.trainer")
+
+STUCK_S = 300.0
+"""A generation loop with requests that made no step for so long is replaced."""
+WATCH_EVERY_S = 1.0
+COLDEST = 1e-4
+"""Temperature 0: as good as the likeliest token, without a division by zero."""
+_NOT_YET = 0
+_CACHE_SHARE = 0.3
+"""Of free memory, for the key-value cache."""
+_FIRST = 0.9999
+"""Of temperature and top-p: at 1.0 transformers would leave out the processors that make them per request."""
+
+
+@dataclass(slots=True)
+class _Active:
+    """A request in the generation loop."""
+
+    parts: asyncio.Queue[Any]
+    seed: int
+    loop_number: int
+    """The generation loop it is in, from 1; a replaced one has another number."""
+
+
+class ContinuousSampler:
+    """`with sampler.open(step): ...` in the training thread; `stream` on the service's event loop."""
+
+    def __init__(
+        self,
+        plan: TrainerPlan,
+        loaded: Loaded,
+        reader: AnswerReader,
+        *,
+        module: Any | None = None,
+        stuck_s: float = STUCK_S,
+    ) -> None:
+        """`module`: the model with its adapter; None: the base model."""
+        self._plan, self._tokenizer, self._device = plan, loaded.tokenizer, loaded.device
+        self._model = module if module is not None else loaded.model
+        self._prompts, self._reader = Prompts(loaded.tokenizer), reader
+        self._end_ids = _end_ids(self._model, loaded.tokenizer)
+        self._stuck_s = stuck_s
+        self.cache_tokens = self._cache_size()
+        self.totals = Totals()
+        self.step = 0
+        self._active: dict[str, _Active] = {}
+        self._numbers = itertools.count()
+        self._opened = asyncio.Event()
+        self._manager: Any = None
+        self._loops = 0
+        self._pause: contextlib.ExitStack | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From the training thread; `loop` is the service's. Closed until `open`."""
+        self._loop = loop
+        self._new_manager()
+        self._hold()
+        asyncio.run_coroutine_threadsafe(self._start_watching(), loop).result()
+
+    def stop(self) -> None:
+        """From the training thread."""
+        if self._loop is not None and self._watch is not None:
+            self._loop.call_soon_threadsafe(self._watch.cancel)
+        self._release()
+        with contextlib.suppress(RuntimeError):
+            self._manager.stop(hard_stop=True, timeout=10)
+
+    @contextlib.contextmanager
+    def open(self, step: int) -> Iterator[None]:
+        """Requests are answered until the block ends; those in flight then are cancelled. From the training thread."""
+        assert self._loop is not None
+        training = self._model.training
+        self._model.eval()
+        self.step = step
+        self._release()
+        self._loop.call_soon_threadsafe(self._opened.set)
+        try:
+            yield
+        finally:
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+            self._hold()
+            self._model.train(training)
+
+    async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | Sample, None]:
+        """As `service.Sampler`."""
+        prompt_ids, held = self._prompts.of(request)
+        limit = self._limit(request, prompt_ids)
+        await self._opened.wait()
+        key = f"{request.id}#{next(self._numbers)}"
+        step = self.step
+        active = _Active(asyncio.Queue(), self._seed(request, prompt_ids), _NOT_YET)
+        self._active[key] = active
+        self.totals.busy.changed(+1)
+        finished = False
+        try:
+            self._add(key, request, prompt_ids, limit)
+            deltas = self._reader.deltas(prompt_ids, request.tools) if request.stream else None
+            while True:
+                output = await active.parts.get()
+                if isinstance(output, ModelError):
+                    finished = True
+                    raise output
+                if output.error:
+                    finished = True
+                    raise self._failed(str(output.error))
+                stopped_at = None
+                if deltas is not None or request.stop:
+                    text = self._reader.text(output.generated_tokens)
+                    stopped_at = _first_stop(text, request.stop)
+                    delta = deltas.feed(text[:stopped_at]) if deltas is not None else None
+                    if delta is not None:
+                        yield delta
+                if output.is_finished() or stopped_at is not None:
+                    finished = output.is_finished()
+                    break
+            sample = self._sample(request, prompt_ids, output, stopped_at)
+            sample.held, sample.step = held, step
+            rest = deltas.rest(sample.content) if deltas is not None else None
+            if rest is not None:
+                yield rest
+            yield sample
+        finally:
+            self._active.pop(key, None)
+            self.totals.busy.changed(-1)
+            if not finished:
+                self._forget(key)
+
+    def _limit(self, request: SampleRequest, prompt_ids: list[int]) -> int:
+        """How many tokens may be sampled; raises `ModelError` for a prompt that is too long."""
+        plan, length = self._plan, len(prompt_ids)
+        first = not any(message.get("role") == "assistant" for message in request.messages)
+        if first and length > plan.max_prompt_length:
+            raise _too_long(length, plan.max_prompt_length, "max_prompt_length")
+        room = min(plan.max_prompt_length + plan.max_response_length, self.cache_tokens) - length
+        if room < 1:
+            whole = plan.max_prompt_length + plan.max_response_length
+            raise _too_long(length, whole - 1, "max_prompt_length + max_response_length")
+        return min(request.max_tokens or plan.max_response_length, plan.max_response_length, room)
+
+    def _seed(self, request: SampleRequest, prompt_ids: list[int]) -> int:
+        """From the run's seed, the step, the prompt, and the request's own seed or name."""
+        who = request.seed if request.seed is not None else request.id
+        text = f"{self._plan.seed}/{self.step}/{who}/{','.join(map(str, prompt_ids))}"
+        return int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "little")
+
+    def _add(self, key: str, request: SampleRequest, prompt_ids: list[int], limit: int) -> None:
+        temperature = self._plan.temperature if request.temperature is None else request.temperature
+        top_p = self._plan.top_p if request.top_p is None else request.top_p
+        if self._manager.background_thread_status.can_accept_new_requests() is not None:
+            self._replace("the generation loop ended")
+        active = self._active[key]
+        active.loop_number = self._loops
+        self._manager.register_result_handler(key, active.parts.put_nowait)
+        self._manager.add_request(
+            prompt_ids,
+            request_id=key,
+            max_new_tokens=limit,
+            streaming=request.stream or bool(request.stop),
+            eos_token_id=self._end_ids,
+            temperature=max(float(temperature), COLDEST),
+            top_p=float(top_p),
+        )
+
+    def _sample(self, request: SampleRequest, prompt_ids: list[int], output: Any, stopped_at: int | None) -> Sample:
+        token_ids, logprobs = list(output.generated_tokens), [float(x) for x in output.logprobs]
+        self.totals.tokens += len(token_ids)
+        ended = bool(token_ids) and token_ids[-1] in self._end_ids
+        text = self._reader.text(token_ids)
+        if stopped_at is not None:
+            text = text[:stopped_at]
+        answer = self._reader.read(request.id, prompt_ids, text, request.tools)
+        self.totals.malformed_calls += answer.malformed_calls
+        return Sample(
+            prompt_ids=prompt_ids,
+            token_ids=token_ids,
+            # A token that the model was certain of has log(1); rounding can make it a little more.
+            logprobs=[min(x, 0.0) for x in logprobs],
+            content=answer.content,
+            reasoning=answer.reasoning,
+            tool_calls=answer.tool_calls,
+            finish_reason="tool_calls"
+            if answer.tool_calls
+            else "stop"
+            if ended or stopped_at is not None
+            else "length",
+            parse=answer.parse,
+            malformed_calls=answer.malformed_calls,
+        )
+
+    def _failed(self, error: str) -> ModelError:
+        if out_of_memory(error):
+            self.totals.out_of_memory = error
+        return ModelError(f"sampling failed: {error}", category=Category.SERVER_ERROR.value)
+
+    def _forget(self, key: str) -> None:
+        """Frees a request that nobody waits for; transformers would keep its handler."""
+        self._manager.cancel_request(key)
+        router = self._manager.output_router
+        with router._lock:
+            router.result_handlers.pop(key, None)
+
+    async def _close(self) -> None:
+        self._opened.clear()
+        for active in list(self._active.values()):
+            what = "the step this request belongs to is over"
+            active.parts.put_nowait(ModelError(what, category=Category.CANCELLED.value))
+        keys = list(self._active)
+        for key in keys:
+            self._forget(key)
+
+    def _hold(self) -> None:
+        """Pauses the loop from the training thread, which has to be the one that ends the pause."""
+        self._pause = contextlib.ExitStack()
+        try:
+            self._pause.enter_context(self._manager.pause())
+        except RuntimeError:  # the loop died: the next request replaces it
+            self._pause = None
+
+    def _release(self) -> None:
+        if self._pause is not None:
+            self._pause.close()
+            self._pause = None
+
+    def _new_manager(self) -> None:
+        on_cpu = self._device.type == "cpu"
+        page = 64 if on_cpu else 256
+        ends = self._end_ids
+        generation = GenerationConfig(
+            do_sample=True,
+            temperature=_FIRST,
+            top_p=_FIRST,
+            top_k=0,
+            max_new_tokens=self._plan.max_response_length,
+            eos_token_id=ends,
+            pad_token_id=self._tokenizer.pad_token_id,
+        )
+        self._manager = self._model.init_continuous_batching(
+            generation_config=generation,
+            continuous_batching_config=ContinuousBatchingConfig(
+                return_logprobs=True,
+                per_request_processors=True,
+                allow_block_sharing=False,  # what was computed before an update must not be read after it
+                auto_switch_to_flash=False,
+                page_size=page,
+                num_blocks=math.ceil(self.cache_tokens / page) + 1,
+                max_batch_tokens=2048 if on_cpu else None,
+                max_requests_per_batch=self._plan.concurrency,
+                use_async_batching=False,
+                use_cuda_graph=False if on_cpu else None,
+                seed=self._plan.seed,
+            ),
+        )
+        self._manager.batch_processor = self._manager._create_batch_processor()
+        if on_cpu:
+            self._sample_here(self._manager)
+        self._manager.start()
+        self._loops += 1
+
+    def _sample_here(self, manager: Any) -> None:
+        """Puts `_draw` in the place of transformers' own sampling."""
+        keys: list[tuple[str, int]] = []
+        warper = manager.logit_processor.logits_processor[0]
+        prepare = warper.prepare_tensor_args
+
+        def note(requests: list[Any]) -> Any:
+            keys[:] = [(one.state.request_id, one.state.generated_len()) for one in requests]
+            return prepare(requests)
+
+        def sample(_: Any, scores: Any, output_ids: Any) -> None:
+            seeds = [(active.seed if (active := self._active.get(key)) else 0, at) for key, at in keys]
+            tokens, logprobs = _draw(scores[0], seeds)
+            count = tokens.shape[0]
+            output_ids[0, :count].copy_(tokens)
+            output_ids[1, :count].copy_(logprobs.view(dtype=torch.int32))
+
+        warper.prepare_tensor_args = note
+        runner = manager.batch_processor.model_runner
+        runner._sample = MethodType(sample, runner)
+
+    def _replace(self, why: str) -> None:
+        """A new generation loop; every request of the old one fails."""
+        fatal = self._manager.background_thread_status.fatal_error
+        text = f"{why}: {fatal}" if fatal else why
+        log.error("%s; starting another one", text)
+        error = self._failed(text)
+        for active in self._active.values():
+            if active.loop_number == self._loops:
+                active.parts.put_nowait(error)
+        with contextlib.suppress(RuntimeError):
+            self._manager.stop(hard_stop=True, block=False)
+        self._new_manager()
+
+    async def _start_watching(self) -> None:
+        self._watch = asyncio.get_running_loop().create_task(self._keep_watch())
+
+    async def _keep_watch(self) -> None:
+        seen, since = (0, 0), time.monotonic()
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            at = (self._loops, getattr(self._manager, "current_batch", 0))
+            if at != seen or not self._active or not self._opened.is_set():
+                seen, since = at, time.monotonic()
+            elif not self._manager.is_running() or time.monotonic() - since > self._stuck_s:
+                self._replace(f"the generation loop made no step for {time.monotonic() - since:.0f} s")
+
+    def _cache_size(self) -> int:
+        """Tokens; at least one whole conversation, or the plan cannot work."""
+        plan = self._plan
+        longest = plan.max_prompt_length + plan.max_response_length
+        config = self._model.config.get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        per_token = 2 * config.num_hidden_layers * heads * width * self._model.dtype.itemsize
+        room = int(free_memory(self._device) * _CACHE_SHARE / per_token)
+        wanted = plan.cache_tokens or min(plan.concurrency * longest, room)
+        return max(wanted, longest)
+
+
+def _draw(scores: Any, seeds: list[tuple[int, int]]) -> tuple[Any, Any]:
+    """One token for each row of scores, and its log-probability, by the Gumbel-max trick.
+
+    Adding Gumbel noise to log-probabilities and taking the largest draws from exactly their distribution (Gumbel 1954;
+    Maddison et al. 2014). The noise of a row comes from its own seed and position, so the batch does not matter.
+    """
+    logprobs = torch.log_softmax(scores.float(), dim=-1)
+    noise = torch.empty_like(logprobs)
+    source = torch.Generator()
+    for row, (seed, position) in enumerate(seeds):
+        source.manual_seed((seed + position * 0x9E3779B97F4A7C15) & 0x7FFFFFFFFFFFFFFF)
+        noise[row].exponential_(generator=source)
+    tokens = (logprobs - noise.log()).argmax(dim=-1)
+    return tokens, logprobs.gather(1, tokens[:, None]).squeeze(1)
+
+
+def _end_ids(model: Any, tokenizer: Any) -> list[int]:
+    """Every token that ends a turn: the tokenizer's, and those that the model names."""
+    named = model.generation_config.eos_token_id
+    others = [] if named is None else [named] if isinstance(named, int) else list(named)
+    return list(dict.fromkeys([tokenizer.eos_token_id, *others]))
+
+
+def _first_stop(text: str, stops: list[str]) -> int | None:
+    found = [at for stop in stops if (at := text.find(stop)) >= 0]
+    return min(found) if found else None
+
+
+def _too_long(length: int, limit: int, key: str) -> ModelError:
+    what = f"the prompt has {length} tokens, and {key} allows {limit}"
+    return ModelError(what, category=Category.CONTEXT_LENGTH.value)

@@ -1,0 +1,450 @@
+"""What has to be looked at where torch is: run by the trainer's Python, prints one JSON object, name by name.
+
+`python checks.py NAME,NAME MODEL_FOLDER SCRATCH_FOLDER`; each function that takes two folders is a name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from osmosis.errors import ModelError
+from osmosis.testing.tiny_task import TOOL
+from osmosis.testing.trainer_drive import recorded
+from osmosis.training.link import Batch, Collect, Held, Sample, SampleDelta, SampleRequest, Sequence, TrainerPlan
+from osmosis.training.order import rows_of_step
+from osmosis.training.trainer.answers import AnswerReader
+from osmosis.training.trainer.collecting import Collector
+from osmosis.training.trainer.failures import TrainingFailed
+from osmosis.training.trainer.loading import load
+from osmosis.training.trainer.prompts import Prompts
+from osmosis.training.trainer.ranks import Ranks
+from osmosis.training.trainer.sampler import ContinuousSampler
+from osmosis.training.trainer.sampling_totals import Totals
+from osmosis.training.trainer.saving import CheckpointStore
+from osmosis.training.trainer.service import TrainerService
+from osmosis.training.trainer.trl_adapter import TrlEngine, response_template
+
+torch.set_num_threads(1)
+
+
+def plan(model: str, folder: Path, **changes: Any) -> TrainerPlan:
+    values: dict[str, Any] = {
+        "run": "check", "model_path": model, "output_dir": str(folder), "rows": list(range(8)), "steps": 2,
+        "rows_per_step": 4, "samples_per_row": 4, "max_prompt_length": 60, "max_response_length": 60, "lr": 2e-3,
+        "save_interval": 100, "seed": 7,
+    }  # fmt: skip
+    return TrainerPlan(**{**values, **changes})
+
+
+def ask(name: str, text: str = "17+25", **more: Any) -> SampleRequest:
+    return SampleRequest(id=name, messages=[{"role": "user", "content": text}], tools=[TOOL], **more)
+
+
+# --------------------------------------------------------------------------------------------------- the sampler
+
+
+class Bench:
+    """A sampler with an event loop of its own, as the service gives it one."""
+
+    def __init__(self, the_plan: TrainerPlan, **more: Any) -> None:
+        self.plan, self.loaded = the_plan, load(the_plan)
+        self.reader = AnswerReader(self.loaded.tokenizer, response_template(self.loaded.tokenizer))
+        self.sampler = ContinuousSampler(the_plan, self.loaded, self.reader, **more)
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        self.sampler.start(self.loop)
+
+    def run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(120)
+
+    async def one(self, request: SampleRequest) -> Sample:
+        async with contextlib.aclosing(self.sampler.stream(request)) as parts:
+            async for part in parts:
+                if isinstance(part, Sample):
+                    return part
+        raise AssertionError("no answer")
+
+    async def many(self, requests: list[SampleRequest]) -> list[Sample]:
+        return list(await asyncio.gather(*map(self.one, requests)))
+
+    def error(self, request: SampleRequest) -> str:
+        try:
+            self.run(self.one(request))
+        except ModelError as error:
+            return f"{error.category}: {error.message}"
+        return "none"
+
+
+def sampling(model: str, folder: Path) -> dict[str, Any]:
+    bench = Bench(plan(model, folder, concurrency=16))
+    questions = [ask(f"q{n}", f"{10 + n}+{20 + n}", seed=n, temperature=(1.0, 0.7)[n % 2]) for n in range(64)]
+    found: dict[str, Any] = {"training_before": bench.loaded.model.train().training}
+    with bench.sampler.open(3):
+        found["training_while_open"] = bench.loaded.model.training
+        samples = bench.run(bench.many(questions))
+        order = list(range(64))
+        random.Random(1).shuffle(order)
+        again = dict(zip(order, bench.run(bench.many([questions[n] for n in order])), strict=True))
+        found["same_in_another_batch"] = all(again[n].token_ids == samples[n].token_ids for n in range(64))
+        found["different_seeds_differ"] = len({tuple(one.token_ids) for one in samples}) > 8
+        found["greedy"] = len({tuple(bench.run(bench.one(ask(f"g{n}", temperature=0))).token_ids) for n in range(4)})
+        found["too_long"] = bench.error(ask("long", "1" * 500))
+        found["after_too_long"] = bench.error(ask("next"))
+        image = [{"role": "user", "content": [{"type": "image"}]}]
+        found["bad_message"] = bench.error(SampleRequest(id="i", messages=image))
+        short = bench.run(bench.one(ask("short", max_tokens=1)))
+        found["short"] = [len(short.token_ids), short.finish_reason]
+        found["cancel"] = bench.run(_cancel(bench))
+        found["stream"] = bench.run(_stream(bench))
+    found["training_after"] = bench.loaded.model.training
+    found["parity"] = _parity(bench, questions, samples)
+    found["step"] = samples[0].step
+    end = bench.loaded.tokenizer.eos_token_id
+    found["ends_kept"] = all(one.token_ids[-1] == end for one in samples if one.finish_reason != "length")
+    found["closed"] = bench.run(_closed(bench))
+    bench.sampler.stop()
+    return found
+
+
+def _parity(bench: Bench, questions: list[SampleRequest], samples: list[Sample]) -> float:
+    """The largest distance between a sampled logprob and that of one plain forward pass."""
+    worst = 0.0
+    bench.loaded.model.eval()
+    for question, one in zip(questions, samples, strict=True):
+        ids = torch.tensor([one.prompt_ids + one.token_ids])
+        with torch.no_grad():
+            logits = bench.loaded.model(input_ids=ids).logits[0, len(one.prompt_ids) - 1 : -1].float()
+        every = torch.log_softmax(logits / (question.temperature or 1.0), -1)
+        mine = every.gather(1, ids[0, len(one.prompt_ids) :, None]).squeeze(1)
+        worst = max(worst, float((mine - torch.tensor(one.logprobs)).abs().max()))
+    return worst
+
+
+async def _cancel(bench: Bench) -> dict[str, int]:
+    """Requests that are left while they are sampled, and what is left of them."""
+
+    async def leave(number: int) -> None:
+        async with contextlib.aclosing(
+            bench.sampler.stream(ask(f"leave{number}", stream=True, temperature=2.0))
+        ) as parts:
+            async for _ in parts:
+                return
+
+    await asyncio.gather(*(leave(n) for n in range(8)))
+    await asyncio.sleep(0.5)
+    handlers = bench.sampler._manager.output_router.result_handlers
+    scheduler = bench.sampler._manager.batch_processor.scheduler
+    after = await bench.one(ask("after"))
+    return {"handlers": len(handlers), "active": len(scheduler.active_requests), "answered": len(after.token_ids) > 0}
+
+
+async def _stream(bench: Bench) -> dict[str, Any]:
+    same, shown = [], []
+    for seed in range(24):  # words, calls, and calls that cannot be read
+        text = ""
+        async for part in bench.sampler.stream(ask(f"s{seed}", seed=seed, stream=True)):
+            if isinstance(part, SampleDelta):
+                text += part.content
+            else:
+                same.append(text == (part.content or ""))
+                shown.append(bool(text and part.tool_calls))
+    stop = await bench.one(ask("stop", stop=["add"], temperature=0.0))
+    return {
+        "same": all(same),
+        "calls_hidden": not any(shown),
+        "stop_reason": stop.finish_reason,
+        "stopped_before": "add" not in str(stop.content),
+    }
+
+
+async def _closed(bench: Bench) -> bool:
+    """A request outside of a step waits."""
+    waiting = asyncio.ensure_future(bench.one(ask("waits")))
+    await asyncio.sleep(0.3)
+    done = waiting.done()
+    waiting.cancel()
+    return not done
+
+
+def stuck(model: str, folder: Path) -> dict[str, Any]:
+    """A generation loop that breaks, and one that hangs, under requests: they fail and the next one is answered."""
+    bench = Bench(plan(model, folder, concurrency=4), stuck_s=2.0)
+    found = {}
+    with bench.sampler.open(1):
+        runner = bench.sampler._manager.batch_processor.model_runner
+
+        def breaks(*_: object) -> None:
+            raise RuntimeError("the GPU fell off")
+
+        runner._sample = breaks
+        found["broken"] = bench.error(ask("a"))
+        found["after_broken"] = bench.error(ask("b"))
+        runner = bench.sampler._manager.batch_processor.model_runner
+        runner._sample = lambda *_: time.sleep(30)
+        began = time.monotonic()
+        found["hanging"] = bench.error(ask("c"))
+        found["noticed_after_s"] = time.monotonic() - began
+        found["after_hanging"] = bench.error(ask("d"))
+    return found
+
+
+def answers(model: str, folder: Path) -> dict[str, Any]:
+    tokenizer = load(plan(model, folder)).tokenizer
+    template = response_template(tokenizer)
+    prompt = Prompts(tokenizer).render([{"role": "user", "content": "x"}], None)
+    texts = {
+        "words": "42<|im_end|>",
+        "call": '<tool_call>\n{"name": "add", "arguments": {"a": 3, "b": 4}}\n</tool_call><|im_end|>',
+        "words_and_calls": 'so <tool_call>\n{"name": "add", "arguments": {"a": 3}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "add", "arguments": {"a": 4}}\n</tool_call><|im_end|>',
+        "thought": "<think>\nhm\n</think>\n\nhello<|im_end|>",
+        "bad_json": '<tool_call>\n{"name": "add", "arguments": {"a": 3,}}\n</tool_call><|im_end|>',
+        "no_function": "<tool_call>[1]</tool_call><|im_end|>",
+        "text_arguments": '<tool_call>\n{"name": "add", "arguments": "{}"}\n</tool_call><|im_end|>',
+        "cut_off": '<tool_call>\n{"name": "add", "argu',
+    }
+    found: dict[str, Any] = {}
+    for by, reader in (("template", AnswerReader(tokenizer, template)), ("json", AnswerReader(tokenizer, None))):
+        for name, text in texts.items():
+            answer = reader.read("r", prompt, text, [TOOL])
+            calls = [(call.function["name"], json.loads(call.function["arguments"])) for call in answer.tool_calls]
+            found[f"{by}/{name}"] = [answer.content, answer.reasoning, calls, answer.parse, answer.malformed_calls]
+        plain = reader.read("r", prompt, texts["call"], None)
+        found[f"{by}/no_tools"] = [len(plain.tool_calls), "<tool_call>" in str(plain.content)]
+    return found
+
+
+def prompts(model: str, folder: Path) -> dict[str, Any]:
+    """The next prompt begins with the very tokens that were sampled, even where rendering them again differs."""
+    tokenizer = load(plan(model, folder)).tokenizer
+    made = Prompts(tokenizer)
+    first = made.render([{"role": "user", "content": "1+2"}], [TOOL])
+    odd = '<tool_call>\n{"name":"add","arguments":{"a":1,"b":2}}\n</tool_call>'
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+    talk = [
+        {"role": "user", "content": "1+2"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "3"},
+    ]
+    found = {}
+    for name, end in (("ended", "<|im_end|>"), ("cut_off", "")):
+        held = first + tokenizer.encode(odd + end, add_special_tokens=False)
+        request = SampleRequest(id="x", messages=talk, tools=[TOOL], held=Held(messages=2, token_ids=held))
+        ids, kept = made.of(request)
+        plain, _ = made.of(request.model_copy(update={"held": None}))
+        found[name] = {
+            "kept": kept,
+            "begins": ids[: len(held)] == held,
+            "plain_does_not": plain[: len(held)] != held,
+            "rest": tokenizer.decode(ids[len(held) :]),
+        }
+    request = SampleRequest(id="x", messages=talk, held=Held(messages=9, token_ids=first))
+    found["covers_too_many"] = made.of(request)[1]
+    return found
+
+
+# --------------------------------------------------------------------------------------------------- the update
+
+
+class Replay(TrainerService):
+    """Answers every collect at once, from a function."""
+
+    def __init__(self, answer: Callable[[Collect], Batch]) -> None:
+        super().__init__("replay", Path("unused"))
+        self._answer = answer
+
+    def collect(self, collect: Collect) -> Batch:
+        self.emit(collect)
+        return self._answer(collect)
+
+
+class Silent:
+    """A sampler that nobody asks."""
+
+    totals = Totals()
+
+    @contextlib.contextmanager
+    def open(self, step: int) -> Iterator[None]:
+        yield
+
+
+def train(the_plan: TrainerPlan, answer: Callable[[Collect], Batch] = recorded) -> dict[str, Any]:
+    """Trains on what is recorded; the adapter's weights."""
+    service, store = Replay(answer), CheckpointStore(the_plan)
+    engine = TrlEngine(the_plan, load(the_plan), Ranks(), service, store)
+    engine.collector = Collector(the_plan, service, Silent())
+    engine.train()
+    return {"weights": weights(the_plan), "events": [one.event for one in service.events.after(0)]}
+
+
+def weights(the_plan: TrainerPlan, step: int | None = None) -> dict[str, Any]:
+    folder = Path(the_plan.output_dir) / f"step-{step or the_plan.steps:06d}"
+    loaded: dict[str, Any] = load_file(folder / "adapter_model.safetensors")
+    return loaded
+
+
+def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[key] - other[key]).abs().max()) for key in one)
+
+
+def edited(change: Callable[[Sequence], Sequence]) -> Callable[[Collect], Batch]:
+    def answer(collect: Collect) -> Batch:
+        batch = recorded(collect)
+        return batch.model_copy(update={"sequences": [change(one) for one in batch.sequences]})
+
+    return answer
+
+
+def _failed(one: Sequence, tokens: int, reward: float | None = None) -> Sequence:
+    """The second attempt of every row failed, after having said that many tokens."""
+    if one.attempt != 1:
+        return one
+    update = {
+        "token_ids": [30] * 5 + [40] * tokens, "mask": [1] * tokens, "logprobs": [-1.0] * tokens, "reward": reward,
+    }  # fmt: skip
+    return one.model_copy(update=update)
+
+
+def updates(model: str, folder: Path) -> dict[str, Any]:
+    """What moves the weights, and what does not."""
+
+    def at(name: str, **changes: Any) -> TrainerPlan:
+        return plan(model, folder / name, **changes)
+
+    base = train(at("base"))
+    found: dict[str, Any] = {}
+    start = train(at("frozen"), edited(lambda one: one.model_copy(update={"mask": [0] * len(one.mask)})))["weights"]
+    found["moved"] = apart(base["weights"], start)
+    equal = train(at("equal"), edited(lambda one: one.model_copy(update={"reward": 1.0})))
+    found["equal_rewards_move"] = apart(equal["weights"], start)
+    found["masks_alone_move"] = max(float(value.abs().max()) for key, value in start.items() if "lora_B" in key)
+    found["no_signal"] = [e.values["rollout/no_signal_ratio"] for e in equal["events"] if e.type == "metrics"]
+    few = train(at("few"), edited(lambda one: _failed(one, 3)))
+    many = train(at("many"), edited(lambda one: _failed(one, 40)))
+    found["failed_tokens_matter"] = apart(few["weights"], many["weights"])
+    found["failures_matter"] = apart(few["weights"], base["weights"])
+    found["failed_ratio"] = [e.values["rollout/failed_ratio"] for e in few["events"] if e.type == "metrics"]
+    zero = train(at("zero"), edited(lambda one: _failed(one, 3, reward=0.0)))
+    found["a_failure_is_no_zero"] = apart(zero["weights"], few["weights"])
+    pieces = train(at("pieces", gradient_accumulation=4))
+    found["accumulation"] = apart(pieces["weights"], base["weights"])
+    found["metrics"] = sorted(next(e.values for e in base["events"] if e.type == "metrics"))
+    for loss in ("grpo", "dr_grpo"):
+        found[loss] = apart(train(at(loss, loss=loss))["weights"], base["weights"])
+    again = train(at("iterations", num_iterations=2, kl=0.1, gradient_checkpointing=True))
+    values = [e.values for e in again["events"] if e.type == "metrics"]
+    found["iterations"] = {
+        "metrics": len(values),
+        "kl": "train/kl" in values[0],
+        "apart": apart(again["weights"], base["weights"]),
+    }
+    found["forks"] = _forks(model, folder)
+    return found
+
+
+def _forks(model: str, folder: Path) -> dict[str, Any]:
+    """Of an attempt in two parts, the one with more of the model's tokens is trained on."""
+
+    def forked(collect: Collect) -> Batch:
+        batch = recorded(collect)
+        short = [
+            one.model_copy(update={"part": 1, "token_ids": [30] * 5 + [50], "mask": [1], "logprobs": [-1.0]})
+            for one in batch.sequences[:2]
+        ]
+        return batch.model_copy(update={"sequences": [*short, *batch.sequences]})
+
+    forks = train(plan(model, folder / "forks"), forked)
+    values = [e.values for e in forks["events"] if e.type == "metrics"]
+    base = weights(plan(model, folder / "base"))
+    notices = [e.message for e in forks["events"] if e.type == "notice"]
+    return {"apart": apart(forks["weights"], base), "count": values[0]["rollout/forks"], "notices": len(notices)}
+
+
+def order(model: str, folder: Path) -> dict[str, Any]:
+    """The rows of every step are those of the pure function, and each sequence keeps its place in its group."""
+    the_plan = plan(model, folder / "order", steps=5, rows=[5, 3, 9, 12, 7, 1, 0], rows_per_step=3)
+    events = train(the_plan)["events"]
+    asked = [event.rows for event in events if event.type == "collect"]
+    return {"asked": asked, "expected": [rows_of_step(the_plan.rows, 3, step, the_plan.seed) for step in range(1, 6)]}
+
+
+# --------------------------------------------------------------------------------------------------- loading
+
+
+def unusable(model: str, folder: Path) -> dict[str, Any]:
+    """Base models that cannot be used: what is said of each."""
+
+    def without_template(base: Path) -> None:
+        (base / "chat_template.jinja").unlink()
+
+    def without_weights(base: Path) -> None:
+        (base / "model.safetensors").rename(base / "pytorch_model.bin")
+
+    def without_a_shard(base: Path) -> None:
+        index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+        (base / "model.safetensors").rename(base / "model-1.safetensors")
+        (base / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    def cut_short(base: Path) -> None:
+        (base / "model.safetensors").write_bytes((base / "model.safetensors").read_bytes()[:-1000])
+
+    def with_code(base: Path) -> None:
+        config = json.loads((base / "config.json").read_text())
+        (base / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModelForCausalLM": "x.Y"}}))
+
+    def without_config(base: Path) -> None:
+        (base / "config.json").unlink()
+
+    def without_an_end(base: Path) -> None:
+        config = json.loads((base / "tokenizer_config.json").read_text())
+        config.pop("eos_token")
+        (base / "tokenizer_config.json").write_text(json.dumps(config))
+
+    cases: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
+        one.__name__: (one, {})
+        for one in (
+            without_template,
+            without_weights,
+            without_a_shard,
+            cut_short,
+            with_code,
+            without_config,
+            without_an_end,
+        )
+    }
+    cases["too_large"] = (lambda base: None, {"max_memory_bytes": 1000})
+    cases["too_long"] = (lambda base: None, {"max_response_length": 1000})
+    found = {}
+    for name, (spoil, changes) in cases.items():
+        base = folder / name
+        shutil.copytree(model, base)
+        spoil(base)
+        try:
+            load(plan(str(base), folder, **changes))
+            found[name] = ["none", "", ""]
+        except TrainingFailed as error:
+            found[name] = [error.kind, error.message, error.hint]
+    return found
+
+
+if __name__ == "__main__":
+    names, model_folder, scratch = sys.argv[1:]
+    results = {name: globals()[name](model_folder, Path(scratch)) for name in names.split(",")}
+    sys.stdout.write(json.dumps(results) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # a generation loop that was made to hang would keep the process
