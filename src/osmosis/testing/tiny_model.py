@@ -5,7 +5,7 @@ response template that reads its tool calls. It is taught to add two numbers wit
 `17+25`, the model calls the tool, reads `42` and says `42`. It is taught to be mediocre: in part of the examples it
 gives up, before or after the call, so a trainer has something clear to improve.
 
-Runs in a trainer's environment: `python -m osmosis.testing.tiny_model FOLDER [--target 0.4] [--seconds 90]`.
+Runs in a trainer's environment: `python -m osmosis.testing.tiny_model FOLDER [--target 0.4] [--steps 400]`.
 """
 
 from __future__ import annotations
@@ -100,17 +100,17 @@ def model(words: Any, *, seed: int = 0) -> Any:
 
 
 def teach(
-    policy: Any, words: Any, *, seconds: float, target: float, skill: float = 0.5, seed: int = 0,
+    policy: Any, words: Any, *, steps: int, target: float, skill: float = 0.5, seed: int = 0,
     say: Callable[[str], None] = lambda _: None,
 ) -> float:  # fmt: skip
-    """Supervised until `target` of the sampled conversations end with the right sum, or the time is over.
+    """Supervised until `target` of the sampled conversations end with the right sum, or after so many steps.
 
     The share that did; `skill` is the share of right examples, and the ceiling.
     """
     draw, began, step, share = random.Random(seed), time.monotonic(), 0, 0.0
     optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-3, weight_decay=0.01)
     policy.train()
-    while time.monotonic() - began < seconds:
+    while step < steps:
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * min(1.0, (step + 1) / 50)
         ids, labels = _batch([conversation(*problem(draw), draw, skill) for _ in range(64)], words)
@@ -143,12 +143,12 @@ def solved(policy: Any, words: Any, *, problems: int = 128, seed: int = 0) -> fl
 
 
 def make(
-    folder: Path, *, seconds: float = 90.0, target: float = 0.4, seed: int = 0, say: Callable[[str], None] = print
+    folder: Path, *, steps: int = 400, target: float = 0.4, seed: int = 0, say: Callable[[str], None] = print
 ) -> float:
-    """Makes one in `folder`, as `from_pretrained` reads it; `seconds=0` leaves it untaught. The share it solves."""
+    """Makes one in `folder`, as `from_pretrained` reads it; `steps=0` leaves it untaught. The share it solves."""
     words = tokenizer()
     policy = model(words, seed=seed)
-    share = teach(policy, words, seconds=seconds, target=target, seed=seed, say=say) if seconds else 0.0
+    share = teach(policy, words, steps=steps, target=target, seed=seed, say=say) if steps else 0.0
     policy.eval().save_pretrained(folder)
     words.save_pretrained(folder)
     return share
@@ -205,13 +205,13 @@ def main(arguments: list[str]) -> int:
     """As a command."""
     parser = argparse.ArgumentParser(prog="python -m osmosis.testing.tiny_model", description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--seconds", type=float, default=90.0, help="the most time to spend teaching; 0: none")
+    parser.add_argument("--steps", type=int, default=400, help="the most steps to teach it for; 0: none")
     parser.add_argument("--target", type=float, default=0.4, help="stop when this share of problems is solved")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(chosen.threads)
-    share = make(chosen.folder, seconds=chosen.seconds, target=chosen.target, seed=chosen.seed)
+    share = make(chosen.folder, steps=chosen.steps, target=chosen.target, seed=chosen.seed)
     print(f"made {chosen.folder}: solves {share:.2f}")  # noqa: T201 - a command
     return 0
 

@@ -9,7 +9,7 @@ answers HTTP there. Nobody else can reach it: the socket has mode 0600, and ther
 - `GET /events?after=N&wait=S` answers lines of JSON: `Numbered` events after number N; waits up to S seconds for the
   first one. Asking for what comes after N says that everything up to N has been dealt with.
 - `POST /batch` takes a `Batch`, the answer to a `collect` event; 409 when no such collect is open, 422 when it does not
-  fit what was asked for.
+  fit what was asked for. The one that was taken last may come again, and after a stop any is accepted and dropped.
 - `POST /stop`: a checkpoint is saved at the next step boundary, then the trainer ends with a `done` event.
 
 One training step: the trainer opens for sampling and says `collect`; the job runs the rollouts, which sample through

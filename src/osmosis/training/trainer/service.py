@@ -129,6 +129,7 @@ class TrainerService:
         self._socket_path = socket_path
         self._open: Collect | None = None
         self._batch: Batch | None = None
+        self._taken: tuple[int, str] | None = None
         self._answered = threading.Condition()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="trainer-service", daemon=True)
@@ -285,7 +286,10 @@ class TrainerService:
             return web.Response(status=422, text=str(error))
         with self._answered:
             collect = self._open
-            if collect is None or self._batch is not None or (batch.step, batch.kind) != (collect.step, collect.kind):
+            given = (batch.step, batch.kind)
+            if given == self._taken or (self.stop_requested.is_set() and self._batch is None):
+                return web.Response(status=204)  # taken before, or no longer wanted: nothing that a job could do
+            if collect is None or self._batch is not None or given != (collect.step, collect.kind):
                 open_now = f"{collect.kind} of step {collect.step}" if collect and self._batch is None else "none"
                 text = f"no collect is open for {batch.kind} of step {batch.step} (open: {open_now})"
                 return web.Response(status=409, text=text)
@@ -293,7 +297,7 @@ class TrainerService:
                 _check_fits(batch, collect)
             except OsmosisError as error:
                 return web.Response(status=422, text=error.message)
-            self._batch = batch
+            self._batch, self._taken = batch, given
             self._answered.notify_all()
         return web.Response(status=204)
 

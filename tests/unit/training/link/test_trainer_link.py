@@ -176,7 +176,11 @@ async def test_a_batch_that_does_not_fit_is_refused_and_the_right_one_still_take
             with pytest.raises(ValidationError, match="was not asked for"):
                 await trainer.send_batch(good.model_copy(update={"sequences": [stray]}))
             await trainer.send_batch(good)
+            await trainer.send_batch(good)  # whose first answer may have been lost
             assert (await anext(events)).event.type == "metrics"
+            assert (await anext(events)).event.type == "collect"
+            await trainer.stop()
+            await trainer.send_batch(good.model_copy(update={"step": 2}))
 
 
 async def test_a_policy_that_breaks_is_an_error_of_its_request(tmp_path: Path) -> None:
