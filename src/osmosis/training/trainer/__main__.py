@@ -20,8 +20,8 @@ from pydantic import ValidationError as BadShape
 
 from osmosis.training.link import Done, Failed, TrainerPlan
 
-from .failures import failed_event
 from .service import TrainerService
+from .training_failed import failed_event
 
 USAGE = "usage: python -m osmosis.training.trainer PLAN SOCKET"
 QUIET = {

@@ -16,9 +16,9 @@ from typing import Protocol
 from osmosis.training.link import Batch, Collect, Metrics, Notice, Sequence, TrainerPlan
 from osmosis.training.order import rows_of_step
 
-from .failures import LESS_MEMORY, TrainingFailed
 from .sampling_totals import Totals
 from .service import Sampler, Stopped, TrainerService
+from .training_failed import LESS_MEMORY, TrainingFailed
 
 
 class OpenSampler(Sampler, Protocol):

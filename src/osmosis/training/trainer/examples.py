@@ -14,9 +14,9 @@ from pydantic import ValidationError as BadShape
 from osmosis.errors import ModelError
 from osmosis.training.link import Example, Notice, TrainerPlan
 
-from .failures import TrainingFailed
 from .prompts import Prompts
 from .service import TrainerService
+from .training_failed import TrainingFailed
 
 IGNORED = -100
 """The label of a token that is not learned."""

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from osmosis.base.json_types import JsonObject
 from osmosis.training.link import TrainerPlan
 
-from .failures import TrainingFailed, out_of_memory
+from .training_failed import TrainingFailed, out_of_memory
 
 _SMALLER = 'choose a smaller model, precision = "bf16", or a machine with more memory'
 _AGAIN = "upload or download the model again"

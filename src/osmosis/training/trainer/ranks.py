@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from .failures import TrainingFailed
 from .service import Stopped
+from .training_failed import TrainingFailed
 
 Value = TypeVar("Value")
 _LONGEST = timedelta(days=7)

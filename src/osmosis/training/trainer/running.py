@@ -21,7 +21,7 @@ from .trl_adapter import TrlEngine, response_template
 
 
 def run(plan: TrainerPlan, service: TrainerService | None) -> Done:
-    """Trains. `service` is None on every rank but the first. Raises what `failures.failed_event` explains."""
+    """Trains. `service` is None on every rank but the first. Raises what `training_failed.failed_event` explains."""
     transformers.utils.logging.disable_progress_bar()
     if plan.threads:
         torch.set_num_threads(plan.threads)

@@ -33,10 +33,10 @@ from osmosis.records.rollout import Category
 from osmosis.training.link import Sample, SampleDelta, SampleRequest, TrainerPlan
 
 from .answers import AnswerReader
-from .failures import out_of_memory
 from .loading import Loaded, free_memory
 from .prompts import Prompts
 from .sampling_totals import Totals
+from .training_failed import out_of_memory
 
 log = logging.getLogger("osmosis.trainer")
 

@@ -17,7 +17,7 @@ from osmosis.records.base import utc_now
 from osmosis.training.link import Checkpointed, CheckpointManifest, TrainerPlan, read_manifest
 from osmosis.training.link.checkpoint import MANIFEST, describe_files
 
-from .failures import TrainingFailed
+from .training_failed import TrainingFailed
 
 Kind = Literal["regular", "stop", "final"]
 _DRAFT = ".draft-"

@@ -32,11 +32,11 @@ from osmosis.training.order import rows_of_step
 
 from .collecting import Collector
 from .examples import read_examples
-from .failures import TrainingFailed
 from .loading import Loaded, peak_memory
 from .ranks import Ranks
 from .saving import CheckpointStore, Kind
 from .service import Stopped, TrainerService
+from .training_failed import TrainingFailed
 
 _KEYS = {
     "loss": "train/loss",

@@ -28,7 +28,6 @@ from osmosis.training.link import Batch, Collect, Held, Sample, SampleDelta, Sam
 from osmosis.training.order import rows_of_step
 from osmosis.training.trainer.answers import AnswerReader
 from osmosis.training.trainer.collecting import Collector
-from osmosis.training.trainer.failures import TrainingFailed
 from osmosis.training.trainer.loading import load
 from osmosis.training.trainer.prompts import Prompts
 from osmosis.training.trainer.ranks import Ranks
@@ -36,6 +35,7 @@ from osmosis.training.trainer.sampler import ContinuousSampler
 from osmosis.training.trainer.sampling_totals import Totals
 from osmosis.training.trainer.saving import CheckpointStore
 from osmosis.training.trainer.service import TrainerService
+from osmosis.training.trainer.training_failed import TrainingFailed
 from osmosis.training.trainer.trl_adapter import TrlEngine, response_template
 
 torch.set_num_threads(1)
