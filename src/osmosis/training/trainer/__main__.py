@@ -15,6 +15,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import ValidationError as BadShape
 
@@ -33,6 +34,13 @@ QUIET = {
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 PARENT_EVERY_S = 1.0
+ENGINES = {"trl": ".running", "tinker": ".tinker_engine"}
+
+
+class Engine(Protocol):
+    """A module that trains."""
+
+    def run(self, plan: TrainerPlan, service: TrainerService | None) -> Done: ...
 
 
 def main(arguments: list[str]) -> int:
@@ -70,9 +78,7 @@ def main(arguments: list[str]) -> int:
 def train(plan: TrainerPlan, service: TrainerService) -> Done | Failed:
     """The last event of the run."""
     try:
-        # Torch takes seconds to import, and the job asks for our health meanwhile.
-        run = importlib.import_module(".running", __package__)
-        done: Done = run.run(plan, service)
+        done: Done = engine_of(plan).run(plan, service)
     except Exception as error:  # the border: whatever it is becomes the run's last event
         logging.getLogger("osmosis.trainer").exception("training failed")
         return failed_event(error, service.health.step)
@@ -81,9 +87,14 @@ def train(plan: TrainerPlan, service: TrainerService) -> Done | Failed:
 
 def follow(plan: TrainerPlan) -> int:
     """A rank other than the first."""
-    run = importlib.import_module(".running", __package__)
-    run.run(plan, None)
+    engine_of(plan).run(plan, None)
     return 0
+
+
+def engine_of(plan: TrainerPlan) -> Engine:
+    """Loaded late: torch takes seconds to import, and the job asks for our health meanwhile."""
+    engine: Engine = importlib.import_module(ENGINES[plan.engine], __package__)
+    return engine
 
 
 def end_without(parent: int) -> None:

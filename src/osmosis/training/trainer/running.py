@@ -10,14 +10,17 @@ import transformers
 
 from osmosis.training.link import Done, ModelFacts, TrainerPlan
 
+from .answering import Answering
 from .answers import AnswerReader
 from .collecting import Collector
 from .loading import Loaded, load
 from .ranks import Ranks
-from .sampler import ContinuousSampler
+from .remote_sampler import RemoteSampler
+from .sampler import ContinuousSampler, end_ids
 from .saving import CheckpointStore, resume_point, versions
 from .service import TrainerService
 from .trl_adapter import TrlEngine, response_template
+from .vllm_sampler import VllmServer
 
 
 def run(plan: TrainerPlan, service: TrainerService | None) -> Done:
@@ -33,12 +36,11 @@ def run(plan: TrainerPlan, service: TrainerService | None) -> Done:
     if service is None:
         return engine.train()
     reader = AnswerReader(loaded.tokenizer, response_template(loaded.tokenizer))
-    sampler = ContinuousSampler(plan, loaded, reader, module=engine.module)
-    sampler.start(service.loop)
+    sampler = _sampler(plan, loaded, reader, engine, service)
     try:
         engine.collector = Collector(plan, service, sampler)
         service.sampler = sampler
-        service.health.model = _facts(loaded, reader, engine.trainer.model, sampler.cache_tokens)
+        service.health.model = _facts(loaded, reader, engine.trainer.model, getattr(sampler, "cache_tokens", None))
         service.health.step = resumed.step if resumed else 0
         service.health.state = "training"
         logging.getLogger("osmosis.trainer").info("ready: %s", service.health.model)
@@ -47,7 +49,24 @@ def run(plan: TrainerPlan, service: TrainerService | None) -> Done:
         sampler.stop()
 
 
-def _facts(loaded: Loaded, reader: AnswerReader, trained: Any, cache_tokens: int) -> ModelFacts:
+def _sampler(
+    plan: TrainerPlan, loaded: Loaded, reader: AnswerReader, engine: TrlEngine, service: TrainerService
+) -> ContinuousSampler | RemoteSampler:
+    if plan.sampler == "builtin":
+        sampler = ContinuousSampler(plan, loaded, reader, module=engine.module)
+        sampler.start(service.loop)
+        return sampler
+    ends = end_ids(engine.module, loaded.tokenizer)
+    server = VllmServer(plan, service.loop, ends)
+    engine.publish = lambda step: server.publish(step, engine.save_adapter)
+    remote = RemoteSampler(
+        Answering(plan, loaded.tokenizer, reader, end_ids=ends), server.complete, concurrency=plan.concurrency
+    )
+    remote.start(service.loop, closing=server.stop)
+    return remote
+
+
+def _facts(loaded: Loaded, reader: AnswerReader, trained: Any, cache_tokens: int | None) -> ModelFacts:
     weights = list(trained.parameters())
     config = loaded.model.config
     name = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else "CPU"

@@ -32,10 +32,9 @@ from osmosis.errors import ModelError
 from osmosis.records.rollout import Category
 from osmosis.training.link import Sample, SampleDelta, SampleRequest, TrainerPlan
 
+from .answering import Answering, Question
 from .answers import AnswerReader
 from .loading import Loaded, free_memory
-from .prompts import Prompts
-from .sampling_totals import Totals
 from .training_failed import out_of_memory
 
 log = logging.getLogger("osmosis.trainer")
@@ -77,11 +76,12 @@ class ContinuousSampler:
         """`module`: the model with its adapter; None: the base model."""
         self._plan, self._tokenizer, self._device = plan, loaded.tokenizer, loaded.device
         self._model = module if module is not None else loaded.model
-        self._prompts, self._reader = Prompts(loaded.tokenizer), reader
-        self._end_ids = _end_ids(self._model, loaded.tokenizer)
+        self._end_ids = end_ids(self._model, loaded.tokenizer)
         self._stuck_s = stuck_s
         self.cache_tokens = self._cache_size()
-        self.totals = Totals()
+        self._answering = Answering(plan, loaded.tokenizer, reader, end_ids=self._end_ids, room=self.cache_tokens)
+        self._reader = reader
+        self.totals = self._answering.totals
         self.step = 0
         self._active: dict[str, _Active] = {}
         self._numbers = itertools.count()
@@ -125,18 +125,17 @@ class ContinuousSampler:
 
     async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | Sample, None]:
         """As `service.Sampler`."""
-        prompt_ids, held = self._prompts.of(request)
-        limit = self._limit(request, prompt_ids)
+        question = self._answering.question(request)
         await self._opened.wait()
         key = f"{request.id}#{next(self._numbers)}"
         step = self.step
-        active = _Active(asyncio.Queue(), self._seed(request, prompt_ids), _NOT_YET)
+        active = _Active(asyncio.Queue(), self._seed(question), _NOT_YET)
         self._active[key] = active
         self.totals.busy.changed(+1)
         finished = False
         try:
-            self._add(key, request, prompt_ids, limit)
-            deltas = self._reader.deltas(prompt_ids, request.tools) if request.stream else None
+            self._add(key, question)
+            deltas = self._reader.deltas(question.prompt_ids, request.tools) if request.stream else None
             while True:
                 output = await active.parts.get()
                 if isinstance(output, ModelError):
@@ -148,15 +147,14 @@ class ContinuousSampler:
                 stopped_at = None
                 if deltas is not None or request.stop:
                     text = self._reader.text(output.generated_tokens)
-                    stopped_at = _first_stop(text, request.stop)
+                    stopped_at = self._answering.first_stop(text, request)
                     delta = deltas.feed(text[:stopped_at]) if deltas is not None else None
                     if delta is not None:
                         yield delta
                 if output.is_finished() or stopped_at is not None:
                     finished = output.is_finished()
                     break
-            sample = self._sample(request, prompt_ids, output, stopped_at)
-            sample.held, sample.step = held, step
+            sample = self._answering.answer(question, list(output.generated_tokens), list(output.logprobs), step)
             rest = deltas.rest(sample.content) if deltas is not None else None
             if rest is not None:
                 yield rest
@@ -167,66 +165,27 @@ class ContinuousSampler:
             if not finished:
                 self._forget(key)
 
-    def _limit(self, request: SampleRequest, prompt_ids: list[int]) -> int:
-        """How many tokens may be sampled; raises `ModelError` for a prompt that is too long."""
-        plan, length = self._plan, len(prompt_ids)
-        first = not any(message.get("role") == "assistant" for message in request.messages)
-        if first and length > plan.max_prompt_length:
-            raise _too_long(length, plan.max_prompt_length, "max_prompt_length")
-        room = min(plan.max_prompt_length + plan.max_response_length, self.cache_tokens) - length
-        if room < 1:
-            whole = plan.max_prompt_length + plan.max_response_length
-            raise _too_long(length, whole - 1, "max_prompt_length + max_response_length")
-        return min(request.max_tokens or plan.max_response_length, plan.max_response_length, room)
-
-    def _seed(self, request: SampleRequest, prompt_ids: list[int]) -> int:
+    def _seed(self, question: Question) -> int:
         """From the run's seed, the step, the prompt, and the request's own seed or name."""
+        request = question.request
         who = request.seed if request.seed is not None else request.id
-        text = f"{self._plan.seed}/{self.step}/{who}/{','.join(map(str, prompt_ids))}"
+        text = f"{self._plan.seed}/{self.step}/{who}/{','.join(map(str, question.prompt_ids))}"
         return int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "little")
 
-    def _add(self, key: str, request: SampleRequest, prompt_ids: list[int], limit: int) -> None:
-        temperature = self._plan.temperature if request.temperature is None else request.temperature
-        top_p = self._plan.top_p if request.top_p is None else request.top_p
+    def _add(self, key: str, question: Question) -> None:
         if self._manager.background_thread_status.can_accept_new_requests() is not None:
             self._replace("the generation loop ended")
         active = self._active[key]
         active.loop_number = self._loops
         self._manager.register_result_handler(key, active.parts.put_nowait)
         self._manager.add_request(
-            prompt_ids,
+            question.prompt_ids,
             request_id=key,
-            max_new_tokens=limit,
-            streaming=request.stream or bool(request.stop),
+            max_new_tokens=question.max_tokens,
+            streaming=question.request.stream or bool(question.request.stop),
             eos_token_id=self._end_ids,
-            temperature=max(float(temperature), COLDEST),
-            top_p=float(top_p),
-        )
-
-    def _sample(self, request: SampleRequest, prompt_ids: list[int], output: Any, stopped_at: int | None) -> Sample:
-        token_ids, logprobs = list(output.generated_tokens), [float(x) for x in output.logprobs]
-        self.totals.tokens += len(token_ids)
-        ended = bool(token_ids) and token_ids[-1] in self._end_ids
-        text = self._reader.text(token_ids)
-        if stopped_at is not None:
-            text = text[:stopped_at]
-        answer = self._reader.read(request.id, prompt_ids, text, request.tools)
-        self.totals.malformed_calls += answer.malformed_calls
-        return Sample(
-            prompt_ids=prompt_ids,
-            token_ids=token_ids,
-            # A token that the model was certain of has log(1); rounding can make it a little more.
-            logprobs=[min(x, 0.0) for x in logprobs],
-            content=answer.content,
-            reasoning=answer.reasoning,
-            tool_calls=answer.tool_calls,
-            finish_reason="tool_calls"
-            if answer.tool_calls
-            else "stop"
-            if ended or stopped_at is not None
-            else "length",
-            parse=answer.parse,
-            malformed_calls=answer.malformed_calls,
+            temperature=max(question.temperature, COLDEST),
+            top_p=question.top_p,
         )
 
     def _failed(self, error: str) -> ModelError:
@@ -374,18 +333,8 @@ def _draw(scores: Any, seeds: list[tuple[int, int]]) -> tuple[Any, Any]:
     return tokens, logprobs.gather(1, tokens[:, None]).squeeze(1)
 
 
-def _end_ids(model: Any, tokenizer: Any) -> list[int]:
+def end_ids(model: Any, tokenizer: Any) -> list[int]:
     """Every token that ends a turn: the tokenizer's, and those that the model names."""
     named = model.generation_config.eos_token_id
     others = [] if named is None else [named] if isinstance(named, int) else list(named)
     return list(dict.fromkeys([tokenizer.eos_token_id, *others]))
-
-
-def _first_stop(text: str, stops: list[str]) -> int | None:
-    found = [at for stop in stops if (at := text.find(stop)) >= 0]
-    return min(found) if found else None
-
-
-def _too_long(length: int, limit: int, key: str) -> ModelError:
-    what = f"the prompt has {length} tokens, and {key} allows {limit}"
-    return ModelError(what, category=Category.CONTEXT_LENGTH.value)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,8 @@ class TrlEngine:
         self.plan, self.loaded, self.ranks = plan, loaded, ranks
         self.service, self.store = service, store
         self.collector: Collector | None = None
+        self.publish: Callable[[int], None] | None = None
+        """Told the step whose weights are in place, when somebody else samples them."""
         make = self._grpo if plan.method == "grpo" else self._sft
         self.trainer = make()
         self.trainer.remove_callback(PrinterCallback)
@@ -122,6 +125,10 @@ class TrlEngine:
             (written / "training_args.bin").unlink(missing_ok=True)
             self.service.emit(self.store.finish(written, step, kind, self.collector.reward_of(step)))
             Path(draft).rmdir()
+
+    def save_adapter(self, folder: Path) -> None:
+        """The adapter alone, as others load it."""
+        self.trainer.accelerator.unwrap_model(self.trainer.model).save_pretrained(folder)
 
     def rollout(self, prompts: list[str], trainer: Any) -> dict[str, list[Any]]:
         """TRL's `rollout_func`: this rank's share of the step's sequences."""
@@ -291,6 +298,8 @@ class _Course(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._engine.ranks.check(self._engine.plan.processes)
         collector = self._engine.collector
+        if self._engine.publish is not None:
+            self._engine.publish(self._engine.step)
         if collector is not None and state.global_step == 0:
             collector.validate(0)
 
@@ -315,6 +324,8 @@ class _Course(TrainerCallback):  # type: ignore[misc]
         step, plan = engine.step, engine.plan
         collector = engine.collector
         if collector is not None:
+            if engine.publish is not None:
+                engine.publish(step)
             collector.updated()
             if collector.wants_validation(step):
                 collector.validate(step)

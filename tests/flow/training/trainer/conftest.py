@@ -24,7 +24,8 @@ Checks: TypeAlias = Callable[..., dict[str, Any]]
 
 def environ(trainer: TrainerEnvironment) -> dict[str, str]:
     quiet = {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
-    return {**os.environ, **quiet, "PYTHONPATH": str(trainer.code), "PYTHONWARNINGS": "ignore"}
+    path = os.pathsep.join(filter(None, [str(trainer.code), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, **quiet, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
 
 
 @pytest.fixture(scope="session")

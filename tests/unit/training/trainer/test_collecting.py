@@ -1,0 +1,110 @@
+"""The figures of a step's rollouts, checkpoints that are kept, and why training cannot go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osmosis.errors import ValidationError
+from osmosis.training.link import Batch, Sequence, TrainerPlan, read_manifest
+from osmosis.training.trainer.collecting import chosen_parts, rollout_figures
+from osmosis.training.trainer.saving import CheckpointStore, resume_point
+from osmosis.training.trainer.training_failed import TrainingFailed, failed_event
+
+
+def sequence(row: int, attempt: int, reward: float | None, *, part: int = 0, tokens: int = 2, **more: Any) -> Sequence:
+    return Sequence(
+        row=row, attempt=attempt, part=part, token_ids=[7] * (3 + tokens), prompt_length=3, mask=[1] * tokens,
+        logprobs=[-1.0] * tokens, reward=reward, **more,
+    )  # fmt: skip
+
+
+def test_figures_of_rollouts_count_what_was_asked_for() -> None:
+    batch = Batch(
+        step=1,
+        kind="train",
+        sequences=[
+            sequence(0, 0, 1.0, tokens=4, truncated=True),
+            sequence(0, 1, 0.0, tokens=2),
+            sequence(5, 0, 1.0, tokens=3, part=0),
+            sequence(5, 0, 1.0, tokens=1, part=1),
+            # attempt 1 of row 5 failed before its first answer
+        ],
+    )
+    figures = rollout_figures(batch, [0, 5], 2)
+    assert figures["rollout/raw_reward"] == pytest.approx(2 / 3)
+    assert figures["rollout/failed_ratio"] == 0.25
+    assert figures["rollout/no_signal_ratio"] == 0.5
+    assert figures["rollout/forks"] == 1
+    assert figures["rollout/forked_tokens_ratio"] == pytest.approx(0.1)
+    assert figures["rollout/response_lengths"] == pytest.approx((4 + 2 + 4) / 3)
+    assert figures["rollout/total_lengths"] == pytest.approx((7 + 5 + 6) / 3)
+    assert figures["rollout/truncated_ratio"] == 0.25
+    assert chosen_parts(batch)[5, 0].part == 0
+
+
+def test_a_step_of_failures_has_no_reward_and_no_signal() -> None:
+    figures = rollout_figures(Batch(step=1, kind="train", sequences=[]), [0], 2)
+    assert "rollout/raw_reward" not in figures
+    assert (figures["rollout/failed_ratio"], figures["rollout/no_signal_ratio"]) == (1, 1)
+
+
+def plan(folder: Path, **changes: Any) -> TrainerPlan:
+    values: dict[str, Any] = {
+        "run": "r", "model_path": "m", "output_dir": str(folder), "rows": [0, 1], "steps": 9, "rows_per_step": 2,
+        "samples_per_row": 2, "max_prompt_length": 9, "max_response_length": 9, "lr": 1e-3,
+    }  # fmt: skip
+    return TrainerPlan(**{**values, **changes})
+
+
+def save(store: CheckpointStore, step: int, reward: float | None) -> Any:
+    draft = store.draft(step)
+    (draft / "weights").write_text(str(step))
+    return store.finish(draft, step, "regular", reward)
+
+
+def test_the_newest_the_best_and_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
+    made = plan(tmp_path, keep=2)
+    store = CheckpointStore(made)
+    rewards = {1: 0.1, 2: 0.9, 3: 0.3, 4: None, 5: 0.4}
+    saved = {step: save(store, step, reward) for step, reward in rewards.items()}
+    assert [step for step in saved if saved[step].best] == [1, 2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000002", "step-000004", "step-000005"]
+    assert saved[5].removed == [str(tmp_path / "step-000003")]
+    assert CheckpointStore(made).best() == 2  # a resumed run knows
+
+
+def test_a_draft_of_a_killed_run_is_removed_and_never_read(tmp_path: Path) -> None:
+    save(CheckpointStore(plan(tmp_path)), 1, 0.5)
+    (tmp_path / ".draft-000002").mkdir()
+    CheckpointStore(plan(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+    assert read_manifest(tmp_path / "step-000001").reward == 0.5
+
+
+def test_only_a_complete_checkpoint_of_the_same_plan_is_resumed(tmp_path: Path) -> None:
+    save(CheckpointStore(plan(tmp_path)), 3, None)
+    path = str(tmp_path / "step-000003")
+    found = resume_point(plan(tmp_path, resume_from=path))
+    assert found is not None
+    assert found.step == 3
+    with pytest.raises(TrainingFailed, match="other settings"):
+        resume_point(plan(tmp_path, resume_from=path, lr=1e-4))
+    with pytest.raises(TrainingFailed, match="ends at step 2"):
+        resume_point(plan(tmp_path, resume_from=path, steps=2))
+    (tmp_path / "step-000003" / "weights").write_text("x")
+    with pytest.raises(TrainingFailed, match="changed"):
+        resume_point(plan(tmp_path, resume_from=path))
+
+
+def test_errors_become_a_reason_and_what_to_change() -> None:
+    memory = failed_event(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nlong text"), 4)
+    assert (memory.category, memory.step) == ("memory", 4)
+    assert memory.message == "out of memory in step 5: CUDA out of memory. Tried to allocate 2 GiB"
+    assert "gradient_accumulation" in str(memory.fix)
+    assert failed_event(ValidationError("too few rows", hint="add rows"), 0).category == "data"
+    bug = failed_event(KeyError("x"), 0)
+    assert bug.category == "bug"
+    assert "KeyError" in str(bug.traceback)
