@@ -36,7 +36,7 @@ async def follow(link: TrainerLink, answer: Answer, *, after: int = 0) -> AsyncG
             await link.send_batch(await answer(one.event))
         yield one.event
         if isinstance(one.event, (Done, Failed)):
-            await link.dealt_with(one.number)
+            await link.acknowledge(one.number)
             return
 
 
