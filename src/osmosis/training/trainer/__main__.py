@@ -22,7 +22,7 @@ from pydantic import ValidationError as BadShape
 from osmosis.training.link import Done, Failed, TrainerPlan
 
 from .service import TrainerService
-from .training_failed import failed_event
+from .training_failed import TrainingFailed, failed_event
 
 USAGE = "usage: python -m osmosis.training.trainer PLAN SOCKET"
 QUIET = {
@@ -35,6 +35,7 @@ QUIET = {
 }
 PARENT_EVERY_S = 1.0
 ENGINES = {"trl": ".running", "tinker": ".tinker_engine"}
+EXTRAS = {"trl": "train", "tinker": "tinker"}
 
 
 class Engine(Protocol):
@@ -93,7 +94,14 @@ def follow(plan: TrainerPlan) -> int:
 
 def engine_of(plan: TrainerPlan) -> Engine:
     """Loaded late: torch takes seconds to import, and the job asks for our health meanwhile."""
-    engine: Engine = importlib.import_module(ENGINES[plan.engine], __package__)
+    try:
+        engine: Engine = importlib.import_module(ENGINES[plan.engine], __package__)
+    except ModuleNotFoundError as error:
+        raise TrainingFailed(
+            f"engine {plan.engine} needs {error.name}, which the trainer's environment does not have",
+            kind="engine",
+            hint=f"install the extra `{EXTRAS[plan.engine]}` there",
+        ) from error
     return engine
 
 
