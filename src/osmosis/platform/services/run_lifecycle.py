@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import set_committed_value
 
 from osmosis.errors import Conflict, LeaseLost, NotFound
 from osmosis.platform import tables
@@ -35,12 +36,20 @@ MAX_LOG_MESSAGE = 16_000
 
 
 def switch_status(session: Session, run: tables.Run, status: RunStatus, reason: str = "") -> None:
-    """Change a run's status and write the event. Conflict for a change that makes no sense."""
+    """Change a run's status and write the event. Conflict for a change that makes no sense, and where somebody else
+    changed it since it was read: it is compared in the statement that sets it, on every database."""
     before = RunStatus(run.status)
     if status not in ALLOWED[before]:
         raise Conflict(f"run {run.name!r} is {before.value}, it cannot become {status.value}")
     now = utc_now()
-    run.status, run.updated_at = status.value, now
+    session.flush()
+    compared = sa.update(tables.Run).where(tables.Run.id == run.id, tables.Run.status == before.value)
+    values = {"status": status.value, "updated_at": now}
+    done = session.execute(compared.values(values), execution_options={"synchronize_session": False})
+    if done.rowcount != 1:  # type: ignore[attr-defined]
+        raise Conflict(f"run {run.name!r} changed at the same moment", hint="look at it again, then repeat")
+    for name, value in values.items():
+        set_committed_value(run, name, value)
     if status is RunStatus.RUNNING:
         run.started_at = run.started_at or now
     if status is RunStatus.PENDING:
