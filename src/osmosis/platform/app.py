@@ -5,17 +5,18 @@ Opening it migrates the database. It starts nothing but the worker and stops it 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from fastapi.concurrency import run_in_threadpool
 
 from osmosis._version import __version__
 from osmosis.base.host_guard import HostGuard, HostNames
 from osmosis.records.contract.accounts import Health
 
-from . import Platform, githost, web
+from . import Platform, githost, readiness, web
 from .api import ROUTERS
 from .api.error_bodies import handle_errors
 from .api.versions import ClientVersions
@@ -24,6 +25,8 @@ from .run_upload import finished_run
 from .services import dataset_ingest, login_flows
 from .settings import PlatformSettings
 from .worker import Worker
+
+log = logging.getLogger(__name__)
 
 
 def create_app(settings: PlatformSettings) -> FastAPI:
@@ -60,11 +63,23 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         HostGuard,
         names=HostNames(settings.host_names),
         hint="start the platform with --allowed-host NAME, or with --public-url https://NAME",
-        open_paths=("/health",),
+        open_paths=("/health", "/ready"),
     )
 
     @app.get("/health")
     def health() -> Health:
         return Health(status="healthy", version=__version__)
+
+    @app.get("/ready", responses={503: {"model": Health}})
+    def ready(answer: Response) -> Health:
+        """Whether requests can be served now: the database answers, at this version's tables, and files can be written.
+
+        For load balancers and for whoever waits for a start; says to nobody why not.
+        """
+        problem = readiness.problem(platform)
+        if problem:
+            log.warning("not ready: %s", problem)
+            answer.status_code = 503
+        return Health(status="unready" if problem else "ready", version=__version__)
 
     return app
