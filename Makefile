@@ -6,13 +6,16 @@ DEMO_DIR ?= .demo
 DEMO_FLAGS ?=
 PROCESSES ?= auto
 
-.PHONY: demo test unit lowest lint docs bench clean help
+.PHONY: demo demo-train test unit lowest lint docs bench clean help
 
 help:  ## what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
 
 demo: $(VENV)/.installed  ## the main job, real: from an empty folder to a scored run
 	@$(BIN)/osmosis quickstart --yes --dir $(DEMO_DIR) $(DEMO_FLAGS)
+
+demo-train: $(VENV)/.installed  ## train a tiny model on this machine and show that it is better: a few minutes on two cores
+	@$(BIN)/python examples/train-tiny/demo.py --dir .demo-train $(DEMO_FLAGS)
 
 test: $(VENV)/.dev  ## every test
 	@$(BIN)/python -m pytest tests -n $(PROCESSES) $(ARGS)
@@ -59,4 +62,4 @@ $(VENV)/.dev: $(VENV)/.installed
 
 clean:  ## remove what make made; the demo's platform is stopped first
 	@[ ! -d $(DEMO_DIR) ] || OSMOSIS_DATA_DIR=$(DEMO_DIR)/platform $(BIN)/osmosis platform stop || true
-	@rm -rf $(VENV) $(DEMO_DIR) .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf $(VENV) $(DEMO_DIR) .demo-train .mypy_cache .ruff_cache .pytest_cache

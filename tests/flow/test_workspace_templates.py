@@ -23,7 +23,7 @@ from osmosis.workspace.templates import list_templates, render_rollout, render_w
 
 pytestmark = pytest.mark.flow
 
-INSTALLED_HERE = ["empty", "calculator", "writing", "mcp"]
+INSTALLED_HERE = ["empty", "calculator", "writing", "mcp", "train"]
 OF_THEIR_OWN = ["multiply", "openai-agents", "strands"]
 
 
