@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis.platform import tables
+from osmosis.platform.executors.executor import JobState
 from osmosis.platform.services import run_lifecycle
+from osmosis.platform.worker import Worker
+from osmosis.records.base import utc_now
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "Qwen/Qwen3-0.6B", "dataset": "sums"}
 
@@ -105,3 +109,32 @@ def test_a_step_that_is_trained_again_says_its_figures_again(job: TrainingJob) -
     curves = job.site.json("GET", "training-runs/multiply-1/metrics")["metrics"]
     values = {c["metric_key"]: [(p["step"], p["value"]) for p in c["data_points"]] for c in curves}
     assert values == {"rollout/raw_reward": [(1, 0.1), (2, 0.25), (3, 0.3)], "k": [(1, 2.0)]}
+
+
+class Living:
+    """An executor whose jobs live until they are killed."""
+
+    name = "living"
+
+    def __init__(self) -> None:
+        self.killed = 0
+
+    def owns(self, handle: Any) -> bool:
+        return True
+
+    def poll(self, handle: Any) -> JobState:
+        return JobState(alive=True)
+
+    def kill(self, handle: Any) -> None:
+        self.killed += 1
+
+
+@pytest.mark.parametrize(("asked_s", "killed"), [(60, 0), (3600, 1)])
+def test_a_stop_waits_for_the_checkpoint_longer_than_for_rollouts(job: TrainingJob, asked_s: int, killed: int) -> None:
+    with job.site.platform.db.write() as session:
+        run = session.get_one(tables.Run, job.run_id)
+        run.handle = {"pid": 1}
+        run.stop_requested_at = utc_now() - timedelta(seconds=asked_s)
+    executor = Living()
+    Worker(job.site.platform, executor).step()  # type: ignore[arg-type]
+    assert executor.killed == killed

@@ -54,6 +54,8 @@ class PlatformSettings(Settings):
     """How often the worker looks for work when it has none."""
     stop_grace_s: float = Field(default=20.0, ge=0)
     """How long a stopped job may take to finish what is in flight before its processes are killed."""
+    training_stop_grace_s: float = Field(default=330.0, ge=0)
+    """The same of a training job, which finishes the update of its weights and saves a checkpoint."""
     max_starts: int = Field(default=3, ge=1)
     """How often one run is started before it is declared failed."""
     job_command: tuple[str, ...] = Field(default_factory=local_job_command)

@@ -48,6 +48,7 @@ class Watched:
     worker: str
     handle: dict[str, object] | None
     stop_requested_at: datetime | None
+    training: bool
 
 
 class Worker:
@@ -149,6 +150,7 @@ class Worker:
                     run.worker or "",
                     run.handle,
                     run.stop_requested_at,
+                    run.kind == "training",
                 )
                 for run in session.scalars(query)
             ]
@@ -177,7 +179,8 @@ class Worker:
         return True
 
     def _overdue(self, watched: Watched, now: datetime) -> bool:
-        grace = timedelta(seconds=self.platform.settings.stop_grace_s)
+        settings = self.platform.settings
+        grace = timedelta(seconds=settings.training_stop_grace_s if watched.training else settings.stop_grace_s)
         return watched.stop_requested_at is not None and now - watched.stop_requested_at > grace
 
     def _release(self, watched: Watched, reason: str, *, count: bool = True) -> None:
