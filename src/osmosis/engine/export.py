@@ -130,7 +130,7 @@ def _provenance(plan: EvalPlan) -> dict[str, object]:
     """Versions and the commit; neither folders of this machine nor the text of uncommitted changes."""
     versions = ("osmosis", "python", "platform")
     kept: dict[str, object] = {key: plan.provenance[key] for key in versions if key in plan.provenance}
-    git = {key: value for key, value in (plan.provenance.get("git") or {}).items() if key != "diff"}
+    git = {key: value for key, value in (plan.provenance.get("git") or {}).items() if key not in ("diff", "untracked")}
     return {**kept, **({"git": git} if git else {})}
 
 

@@ -17,11 +17,13 @@ import orjson
 from osmosis._version import __version__
 from osmosis.base.git import Git, GitError, shown
 from osmosis.base.json_types import JsonObject
+from osmosis.base.redact import without_credentials
 from osmosis.records.plan import EvalPlan, ModelSpec
 
 from .loader import load_module, source_files, source_hash, source_of
 
 _DIFF_LIMIT = 200_000
+_UNTRACKED_SHOWN = 20
 
 
 def digest(*parts: object) -> str:
@@ -53,6 +55,18 @@ def sampling_hash(model: ModelSpec) -> str:
 
 def score_hash(paths: Sequence[str], base_dir: Path, *, objects: Mapping[str, object] | None = None) -> str:
     """Of the score functions' names and the source they stand in; of a rubric's file."""
+    files, texts = _score_sources(paths, base_dir, objects)
+    return digest(sorted(paths), source_hash(files), *texts)
+
+
+def score_files(paths: Sequence[str], base_dir: Path, *, objects: Mapping[str, object] | None = None) -> list[Path]:
+    """The files that score functions and rubrics stand in."""
+    return _score_sources(paths, base_dir, objects)[0]
+
+
+def _score_sources(
+    paths: Sequence[str], base_dir: Path, objects: Mapping[str, object] | None
+) -> tuple[list[Path], list[str]]:
     files: list[Path] = []
     texts: list[str] = []
     for path in paths:
@@ -65,7 +79,7 @@ def score_hash(paths: Sequence[str], base_dir: Path, *, objects: Mapping[str, ob
             files.append(base_dir / attribute.partition("#")[0])
         else:
             files.extend(source_files(load_module(module, base_dir), base_dir))
-    return digest(sorted(paths), source_hash(sorted(set(files))), *texts)
+    return sorted(set(files)), texts
 
 
 def folder_files(folder: Path) -> list[Path]:
@@ -84,14 +98,21 @@ def provenance(base_dir: Path) -> dict[str, object]:
     }
     if not any((folder / ".git").exists() for folder in (base_dir, *base_dir.parents)):
         return found
-    status = _git(base_dir, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    # Our own journals are no change of anything.
+    status = _git(base_dir, "status", "--porcelain=v2", "--branch", "--", ":(top)", ":(exclude,glob)**/.osmosis/**")
     head = dict(line[2:].split(" ", 1) for line in (status or "").splitlines() if line.startswith("# "))
     commit = head.get("branch.oid", "(initial)")
     if status is None or commit == "(initial)":
         return found
-    dirty = any(not line.startswith("#") for line in status.splitlines())
-    found["git"] = {"commit": commit, "branch": head.get("branch.head", ""), "dirty": dirty}
-    if dirty:
+    changes = [line for line in status.splitlines() if not line.startswith("#")]
+    untracked = [line[2:] for line in changes if line.startswith("? ")]
+    found["git"] = {"commit": commit, "branch": head.get("branch.head", ""), "dirty": bool(changes)}
+    origin = _git(base_dir, "config", "--get", "remote.origin.url")
+    if origin:
+        found["git"]["repository"] = without_credentials(origin)
+    if untracked:
+        found["git"]["untracked"] = untracked[:_UNTRACKED_SHOWN]
+    if len(untracked) < len(changes):
         diff = _git(base_dir, "diff", "HEAD", "--no-ext-diff", "--no-color") or ""
         found["git"]["diff_sha256"] = hashlib.sha256(diff.encode()).hexdigest()
         found["git"]["diff"] = diff[:_DIFF_LIMIT]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .outcome import Outcome
 
 _RERUN = ("agent", "row", "sampling")
+_NAMED = 3
 
 
 @dataclass(slots=True)
@@ -48,6 +49,8 @@ class ResumePlan:
     """Never finished."""
     changed: dict[str, int] = field(default_factory=dict)
     """Which input changed, for how many rollouts."""
+    files: dict[str, list[str]] = field(default_factory=dict)
+    """The files that changed, of `agent` and `score`, as far as they are known by name."""
     moved: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Stored row keys to the keys and places of now, where the dataset was edited around them."""
     taken: Taken | None = None
@@ -69,8 +72,13 @@ class ResumePlan:
         parts += [f"{len(self.retry)} retry"] if len(self.retry) else []
         parts += [f"{len(self.gone)} set aside"] if len(self.gone) else []
         parts += [f"{self.owed} to run"] if self.owed else []
-        why = ", ".join(f"{name} changed" for name in self.changed)
+        why = ", ".join(f"{name} changed{self._named(name)}" for name in self.changed)
         return ", ".join(parts) + (f" ({why})" if why else "")
+
+    def _named(self, part: str) -> str:
+        names = self.files.get(part, [])
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return f": {', '.join(names[:_NAMED])}{more}" if names else ""
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -81,6 +89,7 @@ class ResumePlan:
             "set_aside": len(self.gone),
             "to_run": self.owed,
             "changed": self.changed,
+            "files": self.files,
         }
 
 
@@ -91,12 +100,14 @@ def plan_resume(
     hashes: Mapping[str, str],
     *,
     retry_failed: Sequence[str] | None = None,
+    changed_files: Mapping[str, list[str]] | None = None,
 ) -> ResumePlan:
     """Compares what is stored with the inputs of now.
 
-    `rows` are those selected now. `retry_failed`: categories or phases, empty for all failures.
+    `rows` are those selected now. `retry_failed`: categories or phases, empty for all failures. `changed_files`: of the
+    `agent` and `score` of what is stored, which changed since.
     """
-    found, taken = ResumePlan(), Taken(Summary(plan, score_names=plan.score_fns))
+    found, taken = ResumePlan(files=dict(changed_files or {})), Taken(Summary(plan, score_names=plan.score_fns))
     match, now = Matching(rows), dict(hashes)
     for stored, row_key in _matched(taken.read(journal), taken.done, match):
         if row_key is None or stored.attempt >= plan.attempts:
@@ -106,7 +117,7 @@ def plan_resume(
             found.retry.add((stored.step, row_key, stored.attempt))
             continue
         now["row"] = rows.hash_of(row_key)
-        if stored.hashes == now:
+        if stored.hashes == now and not found.files:
             found.reuse += 1
         else:
             _sort(found, (stored.step, row_key, stored.attempt), stored, now)
@@ -202,7 +213,8 @@ def _check_openings(journal: Journal, changed: dict[int, list[list[Message]]], r
 
 def _sort(found: ResumePlan, key: Key, stored: Outcome, now: Mapping[str, str]) -> None:
     then = stored.hashes
-    differs = [name for name in (*_RERUN, "score") if name in then and name in now and then[name] != now[name]]
+    names = [name for name in (*_RERUN, "score") if name in then and name in now]
+    differs = [name for name in names if then[name] != now[name] or found.files.get(name)]
     for name in differs:
         found.changed[name] = found.changed.get(name, 0) + 1
     if any(name in _RERUN for name in differs):

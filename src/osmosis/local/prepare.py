@@ -23,8 +23,9 @@ from osmosis.base.redact import Redactor
 from osmosis.datasets.groups import check_columns
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import DatasetFacts, read_rows, scan_dataset
+from osmosis.engine.agent_files import AgentFiles, loading_scorers, watch
 from osmosis.engine.evaluate import Options, evaluate
-from osmosis.engine.identity import digest, plan_hashes, provenance, score_hash
+from osmosis.engine.identity import digest, plan_hashes, provenance, score_files, score_hash
 from osmosis.engine.journal import Journal, KeySet
 from osmosis.engine.limiter import Limiter
 from osmosis.engine.observer import Observer, Silent
@@ -42,6 +43,8 @@ from osmosis.records.report import Report
 from .request import Request, declared_secrets, key_for
 from .rollout_source import RolloutSource, load_source
 from .run import Run
+
+_FILES_EVERY_S = 2.0
 
 Confirm = Callable[[str], bool]
 """Asks a person and waits for the answer; called in a thread of its own while a run goes on."""
@@ -81,6 +84,8 @@ class Prepared:
     journal: Journal | None
     """None: nothing is kept."""
     redactor: Redactor
+    files: AgentFiles | None = None
+    """What the agent is made of; None where it is not in this process."""
     key: str | None = field(default=None, repr=False)
     baselines: tuple[Prepared, ...] = ()
 
@@ -210,22 +215,49 @@ class Prepared:
         if journal is not None:
             if resume.pending:
                 await apply(resume, journal, plan, self.rows(), self.scorers, self.hashes)
-            journal.open(plan, facts={"local": request.facts(), "rows": self.facts.selected})
+            facts = {"local": request.facts(), "rows": self.facts.selected}
+            journal.open(plan, facts={**facts, **self._known_files(journal)})
         options = Options(rows=self.facts.selected, dataset_rows=self.facts.rows, hashes=self.hashes, limiter=limiter)
         if request.pilot is None or not resume.owed:
             options.taken = resume.taken
         elif resume.owed > request.pilot and not resume.reuse:
             await self._pilot(request.pilot, rollout_fn, options, watcher, confirm, stop)
-        return await evaluate(
-            plan,
-            self.rows(),
-            rollout_fn,
-            scorers=self.scorers,
-            journal=journal,
-            observer=watcher,
-            stop=stop,
-            options=options,
-        )
+        looking = asyncio.create_task(self._note_files())
+        try:
+            return await evaluate(
+                plan,
+                self.rows(),
+                rollout_fn,
+                scorers=self.scorers,
+                journal=journal,
+                observer=watcher,
+                stop=stop,
+                options=options,
+            )
+        finally:
+            looking.cancel()
+            if journal is not None and journal.is_open:
+                journal.note(**self._known_files(journal))
+
+    def _known_files(self, journal: Journal) -> dict[str, object]:
+        """The fact of `run.json` that a resume names changed files by."""
+        if self.files is None:
+            return {}
+        stored = journal.run().get("files") or {} if journal.exists else {}
+        changed = self.resume.files
+        kept = {
+            part: {name: mark for name, mark in files.items() if name not in changed.get(part, ())}
+            for part, files in stored.items()
+        }
+        return {"files": {part: {**kept.get(part, {}), **found} for part, found in self.files.now().items()}}
+
+    async def _note_files(self) -> None:
+        """While the run goes on: what was opened or imported is known even of a process that is killed."""
+        journal, known = self.journal, 0
+        while journal is not None and self.files is not None:
+            await asyncio.sleep(_FILES_EVERY_S)
+            if known != (known := self.files.seen()):
+                journal.note(**self._known_files(journal))
 
     async def _pilot(
         self,
@@ -305,8 +337,10 @@ def prepare(request: Request) -> Prepared:
 
 def _prepare(request: Request) -> Prepared:
     plan, environ, dataset = request.plan, request.environ, request.dataset
+    watch(request.base_dir)
     source = load_source(request)
-    scorers = _scorers(request)
+    with loading_scorers():
+        scorers = _scorers(request)
     if request.needs_scores and not scorers and not source.brings_reward:
         raise UsageError(
             "no score function or grader given", hint="give --eval-fn module:function, --rubric FILE or a grader"
@@ -337,14 +371,29 @@ def _prepare(request: Request) -> Prepared:
         named = request.grader if isinstance(request.grader, str) else request.grader.__qualname__
         hashes["agent"] = digest(hashes["agent"], named)
     resume = ResumePlan(owed=facts.selected * plan.attempts)
+    files = _agent_files(request, source) if journal is not None else None
     if journal is not None:
         journal.redactor = redactor
         if stored:
             journal.lock()  # from here on nobody else adds to it
-            resume = plan_resume(journal, selected, plan, hashes, retry_failed=request.retry_failed)
+            changed = files.changed(journal.run().get("files") or {}) if files is not None else {}
+            resume = plan_resume(
+                journal, selected, plan, hashes, retry_failed=request.retry_failed, changed_files=changed
+            )
         elif request.must_exist:
             journal.run()
-    return Prepared(request, plan, source, scorers, facts, hashes, resume, journal, redactor, key)
+    return Prepared(request, plan, source, scorers, facts, hashes, resume, journal, redactor, files, key)
+
+
+def _agent_files(request: Request, source: RolloutSource) -> AgentFiles | None:
+    """None for an agent that runs elsewhere."""
+    base = request.base_dir
+    if source.kind == "server" or (source.kind == "mcp" and "://" in source.target):
+        return None
+    named = Path(source.target) if source.kind == "mcp" else None
+    folder = named or (source.files[0].parent if source.files else base)
+    score = score_files(request.plan.score_fns, base, objects=_objects(request))
+    return AgentFiles(base, folder, agent=source.files, score=score, others=[request.dataset])
 
 
 def _prepare_regrade(request: Request) -> Prepared:

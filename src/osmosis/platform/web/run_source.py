@@ -127,6 +127,8 @@ class DatabaseRun:
         seed = f", drawn with seed {run.sample_seed}" if run.sample_seed is not None else ""
         of = f" of {run.dataset_rows:,}" if run.dataset_rows is not None else ""
         branch = f"on {run.branch}" if run.branch else "" if imported else "(pinned)"
+        if imported and _git_of(imported).get("dirty"):
+            branch = f"{branch}, with uncommitted changes".lstrip(", ")
         facts = (
             Fact("Rollout", run.rollout),
             Fact("Commit", run.commit_sha[:12] or None, code=True, help=run.commit_sha, note=branch),
@@ -140,8 +142,9 @@ class DatabaseRun:
 
     def _repository(self) -> Fact:
         if self.run.imported:
-            name = self.run.imported.get("name")
-            return Fact("Repository", f"none (made on another machine, as {name})")
+            name, git = self.run.imported.get("name"), _git_of(self.run.imported)
+            repository = str(git.get("repository") or "none")
+            return Fact("Repository", f"{repository} (made on another machine, as {name})")
         id_ = self.run.repository_id
         found = self.session.get(tables.Repository, id_) if id_ else None
         if found is None:
@@ -251,6 +254,12 @@ def _where(outcome: str, threshold: float) -> sa.ColumnElement[bool]:
         "failed": sa.and_(~skipped, reward.is_(None)),
         "skipped": skipped,
     }[outcome]
+
+
+def _git_of(imported: tables.Imported) -> dict[str, object]:
+    """What is known of the commit that an uploaded run was made at."""
+    git = imported["provenance"].get("git")
+    return git if isinstance(git, dict) else {}
 
 
 def row_ranges(rows: Sequence[int], most: int = 60) -> str:
