@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from osmosis.records.plan import EvalPlan as EvalPlan
     from osmosis.records.plan import ModelSpec as ModelSpec
     from osmosis.records.plan import Retry as Retry
+    from osmosis.records.plan import RolloutLimits as RolloutLimits
     from osmosis.records.plan import Selection as Selection
     from osmosis.records.plan import Timeouts as Timeouts
     from osmosis.records.report import Report as Report
@@ -65,7 +66,7 @@ else:
         "osmosis.llm": "open_model",
         "osmosis.local.evaluate": "evaluate evaluate_async",
         "osmosis.local.run": "Run",
-        "osmosis.records.plan": "Budget EvalPlan ModelSpec Retry Selection Timeouts",
+        "osmosis.records.plan": "Budget EvalPlan ModelSpec Retry RolloutLimits Selection Timeouts",
         "osmosis.records.report": "Report",
         "osmosis.records.rollout": "Failure Message Rollout Score",
         "osmosis.sdk.agent_loop": "RolloutAgentLoop RolloutContext RolloutResult",

@@ -80,6 +80,8 @@ OFFLINE = f"{BASE} --model offline/calculator"
         (f"{OFFLINE} --pass-threshold nan", 2, "--pass-threshold"),
         (f"{OFFLINE} --top-p 2", 2, "--top-p must be above 0"),
         (f"{OFFLINE} --max-tokens 0", 2, "--max-tokens must be at least 1"),
+        (f"{OFFLINE} --max-turns-per-rollout 0", 2, "--max-turns-per-rollout must be above 0"),
+        (f"{OFFLINE} --max-cost-per-rollout nan", 2, "--max-cost-per-rollout must be above 0"),
         (f"{OFFLINE} --breaker-after 0", 2, "--breaker-after"),
         (f"{OFFLINE} --rate-limit-budget -1", 2, "--rate-limit-budget"),
         (f"{OFFLINE} --rate-limit-budget nan", 2, "--rate-limit-budget"),
@@ -184,7 +186,7 @@ def test_a_changed_score_function_is_shown_and_agreed_to(osmosis):
     del sys.modules["chat_score"]  # a person's next command is a new process
     code, _, err = osmosis(line)
     assert code == 1
-    assert "0 reuse, 10 regrade, 0 rerun (score changed)" in err
+    assert "0 reuse, 10 regrade, 0 rerun (score changed: chat_score.py)" in err
     code, out, err = osmosis(f"{OFFLINE} --name r --yes --json")
     assert code == 0, err
     figures = json.loads(out)["data"]["summary"]["eval_fns"]["chat_score:exact"]

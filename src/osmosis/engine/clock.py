@@ -44,18 +44,17 @@ class Deadline:
         return driven(work, self)
 
     def __enter__(self) -> Deadline:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
         if self.seconds is not None:
-            self._loop = asyncio.get_running_loop()
-            self._task = asyncio.current_task()
             self._when = self._loop.time() + self.seconds
             self._held = _held()
             self._handle = self._loop.call_at(self._when, self._fire)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._handle is None:
-            return
-        self._handle.cancel()
+        if self._handle is not None:
+            self._handle.cancel()
         if not self.fired:
             return
         uncancel = getattr(self._task, "uncancel", None)  # Python 3.11 counts cancellations
@@ -94,6 +93,12 @@ class Deadline:
             self._when = self._loop.time() + owed
             self._handle = self._loop.call_at(self._when, self._fire)
             return
+        self.end()
+
+    def end(self) -> None:
+        """The time is over now."""
+        if self._handle is not None:
+            self._handle.cancel()
         self.fired = True
         self._cancel()
         self._handle = self._loop.call_later(self._grace_s, self._give_up)

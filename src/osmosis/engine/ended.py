@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Protocol
 
 from osmosis.base.plain_json import whole_text
+from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Message, ModelCall, Phase, Rollout, RolloutStatus, Score
 from osmosis.sdk.classify import overrun
 
@@ -35,6 +36,8 @@ class Ended:
     """Time that was not the attempt's: queues and rate limits."""
     finish_reason: str | None
     num_tool_calls: int
+    limit: str | None = None
+    """The finish reason, when a limit of the rollout ended it: that is no failure."""
 
 
 class Sample(Protocol):
@@ -53,8 +56,9 @@ def rollout_of(task: Task, ended: Ended) -> Rollout:
     failure of this rollout, with its place."""
     refused: list[str] = []
     messages = own_json(ended.messages, "messages", refused)
-    failure = ended.failure or (not_json(refused) if refused else None)
-    reason = ended.finish_reason
+    failure = ended.failure if ended.limit is None else None
+    failure = failure or (not_json(refused) if refused else None)
+    reason = ended.limit or ended.finish_reason
     values: dict[str, object] = {
         "rollout_id": task.rollout_id,
         "row_index": task.row.index,
@@ -102,6 +106,19 @@ def numbers(measured: Mapping[str, object]) -> dict[str, float]:
     """The measurements that are finite numbers; true and false are 1 and 0."""
     found = {whole_text(str(name)): as_number(value) for name, value in measured.items()}
     return {name: number for name, (number, _) in found.items() if number is not None}
+
+
+def agent_deadline(plan: EvalPlan) -> Deadline:
+    """The time that an agent has: until it fails, or until it is scored as far as it came, whichever is sooner."""
+    given = [seconds for seconds in (plan.timeouts.agent_s, plan.limits.max_time_s) if seconds is not None]
+    return Deadline(min(given, default=None))
+
+
+def time_limit(plan: EvalPlan, deadline: Deadline, task: Task) -> str | None:
+    """`max_time` of a rollout that this limit ended, and not the agent's time limit."""
+    if not deadline.fired or deadline.seconds is None or deadline.seconds != plan.limits.max_time_s:
+        return None
+    return None if task.left_behind or deadline.seconds == plan.timeouts.agent_s else "max_time"
 
 
 def overran(deadline: Deadline, task: Task, who: str) -> Failure:

@@ -18,7 +18,7 @@ from osmosis._version import __version__
 from osmosis.base.git import Git, GitError, shown
 from osmosis.base.json_types import JsonObject
 from osmosis.base.redact import without_credentials
-from osmosis.records.plan import EvalPlan, ModelSpec
+from osmosis.records.plan import EvalPlan, ModelSpec, RolloutLimits
 
 from .loader import load_module, source_files, source_hash, source_of
 
@@ -38,7 +38,9 @@ def plan_hashes(
 
     `objects` are agents and score functions that the plan only names, because no import finds them.
     """
-    agent = [plan.agent, plan.max_turns, plan.max_tokens_total, source_hash(list(agent_files))]
+    agent: list[object] = [plan.agent, plan.max_turns, plan.max_tokens_total, source_hash(list(agent_files))]
+    if plan.limits != RolloutLimits():
+        agent.append(plan.limits.to_dict())
     if objects and plan.agent in objects:
         agent.append(source_of(objects[plan.agent], base_dir)[1])
     return {

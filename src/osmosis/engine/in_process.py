@@ -21,10 +21,10 @@ from osmosis.records.wire02 import RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.calls import tool_time_limit
 from osmosis.sdk.classify import failure_of, true_cause
+from osmosis.sdk.driven import LimitReached
 
 from .agent import as_agent
-from .clock import Deadline
-from .ended import REWARD, Ended, overran, own_reward, rollout_of, tool_results
+from .ended import REWARD, Ended, agent_deadline, overran, own_reward, rollout_of, time_limit, tool_results
 from .rollout_model import RolloutLLM, plain_tools
 from .task import RolloutFn, Task
 
@@ -64,8 +64,8 @@ async def _run_loop(loop: RolloutAgentLoop, model: Model, plan: EvalPlan, task: 
     started_at, started = utc_now(), time.monotonic()
     task.enter("agent")
     opening = task.row.messages()
-    deadline = Deadline(plan.timeouts.agent_s)
-    llm = RolloutLLM(model, task, deadline, None)
+    deadline = agent_deadline(plan)
+    llm = RolloutLLM(model, task, deadline, None, plan.limits)
     result: RolloutResult | None = None
     context: RolloutContext | None = None
     failure: Failure | None = None
@@ -84,8 +84,11 @@ async def _run_loop(loop: RolloutAgentLoop, model: Model, plan: EvalPlan, task: 
         failure = _refusal(result)
     except asyncio.CancelledError:
         raise
+    except LimitReached:
+        pass
     except Exception as error:  # noqa: BLE001 - one rollout: an agent may raise anything
         failure = overran(deadline, task, "the agent") if deadline.fired else failure_of(error, Phase.AGENT)
+    limit = llm.limit_reached or time_limit(plan, deadline, task)
     if failure is not None and not deadline.fired:
         failure = true_cause(failure, llm.error)
     ended = result if isinstance(result, RolloutResult) else None
@@ -102,6 +105,7 @@ async def _run_loop(loop: RolloutAgentLoop, model: Model, plan: EvalPlan, task: 
             llm.waited_ms,
             finish_reason=(ended.finish_reason if ended else None) or llm.finish_reason,
             num_tool_calls=counted or tool_results(messages),
+            limit=limit,
         ),
     )
     if isinstance(result, RolloutResult) and failure is None and result.reward is not None:

@@ -13,9 +13,11 @@ from typing import Any
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
 from osmosis.llm.model import STREAMING, ChatRequest, Completion, Model
+from osmosis.records.plan import RolloutLimits
 from osmosis.records.rollout import Message, ModelCall, Usage
 from osmosis.records.wire02 import RolloutMetrics
 from osmosis.sdk.agent_loop import CompletionsResult
+from osmosis.sdk.driven import LimitReached
 
 from .clock import Deadline, Waits
 from .task import Task
@@ -25,7 +27,12 @@ class RolloutLLM:
     """The model as one rollout of an agent loop sees it; remembers the calls and the conversation."""
 
     def __init__(
-        self, model: Model, task: Task, deadline: Deadline, tools: Sequence[Mapping[str, object]] | None
+        self,
+        model: Model,
+        task: Task,
+        deadline: Deadline,
+        tools: Sequence[Mapping[str, object]] | None,
+        limits: RolloutLimits | None = None,
     ) -> None:
         self._model = model
         self._task = task
@@ -37,6 +44,9 @@ class RolloutLLM:
         self.error: ModelError | None = None
         self.finish_reason: str | None = None
         self._waits = Waits()
+        self._limits = limits if limits is not None and limits.calls_differ else None
+        self.limit_reached: str | None = None
+        """The finish reason, when a limit of the rollout ended it."""
 
     async def chat_completions(self, messages: list[Message], **kwargs: object) -> CompletionsResult:
         """One call; `tools` replaces the rollout's own, `on_piece` hears the answer while it is written, everything
@@ -50,6 +60,8 @@ class RolloutLLM:
         if self._deadline.fired:
             # The time is up: code that goes on after its cancellation asks, and spends, nothing more.
             await asyncio.get_running_loop().create_future()
+        if self._limits is not None:
+            await self._check(self._limits, messages)
         stage = task.stage
         task.enter("model call")
         listener = params.pop("on_piece", None)
@@ -63,6 +75,9 @@ class RolloutLLM:
         started = time.perf_counter()
         try:
             done = await self._model.complete(request)
+        except asyncio.CancelledError:
+            self.messages = list(messages)
+            raise
         except ModelError as error:
             self.error = error
             self.messages = list(messages)
@@ -75,6 +90,15 @@ class RolloutLLM:
         self.finish_reason = done.finish_reason
         self._note(started, done)
         return done
+
+    async def _check(self, limits: RolloutLimits, messages: list[Message]) -> None:
+        if self.limit_reached is not None:  # the agent went on: as with a time limit, it is cancelled, then left behind
+            self._deadline.end()
+            await asyncio.get_running_loop().create_future()
+        reason = limits.reached(self.calls, len(messages))
+        if reason is not None:
+            self.limit_reached, self.messages = reason, list(messages)
+            raise LimitReached(reason, self.messages)
 
     def get_metrics(self) -> RolloutMetrics:
         usage = self.usage()

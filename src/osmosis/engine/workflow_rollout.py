@@ -18,15 +18,14 @@ from osmosis.errors import ModelError
 from osmosis.llm.chat_format import completion_body
 from osmosis.llm.model import Model
 from osmosis.records.base import utc_now
-from osmosis.records.plan import EvalPlan
+from osmosis.records.plan import EvalPlan, RolloutLimits
 from osmosis.records.rollout import Message, ModelCall, Phase, Rollout, Score, Usage
 from osmosis.records.wire import RolloutInit
 from osmosis.sdk.backend import ExecutionResult
 from osmosis.sdk.classify import true_cause
 
 from .agent import Agent
-from .clock import Deadline
-from .ended import REWARD, Ended, add_info, add_sample, overran, rollout_of, tool_results
+from .ended import REWARD, Ended, add_info, add_sample, agent_deadline, overran, rollout_of, time_limit, tool_results
 from .rollout_model import RolloutLLM
 from .task import Task
 
@@ -48,6 +47,8 @@ class HttpModelEndpoint(Protocol):
     on_wait: Callable[[float], None] | None
     """Hears of each wait for a rate limit, before it."""
     on_state: Callable[[str], None] | None
+    limits: RolloutLimits | None
+    limit_reached: str | None
 
 
 class Endpoints(Protocol):
@@ -68,23 +69,25 @@ class _OverHttp:
     messages: list[Message] = field(default_factory=list)
     model_error: ModelError | None = None
     finish_reason: str | None = None
+    limit_reached: str | None = None
 
 
 @contextmanager
-def _endpoint(endpoints: Endpoints | None, task: Task, llm: RolloutLLM) -> Iterator[_OverHttp]:
+def _endpoint(endpoints: Endpoints | None, task: Task, llm: RolloutLLM, plan: EvalPlan) -> Iterator[_OverHttp]:
     """The attempt's endpoint inside the block; what came of it afterwards. Without `endpoints`, nothing."""
     kept = _OverHttp()
     if endpoints is None:
         yield kept
         return
     opened = endpoints.open_rollout(task.rollout_id, row_index=task.row.index, attempt=task.attempt)
-    opened.on_wait, opened.on_state = llm.wait, task.enter
+    opened.on_wait, opened.on_state, opened.limits = llm.wait, task.enter, plan.limits
     kept.url, kept.bearer = opened.chat_completions_url, opened.bearer
     try:
         yield kept
     finally:
         kept.calls, kept.messages = list(opened.calls), list(opened.messages)
         kept.model_error, kept.finish_reason = opened.model_error, opened.finish_reason
+        kept.limit_reached = opened.limit_reached
         endpoints.close_rollout(opened)
 
 
@@ -92,8 +95,8 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
     started_at, started = utc_now(), time.monotonic()
     assert agent.backend is not None
     # The limit is kept here, not in the backend: waiting for a rate limit must be able to move it.
-    deadline = Deadline(plan.timeouts.agent_s)
-    llm = RolloutLLM(model, task, deadline, None)
+    deadline = agent_deadline(plan)
+    llm = RolloutLLM(model, task, deadline, None, plan.limits)
 
     async def transport(body: JsonObject) -> dict[str, object]:
         params = {k: v for k, v in body.items() if k not in ("model", "messages", "tools", "stream")}
@@ -107,7 +110,7 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
         elif state == "grading":
             deadline.stop()
 
-    with _endpoint(endpoints, task, llm) as over_http:
+    with _endpoint(endpoints, task, llm, plan) as over_http:
         init = _init(task, plan, over_http)
         try:
             with deadline:
@@ -130,6 +133,7 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
             llm.waited_ms + done.queue_ms,
             finish_reason=llm.finish_reason or over_http.finish_reason,
             num_tool_calls=tool_results(messages),
+            limit=llm.limit_reached or over_http.limit_reached or time_limit(plan, deadline, task),
         ),
     )
     add_info(rollout, done.info)

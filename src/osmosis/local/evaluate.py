@@ -26,7 +26,7 @@ from osmosis.base.json_types import JsonObject
 from osmosis.engine.loader import name_of
 from osmosis.errors import DatasetError, UsageError, ValidationError
 from osmosis.records.dataset import Row
-from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, Selection, Timeouts
+from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, RolloutLimits, Selection, Timeouts
 from osmosis.records.report import ReducerName
 from osmosis.sdk.calls import alone
 
@@ -66,6 +66,7 @@ class PlanFields(TypedDict, total=False):
     timeouts: Timeouts
     retry: Retry
     budget: Budget
+    limits: RolloutLimits
     cache: bool
     skip_bad_rows: bool
     require_ground_truth: bool

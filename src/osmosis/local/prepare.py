@@ -296,11 +296,17 @@ class Prepared:
 
     def _check_usage(self, answer: Completion | None) -> None:
         """A budget cannot be kept against an endpoint that does not say what a call used."""
-        budget = self.plan.budget
-        if answer is None or (budget.max_cost_usd is None and budget.max_total_tokens is None):
+        budget, limits = self.plan.budget, self.plan.limits
+        kept = {
+            "--max-cost": budget.max_cost_usd,
+            "--max-tokens-total": budget.max_total_tokens,
+            "--max-cost-per-rollout": limits.max_cost_usd,
+            "--max-tokens-per-rollout": limits.max_tokens,
+        }
+        flag = next((flag for flag, limit in kept.items() if limit is not None), None)
+        if answer is None or flag is None:
             return
         if not answer.usage.total_tokens and not answer.usage.cost_usd:
-            flag = "--max-cost" if budget.max_cost_usd is not None else "--max-tokens-total"
             raise ValidationError(
                 f"{self.plan.model.name} does not report token usage, so {flag} cannot be enforced",
                 hint="limit rows or time instead: --limit, --run-timeout",
@@ -461,13 +467,15 @@ def _rows(dataset: Path, plan: EvalPlan, facts: DatasetFacts) -> Iterator[Row]:
 
 def _check_price(plan: EvalPlan) -> None:
     """A limit in money needs a price."""
-    if plan.budget.max_cost_usd is None or plan.model.kind in ("offline", "replay"):
+    flag = "--max-cost" if plan.budget.max_cost_usd is not None else "--max-cost-per-rollout"
+    if plan.budget.max_cost_usd is None and plan.limits.max_cost_usd is None:
         return
-
+    if plan.model.kind in ("offline", "replay"):
+        return
     if price_of(plan.model, local=is_loopback(plan.model.base_url)) is None:
         raise ValidationError(
-            f"the price of {plan.model.name} is unknown, so --max-cost cannot be enforced",
-            hint="give --price IN,OUT (USD per million tokens), or use --max-tokens-total",
+            f"the price of {plan.model.name} is unknown, so {flag} cannot be enforced",
+            hint="give --price IN,OUT (USD per million tokens), or limit tokens instead",
         )
 
 

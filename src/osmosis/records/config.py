@@ -108,6 +108,16 @@ class Evaluation(Table):
     """Time limit of the agent, in seconds per rollout."""
     grader_timeout_s: float = Field(default=150.0, gt=0)
     """Time limit of the grader, in seconds per rollout."""
+    max_tokens_per_rollout: int | None = Field(default=None, ge=1)
+    """End a rollout before the model call that would follow this many tokens, and score it. Default: no limit."""
+    max_cost_per_rollout: float | None = Field(default=None, gt=0)
+    """The same for its cost, in USD."""
+    max_time_per_rollout_s: float | None = Field(default=None, gt=0)
+    """End a rollout after this many seconds of the agent, and score it; the timeout above fails it instead."""
+    max_turns_per_rollout: int | None = Field(default=None, ge=1)
+    """End a rollout after this many model calls, and score it."""
+    max_messages_per_rollout: int | None = Field(default=None, ge=1)
+    """End a rollout before it sends more messages than this, and score it."""
 
     def score_bounds(self) -> dict[str, tuple[float, float]]:
         """As a plan has them: of the grader's reward."""

@@ -6,7 +6,7 @@ the platform all produce this record; the engine reads nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -18,6 +18,7 @@ from .report import ReducerName
 
 if TYPE_CHECKING:
     from .config import EvalConfig
+    from .rollout import ModelCall
 
 ModelKind = Literal["openai", "litellm", "offline", "replay", "trained"]
 """`trained` is the model that a training job trains, which only that job can ask."""
@@ -112,6 +113,42 @@ class Budget(Record):
     max_total_tokens: int | None = None
 
 
+class RolloutLimits(Record):
+    """Limits that end one rollout, which is then scored as far as it came; None = none.
+
+    They are looked at before each model call: the one that would go beyond is not made. Only the time cuts in.
+    """
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Prompt and completion tokens of all calls."""
+    max_cost_usd: float | None = Field(default=None, gt=0)
+    max_time_s: float | None = Field(default=None, gt=0)
+    """Seconds of the agent, without waits for rate limits. `timeouts.agent_s` fails a rollout, this one does not."""
+    max_turns: int | None = Field(default=None, ge=1)
+    """Model calls."""
+    max_messages: int | None = Field(default=None, ge=1)
+    """Messages of the conversation that would be sent."""
+
+    def reached(self, calls: Sequence[ModelCall], messages: int) -> str | None:
+        """The finish reason of a rollout that stands before its next call (`max_tokens`, ...); None: go on."""
+        if self.max_turns is not None and sum(call.error is None for call in calls) >= self.max_turns:
+            return "max_turns"
+        if self.max_messages is not None and messages > self.max_messages:
+            return "max_messages"
+        if self.max_tokens is not None and sum(call.usage.total_tokens for call in calls) >= self.max_tokens:
+            return "max_tokens"
+        if self.max_cost_usd is not None and sum(call.usage.cost_usd or 0.0 for call in calls) >= self.max_cost_usd:
+            return "max_cost"
+        return None
+
+    @property
+    def calls_differ(self) -> bool:
+        """Whether any limit but the time is set."""
+        return any(
+            limit is not None for limit in (self.max_tokens, self.max_cost_usd, self.max_turns, self.max_messages)
+        )
+
+
 class EvalPlan(Record):
     """One evaluation, resolved."""
 
@@ -146,6 +183,8 @@ class EvalPlan(Record):
     timeouts: Timeouts = Field(default_factory=Timeouts)
     retry: Retry = Field(default_factory=Retry)
     budget: Budget = Field(default_factory=Budget)
+    limits: RolloutLimits = Field(default_factory=RolloutLimits)
+    """Of each rollout; what reaches one is scored as far as it came."""
     cache: bool = False
     skip_bad_rows: bool = False
     require_ground_truth: bool = False
@@ -180,5 +219,12 @@ class EvalPlan(Record):
             reducers=wanted.reduce,
             group_by=wanted.group_by,
             timeouts=Timeouts(agent_s=wanted.agent_workflow_timeout_s, score_s=wanted.grader_timeout_s),
+            limits=RolloutLimits(
+                max_tokens=wanted.max_tokens_per_rollout,
+                max_cost_usd=wanted.max_cost_per_rollout,
+                max_time_s=wanted.max_time_per_rollout_s,
+                max_turns=wanted.max_turns_per_rollout,
+                max_messages=wanted.max_messages_per_rollout,
+            ),
             provenance=provenance or {},
         )

@@ -18,6 +18,7 @@ from osmosis.records.wire import ARTIFACT_VARIABLE, RolloutInit, check_rollout_i
 from .calls import SelfCancelled, run_with_deadline
 from .chat import ChatTransport
 from .context import AgentWorkflowContext, WorkflowRollout
+from .driven import LimitReached
 from .execution import (
     DEFAULT_MAX_CONCURRENT as DEFAULT_MAX_CONCURRENT,
 )
@@ -97,6 +98,8 @@ class LocalBackend:
                     self._work(init, rollout), init.agent_timeout_sec, name=f"workflow {init.rollout_id}"
                 )
                 sample = await _sample_of(output, rollout)
+            except LimitReached as limit:
+                output, sample = None, await _partial(rollout) or RolloutSample(messages=limit.messages)
             except SelfCancelled:
                 return cancelled_result(Phase.AGENT)
             except Exception as exc:  # noqa: BLE001 - one rollout: user code may raise anything

@@ -15,6 +15,8 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
+from osmosis.base.json_types import JsonObject
+
 T = TypeVar("T")
 
 HELD_S = 0.5
@@ -27,6 +29,20 @@ class CodeExited(Exception):
 
 class LeftBehind(Exception):
     """The code was cancelled, went on, and was left where it stood."""
+
+
+class LimitReached(BaseException):
+    """A rollout stands before a model call beyond one of its limits: it is over, and scored as far as it came.
+
+    No `Exception`: an agent that retries whatever a call raises would go on.
+    """
+
+    def __init__(self, reason: str, messages: list[JsonObject]) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        """The finish reason."""
+        self.messages = messages
+        """The conversation that would have been sent."""
 
 
 class LoopUse:
@@ -63,9 +79,6 @@ class Patience(Protocol):
 loop_user: ContextVar[LoopUser | None] = ContextVar("osmosis_loop_user", default=None)
 """The rollout that this code belongs to; its tasks inherit it."""
 
-_left: list[object] = []
-"""Kept for ever: closing them would resume them once more, to no good."""
-
 
 @types.coroutine
 def driven(work: Coroutine[Any, Any, T], limit: Patience | None = None) -> Generator[Any, Any, T]:
@@ -82,7 +95,7 @@ def driven(work: Coroutine[Any, Any, T], limit: Patience | None = None) -> Gener
             waits_for = work.send(None) if thrown is None else work.throw(thrown)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        except (Exception, asyncio.CancelledError):
+        except (Exception, asyncio.CancelledError, LimitReached):
             raise
         except BaseException as exc:
             # asyncio lets these through its tasks: one rollout's sys.exit() would end the run with all the others.
@@ -101,17 +114,24 @@ def driven(work: Coroutine[Any, Any, T], limit: Patience | None = None) -> Gener
             raise
         except BaseException as exc:  # noqa: BLE001 - handed to the code, as `await` would
             if limit is not None and limit.given_up:
-                _left.append(work)
+                _keep(work)
                 raise LeftBehind from None
             thrown = exc
 
 
 def leave(task: asyncio.Task[Any]) -> None:
     """Nobody waits for this task any more, the end of the event loop included."""
-    _left.append(task)
+    _keep(task)
     asyncio._unregister_task(task)  # documented: else asyncio.run would wait for it
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     task.add_done_callback(_retrieve)
+
+
+def _keep(left: object) -> None:
+    """For ever, the end of the interpreter included: closing it would resume it once more, to no good."""
+    import ctypes  # only the rarest of runs needs it
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(left))
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

@@ -184,3 +184,70 @@ async def never_ends(solution_str, ground_truth, extra_info):
 
 def extreme(solution_str, ground_truth, extra_info):
     return {"huge": 10**400, "low": -1e308, "stop": 0.0}[extra_info["mode"]]
+
+
+class Endlessly(RolloutAgentLoop):
+    """Goes on asking, whatever it is told."""
+
+    name = "endless"
+
+    def get_tools(self, request):
+        return []
+
+    async def run(self, ctx):
+        messages = list(ctx.request.messages)
+        while True:
+            try:
+                messages.append((await ctx.chat(messages)).message)
+            except Exception:  # noqa: BLE001 - an agent that retries whatever a call raises
+                continue
+            messages.append({"role": "user", "content": "go on"})
+
+
+class Stubborn(Endlessly):
+    async def run(self, ctx):
+        while True:
+            try:
+                await super().run(ctx)
+            except BaseException:  # noqa: BLE001 - the fault that is tested
+                continue
+
+
+class Ponders(Endlessly):
+    async def run(self, ctx):
+        messages = list(ctx.request.messages)
+        messages.append((await ctx.chat(messages)).message)
+        await asyncio.Event().wait()
+
+
+class Endless(AgentWorkflow):
+    async def run(self, ctx):
+        messages = list(ctx.prompt)
+        async with ctx.chat() as chat:
+            while True:
+                messages.append((await chat.complete(messages)).message)
+                messages.append({"role": "user", "content": "go on"})
+
+
+class OverHttp(AgentWorkflow):
+    """Calls its endpoint with a client of its own."""
+
+    async def run(self, ctx):
+        import httpx
+
+        messages = list(ctx.prompt)
+        async with httpx.AsyncClient() as client:
+            while True:
+                rollout = ctx.rollout
+                reply = await client.post(
+                    rollout.chat_completions_url + "/chat/completions",
+                    json={"model": "m", "messages": messages},
+                    headers={"authorization": f"Bearer {rollout.api_key}"},
+                )
+                reply.raise_for_status()
+                messages += [reply.json()["choices"][0]["message"], {"role": "user", "content": "go on"}]
+
+
+endless = Endlessly()
+stubborn = Stubborn()
+ponders = Ponders()

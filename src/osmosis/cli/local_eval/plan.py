@@ -22,7 +22,7 @@ from osmosis.base.net import is_http
 from osmosis.errors import UsageError, ValidationError
 from osmosis.local.request import check_name, generated_name, parse_model
 from osmosis.metrics.reducers import reducer
-from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, Selection, Timeouts
+from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, RolloutLimits, Selection, Timeouts
 
 AUTO_CEILING = 256
 DEBUG_FOLDER = "local_debug"
@@ -165,6 +165,21 @@ class EvalFlags:
     breaker_after: Annotated[int | None, typer.Option(help="Stop after N identical failures in a row [20].")] = None
     max_cost: Annotated[float | None, typer.Option(help="Pause the run after spending this many USD.")] = None
     max_tokens_total: Annotated[int | None, typer.Option(help="Pause the run after this many tokens.")] = None
+    max_tokens_per_rollout: Annotated[
+        int | None, typer.Option(help="End a rollout after this many tokens, and score it.")
+    ] = None
+    max_cost_per_rollout: Annotated[
+        float | None, typer.Option(help="End a rollout after spending this many USD, and score it.")
+    ] = None
+    max_time_per_rollout: Annotated[
+        float | None, typer.Option(help="End a rollout after this many seconds, and score it.")
+    ] = None
+    max_turns_per_rollout: Annotated[
+        int | None, typer.Option(help="End a rollout after this many model calls, and score it.")
+    ] = None
+    max_messages_per_rollout: Annotated[
+        int | None, typer.Option(help="End a rollout before it sends more messages than this, and score it.")
+    ] = None
     price: Annotated[str | None, typer.Option(help="Price in USD per million tokens: PROMPT,COMPLETION.")] = None
     pilot: Annotated[int | None, typer.Option(help="Run N rollouts, forecast the cost of the rest, then ask.")] = None
     cache: Annotated[bool, typer.Option("--cache", help="Cache completions, by request and attempt.")] = False
@@ -231,6 +246,7 @@ def build_plan(flags: EvalFlags, *, runs_dir: Path) -> EvalPlan:
             timeouts=_timeouts(flags),
             retry=_retry(flags),
             budget=Budget(max_cost_usd=flags.max_cost, max_total_tokens=flags.max_tokens_total),
+            limits=rollout_limits(flags),
             cache=flags.cache,
             skip_bad_rows=flags.skip_bad_rows,
             require_ground_truth=flags.require_ground_truth,
@@ -263,6 +279,21 @@ def parse_reducers(given: Sequence[str], attempts: int) -> list[str]:
         return [reducer(name, attempts=attempts).name for name in dict.fromkeys(given)]
     except ValidationError as error:
         raise UsageError(f"--reduce: {error.message}", hint=error.hint) from error
+
+
+def rollout_limits(flags: EvalFlags) -> RolloutLimits:
+    """Of each rollout; `UsageError` names the flag that is wrong."""
+    given = {
+        "max_tokens": ("--max-tokens-per-rollout", flags.max_tokens_per_rollout),
+        "max_cost_usd": ("--max-cost-per-rollout", flags.max_cost_per_rollout),
+        "max_time_s": ("--max-time-per-rollout", flags.max_time_per_rollout),
+        "max_turns": ("--max-turns-per-rollout", flags.max_turns_per_rollout),
+        "max_messages": ("--max-messages-per-rollout", flags.max_messages_per_rollout),
+    }
+    for flag, value in given.values():
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"{flag} must be above 0, got {value:g}")
+    return RolloutLimits(**{key: value for key, (_, value) in given.items()})
 
 
 def check_together(flags: EvalFlags) -> None:

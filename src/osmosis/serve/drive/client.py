@@ -153,6 +153,7 @@ class ServedRollouts:
         task.enter("rollout server")
         started_at, started = utc_now(), time.monotonic()
         endpoint = self._gate.open_rollout(task.rollout_id, row_index=task.row.index, attempt=task.attempt)
+        endpoint.limits = self._plan.limits
         limits = self._time_limits(endpoint, task)
         try:
             try:
@@ -333,6 +334,7 @@ def _rollout(
             waited_ms,
             finish_reason=result.finish_reason or endpoint.finish_reason,
             num_tool_calls=tool_results(messages),
+            limit=endpoint.limit_reached,
         ),
     )
     rollout.metrics = numbers(result.metrics or {})

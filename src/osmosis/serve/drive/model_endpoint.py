@@ -14,6 +14,7 @@ from typing import Any
 
 from osmosis.errors import ModelError
 from osmosis.llm.model import Completion
+from osmosis.records.plan import RolloutLimits
 from osmosis.records.rollout import Message, ModelCall, Usage
 from osmosis.records.wire import CompletionCallback, GraderCallback
 from osmosis.records.wire02 import RolloutResponse
@@ -43,6 +44,10 @@ class RolloutEndpoint:
     finish_reason: str | None = None
     model_error: ModelError | None = None
     """The last model call failed with this; None again once a later call succeeds."""
+    limits: RolloutLimits | None = None
+    """Beyond them no call is answered."""
+    limit_reached: str | None = None
+    """The finish reason, when a limit ended the rollout."""
     completion: CompletionCallback | None = None
     grader: GraderCallback | None = None
     response: RolloutResponse | None = None

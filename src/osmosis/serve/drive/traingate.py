@@ -250,6 +250,10 @@ class TrainGate:
     async def _complete(self, endpoint: RolloutEndpoint, asked: ChatRequest) -> Completion:
         """The model's answer, kept with the rollout; `EndpointError` when there is none."""
         started = time.perf_counter()
+        reached = endpoint.limits.reached(endpoint.calls, len(asked.messages)) if endpoint.limits is not None else None
+        if reached is not None:
+            endpoint.limit_reached = reached
+            raise EndpointError(400, f"this rollout is over: {reached}", Category.BUDGET.value)
         try:
             done = await self.model.complete(asked)
         except ModelError as exc:
