@@ -110,6 +110,7 @@ class _Seen:
 _opened: dict[Path, _Seen] = {}
 _written: set[Path] = set()
 _roots: list[str] = []
+_told: tuple[int, frozenset[str]] = (0, frozenset())
 _scoring = threading.local()
 
 
@@ -120,6 +121,37 @@ def watch(base_dir: Path) -> None:
         sys.addaudithook(_on_event)
     if root not in _roots:
         _roots.append(root)
+
+
+Told = list[tuple[str, tuple[int, int] | None, bool]]
+"""Path, size and time (None for a file that was written), and whether a score function opened it."""
+
+
+def news() -> Told:
+    """What this process has seen since it was last asked: for the process that keeps the journal."""
+    global _told
+    if _told[0] == AgentFiles.seen() + len(_written):
+        return []
+    found: Told = [(str(file), seen.stat, seen.scoring) for file, seen in list(_opened.items())]
+    imported = {Path(name) for name in map(_file_of, list(sys.modules.values())) if name}
+    found += [
+        (str(file), stat, False)
+        for file in imported
+        if file not in _opened and str(file).startswith(tuple(_roots)) and (stat := _stat(file)) is not None
+    ]
+    found += [(str(file), None, False) for file in list(_written)]
+    fresh = [one for one in found if one[0] not in _told[1]]
+    _told = (AgentFiles.seen() + len(_written), _told[1] | {path for path, _, _ in fresh})
+    return fresh
+
+
+def learn(told: Told) -> None:
+    """What another process of the same run has seen."""
+    for path, stat, scoring in told:
+        if stat is None:
+            _written.add(Path(path))
+        else:
+            _opened.setdefault(Path(path), _Seen(stat, scoring))
 
 
 class loading_scorers:

@@ -16,20 +16,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from osmosis.datasets.groups import groups_of
 from osmosis.datasets.keys import RowKeys
 from osmosis.datasets.scan import row_hash
 from osmosis.errors import OsmosisError
-from osmosis.metrics.answers import answer_issue
 from osmosis.metrics.summary import Summary
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
-from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus
+from osmosis.records.rollout import Rollout
 from osmosis.sdk.calls import LAST_GRACE_S, end_all
-from osmosis.sdk.classify import describe, self_cancelled, traceback_tail
-from osmosis.sdk.driven import LoopUse, loop_user
+from osmosis.sdk.classify import describe
 
+from .attempt import Attempts
 from .guards import Breaker, Spending
 from .journal import Journal, KeySet
 from .limiter import Limiter
@@ -43,8 +41,6 @@ if TYPE_CHECKING:
     from .outcome import Outcome
 
 RUNNING_EVERY_S = 0.25
-_NAMED = 3
-"""How many rollouts are named in one line."""
 
 
 @dataclass(slots=True)
@@ -72,6 +68,8 @@ class Options:
     dataset_rows: int | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
     """`agent`, `sampling`, `score`: stored with each rollout, beside its row's."""
+    scored: Sequence[str] = ()
+    """The scores that rollouts come with, where they are scored elsewhere (in workers)."""
     limiter: Limiter | None = None
     """Shared with the model's signals when concurrency adapts."""
     step: int = 0
@@ -128,15 +126,14 @@ class _Run:
         self.observer = observer
         self.options = options
         self.done = KeySet()
-        self.active: set[Task] = set()
-        self.loop_use = LoopUse()
-        self.left_behind = 0
+        self.attempts = Attempts(
+            rollout_fn, scorers, hashes=self.options.hashes, group_by=plan.group_by, say=observer.stage
+        )
         self.stopped: str | None = None
-        self.cutting = False
         self.breaker = Breaker(plan.retry.breaker_after)
         self.spending = Spending(plan)
         self.limiter = options.limiter or Limiter(plan.concurrency, adaptive=plan.adaptive)
-        self.summary = Summary(plan, score_names=[s.name for s in scorers])
+        self.summary = Summary(plan, score_names=[*options.scored, *(s.name for s in scorers)])
         self.rows_seen = 0
         self.exhausted = False
         self.selected = options.rows if options.rows is not None else _length(rows)
@@ -153,8 +150,8 @@ class _Run:
         side = [asyncio.create_task(self._watchdog().watch())]
         if stop is not None:
             side.append(asyncio.create_task(self._wait_for(stop)))
-        run = self.rollout_fn
-        lanes = [] if run is None else [asyncio.create_task(self._lane(run, recorder)) for _ in range(self._width())]
+        count = 0 if self.rollout_fn is None else self._width()
+        lanes = [asyncio.create_task(self._lane(recorder)) for _ in range(count)]
         try:
             await self._finish(lanes, recorder)
             await recorder.drain()
@@ -174,9 +171,10 @@ class _Run:
 
     async def _cut(self, lanes: Iterable[asyncio.Task[None]]) -> None:
         """Ends the lanes now; code that goes on after its cancellation is named and not waited for."""
-        self.cutting = True
+        self.attempts.cutting = True
         if await end_all(lanes, LAST_GRACE_S):
-            self.observer.stage(f"not waiting for what goes on after its cancellation: {self._whereabouts()}")
+            left = self.attempts.whereabouts()
+            self.observer.stage(f"not waiting for what goes on after its cancellation: {left}")
 
     def _width(self) -> int:
         """Lanes to start: no more than there can be tasks."""
@@ -233,7 +231,7 @@ class _Run:
                 work.cancel()
             work.add_done_callback(_seen)
 
-    async def _lane(self, run: RolloutFn, recorder: Recorder) -> None:
+    async def _lane(self, recorder: Recorder) -> None:
         while self.stopped is None and recorder.error is None:
             if recorder.behind:
                 await recorder.drain()
@@ -244,59 +242,14 @@ class _Run:
                 task = next(self._tasks, None)
                 if task is None:
                     return
-                rollout = await self._attempt(run, task)
+                rollout = await self.attempts.one(task)
             finally:
                 self.limiter.release()
-            if self.cutting:
+            if self.attempts.cutting:
                 return  # it comes back from a cancellation that it ignored: nobody waits for it any more
             recorder.put(rollout)
             self.spending.saw(rollout)
             self.stopped = self.stopped or self.breaker.saw(rollout) or self.spending.exceeded()
-
-    async def _attempt(self, run: RolloutFn, task: Task) -> Rollout:
-        self.active.add(task)
-        task.loop_use = self.loop_use
-        loop_user.set(task)
-        try:
-            try:
-                rollout = await run(task)
-            except asyncio.CancelledError:
-                if self.cutting:
-                    raise
-                rollout = _broken(task, self_cancelled())
-            except OsmosisError as error:
-                rollout = _broken(task, Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=error.message))
-            except Exception as error:  # noqa: BLE001 - one rollout: it must not end the others
-                message = describe(error)
-                failure = Failure(
-                    phase=Phase.SETUP, category=Category.UNKNOWN, message=message, traceback=traceback_tail(error)
-                )
-                rollout = _broken(task, failure)
-            if rollout.status is RolloutStatus.SUCCESS and self.scorers:
-                await self._score(rollout, task)
-        finally:
-            self.active.discard(task)
-        for who in task.left_behind:
-            self.left_behind += 1
-            count = f" ({self.left_behind} in this run)" if self.left_behind > 1 else ""
-            self.observer.stage(f"{task.name}: {who} went on after its cancellation and was left behind{count}")
-        if rollout.status is RolloutStatus.SUCCESS:
-            rollout.answer_issue = answer_issue(rollout.messages, rollout.finish_reason)
-        if self.plan.group_by:
-            rollout.groups = groups_of(task.row.data, self.plan.group_by)
-        rollout.step, rollout.row_key, rollout.row_index = task.step, task.row.key, task.row.index
-        if self.options.hashes:
-            rollout.hashes = {**self.options.hashes, "row": task.row.content_hash or ""}
-        return rollout
-
-    async def _score(self, rollout: Rollout, task: Task) -> None:
-        task.enter("score")
-        if len(self.scorers) == 1:
-            found = [await self.scorers[0].score(rollout, task.row)]
-        else:
-            found = await asyncio.gather(*(scorer.score(rollout, task.row) for scorer in self.scorers))
-        # In the order given, and before a reward of the rollout's own.
-        rollout.scores = {**{score.name: score for scores in found for score in scores}, **rollout.scores}
 
     def _stored(self, rollouts: list[Rollout]) -> None:
         for rollout in rollouts:
@@ -333,34 +286,18 @@ class _Run:
 
     def _watchdog(self) -> Watchdog:
         return Watchdog(
-            self.active, self.observer.stage, limiter=self.limiter, stuck_s=self.options.stuck_s, loop_use=self.loop_use
+            self.attempts.active,
+            self.observer.stage,
+            limiter=self.limiter,
+            stuck_s=self.options.stuck_s,
+            loop_use=self.attempts.loop_use,
         )
 
     async def _wait_for(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self.stopped = self.stopped or "stopped on request"
-        if self.active:
-            self.observer.stage(f"waiting for {len(self.active)} running rollouts: {self._whereabouts()}")
-
-    def _whereabouts(self) -> str:
-        """What is in flight and where, the longest first."""
-        now = time.monotonic()
-        longest = sorted(self.active, key=lambda task: task.since)
-        shown = [f"{task.name} in {task.stage!r} for {now - task.since:.0f} s" for task in longest[:_NAMED]]
-        more = [f"{len(longest) - _NAMED} more"] if len(longest) > _NAMED else []
-        return ", ".join([*shown, *more])
-
-
-def _broken(task: Task, failure: Failure) -> Rollout:
-    """A rollout whose function raised, which it must not do: the environment around it is broken."""
-    return Rollout(
-        rollout_id=task.rollout_id,
-        row_index=task.row.index,
-        attempt=task.attempt,
-        status=RolloutStatus.FAILED,
-        messages=task.row.messages(),
-        failure=failure,
-    )
+        if running := len(self.attempts.active):
+            self.observer.stage(f"waiting for {running} running rollouts: {self.attempts.whereabouts()}")
 
 
 def _length(rows: Iterable[Row]) -> int | None:

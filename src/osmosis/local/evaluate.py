@@ -33,6 +33,7 @@ from osmosis.sdk.calls import alone
 from .prepare import Confirm, Watcher, prepare
 from .request import Request, ScoreFunction, check_classes, check_name, generated_name, parse_model, runs_folder
 from .run import Run
+from .workers import worker_count
 
 if TYPE_CHECKING:
     from osmosis.sdk.agent_loop import RolloutAgentLoop
@@ -91,6 +92,8 @@ class EvaluateOptions(PlanFields, total=False):
     """More models to run on the same rows, each in its own run: `Run.baselines`."""
     pilot: int
     """Run this many rollouts first, forecast the rest, then ask `confirm`."""
+    workers: int
+    """Processes that run and score, for code that burns CPU; agent and score functions have to have names."""
     retry_failed: Sequence[str]
     """Retry stored failures of these categories or phases; all when empty."""
     accept_changes: bool
@@ -211,6 +214,7 @@ class _Call:
             retry_failed=options.get("retry_failed"),
             baselines=[parse_model(m) if isinstance(m, str) else m for m in options.get("baselines", ())],
             pilot=options.get("pilot"),
+            workers=worker_count(str(options.get("workers", 1))),
         )
 
     def _plan(self, fields: JsonObject, model: str | ModelSpec) -> EvalPlan:

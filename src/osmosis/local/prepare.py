@@ -12,7 +12,7 @@ import itertools
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -33,7 +33,7 @@ from osmosis.engine.resume import RegradePlan, ResumePlan, apply, plan_regrade, 
 from osmosis.engine.scoring import Scorer, close_scorers, load_scorers
 from osmosis.engine.task import RolloutFn
 from osmosis.errors import Conflict, InteractiveRequired, NotFound, OsmosisError, UsageError, ValidationError
-from osmosis.llm import Completion, Model, open_model, probe
+from osmosis.llm import Completion, Model, Signals, open_model, probe
 from osmosis.llm.pricing import price_of
 from osmosis.metrics.forecast import forecast
 from osmosis.records.dataset import Row
@@ -43,6 +43,7 @@ from osmosis.records.report import Report
 from .request import Request, declared_secrets, key_for
 from .rollout_source import RolloutSource, load_source
 from .run import Run
+from .workers import check_workers, in_workers
 
 _FILES_EVERY_S = 2.0
 
@@ -129,15 +130,15 @@ class Prepared:
         """The selected rows, read anew."""
         return _rows(self.request.dataset, self.plan, self.facts)
 
-    def open_model(self, limiter: Limiter | None = None) -> Model:
-        """The plan's model; an adaptive `limiter` hears how calls go."""
+    def open_model(self, signals: Signals | None = None) -> Model:
+        """The plan's model; `signals` hears how calls go."""
         return open_model(
             self.plan.model,
             api_key=self.key,
             retry=self.plan.retry,
             timeout_s=self.plan.timeouts.model_s,
             cache_dir=cache_dir(self.request.environ) / "answers" if self.plan.cache else None,
-            signals=limiter if limiter is not None and limiter.adaptive else None,
+            signals=signals,
         )
 
     @asynccontextmanager
@@ -146,6 +147,22 @@ class Prepared:
         assert self.source is not None
         async with self.source.rollouts(self.plan, model) as rollout_fn:
             yield rollout_fn
+
+    @property
+    def in_workers(self) -> bool:
+        """Whether rollouts come back scored, from other processes."""
+        return self.request.workers > 1 and self.asks_model
+
+    def _rollout_fn(
+        self, model: Model | None, limiter: Limiter, watcher: Watcher
+    ) -> AbstractAsyncContextManager[RolloutFn | None]:
+        if model is None:
+            return nullcontext()
+        if not self.in_workers:
+            return self.rollouts(model)
+        return in_workers(
+            self.request, self.request.workers, say=watcher.stage, limiter=limiter if limiter.adaptive else None
+        )
 
     async def run(
         self, watcher: Watcher | None = None, *, confirm: Confirm | None = None, stop: asyncio.Event | None = None
@@ -178,9 +195,9 @@ class Prepared:
     ) -> Report:
         """The figures of this run alone, as they are. Secrets are taken out of what it raises."""
         limiter = Limiter(self.plan.concurrency, adaptive=self.plan.adaptive)
-        model = self.open_model(limiter) if self.source is not None else None
+        model = self.open_model(limiter if limiter.adaptive else None) if self.source is not None else None
         try:
-            async with self.rollouts(model) if model is not None else nullcontext() as rollout_fn:
+            async with self._rollout_fn(model, limiter, watcher) as rollout_fn:
                 for one in (self, *self.baselines):
                     await one._probe(model if one is self else None)
                 return await self._evaluate(rollout_fn, watcher, confirm, stop or asyncio.Event(), limiter)
@@ -218,6 +235,7 @@ class Prepared:
             facts = {"local": request.facts(), "rows": self.facts.selected}
             journal.open(plan, facts={**facts, **self._known_files(journal)})
         options = Options(rows=self.facts.selected, dataset_rows=self.facts.rows, hashes=self.hashes, limiter=limiter)
+        options.scored = [scorer.name for scorer in self.scorers] if self.in_workers else ()
         if request.pilot is None or not resume.owed:
             options.taken = resume.taken
         elif resume.owed > request.pilot and not resume.reuse:
@@ -228,7 +246,7 @@ class Prepared:
                 plan,
                 self.rows(),
                 rollout_fn,
-                scorers=self.scorers,
+                scorers=() if self.in_workers else self.scorers,
                 journal=journal,
                 observer=watcher,
                 stop=stop,
@@ -275,7 +293,8 @@ class Prepared:
         keys = [row.key or "" for row in self.rows()]
         chosen = random.Random(plan.selection.seed).sample(keys, min(size, len(keys)))
         pilot = replace(options, dataset_rows=None, only=KeySet((0, key, 0) for key in chosen))
-        await evaluate(plan, self.rows(), rollout_fn, scorers=self.scorers, journal=journal, stop=stop, options=pilot)
+        scorers = () if self.in_workers else self.scorers
+        await evaluate(plan, self.rows(), rollout_fn, scorers=scorers, journal=journal, stop=stop, options=pilot)
         measured = list(journal.rollouts())
         left = self.facts.selected * plan.attempts - len(measured)
         found = forecast(measured, left, plan.concurrency, plan.attempts)
@@ -343,10 +362,10 @@ def prepare(request: Request) -> Prepared:
 
 def _prepare(request: Request) -> Prepared:
     plan, environ, dataset = request.plan, request.environ, request.dataset
+    check_workers(request)
     watch(request.base_dir)
     source = load_source(request)
-    with loading_scorers():
-        scorers = _scorers(request)
+    scorers = load_scorers_of(request)
     if request.needs_scores and not scorers and not source.brings_reward:
         raise UsageError(
             "no score function or grader given", hint="give --eval-fn module:function, --rubric FILE or a grader"
@@ -429,6 +448,12 @@ def regraded(prepared: Prepared) -> tuple[int, int]:
     """How many rollouts a regrade scores again, and how many of them on rows edited since the run."""
     found = prepared.resume
     return len(found.regrade), found.edited if isinstance(found, RegradePlan) else 0
+
+
+def load_scorers_of(request: Request) -> tuple[Scorer, ...]:
+    """The score functions that the plan names; what they open while they are loaded is theirs."""
+    with loading_scorers():
+        return _scorers(request)
 
 
 def _scorers(request: Request) -> tuple[Scorer, ...]:

@@ -66,6 +66,8 @@ class Request:
     baselines: Sequence[ModelSpec] = ()
     """Further models beside the plan's, each in a run of its own."""
     pilot: int | None = None
+    workers: int = 1
+    """Processes that run and score; 1: this one."""
     """Run this many rollouts first, forecast the rest, then ask."""
     rollout: str | None = None
     """Of the workspace, when a config says what runs."""

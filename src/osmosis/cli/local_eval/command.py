@@ -10,6 +10,7 @@ from osmosis.cli.flags import takes
 from osmosis.cli.results import DetailResult
 from osmosis.errors import UsageError
 from osmosis.local.request import Request, check_classes, runs_folder
+from osmosis.local.workers import worker_count
 from osmosis.sdk.agent_loop import trace_folder
 
 from .plan import DEBUG_FOLDER, EvalFlags, baseline_specs, build_plan, check_limits
@@ -46,6 +47,7 @@ def local_eval(flags: EvalFlags) -> DetailResult | int:
         retry_failed=flags.classes if flags.retry_failed else None,
         baselines=baseline_specs(flags),
         pilot=flags.pilot,
+        workers=worker_count(flags.workers),
     )
     output = ctx.path(flags.output) if flags.output else None
     trace_folder.set(ctx.path(DEBUG_FOLDER) if flags.debug else None)

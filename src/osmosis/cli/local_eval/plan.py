@@ -60,6 +60,12 @@ BatchSize = Annotated[
         "--batch-size", "--concurrency", help="Maximum number of concurrent rollouts, or auto.", metavar="N|auto"
     ),
 ]
+Workers = Annotated[
+    str,
+    typer.Option(
+        "--workers", help="Processes for agents and score functions that burn CPU, or auto.", metavar="N|auto"
+    ),
+]
 MaxTurns = Annotated[int, typer.Option("--max-turns", help="Maximum number of turns per rollout.")]
 Temperature = Annotated[float | None, typer.Option("--temperature", help="Sampling temperature.")]
 TopP = Annotated[float | None, typer.Option("--top-p", help="Nucleus sampling (top-p).")]
@@ -137,6 +143,7 @@ class EvalFlags:
     reduce: Reduce = field(default_factory=list)
     group_by: GroupBy = field(default_factory=list)
     batch_size: BatchSize = "1"
+    workers: Workers = "1"
     limit: Limit = None
     offset: Offset = 0
     rows: Annotated[str | None, typer.Option(help="Run only these row indices: 3,7,10-20.")] = None

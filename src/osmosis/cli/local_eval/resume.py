@@ -21,6 +21,7 @@ from osmosis.engine.results import check_output, summary_part, write_results
 from osmosis.errors import UsageError
 from osmosis.local.prepare import prepare, regraded
 from osmosis.local.request import Request, check_classes, run_folder, stored_request
+from osmosis.local.workers import worker_count
 from osmosis.sdk.calls import alone
 
 from .plan import (
@@ -31,6 +32,7 @@ from .plan import (
     OutputFile,
     RetryFailed,
     SecretsFile,
+    Workers,
     check_limits,
     parse_concurrency,
 )
@@ -52,6 +54,7 @@ class ResumeFlags:
             "--batch-size", "--concurrency", help="Maximum number of concurrent rollouts, or auto.", metavar="N|auto"
         ),
     ] = None
+    workers: Workers = "1"
     max_cost: Annotated[float | None, typer.Option(help="New limit in USD, including what was already spent.")] = None
     max_tokens_total: Annotated[int | None, typer.Option(help="New limit in tokens, including those already used.")] = (
         None
@@ -95,7 +98,12 @@ def resume(flags: ResumeFlags) -> DetailResult | int:
     if flags.max_tokens_total is not None:
         plan.budget.max_total_tokens = flags.max_tokens_total
     plan.timeouts.run_s = flags.run_timeout
-    request = replace(request, api_key=flags.api_key, retry_failed=flags.classes if flags.retry_failed else None)
+    request = replace(
+        request,
+        api_key=flags.api_key,
+        retry_failed=flags.classes if flags.retry_failed else None,
+        workers=worker_count(flags.workers),
+    )
     output = ctx.path(flags.output) if flags.output else None
     return run_local(ctx, request, Ending(output, flags.fail_under, flags.yes, flags.quiet))
 

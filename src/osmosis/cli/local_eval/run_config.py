@@ -22,12 +22,13 @@ from osmosis.cli.secrets_file import read_secrets_file
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.local.request import Request, check_name, generated_name, parse_model, runs_folder
+from osmosis.local.workers import worker_count
 from osmosis.records.config import EvalConfig
 from osmosis.records.plan import EvalPlan, ModelSpec, Selection
 from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 
-from .plan import BaseUrl, FailUnder, OutputFile, Param, Yes, check_limits, further, parse_rows
+from .plan import BaseUrl, FailUnder, OutputFile, Param, Workers, Yes, check_limits, further, parse_rows
 from .terminal import Ending, run_local
 
 
@@ -54,6 +55,7 @@ class RunFlags:
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", "--max-in-flight", min=1, help="Maximum number of concurrent rollouts")
     ] = None
+    workers: Workers = "1"
     secrets_file: Annotated[Path | None, typer.Option(help="File of NAME=value lines; - is stdin")] = None
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Retry failed and skipped rollouts")] = False
     output: OutputFile = None
@@ -90,6 +92,7 @@ def run(flags: RunFlags) -> DetailResult | int:
         retry_failed=[] if flags.retry_failed else None,
         rollout=config.experiment.rollout,
         env=config.env,
+        workers=worker_count(flags.workers),
     )
     ending = Ending(ctx.path(flags.output) if flags.output else None, flags.fail_under, flags.yes)
     if not flags.upload:

@@ -1,0 +1,76 @@
+"""What `--workers` gains where a score function burns CPU: the same run in one process and in N, in turns.
+
+The grader works about 5 ms on a core (found out on this machine first). Ratios of medians are printed; on a machine
+that is busy with other things more processes also get a larger share of it, so look at the CPU times, too.
+
+    python benchmarks/eval_workers.py --workers 2 --rounds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from eval_throughput import HERE, dataset, measure, median
+
+GRADER = """
+import hashlib
+
+def burn(solution_str, ground_truth, extra_info=None):
+    block = b"x" * 64
+    for _ in range({loops}):
+        block = hashlib.sha256(block).digest()
+    return 1.0 if solution_str.rpartition("#### ")[2] == ground_truth else 0.0
+"""
+
+
+def loops_of(milliseconds: float) -> int:
+    """How many rounds of the grader's loop take so much CPU here."""
+    block, count = b"x" * 64, 200_000
+    started = time.process_time()
+    for _ in range(count):
+        block = hashlib.sha256(block).digest()
+    return int(count * milliseconds / 1000 / (time.process_time() - started))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--milliseconds", type=float, default=5.0)
+    given = parser.parse_args()
+    stub = subprocess.Popen([sys.executable, str(HERE / "stub_server.py")], stdout=subprocess.PIPE, text=True)
+    assert stub.stdout is not None
+    url = stub.stdout.readline().strip()
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            (folder / "grader.py").write_text(GRADER.format(loops=loops_of(given.milliseconds)))
+            found = {}
+            for count in [1, given.workers] * given.rounds:
+                command = [
+                    *(sys.executable, "-m", "osmosis", "eval", "-m", f"{HERE / 'eval_agents.py'}:single"),
+                    *("-d", str(dataset(folder, given.rows)), "--eval-fn", "grader:burn", "--model", "stub"),
+                    *("--base-url", url, "--batch-size", "64", "--name", f"r{time.time_ns()}"),
+                    *("--workers", str(count), "-q"),
+                ]
+                found.setdefault(count, []).append(measure(command, folder))
+    finally:
+        stub.terminate()
+        stub.wait()
+    one, many = median(found[1]), median(found[given.workers])
+    load = os.getloadavg()[0]
+    print(f"1 process:   {given.rows / one.wall:6.0f} rollouts/s, {one.cpu:5.1f} s CPU")
+    print(f"{given.workers} workers:   {given.rows / many.wall:6.0f} rollouts/s, {many.cpu:5.1f} s CPU")
+    print(f"ratio {one.wall / many.wall:.2f} (load of the machine at the end: {load:.1f})")
+
+
+if __name__ == "__main__":
+    main()
