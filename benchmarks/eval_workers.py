@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from eval_throughput import HERE, dataset, measure, median
+from eval_throughput import HERE, compile_all, dataset, measure, median
 
 GRADER = """
 import hashlib
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--milliseconds", type=float, default=5.0)
     given = parser.parse_args()
+    compile_all()
     stub = subprocess.Popen([sys.executable, str(HERE / "stub_server.py")], stdout=subprocess.PIPE, text=True)
     assert stub.stdout is not None
     url = stub.stdout.readline().strip()
