@@ -1,4 +1,4 @@
-"""The commands of a stage (git, uv): each runs in its own process group, streamed, bounded in time, killed as a whole.
+"""The commands of a stage (uv, a trainer's setup): each runs in a sandbox, streamed, bounded in time, ended as a whole.
 What a job starts is also written down, so that the next attempt can end what a killed job left running. A command that
 fails is a result, not an exception.
 """
@@ -9,14 +9,15 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from osmosis.base.files import write_json
 from osmosis.base.processes import is_same, kill_group, lines_of, start_token
+from osmosis.sandbox import Box, Policy, start
 
 TAIL = 200
-LINE_LIMIT = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +41,22 @@ async def run_command(
     timeout_s: float,
     log: Callable[[str], None] | None = None,
     started: Callable[[int], None] | None = None,
+    policy: Policy | None = None,
+    beside: Callable[[Box], AbstractAsyncContextManager[None]] | None = None,
 ) -> CommandResult:
-    """Runs `argv`; each line of its output goes to `log`. `started` is told the process group.
+    """Runs `argv` in a sandbox (None: level 0); each line of its output goes to `log`. `started` is told the process;
+    `beside` is open while the command runs.
 
     Raises `OSError` when the program cannot be started at all.
     """
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        cwd=cwd,
-        env=dict(environ),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-        limit=LINE_LIMIT,
-    )
+    allowed = replace(policy or Policy(), cwd=cwd, environ=environ)
+    box = await start(argv, allowed, stderr_apart=True)
     if started:
-        started(process.pid)
+        started(box.pid)
     tail: deque[str] = deque(maxlen=TAIL)
     stdout: list[str] = []
 
-    async def read(stream: asyncio.StreamReader | None, keep: list[str] | None) -> None:
-        assert stream is not None
+    async def read(stream: asyncio.StreamReader, keep: list[str] | None) -> None:
         async for text in lines_of(stream):
             if keep is not None:
                 keep.append(text)
@@ -71,14 +66,14 @@ async def run_command(
 
     code: int | None = None
     try:
-        reading = asyncio.gather(read(process.stdout, stdout), read(process.stderr, None), process.wait())
-        code = (await asyncio.wait_for(reading, timeout_s))[2]
+        async with beside(box) if beside else nullcontext():
+            reading = asyncio.gather(read(box.stdout, stdout), read(box.stderr, None), box.wait())
+            code = (await asyncio.wait_for(reading, timeout_s))[2]
     except asyncio.TimeoutError:
         pass
     finally:
         # Also after a normal end: a build backend may have left a child behind.
-        kill_group(process.pid)
-        await process.wait()
+        await box.close()
     return CommandResult(code=code, output="\n".join(tail), stdout="\n".join(stdout))
 
 

@@ -2,8 +2,9 @@
 
 osmosis itself is never resolved from an index here: the wheel of the running installation is offered to uv and
 pinned, unless the rollout asks for another generation. An environment is built in a temporary folder under a lock
-and renamed when it is complete; secrets and `[env]` are not in uv's environment. It runs nothing of the rollout
-except a build backend, when the rollout is an installable project. Environments that were not used for two weeks go.
+and renamed when it is complete. uv runs in the sandbox of the building (`build_sandbox`), because it runs the build
+backends of the rollout and of what it depends on; so what lies in `env/` is somebody else's: nothing here writes to it
+or follows a link of it afterwards. Environments belong to a workspace; those not used for two weeks go.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from osmosis.base.locks import lock_if_free, locked_async
 from osmosis.base.wheel import DISTRIBUTION, Wheel
 
+from .build_sandbox import BuildSandbox
 from .commands import CommandResult, run_command
 from .environ import uv_environ
 from .job import JobLog
@@ -32,7 +35,9 @@ from .uv import Interpreter, choose_interpreter, explain, no_network
 STEP = "uv"
 INSTALL_TIMEOUT_S = 1200.0
 MARKER = ".osmosis-environment.json"
-LAYOUT = "1"
+LAYOUT = "2"
+ENV = "env"
+"""The virtual environment in an environment's folder; beside it lies what only the job writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +45,11 @@ class Environment:
     """A finished environment. `packages` is what is installed: name -> version."""
 
     folder: Path
+    """The virtual environment."""
     packages: Mapping[str, str]
     python_version: str
+    interpreter: Path
+    """The Python of this machine that it was made with."""
     project: Path | None = None
     """Where the rollout project itself is installed, for PYTHONPATH; None when it is not installable."""
 
@@ -57,13 +65,16 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Makes environments: where uv is, where they are cached, what uv may see."""
+    """Makes environments: where uv is, where they are cached, what uv may see and reach."""
 
     uv: str
     cache_dir: Path
+    """Of the machine: wheels, which the workspaces share, and a folder for each of these."""
     wheel: Wheel
     environ: Mapping[str, str]
     log: JobLog
+    sandbox: BuildSandbox = field(default_factory=BuildSandbox)
+    workspace: str = ""
     extras: frozenset[str] = frozenset()
     """Of osmosis itself, beyond what the rollout asks for."""
     started: Callable[[int], None] | None = None
@@ -78,11 +89,11 @@ class Builder:
         """
         environ = uv_environ(self.environ)
         interpreter = await choose_interpreter(
-            project.requires_python, where=project.where, uv=self.uv, environ=environ, cwd=project.folder
+            project.requires_python, where=project.where, uv=self.uv, environ=environ, cwd=self.cache_dir
         )
         extras = self._extras(project)
         key = environment_key(project, self.wheel, interpreter, commit_sha, extras)
-        folder = self.cache_dir / "environments" / key
+        folder = self._environments / key
         lock = folder.parent / ".locks" / key
         waiting = self.log.stream(STEP)
         async with locked_async(lock, waiting=lambda: waiting("waiting: another job is creating the same environment")):
@@ -94,7 +105,11 @@ class Builder:
         if not project.installable:
             return made
         await self._install_project(project, made, install_to, environ)
-        return Environment(made.folder, made.packages, made.python_version, install_to)
+        return replace(made, project=install_to)
+
+    @property
+    def _environments(self) -> Path:
+        return self.cache_dir / "environments" / (self.workspace or "default")
 
     def _extras(self, project: RolloutProject) -> tuple[str, ...]:
         """Extras of osmosis that are installed although the rollout does not name them."""
@@ -119,13 +134,20 @@ class Builder:
         # A name of its own: a killed job may have left a uv behind that goes on writing where it was told to.
         making = folder.parent / f".making-{folder.name}-{secrets.token_hex(4)}"
         await asyncio.to_thread(_remove, folder, *folder.parent.glob(f".making-{folder.name}-*"))
-        making.parent.mkdir(parents=True, exist_ok=True)
+        env = making / ENV
+        env.mkdir(parents=True)
+        uv = self._in_sandbox(project, environ, interpreter.path, read=(making,), write=(env,))
         try:
-            venv = ("venv", "--quiet", "--relocatable", "--no-project", "--python", str(interpreter.path), str(making))
-            await self._uv(project, environ, *venv)
-            await self._uv(project, environ, *await self._install_arguments(project, making, environ, extras))
-            frozen = await self._uv(project, environ, "pip", "freeze", "--python", str(making), quiet=True)
-            mark = {"python": interpreter.version, "packages": _packages(frozen.stdout.splitlines(), self.wheel)}
+            await uv(
+                "venv", "--quiet", "--relocatable", "--no-project", "--allow-existing", *_python(interpreter), str(env)
+            )
+            await uv(*await self._install_arguments(project, making, uv, extras))
+            frozen = await uv("pip", "freeze", "--python", str(env), quiet=True)
+            mark = {
+                "python": interpreter.version,
+                "interpreter": str(interpreter.path),
+                "packages": _packages(frozen.stdout.splitlines(), self.wheel),
+            }
             (making / MARKER).write_text(json.dumps(mark, indent=1), encoding="utf-8")
             making.rename(folder)
         finally:
@@ -138,15 +160,15 @@ class Builder:
         return made
 
     async def _install_arguments(
-        self, project: RolloutProject, making: Path, environ: Mapping[str, str], extras: tuple[str, ...]
+        self, project: RolloutProject, making: Path, uv: RunUv, extras: tuple[str, ...]
     ) -> tuple[str, ...]:
-        arguments = ["pip", "install", "--python", str(making)]
+        arguments = ["pip", "install", *self.sandbox.compiles, "--python", str(making / ENV)]
         ours = project.generation(self.wheel.base_version) != "theirs"
         if project.requirements_file is not None:
             arguments += ["--requirements", str(project.requirements_file)]
         if project.lock is not None:
             locked = making / "locked.txt"
-            locked.write_text(await self._locked(project, environ, keep_osmosis=not ours), encoding="utf-8")
+            locked.write_text(await self._locked(uv, keep_osmosis=not ours), encoding="utf-8")
             arguments += ["--constraints", str(locked)]
         if ours:
             pin = making / "pinned.txt"
@@ -158,14 +180,12 @@ class Builder:
                 arguments += ["--no-sources-package", DISTRIBUTION]
         return tuple(arguments)
 
-    async def _locked(self, project: RolloutProject, environ: Mapping[str, str], *, keep_osmosis: bool) -> str:
+    async def _locked(self, uv: RunUv, *, keep_osmosis: bool) -> str:
         """uv.lock as constraints: what it pins is honoured, what pyproject.toml added since is still installed."""
         leave_out = ["--no-emit-project", "--no-emit-workspace", "--no-emit-local"]
         if not keep_osmosis:
             leave_out += ["--no-emit-package", DISTRIBUTION]
-        exported = await self._uv(
-            project, environ, "export", "--frozen", "--no-header", "--no-annotate", "--no-dev", *leave_out, quiet=True
-        )
+        exported = await uv("export", "--frozen", "--no-header", "--no-annotate", "--no-dev", *leave_out, quiet=True)
         return exported.stdout + "\n"
 
     async def _install_project(
@@ -173,24 +193,46 @@ class Builder:
     ) -> None:
         self.log.write(STEP, f"installing {project.label} itself")
         await asyncio.to_thread(_remove, install_to)
+        install_to.mkdir(parents=True)
+        uv = self._in_sandbox(project, environ, made.interpreter, read=(made.folder,), write=(install_to,))
         target = ("--python", str(made.folder), "--target", str(install_to))
-        await self._uv(project, environ, "pip", "install", "--no-deps", *target, str(project.folder))
+        await uv("pip", "install", "--no-deps", *self.sandbox.compiles, *target, str(project.folder))
 
-    async def _uv(
-        self, project: RolloutProject, environ: Mapping[str, str], *arguments: str, quiet: bool = False
+    def _in_sandbox(
+        self,
+        project: RolloutProject,
+        environ: Mapping[str, str],
+        python: Path,
+        *,
+        read: tuple[Path, ...],
+        write: tuple[Path, ...],
+    ) -> RunUv:
+        """uv for one environment, in the rollout's folder, whose `[tool.uv]` it then honours."""
+        folders = self.sandbox.folders(self.uv, self.wheel.folder, python, environ)
+        policy = self.sandbox.policy(read=(*folders, *read), write=write)
+        known = self.sandbox.environ(environ)
+
+        async def uv(*arguments: str, quiet: bool = False) -> CommandResult:
+            async def run(*extra: str) -> CommandResult:
+                return await run_command(
+                    (self.uv, *arguments, *extra),
+                    cwd=project.folder,
+                    environ=known,
+                    timeout_s=self.timeout_s,
+                    log=None if quiet else self.log.stream(STEP, "debug"),
+                    started=self.started,
+                    policy=policy,
+                    beside=self.sandbox.proxied,
+                )
+
+            return await self._checked(run, project, arguments)
+
+        return uv
+
+    async def _checked(
+        self, run: Callable[..., Awaitable[CommandResult]], project: RolloutProject, arguments: tuple[str, ...]
     ) -> CommandResult:
-        """Runs uv in the rollout's folder, whose `[tool.uv]` it then honours; once more offline without a network."""
-
-        async def run(*extra: str) -> CommandResult:
-            return await run_command(
-                (self.uv, *arguments, *extra),
-                cwd=project.folder,
-                environ=environ,
-                timeout_s=self.timeout_s,
-                log=None if quiet else self.log.stream(STEP, "debug"),
-                started=self.started,
-            )
-
+        """Runs it, once more offline without a network. Raises `JobFailed` when it did not succeed."""
         done = await run()
         if not done.ok and done.code is not None and no_network(done.output):
             self.log.write(STEP, "the package index does not answer: trying uv's cache", "warning")
@@ -199,6 +241,16 @@ class Builder:
         if not done.ok:
             raise explain(done, project, arguments, timeout_s=self.timeout_s)
         return done
+
+
+class RunUv(Protocol):
+    """uv with these arguments. Raises `JobFailed` when it does not succeed."""
+
+    async def __call__(self, *arguments: str, quiet: bool = False) -> CommandResult: ...
+
+
+def _python(interpreter: Interpreter) -> tuple[str, str]:
+    return ("--python", str(interpreter.path))
 
 
 def environment_key(
@@ -225,7 +277,7 @@ def _finished(folder: Path) -> Environment | None:
         mark = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    made = Environment(folder, mark["packages"], mark["python"])
+    made = Environment(folder / ENV, mark["packages"], mark["python"], Path(mark["interpreter"]))
     if not made.python.exists():
         return None
     with suppress(OSError):
@@ -258,9 +310,8 @@ def prune(cache_dir: Path, marker: str, *, unused_s: float = UNUSED_S) -> list[s
     """The names of what was removed. `marker` is the file in an environment whose time says when it was last used."""
     oldest = time.time() - unused_s
     removed = []
-    environments = cache_dir / "environments"
-    for folder in _folders(environments):
-        with lock_if_free(environments / ".locks" / folder.name) as ours:
+    for folder in [made for workspace in _folders(cache_dir / "environments") for made in _folders(workspace)]:
+        with lock_if_free(folder.parent / ".locks" / folder.name) as ours:
             if ours and _last_used(folder / marker) < oldest:
                 # Without its marker it is no environment any more, however far the removal gets.
                 (folder / marker).unlink(missing_ok=True)

@@ -15,6 +15,8 @@ from osmosis.base.wheel import Wheel, build_wheel
 from osmosis.records.run import Stage
 from osmosis.records.wire import ARTIFACT_VARIABLE
 
+from .boundary import Boundary
+from .build_sandbox import BuildSandbox
 from .checkout import Checkout, check_out, locate
 from .entrypoint import Entrypoint, command_for, look_at
 from .environ import rollout_environ
@@ -40,10 +42,14 @@ class ServerStages:
         self.context = context
         self._experiment = context.spec.config.experiment
         self._env = context.spec.config.env
+        self._artifacts = context.work_dir / "artifacts"
+        self.boundary = Boundary.of(context.spec)
 
     async def checkout(self) -> Checkout:
         """The commit's files, with the rollout and its entrypoint found in them."""
         spec = self.context.spec
+        self.context.progress.sandbox = self.boundary.describe
+        self.context.log.write("sandbox", self.boundary.describe, "info" if self.boundary.level else "warning")
         self.context.enter(Stage.CHECKOUT, f"checking out commit {spec.commit_sha[:12]}")
         source = await check_out(
             spec.repository,
@@ -57,7 +63,7 @@ class ServerStages:
     async def prepare(self, found: Checkout) -> Prepared:
         """The environment that the rollout declares, made or found in the cache."""
         wheel = await asyncio.to_thread(build_wheel, self.context.cache_dir)
-        label = f"rollouts/{self._experiment.rollout}"
+        label, workspace = f"rollouts/{self._experiment.rollout}", self.context.spec.workspace
         self.context.enter(Stage.ENVIRONMENT, f"preparing the environment of {label}")
         builder = Builder(
             uv=uv.find_uv_bin(),
@@ -66,6 +72,10 @@ class ServerStages:
             environ=self.context.environ,
             log=self.context.log,
             started=self.context.leftovers.add,
+            sandbox=BuildSandbox.of(
+                self.boundary, found.source, self.context.cache_dir, self.context.environ, workspace
+            ),
+            workspace=workspace,
         )
         project = read_project(found.rollout_dir, label)
         environment = await builder.environment(
@@ -80,10 +90,12 @@ class ServerStages:
         self.context.enter(Stage.START, f"starting the rollout server: {label}")
         seen = look_at(found.entrypoint.read_text(encoding="utf-8", errors="replace"))
         environ = self._environ(prepared)
+        read = [found.source, environment.folder, *([environment.project] if environment.project else [])]
+        policy = self.boundary.of_server(read, environment.interpreter, self._artifacts)
 
         async def started(entrypoint: Entrypoint) -> ServerSupervisor:
             argv = command_for(entrypoint, found.entrypoint, found.rollout_dir, environment, wheel)
-            command = ServerCommand(argv, found.rollout_dir, environ, label)
+            command = ServerCommand(argv, found.rollout_dir, environ, label, policy=policy)
             server = ServerSupervisor(command, self.context.log, self.context.leftovers)
             await server.start()
             return server
@@ -110,5 +122,5 @@ class ServerStages:
         )
         paths = [str(prepared.found.rollout_dir), *([str(environment.project)] if environment.project else [])]
         environ["PYTHONPATH"] = ":".join([*paths, *([environ["PYTHONPATH"]] if "PYTHONPATH" in environ else [])])
-        environ[ARTIFACT_VARIABLE] = str(self.context.work_dir / "artifacts")
+        environ[ARTIFACT_VARIABLE] = str(self._artifacts)
         return environ

@@ -8,9 +8,7 @@ scored or stored here.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -22,13 +20,16 @@ from osmosis.errors import NetworkError
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Phase, Rollout
 from osmosis.records.wire import INSTANCE_VARIABLE
+from osmosis.sandbox import Policy
 from osmosis.serve.drive.client import served
 from osmosis.serve.drive.process import RolloutServerProcess, ServerStartError
 from osmosis.serve.drive.traingate import TrainGate
 
+from .boundary import GATE
 from .commands import Leftovers
 from .job import JobFailed, JobLog, setup_failed
 from .quarantine import Quarantine
+from .relay import relayed
 
 STEP = "rollout-server"
 DEATHS_IN_A_ROW = 6
@@ -38,7 +39,6 @@ SETTLE_S = 10.0
 GRACE_S = 10.0
 CUT_OFF_GRACE_S = 1.0
 """When rollouts in flight are given up."""
-TETHER = Path(__file__).with_name("tether.py")
 MISSING = re.compile(r"No module named '([^'.]+)")
 
 
@@ -56,6 +56,8 @@ class ServerCommand:
     label: str
     """What the messages call it: `rollouts/<name>/main.py`."""
     health_timeout_s: float = 90.0
+    policy: Policy = field(default_factory=Policy)
+    """Its sandbox; where its network is its own, the gate is at `GATE`."""
 
 
 @dataclass(slots=True)
@@ -85,13 +87,13 @@ class ServerSupervisor:
     async def start(self) -> str:
         """Starts the server and returns its URL. Raises `JobFailed` with the end of its output."""
         environ = {**self.command.environ, INSTANCE_VARIABLE: uuid.uuid4().hex}
-        tether = (sys.executable, "-I", "-S", str(TETHER), str(os.getpid()))
         process = RolloutServerProcess(
-            (*tether, *self.command.argv),
+            self.command.argv,
             self.command.cwd,
             environ,
             log=self._log.stream(STEP),
             health_timeout_s=self.command.health_timeout_s,
+            policy=self.command.policy,
         )
         self._process = process
         starting = asyncio.create_task(process.start())
@@ -143,7 +145,9 @@ class ServerSupervisor:
         assert process is not None
         lost = 0
         try:
-            async with served(process.url, gate, plan, died=process.wait_died) as rollout:
+            driven = served(process.url, gate, plan, died=process.wait_died, connecting=process.connecting)
+            allowed = {at: listener for at, listener in process.listeners.items() if at != GATE}
+            async with relayed(allowed), gate.inside(process.listeners.get(GATE)), driven as rollout:
                 self._life = life = _Life(rollout)
                 await self._quarantine.set_open(True)
                 code = await process.wait_died()
@@ -162,13 +166,15 @@ class ServerSupervisor:
         if self._deaths_in_a_row >= DEATHS_IN_A_ROW or self._deaths >= DEATHS_IN_ALL:
             raise self._gave_up(process, code)
         self._log.write(
-            STEP, f"the server ended with {describe(code)} with {lost} rollouts in flight: restarting it", "warning"
+            STEP,
+            f"the server ended with {_end_of(process, code)} with {lost} rollouts in flight: restarting it",
+            "warning",
         )
 
     def _gave_up(self, process: RolloutServerProcess, code: int) -> JobFailed:
         message = (
             f"{self.command.label}: the rollout server died {self._deaths} times, "
-            f"the last time with {describe(code)}: {last_line(process.last_output())}"
+            f"the last time with {_end_of(process, code)}: {last_line(process.last_output())}"
         )
         failure = Failure(
             phase=Phase.AGENT,
@@ -232,6 +238,11 @@ def start_failure(problem: ServerStartError, command: ServerCommand) -> JobFaile
         fix=fix,
         tail=output,
     )
+
+
+def _end_of(process: RolloutServerProcess, code: int) -> str:
+    limit = process.over_limit
+    return describe(code) + (f" (beyond the sandbox's limit of {limit.value})" if limit else "")
 
 
 def describe(code: int) -> str:

@@ -17,6 +17,7 @@ from osmosis.base.net import host_of, is_http
 from osmosis.base.paths import data_dir as default_data_dir
 from osmosis.base.variables import Settings, Variable
 from osmosis.records.run import TorchBuild
+from osmosis.records.sandbox import SandboxSettings
 
 DEFAULT_PORT = 7575
 WILDCARDS = ("0.0.0.0", "::", "")
@@ -80,6 +81,9 @@ class PlatformSettings(Settings):
     @classmethod
     def _names(cls, value: object) -> object:
         return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
+    sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
+    """What keeps rollouts from this machine."""
 
     @field_validator("public_url", "job_url")
     @classmethod

@@ -258,6 +258,8 @@ class Worker:
                 secret_names=sorted(values),
                 work_dir=str(work_dir),
                 cache_dir=str(settings.cache_dir),
+                workspace=run.workspace_id,
+                sandbox=settings.sandbox,
                 torch=settings.torch,
                 model_path=_base_model(session, settings, run, config),
                 models_dir=str(settings.models_dir / "runs" / run.id),

@@ -18,6 +18,8 @@ from osmosis.base.json_types import JsonObject
 
 from .rules import Table, at, broken
 
+RolloutNetwork = Literal["open", "gate"]
+
 
 class Advanced(Table):
     """The keys that every kind of config has."""
@@ -26,6 +28,8 @@ class Advanced(Table):
 
     base_url: str | None = None
     api_key_env: str | None = None
+    network: RolloutNetwork = "open"
+    """What rollouts on the platform reach: `open` is outside hosts, `gate` only their model endpoint."""
 
     @field_validator("base_url")
     @classmethod

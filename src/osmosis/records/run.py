@@ -15,6 +15,7 @@ from .base import Record, utc_now
 from .config import EvalConfig, TrainingConfig
 from .report import Report
 from .rollout import Failure, Rollout
+from .sandbox import SandboxSettings
 
 RunKind = Literal["eval", "training"]
 TorchBuild = Literal["auto", "cpu", "cuda"]
@@ -72,6 +73,8 @@ class Progress(Record):
     completed: int = 0
     total: int = 0
     report: Report | None = None
+    sandbox: str = ""
+    """What keeps the rollouts from everything else, in words; empty until that is decided."""
 
 
 class JobSpec(Record):
@@ -100,13 +103,16 @@ class JobSpec(Record):
     work_dir: str
     """Persistent folder of the run: checkout, journal, logs. The same again when a job resumes the run."""
     cache_dir: str
-    """Environments and wheels, shared by runs."""
+    """Environments, by workspace, and wheels."""
+    workspace: str = ""
+    """Id of the workspace, whose runs share environments."""
     torch: TorchBuild = "auto"
     """Training: which build of torch the trainer's environment gets."""
     model_path: str = ""
     """Training: the base model as transformers takes it, a folder or a hub name; empty: as the config names it."""
     models_dir: str = ""
     """Training: where this run's checkpoints go, one folder each."""
+    sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
 
 
 class Handover(Record):

@@ -39,9 +39,15 @@ class Box:
 
     @property
     def stdout(self) -> asyncio.StreamReader:
-        """What it prints, on either stream."""
+        """What it prints, on either stream unless `start` was to keep them apart."""
         assert self._process.stdout is not None
         return self._process.stdout
+
+    @property
+    def stderr(self) -> asyncio.StreamReader:
+        """Its stderr, when `start` was to keep the two apart."""
+        assert self._process.stderr is not None
+        return self._process.stderr
 
     @property
     def network(self) -> Network:
@@ -104,7 +110,7 @@ class Box:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-async def start(argv: Sequence[str], policy: Policy) -> Box:
+async def start(argv: Sequence[str], policy: Policy, *, stderr_apart: bool = False) -> Box:
     """Starts `argv`. Raises `Unavailable` when the level does not work here, `OSError` when it cannot be started.
 
     To be called in the thread that outlives the sandbox: bubblewrap ends with the thread that started it.
@@ -117,7 +123,7 @@ async def start(argv: Sequence[str], policy: Policy) -> Box:
             env=dict(launch.environ),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+            stderr=asyncio.subprocess.PIPE if stderr_apart else asyncio.subprocess.STDOUT,
             pass_fds=launch.fds,
             start_new_session=True,
             limit=LINE_LIMIT,
@@ -131,7 +137,7 @@ async def start(argv: Sequence[str], policy: Policy) -> Box:
         await asyncio.to_thread(launch.enter)
     except Unavailable as problem:
         box.kill()
-        said = (await box.stdout.read()).decode(errors="replace").strip().splitlines()
+        said = (await (box.stderr if stderr_apart else box.stdout).read()).decode(errors="replace").strip().splitlines()
         await box.close()
         if said:
             raise Unavailable(f"the sandbox ended before it began: {said[-1]}", hint=problem.hint) from None

@@ -16,6 +16,7 @@ import os
 import socket
 import struct
 import sys
+import time
 
 NS_GET_USERNS = 0xB701
 CLONE_NEWUSER = 0x10000000
@@ -25,6 +26,8 @@ NLM_F_REQUEST, NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE = 1, 4, 0x400, 0x100
 RTA_DST, IFA_ADDRESS, IFA_LOCAL = 1, 1, 2
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNREACHABLE = 254, 4, 0, 7
 LOOPBACK = 1
+SIOCGIFFLAGS, IFF_UP = 0x8913, 1
+LOOPBACK_S = 5.0
 
 
 def join(pid: int) -> None:
@@ -37,6 +40,19 @@ def join(pid: int) -> None:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
         os.close(namespace)
+    wait_for_loopback()
+
+
+def wait_for_loopback() -> None:
+    """Until the namespace's maker has brought its loopback up, which it does last: whoever does so before breaks it."""
+    until = time.monotonic() + LOOPBACK_S
+    with socket.socket() as asking:
+        while time.monotonic() < until:
+            answer = fcntl.ioctl(asking, SIOCGIFFLAGS, struct.pack("16sh14x", b"lo", 0))
+            if struct.unpack("16sh14x", answer)[1] & IFF_UP:
+                return
+            time.sleep(0.001)
+    raise OSError("its loopback interface did not come up")
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -8,6 +8,7 @@ unreachable inside; nothing inside may change that. There is no IPv6 in it.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import os
 import re
@@ -150,6 +151,15 @@ def own_addresses() -> list[str]:
     with contextlib.suppress(OSError):
         return sorted({f"{address}/32" for address in _LOCAL.findall(Path("/proc/net/fib_trie").read_text("ascii"))})
     return []
+
+
+def is_outside(address: str) -> bool:
+    """Whether an IP address is that of an outside host: not this one, nor private, link-local or the like."""
+    found = ipaddress.ip_address(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        return found.is_global
+    closed = (*CLOSED_NETWORKS, "127.0.0.0/8", *own_addresses())
+    return not any(found in ipaddress.IPv4Network(network) for network in closed)
 
 
 def wanted(network: Network, router: str) -> Network:

@@ -73,14 +73,14 @@ async def test_an_agent_loop_of_the_oldest_generation(desk: Desk) -> None:
     assert desk.keys == desk.owed
 
 
-COUNT = 'open(os.environ["_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"] + ".count", "a")'
+COUNT = 'open(os.environ["_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"] + "/count", "a")'
 COUNTED = COUNT + '.write(ctx.prompt[-1]["content"] + "\\n")'
 SLOW = "await asyncio.sleep(0.4)"
 
 
 def executions(desk: Desk) -> int:
     """How often a rollout began, over all attempts of the job."""
-    return len((desk.folder / "work" / "artifacts.count").read_text().splitlines())
+    return len((desk.folder / "work" / "artifacts" / "count").read_text().splitlines())
 
 
 async def test_killed_in_the_middle_it_goes_on_and_everything_counts_once(desk: Desk) -> None:
@@ -155,25 +155,27 @@ async def test_sigterm_stops_too_and_cuts_off_what_does_not_end(desk: Desk) -> N
 
 
 async def test_sigterm_while_the_environment_is_made(desk: Desk, tmp_path: Path) -> None:
-    slow, begun = tmp_path / "slow", tmp_path / "begun"
-    slow.mkdir()
+    slow = desk.folder / "person" / "rollouts" / "multiply" / "slow"
+    slow.mkdir(parents=True)
+    desk.environ["UV_CACHE_DIR"] = str(tmp_path / "uv")
+    written = [tmp_path / "uv" / "begun", desk.cache / "uv" / "default" / "begun"]  # at level 0, and at level 1
     (slow / "backend.py").write_text(
-        "import pathlib, time\ndef build_wheel(*_, **__):\n"
-        f"    pathlib.Path({str(begun)!r}).touch()\n    time.sleep(600)\n"
+        "import os, pathlib, time\ndef build_wheel(*_, **__):\n"
+        "    pathlib.Path(os.environ['UV_CACHE_DIR'], 'begun').touch()\n    time.sleep(600)\n"
     )
     (slow / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
         '[project]\nname = "slow"\nversion = "1"\n'
     )
-    needs = f'iniconfig>=2", "slow @ {slow.as_uri()}'
-    job = desk.write(desk.commit(main=AGENT, pyproject=PYPROJECT.replace("iniconfig>=2", needs)))
+    needs = PYPROJECT.replace("iniconfig>=2", 'iniconfig>=2", "slow') + '[tool.uv.sources]\nslow = { path = "slow" }\n'
+    job = desk.write(desk.commit(main=AGENT, pyproject=needs))
     process = await desk.start(job)
-    await until(begun.exists, within=DEADLINE_S)
+    await until(lambda: any(path.exists() for path in written), within=DEADLINE_S)
     process.terminate()
     assert await asyncio.wait_for(process.wait(), DEADLINE_S) == 0
     assert desk.result.status is RunStatus.STOPPED
     assert desk.result.report is None
-    assert not list((desk.cache / "environments").glob(".making-*"))
+    assert not list((desk.cache / "environments").glob("*/.making-*"))
 
 
 async def test_a_lost_lease_ends_the_job_at_once(desk: Desk) -> None:

@@ -72,7 +72,6 @@ RULES: dict[str, tuple[Callable[[ast.AST], bool], dict[str, str]]] = {
     "processes are base.processes": (
         lambda node: imported(node, "psutil") or called(node) == "os.killpg",
         {
-            "jobs/tether.py": "a small parent that imports nothing of ours",
             "testing/harbor_environment.py": "finds daemons by their environment",
         },
     ),

@@ -54,8 +54,8 @@ def test_script_or_module(text: str, kind: str, app: str | None) -> None:
 def test_the_command(tmp_path: Path) -> None:
     wheel = Wheel(Path("w.whl"), "1.0.0+abc", "abc")
     file = tmp_path / "pkg" / "main.py"
-    ours = Environment(Path("/env"), {"osmosis-ai": "1.0.0+abc"}, "3.11.7")
-    theirs = Environment(Path("/env"), {"osmosis-ai": "0.3.8"}, "3.12.1")
+    ours = Environment(Path("/env"), {"osmosis-ai": "1.0.0+abc"}, "3.11.7", Path("/usr/bin/python3"))
+    theirs = Environment(Path("/env"), {"osmosis-ai": "0.3.8"}, "3.12.1", Path("/usr/bin/python3"))
     script, module, app = look_at("print(1)\nif __name__: ..."), look_at(WORKFLOW), look_at("app = FastAPI()")
     assert command_for(script, file, tmp_path, theirs, wheel) == ["/env/bin/python", "pkg/main.py"]
     assert command_for(module, file, tmp_path, ours, wheel)[1:] == ["-m", "osmosis.jobs.host", "pkg/main.py"]

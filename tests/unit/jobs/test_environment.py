@@ -14,7 +14,7 @@ DAY_S = 24 * 3600.0
 
 
 def environment(cache: Path, name: str, *, days_ago: float) -> Path:
-    folder = cache / "environments" / name
+    folder = cache / "environments" / "workspace" / name
     (folder / "bin").mkdir(parents=True)
     (folder / MARKER).touch()
     os.utime(folder / MARKER, (time.time() - days_ago * DAY_S,) * 2)
@@ -23,12 +23,12 @@ def environment(cache: Path, name: str, *, days_ago: float) -> Path:
 
 def test_only_what_is_old_and_free_is_removed(tmp_path: Path) -> None:
     old, used, busy = (environment(tmp_path, name, days_ago=days) for name, days in (("a", 15), ("b", 1), ("c", 15)))
-    making = tmp_path / "environments" / ".making-d"
+    making = (tmp_path / "environments" / "workspace") / ".making-d"
     making.mkdir()
     wheel = tmp_path / "wheels" / "e"
     wheel.mkdir(parents=True)
     os.utime(wheel, (0, 0))
-    with lock_if_free(tmp_path / "environments" / ".locks" / "c") as ours:
+    with lock_if_free((tmp_path / "environments" / "workspace") / ".locks" / "c") as ours:
         assert ours
         assert sorted(prune(tmp_path, MARKER)) == ["a", "e"]
     assert [path.exists() for path in (old, used, busy, making, wheel)] == [False, True, True, True, False]

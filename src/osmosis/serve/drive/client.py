@@ -6,6 +6,7 @@ true cause of model failures. A dead server ends all waiting at once, a silent o
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -61,14 +62,16 @@ async def served(
     api_key: str | None = None,
     generation: Generation | None = None,
     died: Callable[[], Awaitable[object]] | None = None,
+    connecting: Callable[[], socket.socket] | None = None,
 ) -> AsyncIterator[RolloutFn]:
     """A `RolloutFn` over the rollout server at `server_url`; `gate` must be started.
 
     `generation` overrules what `/health` says. `died` (for example `RolloutServerProcess.wait_died`) returns when
     the server's process has ended; without it, a server that refuses connections for some seconds counts as dead.
+    `connecting` makes the sockets that reach a server in a network of its own.
     `NetworkError` when there is no healthy server to begin with.
     """
-    async with open_session() as session:
+    async with open_session(connecting=connecting) as session:
         client = ServerClient(session, server_url, api_key, REQUEST_TIMEOUT_S)
         found, capacity = await _detect(client)
         spoken = generation or found

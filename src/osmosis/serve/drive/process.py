@@ -1,25 +1,29 @@
-"""A rollout server as a process: started in its own process group on a free port, waited for until it is healthy or
-the time is up, its output handed on line by line, its death noticed, and its whole group ended at the close. It
-restarts nothing and interprets no output.
+"""A rollout server as a process: started in a sandbox on a free port, waited for until it is healthy or the time is up,
+its output handed on line by line, its death noticed, and everything it started ended at the close. It restarts nothing
+and interprets no output.
 """
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 
-from osmosis.base.processes import lines_of, signal_group
+from osmosis.base.processes import lines_of
 from osmosis.errors import OsmosisError
 from osmosis.records.wire import PORT_VARIABLE
+from osmosis.sandbox import Box, Ended, Network, Policy, Unavailable, start
+from osmosis.serve.server.delivery import open_session
 
 TAIL_LINES = 60
-WATCH_EVERY_S = 0.2
+OLDER_PORT_VARIABLE = "ROLLOUT_PORT"
+"""The name that older rollouts read."""
+HEALTH_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 
 
 class ServerStartError(OsmosisError):
@@ -46,7 +50,9 @@ class RolloutServerProcess:
         *,
         log: Callable[[str], None],
         health_timeout_s: float = 90.0,
+        policy: Policy | None = None,
     ) -> None:
+        """`policy` is its sandbox, whose environment and folder are the ones given here; None: level 0."""
         self.command = list(command)
         self.cwd = cwd
         self.environ = dict(environ)
@@ -54,76 +60,78 @@ class RolloutServerProcess:
         self.url = ""
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._log = log
-        self._process: asyncio.subprocess.Process | None = None
+        self._policy = policy or Policy()
+        self._box: Box | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._watcher: asyncio.Task[None] | None = None
-        self._died = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process else None
+        return self._box.pid if self._box else None
 
     @property
     def exit_code(self) -> int | None:
         """None while it runs; negative: ended by that signal."""
-        return self._process.returncode if self._process else None
+        return self._box.exit_code if self._box else None
+
+    @property
+    def over_limit(self) -> Ended | None:
+        """The limit of its sandbox that ended it."""
+        return self._box.over_limit if self._box else None
+
+    @property
+    def listeners(self) -> Mapping[tuple[str, int], socket.socket]:
+        """Where its network is its own: for each of the policy's `listen` the socket on which to answer it."""
+        return self._box.listeners if self._box else {}
+
+    @property
+    def connecting(self) -> Callable[[], socket.socket] | None:
+        """Makes sockets that reach it, where its network is its own; None: it is on the host's loopback."""
+        return self._box.connecting if self._box and self._box.network is not Network.SHARED else None
 
     async def start(self) -> str:
         """Starts the server and returns its URL once `/health` answers; `ServerStartError` otherwise."""
-        port = free_port()
+        port = str(free_port())
         self.url = f"http://127.0.0.1:{port}"
-        environ = {**self.environ, PORT_VARIABLE: str(port), "PYTHONUNBUFFERED": "1"}
+        environ = {OLDER_PORT_VARIABLE: port, **self.environ, PORT_VARIABLE: port, "PYTHONUNBUFFERED": "1"}
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *self.command,
-                cwd=self.cwd,
-                env=environ,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-                limit=1024 * 1024,
-            )
+            self._box = await start(self.command, replace(self._policy, environ=environ, cwd=self.cwd))
+        except Unavailable as exc:
+            raise ServerStartError(f"the rollout server's sandbox: {exc.message}", hint=exc.hint) from exc
         except OSError as exc:
             raise ServerStartError(
                 f"cannot start the rollout server: {self.command[0]}: {exc.strerror or exc}",
                 hint=f"check that {self.command[0]} exists and that {self.cwd} is a folder",
             ) from exc
-        self._reader = asyncio.create_task(self._read())
-        self._watcher = asyncio.create_task(self._watch())
+        self._reader = asyncio.create_task(self._read(self._box))
         try:
-            await self._wait_healthy()
+            await self._wait_healthy(self._box)
         except BaseException:
             await self.stop(grace_s=1.0)
             raise
         return self.url
 
     async def stop(self, *, grace_s: float = 10.0) -> None:
-        """SIGTERM to the whole group, SIGKILL after `grace_s` seconds; idempotent."""
-        process = self._process
-        if process is None:
+        """SIGTERM, and after `grace_s` seconds the end of everything it started; idempotent."""
+        if self._box is None:
             return
-        self._signal(signal.SIGTERM)
+        self._box.ask_to_end()
         try:
-            await asyncio.wait_for(self._died.wait(), grace_s)
+            await asyncio.wait_for(self._box.wait(), grace_s)
         except asyncio.TimeoutError:
             pass
-        self._signal(signal.SIGKILL)  # the leader may be gone while children of it live on
-        await self._died.wait()
+        await self._box.close()
         await self._read_rest()
 
     async def _read_rest(self) -> None:
         """The last words of a process that has ended."""
         if self._reader is not None:
-            # A child that escaped into another group may hold the pipe open for ever.
             await asyncio.wait([self._reader], timeout=1.0)
             self._reader.cancel()
 
     async def wait_died(self) -> int:
         """Returns the exit code once the process has ended, whoever ended it."""
-        await self._died.wait()
-        assert self._process is not None
-        return self._process.returncode if self._process.returncode is not None else -1
+        assert self._box is not None
+        return await self._box.wait()
 
     def last_output(self, lines: int = 15) -> str:
         return "\n".join(list(self.tail)[-lines:])
@@ -132,26 +140,27 @@ class RolloutServerProcess:
         last = next((line.strip() for line in reversed(self.tail) if line.strip()), "")
         return f": {last[:300]}" if last else ""
 
-    async def _wait_healthy(self) -> None:
+    async def _wait_healthy(self, box: Box) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self.health_timeout_s
-        timeout = aiohttp.ClientTimeout(total=5.0)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
-            while loop.time() < until:
-                if self._died.is_set():
-                    await self._read_rest()
-                    raise ServerStartError(
-                        f"the rollout server ended with exit code {self.exit_code} before it was healthy{self._end()}",
-                        hint="run its main.py in a terminal to see the error",
-                        exit_code_of_server=self.exit_code,
-                        output=self.last_output(),
-                    )
-                if await self._healthy(session):
-                    return
-                try:
-                    await asyncio.wait_for(self._died.wait(), 0.05)
-                except asyncio.TimeoutError:
-                    pass
+        died = asyncio.create_task(box.wait())
+        try:
+            async with open_session(connecting=self.connecting) as session:
+                while loop.time() < until:
+                    if died.done():
+                        await self._read_rest()
+                        raise ServerStartError(
+                            f"the rollout server ended with exit code {self.exit_code} before it was "
+                            f"healthy{self._end()}",
+                            hint="run its main.py in a terminal to see the error",
+                            exit_code_of_server=self.exit_code,
+                            output=self.last_output(),
+                        )
+                    if await self._healthy(session):
+                        return
+                    await asyncio.wait({died}, timeout=0.05)
+        finally:
+            died.cancel()
         raise ServerStartError(
             f"the rollout server did not answer {self.url}/health within {self.health_timeout_s:g} s{self._end()}",
             hint=f"its main.py must serve on the port in {PORT_VARIABLE} and answer GET /health",
@@ -160,28 +169,12 @@ class RolloutServerProcess:
 
     async def _healthy(self, session: aiohttp.ClientSession) -> bool:
         try:
-            async with session.get(f"{self.url}/health") as reply:
+            async with session.get(f"{self.url}/health", timeout=HEALTH_TIMEOUT) as reply:
                 return reply.status == 200
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
             return False
 
-    async def _read(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        async for text in lines_of(self._process.stdout):
+    async def _read(self, box: Box) -> None:
+        async for text in lines_of(box.stdout):
             self.tail.append(text)
             self._log(text)
-
-    async def _watch(self) -> None:
-        """Notices the end of the process itself: in some Python versions `wait` also waits for every child that
-        holds its output open."""
-        assert self._process is not None
-        ended = asyncio.create_task(self._process.wait())
-        while self._process.returncode is None:
-            await asyncio.wait({ended}, timeout=WATCH_EVERY_S)
-        self._died.set()
-        ended.cancel()
-
-    def _signal(self, number: int) -> None:
-        assert self._process is not None
-        signal_group(self._process.pid, number)

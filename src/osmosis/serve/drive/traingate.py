@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import socket
 import time
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from aiohttp import web
@@ -144,6 +147,24 @@ class TrainGate:
         shown = f"[{address[0]}]" if ":" in address[0] else address[0]
         self.base_url = f"http://{shown}:{address[1]}"
         return self.base_url
+
+    @asynccontextmanager
+    async def inside(self, listener: socket.socket | None) -> AsyncIterator[None]:
+        """Also answers on a socket in a rollout server's own network, and tells rollouts that address meanwhile; None
+        changes nothing."""
+        if listener is None:
+            yield
+            return
+        assert self._runner is not None
+        host, port = listener.getsockname()[:2]
+        site = web.SockSite(self._runner, listener.dup())
+        await site.start()
+        outside, self.base_url = self.base_url, f"http://{host}:{port}"
+        try:
+            yield
+        finally:
+            self.base_url = outside
+            await site.stop()
 
     async def stop(self) -> None:
         if self._runner is not None:

@@ -16,6 +16,7 @@ import logging
 import os
 import re
 import secrets
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -160,9 +161,20 @@ class Refused(Exception):
     """The receiver will never take this, or did not for too long."""
 
 
-def open_session(max_connections: int = 0) -> aiohttp.ClientSession:
-    """The one connection pool of a server (0 = as many as are needed); must be opened inside its event loop."""
-    connector = aiohttp.TCPConnector(limit=max_connections, limit_per_host=0, keepalive_timeout=30.0, ttl_dns_cache=60)
+def open_session(
+    max_connections: int = 0, *, connecting: Callable[[], socket.socket] | None = None
+) -> aiohttp.ClientSession:
+    """The one connection pool of a server (0 = as many as are needed); must be opened inside its event loop.
+
+    `connecting` makes the sockets, for a server in a network of its own.
+    """
+    connector = aiohttp.TCPConnector(
+        limit=max_connections,
+        limit_per_host=0,
+        keepalive_timeout=30.0,
+        ttl_dns_cache=60,
+        socket_factory=(lambda _: connecting()) if connecting else None,
+    )
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
 

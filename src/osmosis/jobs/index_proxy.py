@@ -1,0 +1,161 @@
+"""The proxy through which a sandboxed build reaches package indexes, and nothing that is not meant for it.
+
+It answers CONNECT, and plain requests to an `http://` index. A host of the operator's own index settings is always
+allowed; another one when its addresses are outside ones and the run may reach the outside. Names are resolved here,
+once, and the address that was judged is the one that is connected to. It sees hosts, never what is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from osmosis.base.net import is_loopback
+from osmosis.sandbox.network import is_outside
+
+from .relay import Stream, pump_both
+
+HEAD_S = 30.0
+CONNECT_S = 30.0
+PLAIN = {"http": 80, "https": 443}
+
+
+class Refused(Exception):
+    """A request that is not passed on: status and reason."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class IndexProxy:
+    """`hosts` are allowed wherever they are; others when `outside`. `environ` says which proxy is in front of us."""
+
+    hosts: frozenset[str]
+    outside: bool
+    environ: Mapping[str, str]
+
+    @contextlib.asynccontextmanager
+    async def serving(self, listener: socket.socket) -> AsyncIterator[None]:
+        """Answers on `listener` meanwhile."""
+        server = await asyncio.start_server(self._answer, sock=listener.dup())
+        try:
+            yield
+        finally:
+            server.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with (
+            contextlib.closing(writer),
+            contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.TimeoutError),
+        ):
+            try:
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_S)
+                far, first = await self._connected(head)
+            except Refused as problem:
+                writer.write(f"HTTP/1.1 {problem.status}\r\nContent-Length: 0\r\nX-Reason: {problem}\r\n\r\n".encode())
+                await writer.drain()
+                return
+            except asyncio.LimitOverrunError:
+                return
+            with contextlib.closing(far[1]):
+                if first:
+                    far[1].write(first)
+                else:
+                    writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
+                await pump_both((reader, writer), far)
+
+    async def _connected(self, head: bytes) -> tuple[Stream, bytes]:
+        """A connection to whom the request means, and what is to be said there first."""
+        line, _, rest = head.partition(b"\r\n")
+        method, _, target = line.decode("latin-1").rpartition(" ")[0].partition(" ")
+        if method == "CONNECT":
+            url = urlsplit(f"//{target}", scheme="https")
+            return await self._to(url, tunnel=True), b""
+        url = urlsplit(target)
+        if url.scheme != "http":
+            raise Refused("400 Bad Request", "CONNECT or an http:// URL is needed")
+        path = f"{url.path or '/'}{'?' + url.query if url.query else ''}"
+        kept = [
+            field
+            for field in rest.split(b"\r\n")
+            if field and not field.lower().startswith((b"proxy-", b"connection:"))
+        ]
+        request = [f"{method} {path} HTTP/1.1".encode("latin-1"), *kept, b"Connection: close", b"", b""]
+        return await self._to(url, tunnel=False), b"\r\n".join(request)
+
+    async def _to(self, url: SplitResult, *, tunnel: bool) -> Stream:
+        try:
+            host, port = (url.hostname or "").lower(), url.port or PLAIN[url.scheme]
+        except ValueError as problem:
+            raise Refused("400 Bad Request", "the port is no number") from problem
+        ours = host in self.hosts
+        if not ours and not self.outside:
+            raise Refused("403 Forbidden", f"{host} is not an index of this platform, and the run reaches nothing else")
+        if upstream := self._upstream(host, "https" if tunnel else "http"):
+            if not ours and not is_outside_name(host):
+                raise Refused("403 Forbidden", f"{host} is not an outside host")
+            return await _through(upstream, host, port)
+        addresses = await self._addresses(host, port)
+        if not ours:
+            addresses = [address for address in addresses if is_outside(address)]
+        if not addresses:
+            raise Refused("403 Forbidden", f"{host} is not an outside host")
+        return await _connect(addresses[0], port)
+
+    async def _addresses(self, host: str, port: int) -> list[str]:
+        loop = asyncio.get_running_loop()
+        try:
+            found = await asyncio.wait_for(loop.getaddrinfo(host, port, type=socket.SOCK_STREAM), CONNECT_S)
+        except (OSError, asyncio.TimeoutError, UnicodeError) as problem:
+            raise Refused("502 Bad Gateway", f"{host} cannot be resolved") from problem
+        return [str(address[0]) for *_, address in found]
+
+    def _upstream(self, host: str, scheme: str) -> SplitResult | None:
+        """The operator's own proxy, where there is one and it is meant for this host."""
+        lower = {name.lower(): value for name, value in self.environ.items() if value}
+        named = lower.get(f"{scheme}_proxy") or lower.get("all_proxy")
+        spared = [one.strip().lstrip(".") for one in lower.get("no_proxy", "").split(",") if one.strip()]
+        if (
+            not named
+            or is_loopback(host)
+            or any(one == "*" or host == one or host.endswith(f".{one}") for one in spared)
+        ):
+            return None
+        return urlsplit(named if "://" in named else f"http://{named}")
+
+
+def is_outside_name(host: str) -> bool:
+    """Whether a name that is resolved elsewhere may be meant for an outside host: a literal address is judged."""
+    try:
+        return is_outside(host)
+    except ValueError:
+        return not is_loopback(host)
+
+
+async def _through(upstream: SplitResult, host: str, port: int) -> Stream:
+    """A tunnel through the operator's proxy."""
+    reader, writer = await _connect(upstream.hostname or "", upstream.port or PLAIN.get(upstream.scheme, 80))
+    request = f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n"
+    if upstream.username is not None:
+        login = f"{unquote(upstream.username)}:{unquote(upstream.password or '')}"
+        request += f"Proxy-Authorization: Basic {base64.b64encode(login.encode()).decode()}\r\n"
+    writer.write(f"{request}\r\n".encode())
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), CONNECT_S)
+    if answer.split(b" ", 2)[1:2] != [b"200"]:
+        writer.close()
+        raise Refused("502 Bad Gateway", "the proxy of this machine refused")
+    return reader, writer
+
+
+async def _connect(host: str, port: int) -> Stream:
+    try:
+        return await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_S)
+    except (OSError, asyncio.TimeoutError) as problem:
+        raise Refused("502 Bad Gateway", f"{host}:{port} cannot be reached") from problem
