@@ -16,10 +16,14 @@ import sys
 
 PR_SET_CHILD_SUBREAPER = 36
 PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+KILLED = 128 + signal.SIGKILL
 
 
 def main(life: int, command: list[str]) -> int:
-    """Runs `command` until it ends or its time is over; then ends what is left of it."""
+    """Runs `command` until it ends or its time is over; then ends what is left of it. It begins once a byte has come
+    through the pipe: until then limits may be set, which the command inherits."""
+    if not os.read(life, 1):
+        return KILLED
     with contextlib.suppress(AttributeError, OSError):  # Linux only: elsewhere the group has to do
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     woken, wake = os.pipe()
@@ -41,7 +45,7 @@ def main(life: int, command: list[str]) -> int:
         ready = select.select([woken, life], [], [])[0]
         if life in ready:
             end_all(child)
-            return 128 + signal.SIGKILL
+            return KILLED
         for number in os.read(woken, 4096) if woken in ready else b"":
             if number in PASSED_ON:
                 send(-child, number)

@@ -104,6 +104,8 @@ class Launch:
         """Sets limits and network, then lets it run. Blocks for some milliseconds; `Unavailable` when it cannot be."""
         if self.policy.level is Level.NONE:
             _limit(self._pid, self.policy.limits)
+            with contextlib.suppress(BrokenPipeError):  # it is gone, and its output says why
+                os.write(self._life, b"1")
             return
         said = bytearray()
         while part := os.read(self._info, 4096):
