@@ -1,4 +1,4 @@
-"""The trainer of a job, as a process: in a group of its own, with the machine's part of the environment alone, its
+"""The trainer of a job, as a process: a sandbox of level 0, with the machine's part of the environment alone, its
 output in the run's log, ended when the job ends, however that happens. It is told its plan in a file and answers on a
 Unix socket (`osmosis.training.link`); it has neither lease nor token. Whether it is started again is decided elsewhere.
 """
@@ -6,10 +6,8 @@ Unix socket (`osmosis.training.link`); it has neither lease nor token. Whether i
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -17,18 +15,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from osmosis.base.files import write_text
-from osmosis.base.processes import lines_of, signal_group
+from osmosis.base.processes import lines_of
 from osmosis.records.base import Record
+from osmosis.sandbox import Box, Policy, start
 
 from .commands import Leftovers
 from .environ import machine_environ
 from .job import TAIL_LINES, JobLog
-from .supervisor import TETHER, describe
+from .supervisor import describe
 
 STEP = "trainer"
 MODULE = "osmosis.training.trainer"
 GRACE_S = 10.0
-WATCH_EVERY_S = 0.2
 PREFIXES = ("CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "TORCH_", "PYTORCH_")
 
 
@@ -63,7 +61,7 @@ class TrainerProcess:
         self._socket_dir = Path(tempfile.mkdtemp(prefix="osmosis-trainer-"))
         self.socket = self._socket_dir / "link.sock"
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._process: asyncio.subprocess.Process | None = None
+        self._box: Box | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._died = asyncio.Event()
 
@@ -75,27 +73,15 @@ class TrainerProcess:
         self.socket.unlink(missing_ok=True)
         self.tail.clear()
         self._died = asyncio.Event()
-        tether = (sys.executable, "-I", "-S", str(TETHER), str(os.getpid()))
-        self._process = await asyncio.create_subprocess_exec(
-            *tether,
-            *self._command.argv,
-            str(file),
-            str(self.socket),
-            cwd=self._folder,
-            env=self._environ,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            limit=1024 * 1024,
-        )
-        self._leftovers.add(self._process.pid)
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
+        argv = (*self._command.argv, str(file), str(self.socket))
+        self._box = await start(argv, Policy(environ=self._environ, cwd=self._folder))
+        self._leftovers.add(self._box.pid)
+        self._tasks = [asyncio.create_task(self._read(self._box)), asyncio.create_task(self._watch(self._box))]
 
     @property
     def pid(self) -> int | None:
-        """Of the process group."""
-        return self._process.pid if self._process else None
+        """Of the process whose end is the trainer's."""
+        return self._box.pid if self._box else None
 
     @property
     def ended(self) -> bool:
@@ -104,27 +90,26 @@ class TrainerProcess:
     @property
     def how(self) -> str:
         """How it ended, in words."""
-        code = self._process.returncode if self._process else None
+        code = self._box.exit_code if self._box else None
         return describe(code) if code is not None else "no exit code"
 
     @property
     def killed(self) -> bool:
         """Whether something ended it by force: where memory runs out, that is the kernel."""
-        return self._process is not None and self._process.returncode == -signal.SIGKILL
+        return self._box is not None and self._box.exit_code == -signal.SIGKILL
 
     async def wait_died(self) -> None:
         """Returns when it has ended, whoever ended it."""
         await self._died.wait()
 
     async def stop(self, *, grace_s: float = GRACE_S) -> None:
-        """SIGTERM to its group, SIGKILL after `grace_s`; without harm when there is none."""
-        if self._process is not None:
-            self._signal(signal.SIGTERM)
+        """SIGTERM, and after `grace_s` the end of all it started; without harm when there is none."""
+        if self._box is not None:
+            self._box.ask_to_end()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._died.wait(), grace_s)
-            self._signal(signal.SIGKILL)
-            await self._died.wait()
-            await asyncio.wait(self._tasks[:1], timeout=1.0)
+            await self._box.close()
+            await asyncio.wait(self._tasks, timeout=1.0)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -134,21 +119,11 @@ class TrainerProcess:
         await self.stop()
         await asyncio.to_thread(shutil.rmtree, self._socket_dir, True)
 
-    async def _read(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        async for line in lines_of(self._process.stdout):
+    async def _read(self, box: Box) -> None:
+        async for line in lines_of(box.stdout):
             self.tail.append(line)
             self._log.write(STEP, line, "debug")
 
-    async def _watch(self) -> None:
-        assert self._process is not None
-        ended = asyncio.create_task(self._process.wait())
-        while self._process.returncode is None:
-            await asyncio.wait({ended}, timeout=WATCH_EVERY_S)
+    async def _watch(self, box: Box) -> None:
+        await box.wait()
         self._died.set()
-        ended.cancel()
-
-    def _signal(self, number: int) -> None:
-        assert self._process is not None
-        signal_group(self._process.pid, number)
