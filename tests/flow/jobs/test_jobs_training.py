@@ -64,7 +64,8 @@ class TrainingDesk:
 
     def __init__(self, desk: Desk, **training: Any) -> None:
         self.desk = desk
-        self.hold = desk.folder / "hold"
+        self.hold = desk.folder / "work" / "artifacts" / "hold"  # where a rollout may read, in a sandbox, too
+        self.hold.parent.mkdir(parents=True)
         self.config: dict[str, Any] = {
             "experiment": {"rollout": "multiply", "entrypoint": "main.py", "dataset": "d", "model_path": "base"},
             "training": {"rollout_batch_size": 2, "n_samples_per_prompt": 4, "total_epochs": 1, "lr": 1e-3, **training},
