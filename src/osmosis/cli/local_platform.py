@@ -58,6 +58,8 @@ class StartPlan:
     allowed_hosts: Sequence[str] = ()
     database_url: str | None = None
     max_jobs: int | None = None
+    sandbox: Sequence[str] = ()
+    """Flags about the sandbox of rollouts, as the process takes them."""
 
     def command(self, port: int) -> list[str]:
         """The command line of the process."""
@@ -72,7 +74,7 @@ class StartPlan:
                 words += [flag, str(value)]
         for name in self.allowed_hosts:
             words += ["--allowed-host", name]
-        return words
+        return [*words, *self.sandbox]
 
 
 def find(data_dir: Path) -> Running | None:

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from osmosis.errors import NotFound
+from osmosis.errors import NotFound, UsageError
+from osmosis.sandbox import probe
 from osmosis.workspace.doctor import training
 
 from . import local_platform
@@ -49,6 +50,16 @@ def start(
         str | None, typer.Option(help="SQLAlchemy URL [default: SQLite in the data folder]")
     ] = None,
     max_jobs: Annotated[int | None, typer.Option(min=1, help="Maximum number of jobs that run at once")] = None,
+    require_sandbox: Annotated[
+        bool, typer.Option("--require-sandbox", help="Fail jobs where rollouts cannot run in a sandbox")
+    ] = False,
+    no_sandbox: Annotated[
+        bool, typer.Option("--no-sandbox", help="Run rollouts with the rights of the platform's user")
+    ] = False,
+    sandbox_allow: Annotated[
+        list[str] | None,
+        typer.Option(help="host:port that rollouts may reach on this machine or in its network; may be repeated"),
+    ] = None,
 ) -> OperationResult:
     """Start the platform in the background. Does nothing if it is already running.
 
@@ -58,7 +69,11 @@ def start(
     """
     ctx = current()
     data_dir = local_platform.data_dir_of(ctx.environ)
-    plan = StartPlan(data_dir, host, port, public_url, allowed_host or (), database_url, max_jobs)
+    if require_sandbox and no_sandbox:
+        raise UsageError("--require-sandbox and --no-sandbox contradict each other", hint="give one of them")
+    sandbox = [f"--sandbox-allow={place}" for place in sandbox_allow or ()]
+    sandbox += ["--require-sandbox"] * require_sandbox + ["--no-sandbox"] * no_sandbox
+    plan = StartPlan(data_dir, host, port, public_url, allowed_host or (), database_url, max_jobs, sandbox)
     running, now = local_platform.start(plan, ctx.environ, say=ctx.output.say)
     verb = "started" if now else "already running"
     return OperationResult(
@@ -92,6 +107,7 @@ def status() -> DetailResult:
         )
     answers = local_platform.healthy(running.url)
     facts = {"running": True, "answers": answers, **_facts(running, data_dir), "training": training(ctx.environ)[1]}
+    facts["sandbox"] = probe().describe
     return DetailResult(facts, title="platform", exit_code=0 if answers else 1)
 
 

@@ -43,7 +43,9 @@ async def choose_interpreter(
     """
     running = platform.python_version()
     if requires.contains(running, prereleases=True):
-        return Interpreter(Path(sys.executable), running)
+        # Not this process's virtual environment: what is made with it could read that.
+        own: str = getattr(sys, "_base_executable", sys.executable)
+        return Interpreter(Path(own).resolve(), running)
     named = await run_command(
         (uv, "python", "find", "--no-project", "--system", str(requires)),
         cwd=cwd,

@@ -18,9 +18,12 @@ import threading
 from pathlib import Path
 
 import uvicorn
+from pydantic import ValidationError as BadSettings
 
 from osmosis.base.bounded_http import BoundedHttp
-from osmosis.errors import OsmosisError
+from osmosis.errors import OsmosisError, UsageError
+from osmosis.records.sandbox import SandboxSettings
+from osmosis.sandbox import Level, probe
 
 from . import Platform
 from .announce import AnnouncingServer, listen
@@ -54,6 +57,19 @@ def parser() -> argparse.ArgumentParser:
     for command in (serve, worker):
         command.add_argument("--data-dir", type=Path, help="data folder")
         command.add_argument("--database-url", help="SQLAlchemy URL (SQLite in the data folder)")
+        command.add_argument(
+            "--require-sandbox", action="store_true", help="fail jobs where rollouts cannot run in a sandbox"
+        )
+        command.add_argument(
+            "--no-sandbox", action="store_true", help="run rollouts with the rights of the platform's user"
+        )
+        command.add_argument(
+            "--sandbox-allow",
+            action="append",
+            default=[],
+            metavar="HOST:PORT",
+            help="what rollouts may reach on this machine or in its network; may be repeated",
+        )
         command.add_argument("--max-jobs", type=int, help="jobs at once (1)")
         command.add_argument(
             "--lease", type=float, help="seconds without a heartbeat after which a job is replaced (60)"
@@ -77,6 +93,7 @@ def main(argv: list[str] | None = None) -> int:
         "owner_name": _user_name(),
     }
     try:
+        given["sandbox"] = _sandbox(args)
         return _worker(args, given) if args.command == "worker" else _serve(args, given)
     except OsmosisError as error:
         print(f"error: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)  # noqa: T201
@@ -98,6 +115,8 @@ def _serve(args: argparse.Namespace, given: dict[str, object]) -> int:
         access_log=False,
         lifespan="on",
     )
+    here = "off (--no-sandbox): level 0" if args.no_sandbox else probe().describe
+    logging.getLogger("osmosis.platform").info("sandbox of rollouts: %s", here)
     server = AnnouncingServer(config, settings)
     if args.detached:
         # whoever started it reads its output only until it answers, and nobody rotates that
@@ -107,6 +126,17 @@ def _serve(args: argparse.Namespace, given: dict[str, object]) -> int:
         signal.signal(number, server.handle_exit)
     server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+def _sandbox(args: argparse.Namespace) -> SandboxSettings:
+    """What was asked for about the sandbox. UsageError for an endpoint that is none, `Unavailable` when level 1 is
+    demanded and does not work here."""
+    if args.require_sandbox:
+        probe().require(Level.NAMESPACES)
+    try:
+        return SandboxSettings(required=args.require_sandbox, off=args.no_sandbox, allow=args.sandbox_allow)
+    except BadSettings as problem:
+        raise UsageError(f"--sandbox-allow: {problem.errors()[0]['msg']}") from None
 
 
 def _worker(args: argparse.Namespace, given: dict[str, object]) -> int:

@@ -15,6 +15,7 @@ from osmosis.base import paths
 from osmosis.base.git import Git, GitError
 from osmosis.records.problem import Problem
 from osmosis.records.source import Source
+from osmosis.sandbox import probe
 
 from . import findings
 from .config_file import ConfigFile, check_file
@@ -218,8 +219,9 @@ def _training(environ: Mapping[str, str]) -> list[Problem]:
 
 
 def _sandbox() -> list[Problem]:
-    what = "rollout code runs as your user, in its own process group with a cleaned environment"
-    fix = "run only code you trust, or start the platform as a separate user"
+    here = probe()
+    what = f"rollouts of a platform on this machine run at {here.describe}"
+    fix = "" if here.level else f"{here.fix}; until then run only code you trust"
     return [Problem(code="sandbox", what=what, where="sandbox", fix=fix, severity="info")]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import Body
 from fastapi.responses import Response as Raw
+from fastapi.responses import StreamingResponse
 
 from osmosis.errors import NotFound
 from osmosis.platform import objects, tables
@@ -104,4 +105,9 @@ def get_object(run_id: str, path: str, expires: int, signature: str, platform: P
         run = session.get(tables.Run, run_id)
         if run is None:
             raise NotFound("this run was deleted")
-        return Raw(samples.content(session, platform.settings, run, path), media_type="application/octet-stream")
+        left = samples.artifact(session, platform.settings, run, path)
+        if left is None:
+            return Raw(samples.content(session, platform.settings, run, path), media_type="application/octet-stream")
+    return StreamingResponse(
+        left.pieces(), media_type="application/octet-stream", headers={"Content-Length": str(left.size)}
+    )

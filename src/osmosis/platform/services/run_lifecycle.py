@@ -166,6 +166,8 @@ def heartbeat(session: Session, run: tables.Run, progress: Progress, lease_s: fl
     """Note how far the job is; whether it should stop is the answer."""
     extend(run, lease_s)
     run.progress = {"stage": progress.stage.value, "completed": progress.completed, "total": progress.total}
+    if progress.sandbox:
+        run.progress["sandbox"] = progress.sandbox
     if progress.report is not None:
         run.report = progress.report.to_dict()
     run.updated_at = utc_now()
@@ -218,9 +220,11 @@ def end(session: Session, run: tables.Run, result: JobResult, reason: str) -> No
 
 def _note_progress(run: tables.Run, report: Report, status: RunStatus) -> None:
     """How far the run came, by its report: a quick job ends before a heartbeat says so."""
-    before = (run.progress or tables.StoredProgress()).get("stage")
-    stage = Stage.REPORT.value if before is None or status is RunStatus.FINISHED else before
-    run.progress = {"stage": stage, "completed": report.completed, "total": report.total}
+    before = run.progress or tables.StoredProgress()
+    stage = before.get("stage")
+    if stage is None or status is RunStatus.FINISHED:
+        stage = Stage.REPORT.value
+    run.progress = {**before, "stage": stage, "completed": report.completed, "total": report.total}
 
 
 def request_stop(session: Session, run: tables.Run) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, undefer
@@ -24,7 +23,8 @@ from osmosis.records.rollout import Rollout
 from osmosis.records.trajectory import trajectory_of
 from osmosis.records.wire import check_rollout_id
 
-from . import rollouts, run_results
+from . import artifact_files, rollouts, run_results
+from .artifact_files import ArtifactFile
 
 TYPES = ("metrics", "trajectories", "artifacts", "logs")
 MAX_URLS = 500
@@ -72,15 +72,18 @@ def _trajectory(body: str) -> bytes:
     return trajectory_of(Rollout.model_validate_json(body), version=__version__).to_line()
 
 
-def artifact_dirs(settings: PlatformSettings, run: tables.Run, rollout_id: str) -> list[Path]:
-    """Where a rollout may have left files: `artifacts/<rollout id>/artifacts` of each of the run's work folders."""
+def _places(run: tables.Run, rollout_id: str) -> Iterator[list[str]]:
+    """Where in the run's folder a rollout may have left files: in each of its work folders, the newest first."""
     try:
         check_rollout_id(rollout_id)  # it comes from a job, and becomes a folder's name
     except ValueError:
-        return []
-    folder = settings.runs_dir / run.id
-    works = [*(folder / f"retry-{number}" for number in range(run.retries, 0, -1)), folder]
-    return [found for work in works if (found := work / "artifacts" / rollout_id / "artifacts").is_dir()]
+        return
+    for work in (*([f"retry-{number}"] for number in range(run.retries, 0, -1)), []):
+        yield [*work, "artifacts", rollout_id, "artifacts"]
+
+
+def _most_bytes(settings: PlatformSettings) -> int:
+    return settings.sandbox.artifacts_mb * 1024 * 1024
 
 
 def _artifacts(
@@ -89,15 +92,17 @@ def _artifacts(
     for row in session.scalars(rollouts.listed(run.id)):
         if not _selected(row.row_index, ranges):
             continue
-        for folder in artifact_dirs(settings, run, row.rollout_id)[:1]:
-            for path in sorted(folder.rglob("*")):
-                if path.is_file() and not path.is_symlink():
-                    name = f"artifacts/row_{row.row_index}_run_{row.attempt}/{path.relative_to(folder).as_posix()}"
-                    yield RunFile(path=name, size=path.stat().st_size)
+        root = settings.runs_dir / run.id
+        for place in _places(run, row.rollout_id):
+            found = artifact_files.listed(root, place, most_bytes=_most_bytes(settings))
+            if found is not None:
+                before = f"artifacts/row_{row.row_index}_run_{row.attempt}"
+                yield from (RunFile(path=f"{before}/{path}", size=size) for path, size in found)
+                break
 
 
 def content(session: Session, settings: PlatformSettings, run: tables.Run, path: str) -> bytes:
-    """One file. NotFound for a path that the manifest does not have."""
+    """One file that is made from the database. NotFound for a path that the manifest does not have."""
     if path == "metrics.json":
         return json.dumps(run_results.metrics(session, run).to_dict(), indent=2, allow_nan=False).encode() + b"\n"
     if path == "summary.jsonl":
@@ -107,7 +112,7 @@ def content(session: Session, settings: PlatformSettings, run: tables.Run, path:
         return b"".join(_log_lines(session, run))
     if match := TRAJECTORY.match(path):
         return _trajectory(rollouts.text(session, run.id, int(match[1]), int(match[2])))
-    return _artifact(session, settings, run, path).read_bytes()
+    raise NotFound(f"run {run.name!r} has no file {path!r}")
 
 
 def _index_row(row: tables.Rollout) -> dict[str, object]:
@@ -131,13 +136,16 @@ def _log_lines(session: Session, run: tables.Run) -> Iterator[bytes]:
         yield text.encode(errors="replace")
 
 
-def _artifact(session: Session, settings: PlatformSettings, run: tables.Run, path: str) -> Path:
-    if match := ARTIFACT.match(path):
-        row = rollouts.row(session, run.id, int(match[1]), int(match[2]))
-        for folder in artifact_dirs(settings, run, row.rollout_id)[:1]:
-            found = (folder / match[3]).resolve()
-            if found.is_relative_to(folder.resolve()) and found.is_file():
-                return found
+def artifact(session: Session, settings: PlatformSettings, run: tables.Run, path: str) -> ArtifactFile | None:
+    """A file that a rollout left, open; None for a path of another kind. NotFound when it cannot be had."""
+    if not (match := ARTIFACT.match(path)):
+        return None
+    row = rollouts.row(session, run.id, int(match[1]), int(match[2]))
+    root = settings.runs_dir / run.id
+    for place in _places(run, row.rollout_id):
+        parts = [*place, *match[3].split("/")]
+        if found := artifact_files.opened(root, parts, most_bytes=_most_bytes(settings)):
+            return found
     raise NotFound(f"run {run.name!r} has no file {path!r}")
 
 

@@ -47,6 +47,7 @@ class StoredProgress(TypedDict, total=False):
     stage: str
     completed: int
     total: int
+    sandbox: str
 
 
 class Imported(TypedDict):

@@ -5,7 +5,7 @@ Lives as long as the session it reads from; holds what the person who looks may 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import quote
@@ -138,7 +138,12 @@ class DatabaseRun:
             Fact("Rows", f"{run.sampled_rows:,}{of}{seed}"),
             Fact("Uploaded" if imported else "Submitted", run.created_at, note=f"by {creator.name}" if creator else ""),
         )
-        return Origin(facts, run_lifecycle.events(self.session, run.id))
+        return Origin((*facts, *self._sandbox()), run_lifecycle.events(self.session, run.id))
+
+    def _sandbox(self) -> Iterator[Fact]:
+        if words := (self.run.progress or tables.StoredProgress()).get("sandbox"):
+            level, _, network = words.partition("; ")
+            yield Fact("Sandbox", level, note=network)
 
     def _repository(self) -> Fact:
         if self.run.imported:

@@ -1,0 +1,137 @@
+"""What a rollout can read and reach at level 1, and that no secret is in any byte that a job writes."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from osmosis.records.run import RunStatus
+from osmosis.sandbox import Level, probe
+from osmosis.sandbox.bubblewrap import python_folders
+
+from .conftest import Desk, with_before
+
+pytestmark = pytest.mark.flow
+
+LOOK = """
+import glob, json, pathlib, socket
+root = pathlib.Path(os.environ["_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"])
+readable, writable = [], []
+for top, folders, files in os.walk("/"):
+    folders[:] = [name for name in folders if os.path.join(top, name) not in ("/proc", "/usr", "/dev")]
+    writable += [top] if os.access(top, os.W_OK) else []
+    readable += [os.path.join(top, name) for name in files if os.access(os.path.join(top, name), os.R_OK)]
+seen = b"".join(pathlib.Path(name).read_bytes() for name in glob.glob("/proc/[0-9]*/environ"))
+reached = []
+for host, port in json.loads(os.environ["PLACES"]):
+    try: socket.create_connection((host, port), 2).close(); reached.append([host, port])
+    except OSError: pass
+(root / "seen").write_bytes(seen)
+(root / "report").write_text(json.dumps({"readable": readable, "writable": writable, "reached": reached}))
+"""
+
+
+@pytest.fixture
+def isolated() -> None:
+    if probe().level < Level.NAMESPACES:
+        pytest.skip(f"no sandbox of level 1 here: {probe().reason}")
+
+
+@pytest.mark.usefixtures("isolated")
+async def test_a_rollout_reads_its_own_things_and_reaches_nothing_of_this_machine(desk: Desk) -> None:
+    desk.rows = 1
+    desk.secrets = {"SEARCH_KEY": "value-of-the-search-key"}
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        # Whoever answers here: the network of the sandbox has no way to the private ones.
+        places = [["127.0.0.1", port], ["10.0.2.2", port], ["169.254.169.254", 80], ["192.168.0.1", 80]]
+        desk.config = {
+            "env": {"PLACES": json.dumps(places)},
+            "secrets": {"required": ["SEARCH_KEY"]},
+            "advanced": {"network": "gate"},
+        }
+        lines = LOOK.strip().splitlines()
+        assert await desk.run(desk.write(desk.commit(main=with_before(*lines)))) == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert "level 1" in desk.log
+    root = desk.folder / "work" / "artifacts"
+    report = json.loads((root / "report").read_text())
+    assert report["reached"] == []
+
+    own = [desk.folder / "work" / "source", desk.cache / "environments", root, Path("/etc"), Path("/tmp/home")]
+    system = ("/lib", "/bin", "/sbin", *map(str, python_folders(Path(sys.executable).resolve())))
+    assert [name for name in report["readable"] if not name.startswith((*map(str, own), *system))] == []
+    for hidden in (
+        desk.folder / "job",
+        desk.folder / "hub.git",
+        desk.folder / "work" / "journal",
+        desk.cache / "wheels",
+    ):
+        assert hidden.exists()
+        assert not [name for name in report["readable"] if name.startswith(str(hidden))], hidden
+    assert all(name.startswith(("/tmp", str(root), "/etc/../tmp")) for name in report["writable"]), report["writable"]
+
+    environs = (root / "seen").read_bytes()
+    assert b"value-of-the-search-key" in environs, "it sees its own"
+    assert desk.api.token.encode() not in environs
+
+
+async def test_no_byte_that_a_job_writes_has_the_lease_or_a_secret(desk: Desk) -> None:
+    """Whatever the level: the work folder, the cache, the job's folder, and all that the platform was told."""
+    desk.rows = 2
+    canary, desk.api.token = "canary+of/a=secret", "canary-of-a-lease"
+    desk.secrets = {"SEARCH_KEY": canary}
+    desk.config = {"secrets": {"required": ["SEARCH_KEY"]}}
+    says = "print('key', os.environ['SEARCH_KEY'], flush=True)"
+    fails = "raise RuntimeError('refused ' + os.environ['SEARCH_KEY'])"
+    assert await desk.run(desk.write(desk.commit(main=with_before(says, fails)))) == 0
+    assert "refused [redacted]" in desk.api.text()
+    written = [path for folder in (desk.folder, desk.cache) for path in folder.rglob("*") if path.is_file()]
+    assert len(written) > 100
+    for path in written:
+        content = path.read_bytes()
+        for secret in (canary, desk.api.token):
+            assert secret.encode() not in content, path
+    for secret in (canary, desk.api.token):
+        assert secret not in desk.api.text()
+
+
+@pytest.mark.usefixtures("isolated")
+async def test_an_endpoint_that_the_operator_allows_is_reached(desk: Desk) -> None:
+    desk.rows = 1
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        desk.spec = {"sandbox": {"allow": [f"localhost:{port}"]}}
+        desk.config = {"advanced": {"network": "gate"}}
+        asks = f"import socket; socket.create_connection(('127.0.0.1', {port}), 5).sendall(b'from inside')"
+        assert await desk.run(desk.write(desk.commit(main=with_before(asks)))) == 0
+        listening.settimeout(5)
+        reached, _ = listening.accept()
+        with reached:
+            reached.settimeout(5)
+            assert reached.recv(100) == b"from inside"
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+
+
+async def test_a_platform_that_demands_a_sandbox_says_so_where_there_is_none(desk: Desk) -> None:
+    desk.spec = {"sandbox": {"required": True}}
+    desk.environ["PATH"] = "/nowhere"
+    assert await desk.run(desk.write(desk.commit(main=with_before("pass")))) == 0
+    failure = desk.result.failure
+    assert failure is not None
+    assert (
+        "in a sandbox only: no sandbox of level 1 works on this machine: bubblewrap is not installed" in failure.message
+    )
+    assert "install bubblewrap" in str(failure.fix)
+
+
+async def test_switched_off_it_is_said(desk: Desk) -> None:
+    desk.rows = 1
+    desk.spec = {"sandbox": {"off": True}}
+    assert await desk.run(desk.write(desk.commit(main=with_before("pass")))) == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    assert "level 0: nothing keeps a rollout from this machine's files and network (switched off" in desk.log
