@@ -109,7 +109,9 @@ class JobSpec(Record):
     torch: TorchBuild = "auto"
     """Training: which build of torch the trainer's environment gets."""
     model_path: str = ""
-    """Training: the base model as transformers takes it, a folder or a hub name; empty: as the config names it."""
+    """Training, and eval of a model of the platform: the base model's folder or hub name; empty: as the config says."""
+    adapter_path: str = ""
+    """Eval of a model of the platform: the folder of its adapter; empty: the base model itself."""
     models_dir: str = ""
     """Training: where this run's checkpoints go, one folder each."""
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings)

@@ -36,17 +36,18 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class CurveChart:
-    """One metric over steps: a polyline in a drawing of 600 by 160, and its points to hover over."""
+    """One metric over steps: a polyline in a drawing of 600 by 160, right of its scale; points to hover over."""
 
     key: str
     title: str
     about: str
     points: str
     dots: tuple[Dot, ...]
-    first: float
-    latest: float
-    low: float
-    high: float
+    first: str
+    """As they are shown, like the three below."""
+    latest: str
+    low: str
+    high: str
     steps: int
 
 
@@ -92,7 +93,7 @@ def _curve(key: str, found: list[MetricPoint]) -> CurveChart:
     across, tall = (last_step - first_step) or 1, (high - low) or 1.0
     dots = [
         Dot(
-            round(10 + 580 * (p.step - first_step) / across, 1),
+            round(70 + 520 * (p.step - first_step) / across, 1),
             round(150 - 140 * (p.value - low) / tall, 1),
             f"step {p.step}: {p.value:.4g}",
         )
@@ -102,4 +103,5 @@ def _curve(key: str, found: list[MetricPoint]) -> CurveChart:
     every = -(-len(dots) // MAX_DOTS)
     shown = tuple(dots[::-every][::-1])
     info = curve_info(key)
-    return CurveChart(key, info.title, info.about, line, shown, values[0], values[-1], low, high, last_step)
+    first, latest, least, most = (f"{value:.4g}" for value in (values[0], values[-1], low, high))
+    return CurveChart(key, info.title, info.about, line, shown, first, latest, least, most, last_step)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from osmosis.metrics.alarms import alarms
 from osmosis.metrics.figures import figures, grouped, headlines
+from osmosis.metrics.training_alarms import training_alarms
 from osmosis.records.rollout import Category, Rollout
 
 from . import filters
@@ -152,7 +153,11 @@ def _figures(source: RunSource, run: RunState) -> dict[str, object]:
 
 
 def _course(source: RunSource, run: RunState) -> dict[str, object]:
-    """How a training run goes: curves, checkpoints. Its rollouts have no figure in common, for the model changes."""
+    """How a training run goes: alarms, curves, checkpoints; what its rollouts have in common is in the curves."""
+    points = source.points()
+    by_key: dict[str, list[tuple[int, float]]] = {}
+    for point in points:
+        by_key.setdefault(point.key, []).append((point.step, point.value))
     checkpoints = source.checkpoints()
     scored = [one for one in checkpoints if one.reward is not None]
     best = max(scored, key=lambda one: (one.reward or 0.0, one.step), default=None)
@@ -162,8 +167,8 @@ def _course(source: RunSource, run: RunState) -> dict[str, object]:
         "cards": [],
         "groups": [],
         "bars": [],
-        "alarms": [],
-        "curves": curves(source.points()),
+        "alarms": training_alarms(by_key),
+        "curves": curves(points),
         "checkpoints": checkpoints,
         "best": best.name if best else None,
     }

@@ -26,8 +26,8 @@ def test_curves() -> None:
     points = [MetricPoint(key="loss", step=step, value=value) for step, value in ((1, 2.0), (3, 1.0), (5, 0.0))]
     ((group, [found]),) = curves(points)
     assert (group, found.title, found.dots[0].title) == ("Other", "loss", "step 1: 2")
-    assert (found.first, found.latest, found.low, found.high, found.steps) == (2.0, 0.0, 0.0, 2.0, 5)
-    assert found.points == "10.0,10.0 300.0,80.0 590.0,150.0"
+    assert (found.first, found.latest, found.low, found.high, found.steps) == ("2", "0", "0", "2", 5)
+    assert found.points == "70.0,10.0 330.0,80.0 590.0,150.0"
 
 
 def test_curves_stand_in_groups_and_a_long_one_keeps_its_last_dot() -> None:

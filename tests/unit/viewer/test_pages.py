@@ -97,7 +97,7 @@ def test_curves_of_a_training_run() -> None:
     assert "loss" in text_of(shown(pages.run_page(training)))
 
 
-def test_a_training_run_shows_its_curves_and_its_best_checkpoint() -> None:
+def test_a_training_run_shows_alarms_curves_and_its_best_checkpoint() -> None:
     points = [MetricPoint(key="rollout/no_signal_ratio", step=step, value=1.0) for step in range(3)]
     points += [MetricPoint(key="rollout/raw_reward", step=step, value=0.0) for step in range(3)]
     saved = [
@@ -106,6 +106,7 @@ def test_a_training_run_shows_its_curves_and_its_best_checkpoint() -> None:
     ]
     training = KeptRun(replace(STATE, kind="training", status=RunStatus.RUNNING), curve=points, saved=saved)
     said = text_of(shown(pages.run_page(training)))
+    assert "nothing is learned from them" in said
     assert "multiply-1-step-2 best" in said
     assert "Training reward" in said
     nothing = KeptRun(replace(STATE, kind="training", status=RunStatus.RUNNING))

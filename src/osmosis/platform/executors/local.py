@@ -27,7 +27,7 @@ from .executor import JobState
 
 ALLOWED = re.compile(
     r"^(PATH|HOME|USER|LOGNAME|LANG|LC_[A-Z]+|TZ|TMPDIR|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE"
-    r"|[A-Za-z]+_PROXY|[a-z]+_proxy|(UV|PIP|NIX)_[A-Z0-9_]+)$"
+    r"|[A-Za-z]+_PROXY|[a-z]+_proxy|(UV|PIP|NIX|CUDA|NVIDIA|NCCL|OMP|MKL|PYTORCH)_[A-Z0-9_]+|HF_HOME)$"
 )
 JOB_FILE = "job.json"
 OUTPUT_FILE = "job.log"
