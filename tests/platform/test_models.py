@@ -192,3 +192,29 @@ def test_what_a_training_config_may_name(ready: Site, tmp_path: Path) -> None:
     (tmp_path / "allowed" / "link").symlink_to(tmp_path / "secret")
     for path in (str(tmp_path / "secret"), "../secret", str(tmp_path / "allowed" / "link")):
         assert "there is no folder" in train(ready, expect=400, model_path=path)["message"]
+
+
+def test_what_an_evaluation_may_name(ready: Site, tmp_path: Path) -> None:
+    def evaluate(model: str, expect: int = 200) -> dict[str, Any]:
+        body = {"experiment_config": {**EXPERIMENT, "model_path": model}, "evaluation_config": {"limit": 4}}
+        return ready.json("POST", "eval-runs", expect=expect, json=body)
+
+    def served(model: str) -> models.Served:
+        with ready.platform.db.read() as session:
+            workspace = session.get_one(tables.Run, run["id"]).workspace_id
+            return models.served(session, ready.platform.settings, workspace, model)
+
+    row = upload(ready, write_model(tmp_path / "tiny"))
+    run = train(ready)
+    for step, reward in ((2, 0.75), (4, 0.5)):
+        checkpoint(ready, run["id"], step, reward)
+    base = str(ready.platform.settings.models_dir / "base" / row["id"])
+    adapters = ready.platform.settings.models_dir / "runs" / run["id"]
+    assert served("osmosis/tiny") == models.Served(base)
+    assert served("osmosis/multiply-1-step-4") == models.Served(base, str(adapters / "step-4"))
+    assert served("osmosis/multiply-1") == models.Served(base, str(adapters / "step-2")), "the best"
+    for name in ("osmosis/tiny", "osmosis/multiply-1"):
+        assert evaluate(name)["status"] == "pending"
+    refused = evaluate("osmosis/nothing", expect=400)
+    assert refused["issues"][0]["key"] == "experiment.model_path"
+    assert "no model named 'nothing'" in refused["message"]

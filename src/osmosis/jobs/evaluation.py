@@ -7,6 +7,8 @@ the journal, what the platform has is fetched into it, and what the platform lac
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import orjson
@@ -28,7 +30,8 @@ from osmosis.records.run import JobResult, RunStatus, Stage
 from osmosis.serve.drive.traingate import TrainGate
 
 from .job import JobContext, JobFailed, setup_failed
-from .model_probe import check_model, open_and_probe
+from .model_probe import open_and_probe
+from .platform_model import platform_model
 from .server_stages import ServerStages
 from .supervisor import ServerSupervisor
 
@@ -45,7 +48,6 @@ class EvalRun:
         self.context = context
         self.config = config
         spec = context.spec
-        check_model(config)
         self.plan = EvalPlan.from_config(
             config,
             name=spec.run_name,
@@ -68,8 +70,7 @@ class EvalRun:
         """All stages. Raises `JobFailed` with the stage's failure."""
         stages = ServerStages(self.context)
         found = await stages.checkout()
-        model = await self._preflight()
-        try:
+        async with self._model() as model:
             prepared = await stages.prepare(found)
             made = prepared.environment
             self.plan.provenance.update(python=made.python_version, osmosis_of_rollout=made.osmosis_version)
@@ -78,8 +79,6 @@ class EvalRun:
                 return self._result(await self._rollouts(model, server))
             finally:
                 await server.stop()
-        finally:
-            await model.close()
 
     def stop(self) -> float:
         """Before the first rollout there is nothing to wait for; after that, what is in flight may finish."""
@@ -100,6 +99,20 @@ class EvalRun:
         if self.context.stop.is_set():
             return JobResult(status=RunStatus.STOPPED, report=report)
         return JobResult(status=RunStatus.FAILED, report=report, failure=_gave_up(report))
+
+    @asynccontextmanager
+    async def _model(self) -> AsyncIterator[Model]:
+        """The model, which has answered once; a model of the platform is loaded for this run."""
+        if self.plan.model.kind == "trained":
+            self.context.enter(Stage.PREFLIGHT, f"loading the model {self.plan.model.name}")
+            async with platform_model(self.context, self.plan.model, concurrency=self.plan.concurrency) as model:
+                yield model
+            return
+        model = await self._preflight()
+        try:
+            yield model
+        finally:
+            await model.close()
 
     async def _preflight(self) -> Model:
         name = self.plan.model.name

@@ -12,27 +12,13 @@ from collections.abc import Mapping
 
 from osmosis.errors import ModelError, OsmosisError
 from osmosis.llm import Model, open_model, probe
-from osmosis.records.config import EvalConfig
 from osmosis.records.plan import EvalPlan, ModelSpec
 from osmosis.records.rollout import Category, Failure, Phase
 
 from .job import JobFailed, setup_failed
 
 PROBE_TIMEOUT_S = 180.0
-PLATFORM_PREFIX = "osmosis/"
 DEFAULT_KEY = "OPENAI_API_KEY"
-
-
-def check_model(config: EvalConfig) -> None:
-    """Raises `JobFailed` for a model of a platform that serves none."""
-    name = config.experiment.model_path
-    if name.startswith(PLATFORM_PREFIX) and not config.advanced.base_url:
-        raise setup_failed(
-            f"[experiment].model_path: {name!r} names a model hosted by this platform, which hosts none",
-            fix="set it to a provider's model or offline/calculator, or set [advanced].base_url to the endpoint "
-            "that serves it",
-            category=Category.MODEL_NOT_FOUND,
-        )
 
 
 def api_key(spec: ModelSpec, secrets: Mapping[str, str]) -> str | None:

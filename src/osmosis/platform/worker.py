@@ -23,6 +23,7 @@ from osmosis.base.processes import is_same, start_token
 from osmosis.errors import LeaseLost, NotFound, OsmosisError
 from osmosis.records.base import utc_now
 from osmosis.records.config import EvalConfig, TrainingConfig
+from osmosis.records.plan import PLATFORM_MODEL
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.run import Handover, JobResult, JobSpec, RunStatus
 
@@ -241,6 +242,7 @@ class Worker:
             values = secrets.values_for_run(session, self.platform.vault, run)
             config_type = EvalConfig if run.kind == "eval" else TrainingConfig
             config = config_type.model_validate(run.config)
+            model = _model_of(session, settings, run, config)
             work_dir = settings.runs_dir / run.id
             if run.retries:
                 work_dir = work_dir / f"retry-{run.retries}"
@@ -261,7 +263,8 @@ class Worker:
                 workspace=run.workspace_id,
                 sandbox=settings.sandbox,
                 torch=settings.torch,
-                model_path=_base_model(session, settings, run, config),
+                model_path=model.base,
+                adapter_path=model.adapter,
                 models_dir=str(settings.models_dir / "runs" / run.id),
             )
         return spec, values
@@ -298,13 +301,16 @@ class Worker:
             self._release(watched, "the platform was stopped", count=False)
 
 
-def _base_model(
+def _model_of(
     session: Session, settings: PlatformSettings, run: tables.Run, config: EvalConfig | TrainingConfig
-) -> str:
-    """The folder or hub name that a training run starts from; an engine elsewhere has models of its own."""
-    if not isinstance(config, TrainingConfig) or config.advanced.engine != "trl":
-        return config.experiment.model_path
-    return models.resolve(session, settings, run.workspace_id, run.model_path)
+) -> models.Served:
+    """What a job loads: the base model of a training run, a model of the platform in an evaluation, else nothing."""
+    if isinstance(config, EvalConfig):
+        own = run.model_path.startswith(PLATFORM_MODEL) and not config.advanced.base_url
+        return models.served(session, settings, run.workspace_id, run.model_path) if own else models.Served("")
+    if config.advanced.engine != "trl":  # which has models of its own
+        return models.Served(config.experiment.model_path)
+    return models.Served(models.resolve(session, settings, run.workspace_id, run.model_path))
 
 
 def _worker_lives(name: str) -> bool:

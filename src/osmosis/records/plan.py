@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from .rollout import ModelCall
 
 ModelKind = Literal["openai", "litellm", "offline", "replay", "trained"]
-"""`trained` is the model that a training job trains, which only that job can ask."""
+"""`trained` is a model of the platform, in training or trained, which only a job of the platform can ask."""
+PLATFORM_MODEL = "osmosis/"
+"""How the name of a model of the platform begins."""
 
 
 class ModelSpec(Record):
@@ -50,11 +52,13 @@ class ModelSpec(Record):
         api_key_env: str | None = None,
         params: Mapping[str, object] | None = None,
     ) -> ModelSpec:
-        """From what a person writes: `offline/...` is the stand-in, a base URL takes the name verbatim,
-        anything else is LiteLLM's (`openai/` assumed when there is no provider)."""
+        """From what a person writes: `offline/...` is the stand-in, `osmosis/...` a model of the platform, a base URL
+        takes the name verbatim, anything else is LiteLLM's (`openai/` assumed when there is no provider)."""
         params = dict(params or {})
         if name.startswith("offline/"):
             return cls(name=name, kind="offline", params=params)
+        if name.startswith(PLATFORM_MODEL) and not base_url:
+            return cls(name=name, kind="trained", params=params)
         if base_url:
             return cls(name=name, kind="openai", base_url=base_url.rstrip("/"), api_key_env=api_key_env, params=params)
         full = name if "/" in name else f"openai/{name}"

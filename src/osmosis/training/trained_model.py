@@ -85,7 +85,7 @@ class TrainedModel:
                 async for part in parts:
                     if isinstance(part, Sample):
                         return part
-                    request.tell(_piece(part))
+                    request.tell(piece_of(part))
         except ModelError as error:
             if error.category == Category.CONNECTION.value:
                 self.lost.set()
@@ -98,8 +98,8 @@ class TrainedModel:
             id=f"{request.rollout_id}.{next(self._numbers)}",
             messages=request.messages,
             tools=None if params.get("tool_choice") == "none" else request.tools,
-            max_tokens=_length(params),
-            stop=_stop(params.get("stop")),
+            max_tokens=length_of(params),
+            stop=stop_of(params.get("stop")),
             seed=self._seed(request),
             stream=request.on_piece is not None,
             held=conversation.held(request.messages),
@@ -112,19 +112,22 @@ class TrainedModel:
         return int.from_bytes(hashlib.blake2b(place + question, digest_size=4).digest(), "big") >> 1
 
 
-def _piece(delta: SampleDelta) -> Piece:
+def piece_of(delta: SampleDelta) -> Piece:
+    """A part of an answer, as whoever asked hears it."""
     said = {"content": delta.content, "reasoning_content": delta.reasoning}
     return Piece({key: text for key, text in said.items() if text})
 
 
-def _length(params: Mapping[str, object]) -> int | None:
+def length_of(params: Mapping[str, object]) -> int | None:
+    """How many tokens an answer may have, by either name. Raises `ModelError`."""
     asked = [params[name] for name in ("max_tokens", "max_completion_tokens") if isinstance(params.get(name), int)]
     if any(isinstance(value, int) and value < 1 for value in asked):
         raise ModelError("max_tokens must be at least 1", category=Category.BAD_REQUEST.value)
     return min((value for value in asked if isinstance(value, int)), default=None)
 
 
-def _stop(asked: object) -> list[str]:
+def stop_of(asked: object) -> list[str]:
+    """Texts that end an answer."""
     if isinstance(asked, str):
         return [asked]
     return [one for one in asked if isinstance(one, str)] if isinstance(asked, list) else []

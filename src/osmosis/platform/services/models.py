@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -23,6 +24,7 @@ from osmosis.records.base import utc_now
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.model_bodies import AnnouncedFile, ModelFile
 from osmosis.records.contract.training_bodies import ModelRow
+from osmosis.records.plan import PLATFORM_MODEL
 from osmosis.records.run import RunStatus
 
 READY, UPLOADING = "ready", "uploading"
@@ -191,6 +193,35 @@ def adapter_of(settings: PlatformSettings, checkpoint: tables.Checkpoint) -> Pat
 
 
 ADAPTER = "adapter_model.safetensors"
+
+
+# --- what an evaluation asks -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model of the platform, as a job loads it."""
+
+    base: str
+    """Folder or hub name of the base model."""
+    adapter: str = ""
+    """Folder of the adapter; empty for a base model."""
+
+
+def served(session: Session, settings: PlatformSettings, workspace_id: str, wanted: str) -> Served:
+    """What `osmosis/NAME` stands for: a base model, a checkpoint, or a training run's best one. ValidationError with an
+    issue when there is none."""
+    name = wanted.removeprefix(PLATFORM_MODEL)
+    same = tables.BaseModel.workspace_id == workspace_id, tables.BaseModel.name == name
+    if session.scalar(sa.select(sa.func.count()).select_from(tables.BaseModel).where(*same)):
+        return Served(resolve(session, settings, workspace_id, name))
+    try:
+        checkpoint = find_trained(session, workspace_id, name)
+        folder = adapter_of(settings, checkpoint)
+    except (NotFound, Conflict) as error:
+        raise _unusable(error.message, error.hint or "osmosis model list") from None
+    run = session.get_one(tables.Run, checkpoint.run_id)
+    return Served(resolve(session, settings, workspace_id, run.model_path), str(folder))
 
 
 # --- what a config names ----------------------------------------------------------------------------------------

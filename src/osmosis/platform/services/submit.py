@@ -22,6 +22,7 @@ from osmosis.platform.gitsync.syncing import CodeRef
 from osmosis.records.config import CONFIGS, EvalConfig, TrainingConfig
 from osmosis.records.config_check import issues_of
 from osmosis.records.dataset import DatasetStatus
+from osmosis.records.plan import PLATFORM_MODEL
 from osmosis.records.run import RunKind, RunStatus
 from osmosis.records.source import SnapshotNote
 
@@ -149,11 +150,15 @@ def _dataset_issues(session: Session, workspace: tables.Workspace, name: str) ->
 def _model_issues(
     session: Session, platform: Platform, workspace: tables.Workspace, config: EvalConfig | TrainingConfig
 ) -> list[dict[str, str]]:
-    if isinstance(config, TrainingConfig) and config.advanced.engine == "trl":
-        try:
-            models.resolve(session, platform.settings, workspace.id, config.experiment.model_path)
-        except ValidationError as error:
-            return [{"key": "experiment.model_path", "message": error.message, "hint": error.hint or ""}]
+    named, settings = config.experiment.model_path, platform.settings
+    try:
+        if isinstance(config, EvalConfig):
+            if named.startswith(PLATFORM_MODEL) and not config.advanced.base_url:
+                models.served(session, settings, workspace.id, named)
+        elif config.advanced.engine == "trl":
+            models.resolve(session, settings, workspace.id, named)
+    except ValidationError as error:
+        return [{"key": "experiment.model_path", "message": error.message, "hint": error.hint or ""}]
     return []
 
 

@@ -40,7 +40,7 @@ def run(plan: TrainerPlan, service: TrainerService | None) -> Done:
     try:
         engine.collector = Collector(plan, service, sampler)
         service.sampler = sampler
-        service.health.model = _facts(loaded, reader, engine.trainer.model, getattr(sampler, "cache_tokens", None))
+        service.health.model = model_facts(loaded, reader, engine.trainer.model, getattr(sampler, "cache_tokens", None))
         service.health.step = resumed.step if resumed else 0
         service.health.state = "training"
         logging.getLogger("osmosis.trainer").info("ready: %s", service.health.model)
@@ -66,7 +66,8 @@ def _sampler(
     return remote
 
 
-def _facts(loaded: Loaded, reader: AnswerReader, trained: Any, cache_tokens: int | None) -> ModelFacts:
+def model_facts(loaded: Loaded, reader: AnswerReader, trained: Any, cache_tokens: int | None) -> ModelFacts:
+    """What was loaded; `trained` is the model with its adapter."""
     weights = list(trained.parameters())
     config = loaded.model.config
     name = torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else "CPU"
