@@ -17,7 +17,6 @@ from osmosis.records.rollout import Category
 from .commands import run_command
 from .environ import machine_environ
 from .job import TAIL_LINES, JobContext, setup_failed
-from .trainer_environment import TrainerEnvironment
 from .uv import no_network, reason
 
 STEP = "base-model"
@@ -31,15 +30,15 @@ print(snapshot_download(sys.argv[1], local_dir=sys.argv[2], allow_patterns=patte
 MARKER = ".complete"
 
 
-async def base_model_folder(context: JobContext, made: TrainerEnvironment) -> Path:
-    """The folder of the run's base model. Raises `JobFailed`."""
+async def base_model_folder(context: JobContext, python: Path) -> Path:
+    """The folder of the run's base model; `python` is the trainer's. Raises `JobFailed`."""
     named = context.spec.model_path or context.spec.config.experiment.model_path
     folder = Path(named)
     if not folder.is_absolute():
         folder = context.cache_dir / "hub" / named.replace("/", "--")
         async with locked_async(folder.parent / ".locks" / folder.name):
             if not (folder / MARKER).exists():
-                await _fetch(context, made, named, folder)
+                await _fetch(context, python, named, folder)
     try:
         facts = await asyncio.to_thread(check_model, folder)
     except ValidationError as problem:
@@ -50,14 +49,14 @@ async def base_model_folder(context: JobContext, made: TrainerEnvironment) -> Pa
     return folder
 
 
-async def _fetch(context: JobContext, made: TrainerEnvironment, named: str, folder: Path) -> None:
+async def _fetch(context: JobContext, python: Path, named: str, folder: Path) -> None:
     context.log.write(STEP, f"fetching {named} from the hub, once for this machine")
     environ = machine_environ(context.environ)
     if token := context.secrets.get("HF_TOKEN"):
         environ["HF_TOKEN"] = token  # of a model that asks for a licence
     folder.mkdir(parents=True, exist_ok=True)
     done = await run_command(
-        (str(made.python), "-I", "-c", FETCH, named, str(folder)),
+        (str(python), "-I", "-c", FETCH, named, str(folder)),
         cwd=folder,
         environ={**environ, "HF_HUB_DISABLE_TELEMETRY": "1"},
         timeout_s=FETCH_S,

@@ -56,7 +56,7 @@ async def platform_model(
 ) -> AsyncIterator[Model]:
     """The model of the run, loaded and ready; its process ends with the block. Raises `JobFailed`."""
     made = made or await trainer_environment_of(context)
-    folder = await base_model_folder(context, made)
+    folder = await base_model_folder(context, made.python)
     adapter = context.spec.adapter_path or None
     plan = ServingPlan(name=spec.name, model_path=str(folder), adapter_path=adapter, concurrency=max(concurrency, 1))
     process = TrainerProcess(

@@ -28,6 +28,7 @@ from osmosis.training.link import Checkpointed, Done, TrainerLink, TrainerPlan
 from osmosis.training.step_journal import StepJournal, stored_steps
 from osmosis.training.trained_model import TrainedModel
 
+from .base_model import base_model_folder
 from .job import JobContext, JobFailed, setup_failed
 from .server_stages import ServerStages
 from .supervisor import ServerSupervisor
@@ -88,6 +89,7 @@ class TrainingWork:
         stages = ServerStages(self.context)
         found = await stages.checkout()
         command = await self._make_trainer(self.context)
+        plan = plan.model_copy(update={"model_path": await self._base(command, plan.model_path)})
         prepared = await stages.prepare(found)
         rows = await TrainingRows.read(Path(self.context.spec.dataset_path), self.context.spec.rows)
         server = await stages.start(prepared)
@@ -99,6 +101,12 @@ class TrainingWork:
             await server.stop()
         await self.context.reporter.heartbeat(self.context.progress)  # a quick run ends before the next one
         return JobResult(status=RunStatus.STOPPED if done.stopped else RunStatus.FINISHED)
+
+    async def _base(self, command: TrainerCommand, named: str) -> str:
+        """The base model's folder: a hub name is fetched first, because the trainer reaches no network."""
+        if self.config.advanced.engine != "trl" or "/" not in named or Path(named).is_dir():
+            return named
+        return str(await base_model_folder(self.context, Path(command.argv[0])))
 
     def report(self) -> Report | None:
         """None: what a training run has to show is its curves."""

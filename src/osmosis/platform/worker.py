@@ -265,7 +265,7 @@ class Worker:
                 torch=settings.torch,
                 model_path=model.base,
                 adapter_path=model.adapter,
-                models_dir=str(settings.models_dir / "runs" / run.id),
+                models_dir=str(models.checkpoints_of(settings, run.id)),
             )
         return spec, values
 

@@ -62,11 +62,11 @@ async def test_a_base_model_that_is_a_folder_is_checked(
     made = environment(tmp_path, "exit 1")
     folder = write_model(tmp_path / "model")
     given = replace(context, spec=context.spec.model_copy(update={"model_path": str(folder)}))
-    assert await base_model_folder(given, made) == folder
+    assert await base_model_folder(given, made.python) == folder
     assert lines[-1].message == "base model tiny: Qwen3ForCausalLM, 0.0 M parameters"
     (folder / "tokenizer.json").unlink()
     with pytest.raises(JobFailed, match=r"the base model .* cannot be used: .* has no tokenizer"):
-        await base_model_folder(given, made)
+        await base_model_folder(given, made.python)
 
 
 async def test_a_hub_model_is_fetched_once(context: JobContext, tmp_path: Path) -> None:
@@ -75,9 +75,9 @@ async def test_a_hub_model_is_fetched_once(context: JobContext, tmp_path: Path) 
     program = f'echo "$HF_TOKEN $4" >> {tmp_path}/fetched; cp {source}/* "$5"'
     made = environment(tmp_path, program)
     given = replace(context, spec=context.spec.model_copy(update={"model_path": "Qwen/Tiny"}))
-    folder = await base_model_folder(given, made)
+    folder = await base_model_folder(given, made.python)
     assert folder == tmp_path / "cache/hub/Qwen--Tiny"
-    assert await base_model_folder(given, made) == folder
+    assert await base_model_folder(given, made.python) == folder
     assert (tmp_path / "fetched").read_text() == "hf-secret Qwen/Tiny\n"
 
 
@@ -85,5 +85,5 @@ async def test_a_hub_that_cannot_be_reached(context: JobContext, tmp_path: Path)
     made = environment(tmp_path, "echo 'httpx.ConnectError: failed to lookup address information' >&2; exit 1")
     given = replace(context, spec=context.spec.model_copy(update={"model_path": "Qwen/Tiny"}))
     with pytest.raises(JobFailed, match="the hub cannot be reached from this machine") as refused:
-        await base_model_folder(given, made)
+        await base_model_folder(given, made.python)
     assert "osmosis model upload" in str(refused.value.hint)

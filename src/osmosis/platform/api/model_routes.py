@@ -84,7 +84,10 @@ def deploy(name: str, action: str, platform: PlatformDep, scope: ScopeDep) -> Mo
         raise NotFound(f"no such action: {action}")
     with platform.db.read() as session:
         models.find_trained(session, scope.workspace.id, name)
-    raise Conflict("this platform cannot deploy models: it has no inference service")
+    raise Conflict(
+        "this platform cannot deploy models: it has no inference service",
+        hint=f'evaluate it with model_path = "osmosis/{name}", or take it elsewhere: osmosis model download {name}',
+    )
 
 
 @router.get("/deployments")

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from osmosis.platform import objects, tables
-from osmosis.platform.services import dataset_ingest, datasets, run_bodies, run_lifecycle
+from osmosis.platform.services import dataset_ingest, datasets, models, run_bodies, run_lifecycle
 from osmosis.platform.services.paging import LogSlice, Page
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage
@@ -94,6 +94,7 @@ class RunRoutes:
             run_id, dataset_path = run.id, run.dataset_path
             run_lifecycle.delete(session, run)
         objects.remove_tree(platform.settings.runs_dir / run_id)
+        models.remove_files(platform.settings, models.checkpoints_of(platform.settings, run_id))
         if dataset_path:  # of a dataset that is gone, or has a newer file, this run was the last that needed it
             dataset_ingest.clean(platform, PurePosixPath(dataset_path).parent.name)
         return Response(status_code=204)

@@ -41,6 +41,11 @@ def parts_of(settings: PlatformSettings, model_id: str, number: int) -> Path:
     return _uploads(settings, model_id) / str(number)
 
 
+def checkpoints_of(settings: PlatformSettings, run_id: str) -> Path:
+    """Where a training run keeps its checkpoints, a folder each."""
+    return settings.models_dir / "runs" / run_id
+
+
 def _uploads(settings: PlatformSettings, model_id: str) -> Path:
     return settings.models_dir / "uploads" / model_id
 
