@@ -1,7 +1,6 @@
 """Before a training run is submitted: will it train? What the platform read off an evaluation, said and judged.
 
-With a probe, a small evaluation is run for that first. Only what makes learning impossible stops a submit, and
-`--force` submits all the same.
+Only what makes learning impossible stops a submit, and `--force` submits all the same.
 """
 
 from __future__ import annotations

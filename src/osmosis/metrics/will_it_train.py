@@ -108,7 +108,7 @@ def _findings(
         fix = f"lower rollout_batch_size to {max(1, len(plan.rows))} or less, or add rows"
         yield GateFinding("too-few-rows", "error", what, fix)
     if not gate.rollouts:
-        fix = "osmosis eval submit with n = 4, or: osmosis train submit --probe 8"
+        fix = "osmosis eval submit, with n = 4 in [evaluation]"
         yield GateFinding("no-eval", "warning", "no evaluation of this rollout and dataset says what to expect", fix)
         return
     yield from _signal(gate, rewards)
@@ -144,9 +144,7 @@ def _signal(gate: Gate, rewards: Sequence[float]) -> Iterator[GateFinding]:
         what = f"{said}: whether attempts at the same row differ, which is what is learned from, is not known"
         if severity == "error":
             what = f"all {len(rewards)} rewards of the evaluation are {rewards[0]:g}: there is nothing to learn from"
-        yield GateFinding(
-            "no-signal", severity, what, "evaluate with n = 4 or more, or: osmosis train submit --probe 8"
-        )
+        yield GateFinding("no-signal", severity, what, "evaluate with n = 4 or more in [evaluation]")
     elif gate.no_signal == 1.0 and gate.groups >= ENOUGH_GROUPS:
         what = f"in all {gate.groups} rows every attempt has the same reward: there is nothing to learn from"
         yield GateFinding("no-signal", "error", what, "use rows of mixed difficulty, a finer reward, or another model")
