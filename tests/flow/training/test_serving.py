@@ -80,6 +80,6 @@ async def test_an_adapter_that_does_not_fit_says_so(
     trainer: TrainerEnvironment, tiny_base: Path, tmp_path: Path
 ) -> None:
     broken = write_adapter(tmp_path / "adapter")
-    with pytest.raises(JobFailed, match="adapter"):
+    with pytest.raises(JobFailed, match="does not fit the base model"):
         async with serving(tmp_path / "lora", trainer, tiny_base, broken):
             pass

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,21 @@ def _with_adapter(loaded: Any, adapter: str | None) -> tuple[Any, Any]:
         whole = peft.PeftModel.from_pretrained(loaded.model, adapter, is_trainable=False).eval()
     except (ValueError, RuntimeError, KeyError, OSError) as error:
         raise TrainingFailed(f"the adapter in {adapter} does not fit the base model: {error}", kind="model") from error
+    _check_placed(peft.get_peft_model_state_dict(whole).keys(), Path(adapter) / "adapter_model.safetensors")
     return whole.get_base_model(), whole
+
+
+def _check_placed(placed: Collection[str], file: Path) -> None:
+    """PEFT leaves out, with a warning, what has no place in the model: the base model would answer in its stead."""
+    with importlib.import_module("safetensors").safe_open(file, "pt") as weights:
+        given = set(weights.keys())
+    if given != set(placed):
+        what = f"{len(given ^ set(placed))} of {len(given | set(placed))} weights differ"
+        raise TrainingFailed(
+            f"the adapter in {file.parent} does not fit the base model: {what}",
+            kind="model",
+            hint="use the base model that it was trained on",
+        )
 
 
 if __name__ == "__main__":
