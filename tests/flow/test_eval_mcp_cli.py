@@ -110,7 +110,7 @@ def test_a_server_that_is_not_there_costs_no_call_and_leaves_no_run(tmp_path: Pa
         down = evaluate(tmp_path, f"http://127.0.0.1:{free_port()}/mcp", "down", "tried", *words)
         assert down.code == 1
         assert "cannot be used" in down.error["message"]
-        assert evaluate(tmp_path, "ftp://127.0.0.1/mcp", "down", "tried", *words).code == 1
+        assert evaluate(tmp_path, "ftp://127.0.0.1/mcp", "down", "tried", *words).code == 2
         assert endpoint.requests == []
     assert not (tmp_path / ".osmosis/runs/down").exists()
 

@@ -145,7 +145,7 @@ def test_no_path_leads_to_a_file(platform: RunningPlatform, path: str) -> None:
     host, _, port = platform.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as wire:  # a client that normalises nothing
         wire.sendall(
-            f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {platform.token}\r\n"
+            f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {platform.token}\r\n"
             "Connection: close\r\n\r\n".encode()
         )
         answer = b""

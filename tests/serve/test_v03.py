@@ -29,6 +29,8 @@ class Talk:
         self.app = app
 
     async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        if isinstance(body, (str, bytes)):
+            headers = {"Content-Type": "application/json", **headers}
         kind = {"data": body} if isinstance(body, (str, bytes)) else {"json": body}
         async with self.session.request(method, self.url + path, headers=headers, **kind) as reply:
             return reply.status, await reply.json()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import threading
 import time
@@ -62,14 +63,14 @@ def test_once_it_answers_it_logs_to_its_own_file_alone(home: Path) -> None:
     assert running is not None
     store = CredentialStore({"OSMOSIS_CONFIG_DIR": str(home / ".home" / "config")}).find(running.url)
     assert store is not None
-    experiment = {"rollout": "r", "entrypoint": "main.py", "model_path": "m", "dataset": "d"}
+    with sqlite3.connect(home / ".home" / "data" / "platform.db") as broken:
+        broken.execute("DROP TABLE rollout_servers")
     headers = {"Authorization": f"Bearer {store.token}", "X-Osmosis-Workspace": "w"}
-    url = f"{running.url}/api/cli/training-runs"
-    answer = httpx.post(url, json={"experiment_config": experiment}, headers=headers)
-    assert answer.status_code == 501, answer.text
+    answer = httpx.get(f"{running.url}/api/cli/rollout-servers", headers=headers)
+    assert answer.status_code == 500, answer.text
     logs = home / ".home" / "data" / "logs"
-    assert "/api/cli/training-runs" in (logs / "platform.log").read_text()
-    assert "/api/cli/training-runs" not in (logs / "start.log").read_text()
+    assert "/api/cli/rollout-servers" in (logs / "platform.log").read_text()
+    assert "/api/cli/rollout-servers" not in (logs / "start.log").read_text()
 
 
 def test_what_keeps_it_from_starting_is_told(home: Path) -> None:

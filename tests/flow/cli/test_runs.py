@@ -152,11 +152,3 @@ def test_secrets_are_named_before_anything_is_sent(place: tuple[Path, Run]) -> N
         run("eval", "stop", name, "--yes")
     finally:
         config.write_text(before)
-
-
-def test_training_without_a_trainer_is_refused_and_queues_nothing(place: tuple[Path, Run]) -> None:
-    _, run = place
-    refused = run("train", "submit", "multiply", "--yes", "--allow-dirty")
-    assert refused.code == 1
-    assert "Traceback" not in refused.err
-    assert run("train", "list").json["items"] == []

@@ -66,7 +66,7 @@ def serving(cwd: Path, *words: str) -> Iterator[str]:
 @pytest.mark.parametrize("words", [(), ("echo",)])
 def test_a_rollout_is_served_by_its_name_or_as_the_only_one(workspace: Path, words: tuple[str, ...]) -> None:
     with serving(workspace, *words) as url:
-        assert httpx.get(f"{url}/health").json()["status"] == "healthy"
+        assert httpx.get(f"{url}/health").json()["status"] == "ok"
 
 
 def test_what_cannot_be_served_is_said_with_what_to_type(workspace: Path, tmp_path_factory) -> None:

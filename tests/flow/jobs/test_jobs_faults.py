@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -107,15 +106,6 @@ async def test_a_dataset_that_is_not_there(desk: Desk) -> None:
     job = desk.write(desk.commit(main=AGENT))
     (desk.folder / "multiply.jsonl").unlink()
     assert "multiply.jsonl" in (await failure_of(desk, job)).message
-
-
-async def test_training_without_a_trainer(desk: Desk) -> None:
-    job = desk.write(desk.commit(main=AGENT))
-    spec = json.loads((job / "job.json").read_text())
-    spec["kind"] = "training"
-    spec["config"] = {"experiment": spec["config"]["experiment"], "training": {}}
-    (job / "job.json").write_text(json.dumps(spec))
-    assert "no jobs of kind training" in (await failure_of(desk, job)).message
 
 
 async def test_a_rollout_that_kills_the_server_fails_alone(desk: Desk) -> None:
