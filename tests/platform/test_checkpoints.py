@@ -122,6 +122,9 @@ class Living:
     def owns(self, handle: Any) -> bool:
         return True
 
+    def reap(self) -> None:
+        """Nothing of its own ends."""
+
     def poll(self, handle: Any) -> JobState:
         return JobState(alive=True)
 

@@ -75,7 +75,8 @@ def test_each_rollout_is_complete(rendered: Path, name: str) -> None:
     assert config.evaluation.limit is not None
     training, warnings = load_training_config(Path(f"configs/training/{rollout}.toml"), rendered)
     assert warnings == []
-    assert training.training == Training()
+    if name != "train":  # which is there to train a tiny model in a minute
+        assert training.training == Training()
     ast.parse((rendered / "rollouts" / rollout / "main.py").read_text("utf-8"), feature_version=(3, 10))
     project = tomllib.loads((rendered / "rollouts" / rollout / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["name"] == rollout
