@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import aiohttp
+import psutil
 import pytest
 
 from osmosis.engine.task import Task
@@ -111,10 +112,13 @@ async def test_a_rollout_runs_and_a_killed_server_is_noticed(tmp_path: Path) -> 
             waiting = asyncio.create_task(rollout_fn(task("b", nap=600)))
             await asyncio.sleep(0)
             assert server.pid is not None
+            below = psutil.Process(server.pid).children()
+            assert below, "the server is kept by a process of ours"
             os.kill(server.pid, signal.SIGKILL)
             lost = await asyncio.wait_for(waiting, 30)
             assert lost.failure is not None
             assert lost.failure.category.value == "server_died"
+            await until(lambda: not any(_alive(each.pid) for each in below), what="the end of the server itself")
     finally:
         await server.stop()
         await gate.stop()

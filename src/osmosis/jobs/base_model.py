@@ -35,6 +35,9 @@ async def base_model_folder(context: JobContext, python: Path) -> Path:
     named = context.spec.model_path or context.spec.config.experiment.model_path
     folder = Path(named)
     if not folder.is_absolute():
+        if named.startswith("osmosis/"):
+            what = f"{named} is a model hosted by this platform, and the job was not told where it lies"
+            raise setup_failed(what, fix="submit the run again", category=Category.MODEL_NOT_FOUND)
         folder = context.cache_dir / "hub" / named.replace("/", "--")
         async with locked_async(folder.parent / ".locks" / folder.name):
             if not (folder / MARKER).exists():

@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 KILLED = 128 + signal.SIGKILL
@@ -24,8 +25,7 @@ def main(life: int, command: list[str]) -> int:
     through the pipe: until then limits may be set, which the command inherits."""
     if not os.read(life, 1):
         return KILLED
-    with contextlib.suppress(AttributeError, OSError):  # Linux only: elsewhere the group has to do
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    process_control(PR_SET_CHILD_SUBREAPER, 1)
     woken, wake = os.pipe()
     for end in (woken, wake):
         os.set_blocking(end, False)
@@ -33,8 +33,11 @@ def main(life: int, command: list[str]) -> int:
     signal.set_wakeup_fd(wake)
     for kind in (signal.SIGCHLD, *PASSED_ON):
         signal.signal(kind, lambda *_: None)
-    # A group of its own, which can be ended in one call, without this process.
-    child = os.posix_spawnp(command[0], command, os.environ, setpgroup=0, setsigdef=[signal.SIGCHLD, *PASSED_ON])
+    child = os.fork()
+    if not child:
+        begin(command)
+    with contextlib.suppress(OSError):
+        os.setpgid(child, child)  # the child does it, too: whoever is first
     while True:
         ended, status = os.waitpid(-1, os.WNOHANG)
         if ended == child:
@@ -49,6 +52,31 @@ def main(life: int, command: list[str]) -> int:
         for number in os.read(woken, 4096) if woken in ready else b"":
             if number in PASSED_ON:
                 send(-child, number)
+
+
+def begin(command: list[str]) -> None:
+    """Becomes the command: in a group of its own, which can be ended in one call without the keeper, and ended by the
+    kernel when the keeper is killed, which is the one thing that it cannot see to itself."""
+    keeper = os.getppid()
+    process_control(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != keeper:
+        os._exit(KILLED)
+    signal.set_wakeup_fd(-1)
+    for kind in (signal.SIGCHLD, *PASSED_ON):
+        signal.signal(kind, signal.SIG_DFL)
+    os.setpgid(0, 0)
+    try:
+        os.execvp(command[0], command)
+    except OSError as problem:
+        sys.stderr.write(f"{command[0]} cannot be started: {problem.strerror}\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def process_control(option: int, value: int) -> None:
+    """Linux only: elsewhere the group has to do."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def end_all(group: int) -> None:
