@@ -28,8 +28,6 @@ class SandboxSettings(Record):
     tmp_mb: int = Field(default=1024, ge=1)
     artifacts_mb: int = Field(default=4096, ge=1)
     """Of all artifacts of a run together, and of each file a rollout writes."""
-    output_mb: int = Field(default=64, ge=1)
-    """What is kept of all that a rollout server prints."""
 
     @field_validator("allow")
     @classmethod
