@@ -10,9 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import uv
-
-from osmosis.base.wheel import build_wheel
 from osmosis.llm import Model
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Category
@@ -22,27 +19,13 @@ from osmosis.training.served_model import ServedModel
 
 from .base_model import base_model_folder
 from .job import JobContext, JobFailed, setup_failed
-from .trainer_environment import TrainerBuilder, TrainerEnvironment
+from .trainer_environment import TrainerEnvironment, trainer_environment_of
 from .trainer_process import TrainerCommand, TrainerProcess, trainer_environ
 
 MODULE = "osmosis.training.trainer.serving"
 STEP = "model-server"
 LOAD_S = 1800.0
 POLL_S = 0.2
-
-
-async def trainer_environment_of(context: JobContext) -> TrainerEnvironment:
-    """The trainer's environment for this job. Raises `JobFailed`."""
-    builder = TrainerBuilder(
-        uv=uv.find_uv_bin(),
-        cache_dir=context.cache_dir,
-        wheel=await asyncio.to_thread(build_wheel, context.cache_dir),
-        environ=context.environ,
-        log=context.log,
-        torch=context.spec.torch,
-        started=context.leftovers.add,
-    )
-    return await builder.environment()
 
 
 @asynccontextmanager

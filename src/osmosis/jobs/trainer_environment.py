@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import TypedDict, cast
 from urllib.parse import unquote, urlsplit
 
+import uv
+
 from osmosis.base.locks import locked_async
 from osmosis.base.machine import TRAINER_PYTHON, find_python, gpus, pip_find_links
-from osmosis.base.wheel import Wheel, requirements_of, unpacked
+from osmosis.base.wheel import Wheel, build_wheel, requirements_of, unpacked
 from osmosis.metrics.formats import size
 from osmosis.records.rollout import Category
 from osmosis.records.run import TorchBuild
@@ -33,7 +35,7 @@ from osmosis.records.run import TorchBuild
 from .commands import CommandResult, run_command
 from .environ import uv_environ
 from .environment import MARKER
-from .job import TAIL_LINES, JobFailed, JobLog, setup_failed
+from .job import TAIL_LINES, JobContext, JobFailed, JobLog, setup_failed
 from .uv import VERSION_OF, no_network, reason
 
 if sys.version_info >= (3, 11):
@@ -282,3 +284,17 @@ def _finished(folder: Path, code: Path) -> TrainerEnvironment | None:
 def _remove(*folders: Path) -> None:
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+async def trainer_environment_of(context: JobContext) -> TrainerEnvironment:
+    """The trainer's environment for this job. Raises `JobFailed`."""
+    builder = TrainerBuilder(
+        uv=uv.find_uv_bin(),
+        cache_dir=context.cache_dir,
+        wheel=await asyncio.to_thread(build_wheel, context.cache_dir),
+        environ=context.environ,
+        log=context.log,
+        torch=context.spec.torch,
+        started=context.leftovers.add,
+    )
+    return await builder.environment()

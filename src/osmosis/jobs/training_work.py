@@ -11,10 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
-import uv
-
 from osmosis.base.machine import gpus
-from osmosis.base.wheel import build_wheel
 from osmosis.records.config import TrainingConfig
 from osmosis.records.keys import Key
 from osmosis.records.report import Report
@@ -32,7 +29,7 @@ from .base_model import base_model_folder
 from .job import JobContext, JobFailed, setup_failed
 from .server_stages import ServerStages
 from .supervisor import ServerSupervisor
-from .trainer_environment import TrainerBuilder
+from .trainer_environment import trainer_environment_of
 from .trainer_lives import TrainerLives, complete_checkpoints
 from .trainer_process import TrainerCommand, TrainerProcess, trainer_environ
 from .training_rows import TrainingRows
@@ -47,16 +44,7 @@ MakeTrainer = Callable[[JobContext], Awaitable[TrainerCommand]]
 async def build_trainer(context: JobContext) -> TrainerCommand:
     """The real one, in an environment that is made once for the machine."""
     context.enter(Stage.ENVIRONMENT, "preparing the trainer's environment")
-    builder = TrainerBuilder(
-        uv=uv.find_uv_bin(),
-        cache_dir=context.cache_dir,
-        wheel=await asyncio.to_thread(build_wheel, context.cache_dir),
-        environ=context.environ,
-        log=context.log,
-        torch=context.spec.torch,
-        started=context.leftovers.add,
-    )
-    made = await builder.environment()
+    made = await trainer_environment_of(context)
     return TrainerCommand(made.python, made.code)
 
 

@@ -12,10 +12,10 @@ from contextlib import aclosing
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, sampling
 from osmosis.records.plan import ModelSpec
-from osmosis.records.rollout import Category, Usage
+from osmosis.records.rollout import Category
 from osmosis.training.link import Sample, SampleRequest, TrainerLink
 
-from .trained_model import length_of, piece_of, stop_of
+from .trained_model import completion_of, length_of, piece_of, stop_of
 
 
 class ServedModel:
@@ -28,15 +28,7 @@ class ServedModel:
 
     async def complete(self, request: ChatRequest) -> Completion:
         answer = await self._sampled(self._asked(request), request)
-        return Completion(
-            message=answer.message,
-            finish_reason=answer.finish_reason,
-            usage=Usage(prompt_tokens=len(answer.prompt_ids), completion_tokens=len(answer.token_ids), cost_usd=0.0),
-            model=self.spec.name,
-            token_ids=answer.token_ids,
-            logprobs=answer.logprobs,
-            prompt_token_ids=answer.prompt_ids,
-        )
+        return completion_of(answer, self.spec.name)
 
     async def close(self) -> None:
         """The link belongs to whoever made the process."""

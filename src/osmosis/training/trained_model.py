@@ -66,15 +66,7 @@ class TrainedModel:
         self.ignored |= request.params.keys() - OBEYED - HARMLESS
         answer = await self._sampled(self._asked(request, conversation), request)
         conversation.add(request.messages, answer)
-        return Completion(
-            message=answer.message,
-            finish_reason=answer.finish_reason,
-            usage=Usage(prompt_tokens=len(answer.prompt_ids), completion_tokens=len(answer.token_ids), cost_usd=0.0),
-            model=self.spec.name,
-            token_ids=answer.token_ids,
-            logprobs=answer.logprobs,
-            prompt_token_ids=answer.prompt_ids,
-        )
+        return completion_of(answer, self.spec.name)
 
     async def close(self) -> None:
         """The link is the job's."""
@@ -110,6 +102,19 @@ class TrainedModel:
         question = orjson.dumps(request.messages, option=orjson.OPT_SORT_KEYS, default=str)
         place = f"{self.spec.seed}/{self._part_of_run}/{request.row_index}/{request.attempt}/".encode()
         return int.from_bytes(hashlib.blake2b(place + question, digest_size=4).digest(), "big") >> 1
+
+
+def completion_of(answer: Sample, model: str) -> Completion:
+    """An answer as whoever asked gets it, with its exact tokens."""
+    return Completion(
+        message=answer.message,
+        finish_reason=answer.finish_reason,
+        usage=Usage(prompt_tokens=len(answer.prompt_ids), completion_tokens=len(answer.token_ids), cost_usd=0.0),
+        model=model,
+        token_ids=answer.token_ids,
+        logprobs=answer.logprobs,
+        prompt_token_ids=answer.prompt_ids,
+    )
 
 
 def piece_of(delta: SampleDelta) -> Piece:
