@@ -115,6 +115,12 @@ class LeaseLost(Conflict):
     code = "LEASE_LOST"
 
 
+class NothingToRetry(Conflict):
+    """Everything succeeded: doing it again has to be asked for."""
+
+    code = "NOTHING_TO_RETRY"
+
+
 class UpgradeRequired(OsmosisError):
     """The versions of client and platform are too far apart."""
 

@@ -73,6 +73,17 @@ def create_once(path: Path, data: bytes, *, mode: int | None = None) -> bool:
     return True
 
 
+def append_line(path: Path, line: bytes) -> None:
+    """Adds a line that ends with a newline, on disk when this returns; one that was cut off before it stays apart."""
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else b"\n" + line
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def beside(path: Path) -> Path:
     """A name for a draft of `path`, in the same folder, that no other writer uses."""
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")

@@ -93,6 +93,13 @@ def check_model(folder: Path) -> FolderFacts:
     return FolderFacts(str(architectures[0]), sum(map(count_parameters, weights)), length, templated, size)
 
 
+def check_tokenizer(folder: Path) -> None:
+    """Of a model whose weights are elsewhere. ValidationError when there is none."""
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        fix = "tokenizer.save_pretrained(FOLDER)"
+        raise ValidationError(f"{folder} has no tokenizer ({', '.join(TOKENIZERS)})", hint=fix)
+
+
 def _context_length(config: dict[str, object]) -> int | None:
     inner = config.get("text_config")
     for table in (config, inner if isinstance(inner, dict) else {}):

@@ -50,6 +50,19 @@ def keep_to_itself() -> None:
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
+def with_words(word: str) -> list[tuple[int, list[str]]]:
+    """Id and command line of each process of this user that has `word` in it."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            if word in words:
+                found.append((process.pid, words))
+    return found
+
+
 def group_alive(group: int) -> bool:
     """Whether any process of the group is left."""
     try:

@@ -11,16 +11,25 @@ import base64
 import html
 import json
 import logging
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from .no_follow import folder_at, folder_below, is_plain, walk
+
 MARK = "[redacted]"
 _SHORTEST = 4
 _SHORTEST_LINE = 8
+LARGEST_FILE = 64 * 1024 * 1024
+MOST_FILES = 100_000
+MOST_HELD = 8
+"""Lines; a secret that is broken more often is not found."""
+BEGINNING = 3
+CHANGED_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FRAME = re.compile(r"^-----[A-Z0-9 ]+-----$")
 """Says what a key is, and is in every file of its kind."""
 _BREAK = r"(?:\\r\\n|\\n|\r?\n[ \t]*)?"
@@ -47,6 +56,8 @@ class Redactor:
         whole = {one for value in values if value for one in _worth_hiding(value)}
         codes = {code for one in whole for code in _codes(one)}
         plain = {text for one in whole for text in _texts(one)}
+        # A value may be broken over lines as a code may.
+        codes |= {one for one in whole if len(one) >= _SHORTEST_LINE and "\n" not in one}
         self._percent = {code for one in whole for code in _percent_codes(one)}
         self._codes = sorted(codes, key=_longest_first)
         self._forms = sorted(codes | plain | self._percent, key=_longest_first)
@@ -100,26 +111,90 @@ class Redactor:
             return [self.data(v) for v in value]
         return value
 
-    def files(self, folder: Path) -> int:
-        """Rewrites every file beneath `folder` that holds a secret; returns how many did. Packed files are not
-        opened, links not followed; a file that cannot be read or written is logged and left."""
-        changed = 0
+    def files(self, folder: Path, parts: Sequence[str] = ()) -> int:
+        """Rewrites every file beneath `folder`/`parts` that holds a secret; returns how many did.
+
+        Whoever wrote them may still do so: links and second names are not followed. Packed files are not opened; a
+        file that cannot be read or written, or is larger than `LARGEST_FILE`, is logged and left.
+        """
         if not self._forms:
-            return changed
-        for path in folder.rglob("*"):
-            if path.is_symlink() or not path.is_file():
-                continue
-            try:
-                body = path.read_bytes()
+            return 0
+        try:
+            with folder_at(folder, parts) as opened:
+                return sum(self._file(opened, *found) for found in walk(opened, MOST_FILES))
+        except OSError:
+            return 0  # there is none
+
+    def _file(self, folder: int, path: str, about: os.stat_result) -> int:
+        if not is_plain(about):
+            return 0
+        if about.st_size > LARGEST_FILE:
+            log.warning("%s is too large to be searched for secrets", path)
+            return 0
+        try:
+            *above, name = path.split("/")
+            with folder_below(folder, above) as at, open(os.open(name, CHANGED_FILE, dir_fd=at), "r+b") as file:
+                if not is_plain(os.fstat(file.fileno())):
+                    return 0
+                body = file.read(LARGEST_FILE)
                 if not self.touches(body):
-                    continue
+                    return 0
                 clean = self.text(body.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-                if clean != body:
-                    path.write_bytes(clean)
-                    changed += 1
-            except OSError as exc:
-                log.warning("%s cannot be searched for secrets: %s", path, exc)
-        return changed
+                if clean == body:
+                    return 0
+                file.seek(0)
+                file.write(clean)
+                file.truncate()
+                return 1
+        except OSError as exc:
+            log.warning("%s cannot be searched for secrets: %s", path, exc)
+            return 0
+
+    def begins(self, text: str) -> bool:
+        """Whether the text ends with the beginning of a secret, of at least three characters: what follows may be its
+        rest."""
+        longest = max(self._beginnings.values(), default=0)
+        for start in range(max(0, len(text) - longest), len(text) - BEGINNING + 1):
+            if text[start : start + BEGINNING] in self._beginnings and any(
+                form.startswith(text[start:]) for form in self._forms
+            ):
+                return True
+        return False
+
+    @cached_property
+    def _beginnings(self) -> dict[str, int]:
+        """The first letters of each form: how long the longest is that begins so."""
+        found: dict[str, int] = {}
+        for form in self._forms:
+            found[form[:BEGINNING]] = max(found.get(form[:BEGINNING], 0), len(form))
+        return found
+
+
+class LineRedactor:
+    """For output that comes line by line: a secret that is split over two or more lines is found, too.
+
+    A line that ends as a secret begins is held back until the next one, or `rest`, says what it was.
+    """
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held: list[str] = []
+
+    def lines(self, line: str) -> list[str]:
+        """The lines that can be shown now; none when this one is held back."""
+        self._held.append(line)
+        if len(self._held) <= MOST_HELD and self._redactor.begins("".join(one.strip() for one in self._held)):
+            return []
+        return self.rest()
+
+    def rest(self) -> list[str]:
+        """What is held back, as far as it is known now."""
+        held, self._held = self._held, []
+        return self._redactor.text("\n".join(held)).split("\n") if held else []
+
+    @property
+    def holds(self) -> bool:
+        return bool(self._held)
 
 
 def _worth_hiding(value: str) -> Iterator[str]:

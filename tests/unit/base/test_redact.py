@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import os
 import shlex
 import textwrap
 from pathlib import Path
@@ -10,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from osmosis.base.redact import MARK, Redactor, without_credentials
+from osmosis.base.redact import LARGEST_FILE, MARK, LineRedactor, Redactor, without_credentials
 
 SECRET = 'key/of "the" rollout+1'
 
@@ -111,3 +112,58 @@ def test_files_are_rewritten_where_they_lie(tmp_path: Path) -> None:
 )
 def test_credentials_of_urls(text: str, clean: str) -> None:
     assert without_credentials(text) == clean
+
+
+KEY = "sk-live-0123456789abcdef"
+
+
+@pytest.mark.parametrize("cut", range(3, len(KEY) - 3, 4))
+def test_a_value_that_is_split_over_two_lines_is_found(cut: int) -> None:
+    stream = LineRedactor(Redactor([KEY]))
+    shown = [*stream.lines("before"), *stream.lines(f"the key is {KEY[:cut]}"), *stream.lines(f"{KEY[cut:]} and on")]
+    shown += [*stream.lines("after"), *stream.rest()]
+    assert shown == ["before", f"the key is {MARK} and on", "after"]
+
+
+def test_a_value_that_is_wrapped_over_many_lines_is_found() -> None:
+    stream = LineRedactor(Redactor([KEY]))
+    shown = [one for part in textwrap.wrap(KEY, 5) for one in stream.lines(f"  {part}")] + stream.rest()
+    assert KEY[5:] not in "".join(line.strip() for line in shown)
+    assert MARK in "".join(shown)
+
+
+def test_a_line_that_only_begins_like_a_secret_is_shown_with_the_next() -> None:
+    stream = LineRedactor(Redactor([KEY]))
+    assert stream.lines("a task: sk-") == []
+    assert stream.holds
+    assert stream.lines("nothing of it") == ["a task: sk-", "nothing of it"]
+    assert stream.lines("sk-live") == []
+    assert stream.rest() == ["sk-live"]
+    assert stream.rest() == []
+
+
+def test_a_value_that_a_file_breaks_over_lines_is_found() -> None:
+    redactor = Redactor([KEY])
+    text = "key:\n" + "\n".join(textwrap.wrap(KEY, 10))
+    assert redactor.touches(text.encode())
+    assert redactor.text(text) == f"key:\n{MARK}"
+
+
+def test_files_are_rewritten_where_they_are_and_nowhere_else(tmp_path: Path) -> None:
+    root, outside = tmp_path / "artifacts", tmp_path / "outside.txt"
+    (root / "deep" / "er").mkdir(parents=True)
+    outside.write_text(f"not to be touched: {KEY}")
+    (root / "deep" / "er" / "trajectory.json").write_text(json.dumps({"said": f"a {KEY}"}))
+    (root / "bytes").write_bytes(b"\xff\xfe " + KEY.encode() + b" \xff")
+    (root / "clean").write_text("nothing")
+    (root / "link").symlink_to(outside)
+    os.link(outside, root / "second-name")
+    os.mkfifo(root / "pipe")
+    with (root / "sparse").open("wb") as file:
+        file.truncate(LARGEST_FILE + 1)
+    assert Redactor([KEY]).files(root) == 2
+    assert json.loads((root / "deep" / "er" / "trajectory.json").read_text()) == {"said": f"a {MARK}"}
+    assert (root / "bytes").read_bytes() == b"\xff\xfe " + MARK.encode() + b" \xff"
+    assert outside.read_text() == f"not to be touched: {KEY}"
+    assert Redactor([KEY]).files(tmp_path, ["artifacts", "deep"]) == 0
+    assert Redactor([KEY]).files(tmp_path / "none") == 0

@@ -65,6 +65,7 @@ RULES: dict[str, tuple[Callable[[ast.AST], bool], dict[str, str]]] = {
     "git is started by base.git": (
         starts_git,
         {
+            "testing/training_platform.py": "a person's git, in a test",
             "cli/quickstart/steps.py": "shows the command as a person types it",
             "platform/githost/routes.py": "git http-backend, streamed",
         },
@@ -73,11 +74,15 @@ RULES: dict[str, tuple[Callable[[ast.AST], bool], dict[str, str]]] = {
         lambda node: imported(node, "psutil") or called(node) == "os.killpg",
         {
             "testing/harbor_environment.py": "finds daemons by their environment",
+            "testing/training_platform.py": "finds the processes of a run, to kill them",
         },
     ),
     "a file appears whole by base.files": (
         lambda node: replaces_a_file(node) or called(node) in ("tempfile.NamedTemporaryFile", "tempfile.mkstemp"),
         {
+            "jobs/job_client.py": "names a download complete: what an interrupted one got is kept and gone on with",
+            "platform/services/job_files.py": "moves what git and the reader's process made",
+            "viewer/index/file.py": "puts a database in place that SQLite made",
             "client/credentials.py": "puts an unreadable store aside",
             "local/evaluate.py": "names a complete file by its content",
             "platform/run_upload/finished_run.py": "moves what is complete",
