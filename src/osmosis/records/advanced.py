@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 from pydantic_core import InitErrorDetails
@@ -17,6 +17,8 @@ from pydantic_core import InitErrorDetails
 from osmosis.base.json_types import JsonObject
 
 from .rules import Table, at, broken
+from .sandbox import SandboxKind
+from .worker import ResourceNeeds
 
 RolloutNetwork = Literal["open", "gate"]
 
@@ -30,6 +32,13 @@ class Advanced(Table):
     api_key_env: str | None = None
     network: RolloutNetwork = "open"
     """What rollouts on the platform reach: `open` is outside hosts, `gate` only their model endpoint."""
+    sandbox: SandboxKind = "auto"
+    """Where code that rollouts run through `ctx.sandbox` is: `bubblewrap`, `container`, or `none` for no boundary."""
+    sandbox_image: str | None = Field(default=None, min_length=1, examples=["python:3.12-slim"])
+    """The image of containers, on this machine already; without `sandbox` it asks for a container."""
+
+    resources: ResourceNeeds = Field(default_factory=ResourceNeeds)
+    """What each job needs: `cpus`, `memory`, `gpus`, `disk`, `wall_s`, `labels`; a worker that has it takes the run."""
 
     @field_validator("base_url")
     @classmethod
@@ -60,11 +69,14 @@ class EvalAdvanced(Advanced):
     """An OpenAI-compatible endpoint to use instead of a provider; the model name is sent unchanged."""
     api_key_env: str | None = Field(default=None, examples=["OPENAI_API_KEY"])
     """The required secret with that endpoint's API key."""
+    shards: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = Field(default=1, examples=[4])
+    """Jobs over which the rows are cut, for workers on several machines; `auto`: as many as there is room for."""
     params: JsonObject = Field(default_factory=dict)
     """More sampling parameters (temperature, top_p, max_tokens, seed, ...)."""
 
 
 Engine = Literal["trl", "tinker"]
+SamplerName = Literal["builtin", "vllm"]
 Method = Literal["grpo", "sft"]
 Loss = Literal["grpo", "dr_grpo", "dapo"]
 Scale = Literal["group", "batch", "none"]
@@ -77,10 +89,15 @@ class TrainingAdvanced(Advanced):
 
     engine: Engine = "trl"
     """`trl` trains on the platform's machine; `tinker` sends every step to a Tinker server at `base_url`."""
+    sampler: SamplerName = "builtin"
+    """`builtin` samples in the trainer itself; `vllm` asks a vLLM server at `base_url`, with each step's adapter."""
     base_url: str | None = Field(default=None, examples=["http://127.0.0.1:8000"])
-    """With `engine = "tinker"`: address of the server."""
+    """With `engine = "tinker"` or `sampler = "vllm"`: address of that server."""
     api_key_env: str | None = Field(default=None, examples=["TINKER_API_KEY"])
-    """With `engine = "tinker"`: the required secret with the server's API key."""
+    """The required secret with that server's API key; no rollout gets it."""
+    tokenizer: str | None = Field(default=None, min_length=1, examples=["Qwen/Qwen3-8B"])
+    """With `engine = "tinker"`: whose tokenizer and chat template are used here, a base model of the platform, a hub
+    name or a folder. Default: `model_path`, as a hub name."""
     method: Method = "grpo"
     """`grpo` learns from the scores of new rollouts; `sft` from the passed rollouts of an earlier run."""
     from_run: str | None = Field(default=None, min_length=1, examples=["multiply-1"])
@@ -127,14 +144,25 @@ class TrainingAdvanced(Advanced):
     @classmethod
     def across(cls, written: dict[str, object]) -> Iterator[InitErrorDetails]:
         engine, method = written.get("engine", "trl"), written.get("method", "grpo")
-        yield from cls._only(written, engine, "tinker", 'engine = "tinker"', ("base_url", "api_key_env"))
+        asked = "tinker" if engine == "tinker" or written.get("sampler") == "vllm" else engine
+        yield from cls._only(written, asked, "tinker", 'engine = "tinker" or sampler = "vllm"', _OF_SERVERS)
+        yield from cls._only(written, engine, "tinker", 'engine = "tinker"', ("tokenizer",))
         yield from cls._only(written, engine, "trl", 'engine = "trl"', _OF_TRL)
         yield from cls._only(written, method, "sft", 'method = "sft"', ("from_run", "min_score"))
         yield from cls._only(written, method, "grpo", 'method = "grpo"', _OF_GRPO)
+        if engine == "tinker" and method == "sft":
+            what = 'method = "sft" needs engine = "trl"'
+            yield at(broken(what, 'write engine = "trl", or imitate with that server\'s own tools'), "method")
+        if written.get("loss") == "dr_grpo" and written.get("scale_rewards") == "batch":
+            what = 'scale_rewards has no effect with loss = "dr_grpo", which divides by no deviation'
+            yield at(broken(what, "remove scale_rewards"), "scale_rewards")
         if engine == "tinker" and not written.get("base_url"):
             yield at(
                 broken("base_url is missing (address of the Tinker server)", 'base_url = "http://..."'), "base_url"
             )
+        elif written.get("sampler") == "vllm" and not written.get("base_url"):
+            what = "base_url is missing (address of a vLLM server that takes LoRA adapters)"
+            yield at(broken(what, 'base_url = "http://127.0.0.1:8000", see docs/training.md'), "base_url")
         if method == "sft" and not written.get("from_run"):
             what = "from_run is missing (the run whose rollouts are learned from)"
             yield at(broken(what, 'from_run = "NAME", as osmosis eval list shows it'), "from_run")
@@ -150,7 +178,18 @@ class TrainingAdvanced(Advanced):
                 yield at(broken(f"{key} has no effect without {said}", f"remove {key}, or write {said}"), key)
 
 
-_OF_TRL = ("precision", "gradient_accumulation", "gradient_checkpointing", "lora_targets")
+_OF_SERVERS = ("base_url", "api_key_env")
+_OF_TRL = (
+    "kl",
+    "clip",
+    "clip_high",
+    "lora_alpha",
+    "sampler",
+    "precision",
+    "gradient_accumulation",
+    "gradient_checkpointing",
+    "lora_targets",
+)
 _OF_GRPO = ("loss", "scale_rewards", "kl", "clip", "clip_high", "num_iterations")
 
 TABLES: Mapping[str, type[Advanced]] = {"eval": EvalAdvanced, "training": TrainingAdvanced}

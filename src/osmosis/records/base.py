@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import cache
 
 from pydantic import BaseModel, ConfigDict
+from typing_extensions import Self
 
 from osmosis.base.json_types import JsonObject
 
@@ -15,6 +18,24 @@ class Record(BaseModel):
     # Deferred: a command builds the schemas of the records it uses, not of all that its imports bring along.
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False, defer_build=True, protected_namespaces=())
 
+    @classmethod
+    def made(cls, **values: object) -> Self:
+        """A record of values that are right already: nothing is checked; what is left out gets its default.
+
+        For the few records of which every rollout has some: it costs half of what the constructor does.
+        """
+        template, factories = _template(cls)
+        fields = {**template, **values}
+        for name, factory in factories:
+            if name not in values:
+                fields[name] = factory()
+        record = cls.__new__(cls)
+        _set(record, "__dict__", fields)
+        _set(record, "__pydantic_fields_set__", set(values))
+        _set(record, "__pydantic_extra__", None)
+        _set(record, "__pydantic_private__", None)
+        return record
+
     def to_dict(self) -> JsonObject:
         """JSON-safe dict; keys with no value are left out."""
         return self.model_dump(mode="json", exclude_none=True)
@@ -22,6 +43,18 @@ class Record(BaseModel):
     def to_line(self) -> bytes:
         """One JSON line (with the newline), as a journal stores it."""
         return self.model_dump_json(exclude_none=True).encode() + b"\n"
+
+
+_set = object.__setattr__  # pydantic's own asks for each name what it is
+
+
+@cache
+def _template(kind: type[Record]) -> tuple[dict[str, object], tuple[tuple[str, Callable[[], object]], ...]]:
+    """The fields in their order with their defaults, and what makes the defaults that are not to be shared."""
+    fields = kind.model_fields
+    plain = {name: None if field.is_required() else field.default for name, field in fields.items()}
+    made = {name: field.default_factory for name, field in fields.items() if field.default_factory is not None}
+    return plain, tuple(made.items())  # type: ignore[arg-type]  # none of ours takes the validated data
 
 
 class Strict(Record):

@@ -127,6 +127,9 @@ def _issue(model: type[Config], found: ErrorDetails) -> ConfigIssue:
     if len(loc) == 1:
         return _of_table(model, loc[0], inner, found)
     table, name = loc[:2]
+    deeper = _plain(inner.model_fields[name].annotation) if inner and name in inner.model_fields else None
+    if len(loc) > 2 and isinstance(deeper, type) and issubclass(deeper, BaseModel):
+        inner, table, name = deeper, f"{table}.{name}", loc[2]
     key = f"{table}.{name}"
     if inner is None:
         fix = "write text" if isinstance(value, (dict, list)) else f'{name} = "{value}"'

@@ -15,6 +15,7 @@ from osmosis.base.json_types import JsonObject
 
 from .base import Record
 from .report import ReducerName
+from .sandbox import SandboxChoice
 
 if TYPE_CHECKING:
     from .config import EvalConfig
@@ -189,6 +190,8 @@ class EvalPlan(Record):
     budget: Budget = Field(default_factory=Budget)
     limits: RolloutLimits = Field(default_factory=RolloutLimits)
     """Of each rollout; what reaches one is scored as far as it came."""
+    sandbox: SandboxChoice = Field(default_factory=SandboxChoice)
+    """Where the code of agents, tools and graders runs when they ask for a sandbox."""
     cache: bool = False
     skip_bad_rows: bool = False
     require_ground_truth: bool = False
@@ -222,7 +225,11 @@ class EvalPlan(Record):
             score_bounds=wanted.score_bounds(),
             reducers=wanted.reduce,
             group_by=wanted.group_by,
-            timeouts=Timeouts(agent_s=wanted.agent_workflow_timeout_s, score_s=wanted.grader_timeout_s),
+            timeouts=Timeouts(
+                agent_s=wanted.agent_workflow_timeout_s,
+                score_s=wanted.grader_timeout_s,
+                run_s=config.advanced.resources.wall_s,
+            ),
             limits=RolloutLimits(
                 max_tokens=wanted.max_tokens_per_rollout,
                 max_cost_usd=wanted.max_cost_per_rollout,
@@ -230,5 +237,6 @@ class EvalPlan(Record):
                 max_turns=wanted.max_turns_per_rollout,
                 max_messages=wanted.max_messages_per_rollout,
             ),
+            sandbox=SandboxChoice(kind=config.advanced.sandbox, image=config.advanced.sandbox_image),
             provenance=provenance or {},
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
@@ -16,12 +18,26 @@ from .config import EvalConfig, TrainingConfig
 from .report import Report
 from .rollout import Failure, Rollout
 from .sandbox import SandboxSettings
+from .shard import Shard
 
 RunKind = Literal["eval", "training"]
+"""What people submit."""
+JobKind = Literal["eval", "training", "serving", "merge"]
+"""What a job does: a run, a model that is served until it is stopped, or an adapter merged into its base model."""
 TorchBuild = Literal["auto", "cpu", "cuda"]
 """`auto`: with CUDA where there is an NVIDIA GPU."""
 NOUNS: Mapping[RunKind, str] = {"eval": "eval", "training": "train"}
 """What the command line calls a kind of run."""
+
+
+RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
+_SAMPLE = 10
+"""Without a limit, the platform runs one row in ten."""
+
+
+def sampled(total: int, limit: int | None) -> int:
+    """How many of a dataset's rows the platform runs: the first `limit`, else a tenth, but at least one."""
+    return min(limit, total) if limit is not None else max(1, total // _SAMPLE)
 
 
 class RunStatus(str, Enum):
@@ -52,6 +68,8 @@ class Stage(str, Enum):
     PREFLIGHT = "preflight"
     ROLLOUTS = "rollouts"
     TRAINING = "training"
+    MERGE = "merge"
+    SERVING = "serving"
     REPORT = "report"
 
 
@@ -75,34 +93,54 @@ class Progress(Record):
     report: Report | None = None
     sandbox: str = ""
     """What keeps the rollouts from everything else, in words; empty until that is decided."""
+    endpoint: str = ""
+    """Of a model that is served: where its chat completions are answered, to the platform alone."""
+
+
+class ModelJob(Record):
+    """What a job of kind `serving` or `merge` is about: in the place of a config, for nobody wrote one."""
+
+    model: str
+    """Its name in the store."""
+    output_dir: str = ""
+    """Merge: the folder of the new model."""
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    """Merge: of the new model's weights; `auto`: as the base model's."""
+
+
+JOB_PROTOCOL = 1
+"""Of what a worker, its jobs and a platform say to each other: those of another number do not understand each other."""
 
 
 class JobSpec(Record):
-    """Everything a job needs to know, and no secret: written to `<job folder>/job.json` by the executor.
+    """Everything a job needs to know, and no secret: the answer of `GET /api/jobs/<run>/spec`.
 
-    Secret values and the lease token come separately, as a `Handover`.
+    Paths are short cuts for a job on the platform's own machine; where they are empty, the job asks the platform for
+    what is there. Secret values come separately, once.
     """
 
     run_id: str
     run_name: str
-    kind: RunKind
-    platform_url: str
-    """Where the job reports to: `<platform_url>/api/jobs/<run_id>/...`."""
-    repository: str
-    """Path or URL git can fetch from."""
-    commit_sha: str
+    kind: JobKind
+    platform_url: str = ""
+    """Where the job reports to: `<platform_url>/api/jobs/<run_id>/...`; as the job itself was told."""
+    repository: str = ""
+    """Path or URL git can fetch from; empty: `source` of the job's protocol has the commit."""
+    commit_sha: str = ""
     """The full commit that is checked out."""
-    config: EvalConfig | TrainingConfig
-    dataset_path: str
-    """Local path of the dataset file."""
+    config: EvalConfig | TrainingConfig | ModelJob
+    dataset_path: str = ""
+    """Local path of the dataset file; empty: `dataset` of the job's protocol has the rows."""
     dataset_rows: int | None = None
-    rows: list[int]
-    """The selected row indices, resolved by the platform (limit, or the seeded random 10 %)."""
+    rows: list[int] = Field(default_factory=list)
+    """The selected row indices, resolved by the platform (limit, or the seeded random 10 %): of the whole run."""
+    shard: Shard = Field(default_factory=Shard)
+    """Which of them are this job's."""
     secret_names: list[str] = Field(default_factory=list)
     """Names of the secrets that are handed over: values redacted everywhere, variables of the rollout."""
-    work_dir: str
-    """Persistent folder of the run: checkout, journal, logs. The same again when a job resumes the run."""
-    cache_dir: str
+    work_dir: str = ""
+    """Persistent folder of the job: checkout, journal, logs. The same again when a job resumes the run there."""
+    cache_dir: str = ""
     """Environments, by workspace, and wheels."""
     workspace: str = ""
     """Id of the workspace, whose runs share environments."""
@@ -112,19 +150,70 @@ class JobSpec(Record):
     """Training, and eval of a model of the platform: the base model's folder or hub name; empty: as the config says."""
     adapter_path: str = ""
     """Eval of a model of the platform: the folder of its adapter; empty: the base model itself."""
+    deployed: bool = False
+    """Eval of a model of the platform: it is deployed, and the platform's own inference address answers for it."""
+    tokenizer_path: str = ""
+    """Training on an engine elsewhere: folder or hub name of the tokenizer."""
     models_dir: str = ""
     """Training: where this run's checkpoints go, one folder each."""
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
 
+    @property
+    def submitted(self) -> EvalConfig | TrainingConfig:
+        """The config of a run. `TypeError` for a job that is no run."""
+        if isinstance(self.config, ModelJob):
+            raise TypeError(f"a job of kind {self.kind} has no config")
+        return self.config
+
+    @property
+    def named_model(self) -> str:
+        """The model as people name it."""
+        return self.config.model if isinstance(self.config, ModelJob) else self.config.experiment.model_path
+
+    @property
+    def own_rows(self) -> list[int]:
+        """The rows of this job."""
+        return self.shard.of(self.rows)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the job shares no disk with the platform: what it leaves has to be sent."""
+        return self.kind == "eval" and not self.repository
+
+
+class JobEntry(Record):
+    """What a job's process reads from its standard input when it starts: the lease, which is secret, so never in a
+    file, an environment or a command line, where other processes of the machine could read it; and where to work."""
+
+    lease: str = Field(repr=False, min_length=1)
+    """Its token; every message to the platform carries it."""
+    work_dir: str
+    cache_dir: str
+    ca_file: str = ""
+    """Certificates to trust the platform by, besides the machine's."""
+    sandbox: SandboxSettings | None = None
+    """What the operator of this machine says of it; None: what the platform says holds here."""
+
 
 class Handover(Record):
-    """What a job reads from its standard input when it starts: secret, so never in a file, an environment or a command
-    line, where other processes of the machine could read it."""
+    """What is secret in a job: never in a file, an environment or a command line, where other processes of the machine
+    could read it."""
 
     token: str = Field(repr=False, min_length=1)
     """Of the lease; every message to the platform carries it."""
     secrets: dict[str, str] = Field(default_factory=dict, repr=False)
     """Name -> value, for each of `JobSpec.secret_names`."""
+
+    @property
+    def inference_key(self) -> str:
+        """Of the lease: see `inference_key`."""
+        return inference_key(hashlib.sha256(self.token.encode()).hexdigest())
+
+
+def inference_key(lease_hash: str) -> str:
+    """What the platform shows to the job of a deployment when it passes a question on. Both make it of the SHA-256 of
+    the lease's token, so it is sent nowhere, stored nowhere, and another one with every lease."""
+    return hashlib.sha256(f"inference/{lease_hash}".encode()).hexdigest()
 
 
 class JobResult(Record):
@@ -144,6 +233,8 @@ class RolloutBatch(Record):
 class HeartbeatReply(Record):
     stop: bool = False
     """The person asked to stop, or the platform shuts down: finish what is in flight, report `stopped`."""
+    concurrency: int | None = None
+    """How many rollouts this job may have in flight from now on: what shards that are over leave goes to the others."""
 
 
 class CheckpointReport(Record):

@@ -27,11 +27,11 @@ class TrainingPlan:
     validation_rows: list[int]
     """Indices of the rows that are held out."""
     batch: int
-    """Rows of a step."""
+    """Rows of a step, or examples (`sft`)."""
     samples: int
     """Rollouts of a row and step."""
     steps: int
-    """0 when the rows do not fill one step."""
+    """0 when the rows, or examples, do not fill one step."""
     validations: int
     """How often the held-out rows are run: every `eval_interval` steps and at the end."""
     rollouts: int
@@ -39,16 +39,21 @@ class TrainingPlan:
 
     @property
     def at_once(self) -> int:
-        """Rollouts of a step, which are all in flight together."""
+        """Rollouts of a step, which are all in flight together; of `sft`, its examples."""
         return self.batch * self.samples
 
 
-def plan_training(config: TrainingConfig, rows: Sequence[int]) -> TrainingPlan:
-    """The plan of `config` on the selected `rows`. A step takes whole batches: what is left of an epoch is left out."""
+def plan_training(config: TrainingConfig, rows: Sequence[int], *, examples: int = 0) -> TrainingPlan:
+    """The plan of `config` on the selected `rows`. A step takes whole batches: what is left of an epoch is left out.
+
+    `examples` are the rollouts that `method = "sft"` learns from; the rows are then for validation only.
+    """
     wanted, advanced = config.training, config.advanced
     training, held_out = split_rows(rows, advanced.validation_rows, advanced.seed)
-    batch, samples = wanted.rollout_batch_size, wanted.n_samples_per_prompt
-    steps = wanted.total_epochs * (len(training) // batch)
+    batch, samples, passed = wanted.rollout_batch_size, wanted.n_samples_per_prompt, len(training)
+    if advanced.method == "sft":
+        training, samples, passed = [], 1, examples
+    steps = wanted.total_epochs * (passed // batch)
     if advanced.max_steps is not None:
         steps = min(steps, advanced.max_steps)
     interval = config.checkpoints.eval_interval

@@ -20,6 +20,8 @@ LEASE_HEADER = "X-Osmosis-Rollout-Lease"
 PORT_VARIABLE = "_OSMOSIS_ROLLOUT_PORT"
 INSTANCE_VARIABLE = "_OSMOSIS_ROLLOUT_INSTANCE_ID"
 ARTIFACT_VARIABLE = "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"
+SANDBOX_VARIABLE = "OSMOSIS_SANDBOX"
+"""Where `ctx.sandbox` of a rollout server's rollouts is: `auto`, `bubblewrap`, `container:IMAGE`, `none`, or `gate`."""
 
 RolloutState = Literal["queued", "running", "grading", "success", "failure", "cancelled", "unknown"]
 ErrorCategory = Literal["timeout", "validation_error", "http_error", "agent_error"]
@@ -108,6 +110,10 @@ class WireSample(Record):
     label: str | None = None
     reward: float | None = None
     """None when grading failed or the sample is to be left out."""
+    reason: str | None = None
+    """Why the grader gave that reward; ours, and left out when there is none."""
+    parts: dict[str, float] | None = None
+    """What the reward is made of; ours, and left out when there are none."""
     remove_sample: bool = False
     metrics: JsonObject = Field(default_factory=dict)
     extra_fields: JsonObject = Field(default_factory=dict)
@@ -225,3 +231,38 @@ class ModelErrorReply(Record):
 
     error: JsonObject
     """`message`, `type`, `code` (the category of the failure)."""
+
+
+class SandboxOrder(Record):
+    """Of a rollout to whoever runs it: what its sandbox, which is beside it, is to do. Content is base64."""
+
+    do: Literal["open", "run", "write", "read", "list", "close"]
+    sandbox: str = Field(pattern=r"^[0-9a-f]{1,32}$")
+    """The rollout's own name for it: made when it is first named, gone with the rollout."""
+    path: str = "."
+    """Of a file; of `run`, where it starts."""
+    argv: list[str] = Field(default_factory=list)
+    content: str = ""
+    """Of a file; of `run`, what it reads on stdin."""
+    environ: dict[str, str] = Field(default_factory=dict)
+    time_s: float = Field(default=60.0, gt=0)
+    memory_mb: int = Field(default=512, ge=1)
+    network: bool = False
+
+
+class SandboxAnswer(Record):
+    """What came of a `SandboxOrder`. A command that failed, or that a limit ended, is an answer like another."""
+
+    workdir: str = ""
+    exit_code: int = 0
+    stdout: str = ""
+    stderr: str = ""
+    ended: str = "itself"
+    seconds: float = 0.0
+    content: str = ""
+    files: list[str] = Field(default_factory=list)
+    problem: str | None = None
+    """Why nothing was done."""
+    hint: str | None = None
+    unavailable: bool = False
+    """No such sandbox works there, whatever is asked of it."""

@@ -8,9 +8,11 @@ from osmosis.errors import ValidationError
 
 WORKSPACE_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 RESERVED = {
-    "api", "assets", "auth", "cli-auth", "datasets", "device", "devices", "docs", "evals", "git", "health", "help",
-    "login", "logout", "models", "openapi.json", "platform", "ready", "repository", "robots.txt", "rollouts",
-    "rollout-servers", "runs", "secrets", "servers", "settings", "static", "status", "tokens", "users", "workspaces",
+    "api", "assets", "audit", "audit.jsonl", "auth", "cli-auth", "compare", "compare.json", "datasets",
+    "device", "devices", "docs", "evals", "git", "health", "help", "hooks", "login",
+    "logout", "metrics", "models", "openapi.json", "platform", "ready", "repository", "robots.txt", "rollouts",
+    "rollout-servers", "runs", "secrets", "servers", "settings", "static", "status", "tokens", "users", "v1",
+    "workspaces",
 }  # fmt: skip
 """First words of addresses, in use or to come: a workspace's pages start with its name. A test knows the routes."""
 

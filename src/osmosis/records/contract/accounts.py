@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from .body import Body, Moment, OrEmpty, Request
+
+TokenScope = Literal["api", "git", "worker", "inference"]
+"""What a token may be used for: the API and the pages; the git host; running jobs; asking deployed models."""
+SCOPES: tuple[TokenScope, ...] = ("api", "git", "worker", "inference")
+USUAL_SCOPES: tuple[TokenScope, ...] = ("api", "git")
+"""Of a token that was not told."""
+TOKEN_DAYS = 90
+"""How long a token lives that was not told."""
+MAX_TOKEN_DAYS = 366
 
 
 class DeviceStart(Request):
@@ -24,7 +33,12 @@ class DevicePoll(Request):
 class NewToken(Request):
     """`POST tokens`."""
 
-    name: str
+    name: str = Field(min_length=1, max_length=200)
+    scopes: list[TokenScope] = Field(list(USUAL_SCOPES), min_length=1)
+    workspace: str | None = None
+    """Name of the only workspace it is good for; None for all of the person's."""
+    expires_in: int | None = Field(None, ge=60, le=MAX_TOKEN_DAYS * 86400)
+    """Seconds; None for 90 days."""
 
 
 class NewWorkspace(Request):
@@ -37,6 +51,8 @@ class ConnectRepository(Request):
     """`POST workspaces/{name}/connect`."""
 
     repository_url: str
+    secret: str | None = None
+    """Name of the workspace's secret that fetches it: a token (https) or a private key (ssh)."""
 
 
 class QuickstartIntent(Request):
@@ -80,6 +96,10 @@ class IssuedLogin(Body):
     user: Account = Field(default_factory=Account)
     expires_at: Moment | None = None
     token_id: str | None = None
+    name: str | None = None
+    scopes: list[str] | None = None
+    workspace: str | None = None
+    """Name of the only workspace it is good for."""
 
 
 class WorkspaceRole(Body):
@@ -110,6 +130,13 @@ class TokenRow(Body):
     id: str
     name: str
     kind: str
+    scopes: list[str] = Field(default_factory=list)
+    workspace: str | None = None
+    """Name of the only workspace it is good for."""
+    parent_id: str | None = None
+    """The token it was made with; revoking that one revokes it."""
+    current: bool = False
+    """Whether it is the one that asks."""
     created_at: Moment | None = None
     expires_at: Moment | None = None
     last_used_at: Moment | None = None

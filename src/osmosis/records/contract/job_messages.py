@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
+from osmosis.base.json_types import JsonObject
 from osmosis.records.keys import Key
+from osmosis.records.rollout import Message
 from osmosis.records.run import CheckpointReport, LogLine, MetricPoint
 
 from .body import Body, Request
+from .model_bodies import AnnouncedFile
+
+
+class JobSecretsTaker(Request):
+    """Who asks for the secrets: a random text that its process alone knows."""
+
+    taker: str = Field(min_length=20, max_length=200, repr=False)
+
+
+class JobSecrets(Body):
+    """Handed over once for each lease."""
+
+    values: dict[str, str] = Field(repr=False)
+
+
+class JobArtifacts(Body):
+    files: dict[str, int]
+    """Bytes of each file that are there, by its path: less than the file has when it was cut off."""
+
+
+class JobArtifact(Body):
+    complete: bool
 
 
 class JobLogs(Request):
@@ -18,6 +44,21 @@ class JobMetrics(Request):
 
 class JobCheckpoints(Request):
     checkpoints: list[CheckpointReport]
+
+
+class StoredExample(Body):
+    """A rollout to imitate, for a job of `method = "sft"`."""
+
+    place: int
+    """Ask for what comes `after` this one next."""
+    messages: list[Message]
+    tools: list[JsonObject] | None = None
+
+
+class JobModel(Request):
+    """The files of a model that a job made."""
+
+    files: list[AnnouncedFile] = Field(max_length=1000)
 
 
 class StoredKeys(Body):

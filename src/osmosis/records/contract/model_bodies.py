@@ -5,7 +5,7 @@ An upload that was cut off is asked for again with the same files; the answer sa
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,30 @@ class NewModel(Request):
 
     name: str
     files: list[AnnouncedFile] = Field(max_length=1000)
+
+
+class MergeRequest(Request):
+    """`POST models/{name}/merge`."""
+
+    name: str | None = None
+    """Of the new model; None: the adapter's, with `-merged`."""
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of its weights; `auto`: as the base model's."""
+
+
+class ModelMerge(Body):
+    """An adapter on its way into a model of its own."""
+
+    id: str | None = None
+    model_name: str | None = None
+    """Of the new model."""
+    merged_from: str | None = None
+    status: str | None = None
+    """As a run's: `pending`, `running`, `finished`, `failed` or `stopped`."""
+    stage: str | None = None
+    message: str | None = None
+    """Why it failed."""
+    fix: str | None = None
 
 
 class ModelPath(Request):

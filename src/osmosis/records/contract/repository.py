@@ -140,3 +140,17 @@ class SyncedRolloutPage(Page):
     @property
     def rows(self) -> Sequence[SyncedRollout]:
         return self.rollouts
+
+
+class WebhookAddress(Body):
+    """`GET webhook`: what GitHub or GitLab is told."""
+
+    url: str
+    secret: str = Field(repr=False)
+    content_type: str
+
+
+class WebhookTaken(Body):
+    """The answer to a git host."""
+
+    status: str

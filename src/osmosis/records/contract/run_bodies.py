@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 
 from osmosis.base.json_types import JsonObject
 from osmosis.records.report import Report
+from osmosis.records.rollout import Rollout
 from osmosis.records.run import RunKind, RunStatus
 from osmosis.records.source import SnapshotNote
 
@@ -26,6 +27,8 @@ class RetryRun(Request):
 
     secrets: dict[str, str] | None = Field(None, repr=False)
     """Values for this retry only."""
+    everything: bool | None = None
+    """Of an evaluation in which all succeeded: run all of it again, and drop what is there."""
 
 
 class NamedRef(Body):
@@ -321,6 +324,18 @@ class RolloutPage(Page):
     @property
     def rows(self) -> Sequence[RolloutRow]:
         return self.rollouts
+
+
+class RunOutcome(Body, Rollout):
+    """A rollout as far as figures need it: without what was said in it."""
+
+
+class OutcomePage(Page):
+    outcomes: Annotated[list[RunOutcome], OrEmpty] = Field(default_factory=list)
+
+    @property
+    def rows(self) -> Sequence[RunOutcome]:
+        return self.outcomes
 
 
 class RunPage(Page):

@@ -121,6 +121,8 @@ class TrainingCheck(Body):
     eval_run: str | None = None
     """The evaluation that was read; None when there is none of this rollout and dataset."""
     eval_model: str | None = None
+    examples: int | None = None
+    """Of `method = "sft"`: how many rollouts of that run are learned from."""
     steps: int = 0
     training_rows: int = 0
     validation_rows: int = 0
@@ -179,12 +181,27 @@ class ModelRow(Body):
     chat_template: bool | None = None
     size: int | None = None
     """Bytes."""
+    deployment_status: str | None = None
+    """`active` (served, or about to be) or `inactive`; None where nothing is known of it."""
+    deployment_state: str | None = None
+    """`starting`, `serving`, `stopping`, `stopped` or `failed`; None: never deployed."""
+    deployment_message: str | None = None
+    """Why it failed."""
+    deployed_at: Moment | None = None
+    deployed_by: str | None = None
+    inference_model: str | None = None
+    """As chat completions name it."""
+    inference_url: str | None = None
+    """Where they are asked: the base URL of an OpenAI client."""
+    platform_url: str | None = None
     created_at: Moment | None = None
     updated_at: Moment | None = None
 
 
 class ModelPage(Page):
     models: Annotated[list[ModelRow], OrEmpty] = Field(default_factory=list)
+    active_deployments: int | None = None
+    max_active_deployments: int | None = None
 
     @property
     def rows(self) -> Sequence[ModelRow]:
@@ -192,17 +209,33 @@ class ModelPage(Page):
 
 
 class ModelDeployment(Body):
-    """The answer of deploying or undeploying an adapter."""
+    """The answer of deploying or undeploying a model."""
 
     id: str | None = None
+    """Of the model."""
     model_name: str | None = None
+    base_model: str | None = None
     status: str | None = None
+    """`active` or `inactive`."""
+    state: str | None = None
+    """`starting`, `serving`, `stopping`, `stopped` or `failed`."""
+    message: str | None = None
+    """Why it failed."""
+    deployed_at: Moment | None = None
 
 
 class DeploymentPage(Page):
-    """What clients of generation 0.2 list; there is none here."""
+    """Models that are deployed."""
 
     deployments: Annotated[list[ModelDeployment], OrEmpty] = Field(default_factory=list)
+    active_deployments: int | None = None
+    max_active_deployments: int | None = None
+
+
+class WrappedDeployment(Body):
+    """What clients of generation 0.2 read."""
+
+    deployment: ModelDeployment
 
 
 class BenchmarkPage(Page):

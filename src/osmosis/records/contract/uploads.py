@@ -36,6 +36,15 @@ class CompleteDataset(Request):
     file_extension: str | None = None
     parts: list[SentPart] | None = None
     """Of a file that was sent in parts."""
+    upload_id: str | None = None
+    """Which upload, when the dataset has several; clients before 1.1 do not say."""
+
+
+class AbortDataset(Request):
+    """`POST datasets/{id}/abort`."""
+
+    upload_id: str | None = None
+    """Which upload; the latest unless it is said."""
 
 
 class UploadPart(Body):
@@ -52,7 +61,7 @@ class UploadPlan(Body):
     expires_in: int | None = None
     """Seconds."""
     s3_key: str | None = None
-    """Read by clients of generation 0.2 only, like `upload_id`."""
+    """Read by clients of generation 0.2 only."""
     upload_id: str | None = None
     method: str | None = None
     """`simple` or `multipart`."""

@@ -1,0 +1,75 @@
+"""Who may do what in a workspace: the one table of roles and actions, which services, pages and the git host ask.
+
+Roles are ordered: each may what those before it may. What is not about one workspace (people, quotas, this machine) is
+asked of the person who runs the platform, whatever their roles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Role = Literal["viewer", "member", "admin", "owner"]
+ROLES: tuple[Role, ...] = get_args(Role)
+"""From the least to the most."""
+Action = Literal[
+    "read",
+    "run",
+    "data",
+    "delete",
+    "push",
+    "secrets.own",
+    "secrets.shared",
+    "repository",
+    "members",
+    "workers",
+    "audit",
+    "owners",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row of the table."""
+
+    action: Action
+    least: Role
+    """The least role that may."""
+    about: str
+    """What it is, as the rest of "to ..."."""
+
+
+POLICY: tuple[Rule, ...] = (
+    Rule("read", "viewer", "see and download runs, rollouts, logs, datasets and models; clone and fetch"),
+    Rule("run", "member", "submit, upload, stop, retry, resume and annotate runs; serve rollouts; deploy models"),
+    Rule("data", "member", "upload datasets and models"),
+    Rule("delete", "member", "delete runs, datasets and models"),
+    Rule("push", "member", "push, and start a sync"),
+    Rule("secrets.own", "member", "set personal secrets, and see the names of all"),
+    Rule("secrets.shared", "admin", "set secrets of the workspace"),
+    Rule("repository", "admin", "connect another repository, its key and its webhook"),
+    Rule("members", "admin", "invite, change and remove viewers, members and admins"),
+    Rule("workers", "admin", "make tokens of workers"),
+    Rule("audit", "admin", "read the audit log"),
+    Rule("owners", "owner", "make and remove owners"),
+)
+_RULES: dict[Action, Rule] = {rule.action: rule for rule in POLICY}
+
+
+def rule_of(action: Action) -> Rule:
+    return _RULES[action]
+
+
+def may(role: str, action: Action) -> bool:
+    """Whether somebody with this role may; a role that is not known may nothing."""
+    return role in ROLES and ROLES.index(role) >= ROLES.index(_RULES[action].least)
+
+
+def markdown() -> str:
+    """The table as `docs/security.md` has it."""
+    lines = ["| to ... | " + " | ".join(ROLES) + " |", "| --- |" + " --- |" * len(ROLES)]
+    for rule in POLICY:
+        lines.append(
+            f"| {rule.about} | " + " | ".join("yes" if may(role, rule.action) else "" for role in ROLES) + " |"
+        )
+    return "\n".join(lines)
