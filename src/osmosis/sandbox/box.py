@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Mapping, Sequence
 
 from .launch import Launch
@@ -29,7 +30,8 @@ class Box:
         self._process = process
         self._ended = asyncio.Event()
         self._tasks = [asyncio.create_task(self._notice())]
-        if launch.policy.limits.memory_mb is not None or launch.policy.limits.processes is not None:
+        limits = launch.policy.limits
+        if any(limit is not None for limit in (limits.memory_mb, limits.processes, limits.disk_mb, limits.wall_s)):
             self._tasks.append(asyncio.create_task(self._watch()))
 
     @property
@@ -73,6 +75,11 @@ class Box:
         """SIGTERM to the command."""
         self._launch.ask_to_end()
 
+    def end_over(self, limit: Ended) -> None:
+        """Ends it because it met a limit that somebody else keeps, such as of what it prints."""
+        self.over_limit = self.over_limit or limit
+        self.kill()
+
     def kill(self) -> None:
         """Ends it with everything it started; `wait` returns soon."""
         self._launch.end()
@@ -98,14 +105,17 @@ class Box:
         while self._process.returncode is None:
             await asyncio.wait({waiting}, timeout=NOTICE_EVERY_S)
         await asyncio.to_thread(self._launch.settle)
+        if self.over_limit is None and self._launch.out_of_memory:
+            self.over_limit = Ended.MEMORY
         self._ended.set()
         waiting.cancel()
 
     async def _watch(self) -> None:
+        wall_s, began = self._launch.policy.limits.wall_s, time.monotonic()
         while not self._ended.is_set():
-            if found := await asyncio.to_thread(over, self._launch):
-                self.over_limit = found
-                self.kill()
+            late = wall_s is not None and time.monotonic() - began > wall_s
+            if found := Ended.TIME if late else await asyncio.to_thread(over, self._launch):
+                self.end_over(found)
                 return
             await asyncio.sleep(LOOK_EVERY_S)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .network import NAME_SERVER
-from .policy import Abilities, Network, Policy
+from .policy import WORK, Abilities, Network, Policy
 
 USER = 1000
 HOSTNAME = "sandbox"
@@ -63,8 +63,14 @@ def arguments(policy: Policy, abilities: Abilities, network: Network) -> Iterato
     for kind, folders in (("--ro-bind", policy.read), ("--bind", policy.write)):
         for folder in folders:
             yield from (kind, str(folder), str(folder))
+    if policy.work is not None:
+        yield from ("--bind", str(policy.work), WORK)
+    for device in policy.devices:
+        yield from ("--dev-bind-try", str(device), str(device))
+    if policy.devices:  # their libraries look there for what is near to what
+        yield from ("--ro-bind-try", "/sys", "/sys")
     yield from ("--remount-ro", "/dev", "--remount-ro", "/")
-    yield from ("--chdir", str(policy.cwd or "/tmp"), "--clearenv")
+    yield from ("--chdir", str(policy.cwd or (WORK if policy.work else "/tmp")), "--clearenv")
     for name, value in {**policy.environ, "HOME": HOME, "TMPDIR": "/tmp"}.items():
         yield from ("--setenv", name, value)
 

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from osmosis.base.processes import kill_group, signal_group
 
-from . import bubblewrap
+from . import bubblewrap, cgroup
 from .network import SandboxNetwork, wanted
 from .policy import Level, Limits, Network, Policy, Unavailable
 from .probe import probe
-from .usage import children
+from .usage import DiskWatch, children
 
 KEEPER = Path(__file__).with_name("keeper.py")
 SIGNAL_CODES = range(129, 129 + 64)
@@ -39,23 +39,27 @@ class Launch:
 
     def __init__(self, argv: Sequence[str], policy: Policy) -> None:
         abilities = probe()
+        if policy.level is Level.CONTAINER:
+            raise Unavailable("a container runs commands to their end; nothing lives on in one")
         abilities.require(policy.level)
-        for path in (*policy.read, *policy.write):
+        for path in (*policy.read, *policy.write, *([policy.work] if policy.work else [])):
             if not path.exists():
                 raise Unavailable(f"{path} is to be in a sandbox, and is not there")
         self.policy = policy
+        self.disk = DiskWatch((*policy.write, *([policy.work] if policy.work else [])), policy.limits.disk_mb)
         self.network = Network.SHARED
         """What the process really has."""
         self.listeners: dict[tuple[str, int], socket.socket] = {}
         self.argv: list[str] = []
         self.environ: Mapping[str, str] = policy.environ
-        self.cwd = policy.cwd
+        self.cwd = policy.cwd or policy.work
         self.fds: list[int] = []
         self._pid = 0
         self._inside = 0
         self._info = self._gate = self._life = self._first = -1
         self._namespace: SandboxNetwork | None = None
         self._router = abilities.router
+        self._group = cgroup.Group.make(policy.limits, cgroup.parent())
         if policy.level is Level.NONE:
             self._keep(argv)
         else:
@@ -104,6 +108,7 @@ class Launch:
         """Sets limits and network, then lets it run. Blocks for some milliseconds; `Unavailable` when it cannot be."""
         if self.policy.level is Level.NONE:
             _limit(self._pid, self.policy.limits)
+            self._join_group(self._pid)
             with contextlib.suppress(BrokenPipeError):  # it is gone, and its output says why
                 os.write(self._life, b"1")
             return
@@ -117,6 +122,7 @@ class Launch:
         self._inside = int(json.loads(said)["child-pid"])
         self._first = os.pidfd_open(self._inside)
         _limit(self._inside, self.policy.limits)
+        self._join_group(self._inside)
         if self._namespace is not None:
             self._namespace.join(self._inside)
             for host, port in self.policy.listen:
@@ -124,6 +130,15 @@ class Launch:
             if self.network is Network.OPEN:
                 self._namespace.open(self._router)
         os.write(self._gate, b"1")
+
+    def _join_group(self, pid: int) -> None:
+        """What the kernel cannot keep is counted instead."""
+        if self._group is not None:
+            try:
+                self._group.add(pid)
+            except OSError:
+                self._group.close()
+                self._group = None
 
     @property
     def isolated(self) -> bool:
@@ -138,6 +153,11 @@ class Launch:
     def root(self) -> int:
         """The process below which all others of the sandbox are."""
         return self._inside or self._pid
+
+    @property
+    def out_of_memory(self) -> bool:
+        """After its end: whether the kernel ended it because its memory was used up."""
+        return self._group is not None and self._group.out_of_memory
 
     # --- its end ---
 
@@ -175,6 +195,10 @@ class Launch:
         if self._namespace is not None:
             self._namespace.close()
             self._namespace = None
+        if self._group is not None:
+            self._group.kill()
+            self._group.close()
+            self._group = None
 
     def exit_code(self, code: int) -> int:
         """As of a child of ours: negative when a signal ended it. Bubblewrap says 128 + signal, as a shell does, and

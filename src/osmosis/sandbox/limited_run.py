@@ -11,13 +11,15 @@ import math
 import os
 import selectors
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from .container import ContainerLaunch
 from .launch import Launch
-from .policy import Policy, Unavailable
+from .policy import Level, Policy, Unavailable
 from .usage import usage_of
 
 LOOK_EVERY_S = 0.05
@@ -34,6 +36,9 @@ class Ended(str, enum.Enum):
     MEMORY = "memory"
     PROCESSES = "processes"
     OUTPUT = "output"
+    DISK = "disk"
+    CALLER = "caller"
+    """Whoever waited for it does no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +58,14 @@ class Result:
         return self.code == 0 and self.ended is Ended.ITSELF
 
 
-def run(argv: Sequence[str], policy: Policy, *, input: bytes = b"") -> Result:
+def run(argv: Sequence[str], policy: Policy, *, input: bytes = b"", stop: threading.Event | None = None) -> Result:
     """Runs `argv` with `input` on stdin, until it ends or a limit does; everything it started has ended then, too.
 
-    Raises `Unavailable` when the policy's level does not work here, `OSError` when there is no such program.
+    Once `stop` is set, by whichever thread, it is ended. Raises `Unavailable` when the policy's level does not work
+    here, `OSError` when there is no such program.
     """
     began = time.monotonic()
-    launch = Launch(argv, policy)
+    launch = ContainerLaunch(argv, policy) if policy.level is Level.CONTAINER else Launch(argv, policy)
     process: subprocess.Popen[bytes] | None = None
     try:
         process = subprocess.Popen(
@@ -73,7 +79,7 @@ def run(argv: Sequence[str], policy: Policy, *, input: bytes = b"") -> Result:
             start_new_session=True,
         )
         launch.started(process.pid)
-        talk = _Talk(process, launch, input)
+        talk = _Talk(process, launch, input, stop)
         try:
             launch.enter()
         except Unavailable:
@@ -82,7 +88,14 @@ def run(argv: Sequence[str], policy: Policy, *, input: bytes = b"") -> Result:
             raise Unavailable(f"the sandbox ended before it began: {said}") from None
         ended = talk.go(began)
         code = launch.exit_code(process.wait())
-        launch.settle()
+        try:
+            launch.settle()
+        except Unavailable as problem:
+            raise Unavailable(f"{problem.message}: {_last_line(bytes(talk.stderr))}", hint=problem.hint) from None
+        if ended is Ended.ITSELF and launch.disk.over(now=True):
+            ended = Ended.DISK
+        if ended is Ended.ITSELF and launch.out_of_memory:
+            ended = Ended.MEMORY
         return Result(code, bytes(talk.stdout), bytes(talk.stderr), ended, time.monotonic() - began)
     finally:
         launch.end()
@@ -97,7 +110,13 @@ def run(argv: Sequence[str], policy: Policy, *, input: bytes = b"") -> Result:
 class _Talk:
     """Writes the input, reads the output, looks at the limits."""
 
-    def __init__(self, process: subprocess.Popen[bytes], launch: Launch, given: bytes) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        launch: Launch | ContainerLaunch,
+        given: bytes,
+        stop: threading.Event | None,
+    ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -105,6 +124,7 @@ class _Talk:
         self._process = process
         self._launch = launch
         self._given = memoryview(given)
+        self._stop = stop
         self._limits = launch.policy.limits
         self._looked = 0.0
         self._streams = (process.stdout, process.stderr)
@@ -135,10 +155,7 @@ class _Talk:
     def last_words(self) -> str:
         """The last that a process said on stderr that never began."""
         self._launch.end()
-        lines = (
-            (self._process.stderr.read(CHUNK) if self._process.stderr else b"").decode(errors="replace").splitlines()
-        )
-        return lines[-1].strip() if lines else ""
+        return _last_line(self._process.stderr.read(CHUNK) if self._process.stderr else b"")
 
     def _move(self, selector: selectors.BaseSelector, wait_s: float) -> bool:
         """Reads and writes what can be now; whether anything was read."""
@@ -178,6 +195,8 @@ class _Talk:
     def _over(self, began: float) -> Ended | None:
         """The limit that is passed, if one is."""
         limits, now = self._limits, time.monotonic()
+        if self._stop is not None and self._stop.is_set():
+            return Ended.CALLER
         if limits.wall_s is not None and now - began > limits.wall_s:
             return Ended.TIME
         if self._said_too_much():
@@ -188,14 +207,21 @@ class _Talk:
         return over(self._launch)
 
 
-def over(launch: Launch) -> Ended | None:
+def over(launch: Launch | ContainerLaunch) -> Ended | None:
     """Whether the processes of a sandbox use more together than they may."""
-    limits = launch.policy.limits
-    if limits.memory_mb is None and limits.processes is None:
+    if launch.disk.over():
+        return Ended.DISK
+    limits, root = launch.policy.limits, launch.root
+    if not root or (limits.memory_mb is None and limits.processes is None):
         return None
-    usage = usage_of(launch.root, suspicious_mb=limits.memory_mb or math.inf)
+    usage = usage_of(root, suspicious_mb=limits.memory_mb or math.inf)
     if limits.memory_mb is not None and usage.memory_mb > limits.memory_mb:
         return Ended.MEMORY
     if limits.processes is not None and usage.processes > limits.processes + KEEPERS:
         return Ended.PROCESSES
     return None
+
+
+def _last_line(said: bytes) -> str:
+    lines = said.decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""

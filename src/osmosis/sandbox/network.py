@@ -114,6 +114,8 @@ class SandboxNetwork:
     def _start_pasta(self, router: str) -> None:
         """It goes into the background once it is ready, and ends with the namespace."""
         options = ["--config-net", "--ipv4-only", "--quiet", "--no-map-gw", "--ns-ifname", TAP]
+        if os.geteuid() == 0:
+            options += ["--runas", "0"]  # else it becomes somebody who may not enter the namespace
         options += ["--address", OWN, "--netmask", "24", "--gateway", GATEWAY, "--dns-forward", NAME_SERVER]
         for direction in ("-t", "-u", "-T", "-U"):
             options += [direction, "none"]

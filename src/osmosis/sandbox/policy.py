@@ -20,6 +20,12 @@ class Level(enum.IntEnum):
     """Limits and an end for everything that was started; files and network are those of the caller."""
     NAMESPACES = 1
     """Bubblewrap: files, processes and network of its own."""
+    CONTAINER = 2
+    """A container of podman or docker: the programs of an image, too. Only for commands that end, by `run`."""
+
+
+WORK = "/sandbox"
+"""Where `Policy.work` appears inside."""
 
 
 class Network(str, enum.Enum):
@@ -45,18 +51,22 @@ class Limits:
 
     memory_mb: int | None = None
     """Of all its processes together; one that outgrows it is ended."""
+    cpus: float | None = None
+    """Cores that all its processes together may use. Only where control groups are ours, and in a container."""
     address_space_mb: int | None = None
     """Of each process: an allocation beyond it fails, which a parser can report."""
     cpu_s: int | None = None
     """Of each process, in seconds; SIGXCPU."""
     wall_s: float | None = None
-    """From the start to the end; only `run` keeps it."""
+    """From the start to the end."""
     processes: int | None = None
     file_mb: int | None = None
     """Of each file it writes."""
     open_files: int | None = None
     output_bytes: int | None = None
     """Of stdout and stderr each; only `run` keeps it, and ends what prints more."""
+    disk_mb: int | None = None
+    """Of all that lies in `Policy.write` and `Policy.work` together; what fills them further is ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,10 @@ class Policy:
     """Files and folders it may read. The system's programs and libraries are always there."""
     write: tuple[Path, ...] = ()
     """Folders it may change; each exists."""
+    work: Path | None = None
+    """A folder that it may change and starts in: `/sandbox` inside, itself at level 0."""
+    devices: tuple[Path, ...] = ()
+    """Files and folders of `/dev` that it may use, beside the few that are always there."""
     network: Network = Network.NONE
     listen: tuple[tuple[str, int], ...] = ()
     """Addresses and ports inside at which the caller answers: `Box.listeners` holds the sockets."""
@@ -77,7 +91,9 @@ class Policy:
     environ: Mapping[str, str] = field(default_factory=dict)
     """All of its environment variables."""
     cwd: Path | None = None
-    """None: `/tmp`."""
+    """As it is called inside. None: `work`, or `/tmp` without one."""
+    image: str = ""
+    """At level 2: of which image, which is on this machine already."""
 
 
 @dataclass(frozen=True, slots=True)

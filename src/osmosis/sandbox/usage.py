@@ -1,16 +1,29 @@
-"""What the processes of a sandbox use together: counted from /proc, because a limit of the kernel's is per process.
+"""What the processes of a sandbox use together: memory and number from /proc, because a limit of the kernel's is per
+process, and the disk space of the folders that they may change.
 
-Where there is no /proc nothing is counted, and nothing is ended for it.
+Where there is no /proc no process is counted, and nothing is ended for it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+
+from osmosis.base.no_follow import FOLDER, walk
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MEGABYTE = 1024 * 1024
+BLOCK = 512
+MOST_FILES = 200_000
+"""Below the folders of one sandbox; more is as much as a full disk."""
+DISK_EVERY_S = 0.5
+DISK_SHARE = 20
+"""Counting takes at most one part in so many of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +80,39 @@ def _proportional(pid: int) -> int:
     except (OSError, ValueError):
         pass
     return _resident(pid)
+
+
+def disk_mb(folders: Iterable[Path]) -> float:
+    """What lies below the folders takes on the disk; infinite when it is too many files to count."""
+    blocks, left = 0, MOST_FILES
+    for root in folders:
+        try:
+            folder = os.open(root, FOLDER)
+        except OSError:
+            continue
+        try:
+            for _, about in walk(folder, left):
+                blocks += about.st_blocks
+                left -= 1
+        finally:
+            os.close(folder)
+    return math.inf if left <= 0 else blocks * BLOCK / MEGABYTE
+
+
+class DiskWatch:
+    """Looks now and then whether the folders hold more than `most_mb`; None: it never does."""
+
+    def __init__(self, folders: Iterable[Path], most_mb: int | None) -> None:
+        self._folders = tuple(folders)
+        self._most_mb = most_mb
+        self._next = 0.0
+
+    def over(self, *, now: bool = False) -> bool:
+        """Whether they do; without `now`, looked at only when it is time again."""
+        started = time.monotonic()
+        if self._most_mb is None or not self._folders or (started < self._next and not now):
+            return False
+        found = disk_mb(self._folders) > self._most_mb
+        ended = time.monotonic()
+        self._next = ended + max(DISK_EVERY_S, DISK_SHARE * (ended - started))
+        return found

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from osmosis.sandbox import Level, probe
+from osmosis.sandbox import Level
 
 
 @pytest.fixture
-def level1() -> Level:
-    abilities = probe()
-    if abilities.level < Level.NAMESPACES:
-        pytest.skip(f"no sandbox of level 1 here: {abilities.reason}")
+def level1(isolated: None) -> Level:
     return Level.NAMESPACES
 
 
 @pytest.fixture(params=[Level.NONE, Level.NAMESPACES], ids=["level-0", "level-1"])
-def level(request: pytest.FixtureRequest) -> Level:
-    if probe().level < request.param:
-        pytest.skip(f"no sandbox of level {request.param} here: {probe().reason}")
+def level(request: pytest.FixtureRequest, need_level: Callable[..., None]) -> Level:
+    need_level(request.param)
     chosen: Level = request.param
     return chosen

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from osmosis.sandbox import Abilities, Level, Network, Policy, Result, Unavailable, probe, run
+from osmosis.sandbox import Abilities, Level, Network, Policy, Result, Unavailable, run
 from osmosis.sandbox.bubblewrap import python_folders
 from osmosis.sandbox.network import own_addresses
 
@@ -105,9 +108,8 @@ def test_without_a_network_nothing_of_the_host_is_reached(level1: Level) -> None
     assert done.stdout == f"127.0.0.1:{port} refused\n".encode()
 
 
-def test_an_open_network_does_not_reach_the_host(level1: Level) -> None:
-    if not probe().router:
-        pytest.skip("neither slirp4netns nor pasta is here")
+def test_an_open_network_does_not_reach_the_host(level1: Level, need_level: Callable[..., None]) -> None:
+    need_level(level1, router=True)
     with socket.create_server(("0.0.0.0", 0)) as server:
         port = server.getsockname()[1]
         own = [address.partition("/")[0] for address in own_addresses()]
@@ -116,6 +118,33 @@ def test_an_open_network_does_not_reach_the_host(level1: Level) -> None:
     assert done.ok, done
     assert [line for line in done.stdout.decode().splitlines() if "reached" in line] == []
     assert len(done.stdout.splitlines()) == len(places)
+
+
+PASTA = """
+import socket, sys
+from pathlib import Path
+from osmosis.sandbox import Level, Network, Policy, probe, run
+from osmosis.sandbox.bubblewrap import python_folders
+look = "import socket, sys\\nprint(open('/proc/net/route').read().count('tap0'))\\n"
+look += "for port in sys.argv[1:]:\\n    for host in ('127.0.0.1', '10.0.2.2', '192.168.1.1'):\\n"
+look += "        try: socket.create_connection((host, int(port)), 3); print(host)\\n        except OSError: pass\\n"
+policy = Policy(level=Level.NAMESPACES, network=Network.OPEN, read=python_folders(Path(sys.executable)))
+print(probe().describe.rpartition(" ")[2])
+with socket.create_server(("0.0.0.0", 0)) as server:
+    done = run([sys.executable, "-I", "-S", "-c", look, str(server.getsockname()[1])], policy)
+print(done.stdout.decode(), done.stderr.decode())
+"""
+
+
+def test_pasta_connects_what_slirp4netns_would(level1: Level, tmp_path: Path) -> None:
+    if (pasta := shutil.which("pasta")) is None:
+        pytest.skip("pasta is not here")
+    for program in (pasta, shutil.which("bwrap")):
+        (tmp_path / Path(str(program)).name).symlink_to(str(program))
+    environ = {"PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", PASTA], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["pasta)", "2"], "two routes lead outside; nothing of this machine was reached"
+    assert not done.stderr
 
 
 def test_a_level_that_does_not_work_is_refused_with_the_reason() -> None:

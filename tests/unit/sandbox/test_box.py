@@ -143,3 +143,18 @@ def processes(words: str) -> list[int]:
         except OSError:
             continue
     return found
+
+
+async def test_a_folder_that_is_filled_ends_it(level: Level, tmp_path: Path) -> None:
+    script = f"head -c 20000000 /dev/zero > {tmp_path}/big; sleep 60"
+    box = await start(["/bin/sh", "-c", script], Policy(level=level, write=(tmp_path,), limits=Limits(disk_mb=8)))
+    assert await asyncio.wait_for(box.wait(), 30) == -signal.SIGKILL
+    assert box.over_limit is Ended.DISK
+    await box.close()
+
+
+async def test_its_time_ends_it(level: Level) -> None:
+    box = await start(["/bin/sleep", "60"], Policy(level=level, limits=Limits(wall_s=0.5)))
+    assert await asyncio.wait_for(box.wait(), 30) == -signal.SIGKILL
+    assert box.over_limit is Ended.TIME
+    await box.close()

@@ -59,7 +59,9 @@ def test_output_beyond_its_limit_ends_the_command(level: Level) -> None:
 
 def test_cpu_time(level: Level) -> None:
     done = run([*SHELL, "while :; do :; done"], Policy(level=level, limits=Limits(cpu_s=1, wall_s=60)))
-    assert done.code == -signal.SIGXCPU
+    # Where a loaded machine gives a second of CPU in one go, the kernel passes the warning over.
+    assert done.code in (-signal.SIGXCPU, -signal.SIGKILL)
+    assert done.ended is Ended.ITSELF, "it was not the wall time"
 
 
 def test_memory_of_all_processes_together(level: Level) -> None:
