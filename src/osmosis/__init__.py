@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from osmosis.records.rollout import Message as Message
     from osmosis.records.rollout import Rollout as Rollout
     from osmosis.records.rollout import Score as Score
+    from osmosis.records.sandbox import SandboxChoice as SandboxChoice
     from osmosis.sdk.agent_loop import RolloutAgentLoop as RolloutAgentLoop
     from osmosis.sdk.agent_loop import RolloutContext as RolloutContext
     from osmosis.sdk.agent_loop import RolloutResult as RolloutResult
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
     from osmosis.sdk.judge_model import ModelNotFoundError as ModelNotFoundError
     from osmosis.sdk.judge_model import ProviderRequestError as ProviderRequestError
     from osmosis.sdk.rewards import osmosis_reward as osmosis_reward
+    from osmosis.sdk.rollout_sandbox import Sandbox as Sandbox
+    from osmosis.sdk.rollout_sandbox import SandboxResult as SandboxResult
+    from osmosis.sdk.rollout_sandbox import get_sandbox as get_sandbox
+    from osmosis.sdk.rollout_sandbox import open_sandbox as open_sandbox
     from osmosis.sdk.rubrics import osmosis_rubric as osmosis_rubric
     from osmosis.sdk.score_functions import score_function as score_function
     from osmosis.sdk.score_functions import vote as vote
@@ -69,6 +74,7 @@ else:
         "osmosis.records.plan": "Budget EvalPlan ModelSpec Retry RolloutLimits Selection Timeouts",
         "osmosis.records.report": "Report",
         "osmosis.records.rollout": "Failure Message Rollout Score",
+        "osmosis.records.sandbox": "SandboxChoice",
         "osmosis.sdk.agent_loop": "RolloutAgentLoop RolloutContext RolloutResult",
         "osmosis.sdk.backend": "LocalBackend",
         "osmosis.sdk.context": "AgentWorkflowContext GraderContext",
@@ -78,6 +84,7 @@ else:
         "osmosis.sdk.judge_model": "MissingAPIKeyError ModelNotFoundError ProviderRequestError",
         "osmosis.sdk.rewards": "osmosis_reward",
         "osmosis.sdk.rubrics": "osmosis_rubric",
+        "osmosis.sdk.rollout_sandbox": "Sandbox SandboxResult get_sandbox open_sandbox",
         "osmosis.sdk.score_functions": "score_function vote",
         "osmosis.sdk.tool_loop": "ToolLoop",
         "osmosis.sdk.tools": "FunctionTool run_tool_calls tool tool_schemas",

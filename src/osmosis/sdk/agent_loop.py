@@ -27,6 +27,8 @@ from osmosis.records.base import utc_now
 from osmosis.records.rollout import Message
 from osmosis.records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
 
+from .rollout_sandbox import Sandbox, get_sandbox
+
 logger = logging.getLogger(__name__)
 
 trace_folder: ContextVar[Path | None] = ContextVar("osmosis_trace_folder", default=None)
@@ -123,6 +125,11 @@ class RolloutContext:
     async def chat(self, messages: list[Message], **kwargs: object) -> CompletionsResult:
         """One model call; `kwargs` are sampling parameters, and `on_piece` hears the answer while it is written."""
         return await self.llm.chat_completions(messages, **kwargs)
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """Where code that a model wrote runs: `await ctx.sandbox.run(["python", "main.py"], files={...})`."""
+        return get_sandbox()
 
     def complete(
         self, final_messages: list[Message], finish_reason: str = "stop", reward: float | None = None

@@ -37,6 +37,7 @@ from .execution import (
 )
 from .grader import GraderClass
 from .grading import Grading
+from .rollout_sandbox import Opening, opening_from, sandbox_while
 from .types import AgentWorkflowConfig, GraderConfig, RolloutSample
 from .workflow import AgentWorkflow, AgentWorkflowOutput, WorkflowClass
 
@@ -62,7 +63,8 @@ class LocalBackend:
         self.workflow_config = workflow_config
         self.max_concurrent = limit_of(workflow_config)
         # The variable is set by whoever starts the rollout's process; user code constructs this without one.
-        root = (os.environ if environ is None else environ).get(ARTIFACT_VARIABLE)
+        self._environ = os.environ if environ is None else environ
+        root = self._environ.get(ARTIFACT_VARIABLE)
         self.artifact_root = Path(root) if root else Path("~/.osmosis").expanduser()
         self.project_path = folder_of(self.workflow)
         self._grading = None if grader is None else Grading(grader, grader_config, self.project_path)
@@ -85,6 +87,10 @@ class LocalBackend:
         tell = on_state or nobody
         return await self.slots.run(lambda: self._run(init, tell, transport), tell)
 
+    def _sandbox(self, init: RolloutInit) -> Opening:
+        """Where this rollout's sandbox is made, unless whoever evaluates it has said so already."""
+        return opening_from(self._environ, init.chat_completions_url, init.llm_api_key or init.controller_api_key)
+
     async def _run(self, init: RolloutInit, tell: OnState, transport: ChatTransport | None) -> ExecutionResult:
         rollout = WorkflowRollout(
             init.chat_completions_url,
@@ -92,6 +98,10 @@ class LocalBackend:
             init.rollout_id or "",
             transport=transport,
         )
+        async with sandbox_while(self._sandbox(init)):
+            return await self._sandboxed(init, rollout, tell)
+
+    async def _sandboxed(self, init: RolloutInit, rollout: WorkflowRollout, tell: OnState) -> ExecutionResult:
         with rollout:
             try:
                 output = await run_with_deadline(

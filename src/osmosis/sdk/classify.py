@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Iterator
+from contextvars import ContextVar
 
 from pydantic import ValidationError as PydanticValidationError
 from pydantic_core import PydanticCustomError
@@ -19,6 +20,7 @@ from osmosis.base.plain_json import whole_text
 from osmosis.errors import ModelError, OsmosisError
 from osmosis.llm.failures import category_of_error
 from osmosis.records.rollout import Category, Failure, Phase
+from osmosis.sandbox import Unavailable
 
 from .calls import DeadlineExceeded, SelfCancelled
 from .exceptions import OsmosisTimeoutError, OsmosisTransportError, ToolExecutionError, ToolServerLost
@@ -29,6 +31,9 @@ _MESSAGE_LIMIT = 2000
 _CHAIN_LIMIT = 8
 _KEPT = frozenset({Category.SERVER_DIED, Category.CANCELLED})
 """What stays the cause although a model call failed as well."""
+
+raised: ContextVar[list[BaseException] | None] = ContextVar("raised", default=None)
+"""Collects what user code raised, for a debugger; None, as ever but there: nothing is kept."""
 
 WIRE_CATEGORIES = ("timeout", "validation_error", "http_error", "agent_error")
 """The words generation 0.3 knows for `err_category`."""
@@ -56,6 +61,8 @@ def failure_of(exc: BaseException, phase: Phase) -> Failure:
     What an exception was raised `from` counts: a model error stays one when an agent wraps it. A model call that the
     agent did not survive is of the model phase; a judge's is of the score phase.
     """
+    if (kept := raised.get()) is not None:
+        kept.append(exc)
     known = _infrastructure(exc, phase) or _limit_or_reward(exc, phase)
     if known is not None:
         return known
@@ -115,6 +122,13 @@ def _infrastructure(exc: BaseException, phase: Phase) -> Failure | None:
             )
         if isinstance(cause, ToolExecutionError):
             return None  # whatever the tool fell over, a model call it was not
+        if isinstance(cause, Unavailable):
+            return Failure(
+                phase=Phase.SETUP if phase is Phase.AGENT else phase,
+                category=Category.UNKNOWN,
+                message=_text(cause),
+                fix=cause.hint,
+            )
         category = _category(cause)
         if category is not None:
             return Failure(

@@ -14,9 +14,11 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from osmosis.base.json_types import JsonObject
-from osmosis.records.rollout import Message
+from osmosis.base.numbers import as_float
+from osmosis.records.rollout import Message, Score
 
 from .chat import ChatClient, ChatTransport
+from .rollout_sandbox import Sandbox, get_sandbox
 from .types import RolloutSample
 
 TConfig = TypeVar("TConfig")
@@ -107,7 +109,14 @@ class _Artifacts:
         return self._folder
 
 
-class AgentWorkflowContext(_Artifacts, Generic[TConfig]):
+class _Sandboxed:
+    @property
+    def sandbox(self) -> Sandbox:
+        """Where code that a model wrote runs: `await ctx.sandbox.run(["python", "main.py"], files={...})`."""
+        return get_sandbox()
+
+
+class AgentWorkflowContext(_Artifacts, _Sandboxed, Generic[TConfig]):
     """What `AgentWorkflow.run` receives."""
 
     def __init__(
@@ -141,7 +150,7 @@ class AgentWorkflowContext(_Artifacts, Generic[TConfig]):
         return self.rollout.chat(timeout_s=timeout_s, max_attempts=max_attempts)
 
 
-class GraderContext(_Artifacts):
+class GraderContext(_Artifacts, _Sandboxed):
     """What `Grader.grade` receives."""
 
     def __init__(
@@ -168,11 +177,21 @@ class GraderContext(_Artifacts):
         """The grader's configuration."""
         self.rollout_id = rollout_id
 
-    def set_reward(self, reward: float) -> None:
-        """Sets the sample's reward; `ValueError` unless a finite number, or when there is no sample."""
+    def set_reward(
+        self, reward: float | Score, *, reason: str | None = None, parts: Mapping[str, float] | None = None
+    ) -> None:
+        """Sets the sample's reward, and what people read beside it: why, and what it is made of. A `Score` brings all
+        three. `ValueError` unless a finite number, or when there is no sample."""
         if self.sample is None:
             raise ValueError("the rollout has no sample to set a reward on")
+        if isinstance(reward, Score):
+            if reward.value is None:
+                raise ValueError("the Score has no value")
+            reason, parts = reward.reason or reason, reward.parts or parts
+            reward = reward.value
         self.sample.reward = reward
+        self.sample.reason = reason
+        self.sample.parts = {name: as_float(part) for name, part in parts.items()} if parts else None
 
     def get_samples(self) -> dict[str, RolloutSample]:
         """The samples by id, as graders written before 0.3 expect: one, under the rollout's id."""

@@ -5,19 +5,20 @@ Apart from `judge`, because every score function runs in such a block and few as
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 
 from osmosis.records.rollout import Usage
+
+_NOTHING: Usage = Usage.made()
+"""Replaced, never changed."""
 
 
 @dataclass
 class JudgeUsage:
     """What the judges inside a `collect_judge_usage` block consumed."""
 
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = field(default_factory=lambda: _NOTHING)
     calls: int = 0
 
 
@@ -25,15 +26,18 @@ judge_usage: ContextVar[JudgeUsage | None] = ContextVar("osmosis_judge_usage", d
 """What the block that runs now adds to."""
 
 
-@contextmanager
-def collect_judge_usage() -> Iterator[JudgeUsage]:
+class collect_judge_usage:
     """Adds up what every judge called inside the block consumed, on this task and in threads it starts."""
-    collected = JudgeUsage()
-    token = judge_usage.set(collected)
-    try:
-        yield collected
-    finally:
-        judge_usage.reset(token)
+
+    __slots__ = ("_token",)
+
+    def __enter__(self) -> JudgeUsage:
+        collected = JudgeUsage()
+        self._token: Token[JudgeUsage | None] = judge_usage.set(collected)
+        return collected
+
+    def __exit__(self, *_: object) -> None:
+        judge_usage.reset(self._token)
 
 
 def count_usage(usage: Usage) -> None:

@@ -68,6 +68,10 @@ class RolloutSample(BaseModel):
     """The row's ground truth."""
     reward: float | None = None
     """Finite; None until a grader sets it."""
+    reason: str | None = None
+    """Why it is that: shown wherever the reward is."""
+    parts: dict[str, float] | None = None
+    """What the reward is made of: shown beside it, not added up."""
     remove_sample: bool = False
     """Leave this rollout out of every mean and of training."""
     metrics: JsonObject = Field(default_factory=dict)
@@ -93,6 +97,8 @@ class RolloutSample(BaseModel):
             messages=[m for m in (json_safe(m, "messages") for m in self.messages) if isinstance(m, dict)],
             label=self.label,
             reward=None if self.remove_sample else self.reward,
+            reason=self.reason,
+            parts=self.parts,
             remove_sample=self.remove_sample,
             metrics=json_safe(self.metrics, "metrics"),
             extra_fields=json_safe(self.extra_fields, "extra_fields"),

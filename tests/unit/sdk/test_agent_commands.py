@@ -162,6 +162,27 @@ def test_people_see_lines_and_a_summary(
     assert captured.out + captured.err == ""
 
 
+def test_few_rows_are_shown_whole_and_graded_by_what_is_given(
+    folder: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "scores_of_a_test.py").write_text(
+        "from osmosis import Score\ndef half(solution_str, ground_truth, extra_info): return Score(0.5, 'so so')\n"
+    )
+    words = ["test", "-m", f"{name_of(request)}:loop", "-d", "rows.jsonl", "--model", "offline/calculator"]
+    words += ["--eval-fn", "scores_of_a_test:half", "--limit", "2"]
+    assert main(words, environ={}, cwd=folder) == 0
+    captured = capsys.readouterr()
+    for said in ("─ user ─", "─ assistant, ", "expected  ", "scores_of_a_test:half  0.5", "so so"):
+        assert said in captured.err
+    assert "scores_of_a_test:half 0.5 on average" in captured.out
+    assert main([*words, "--brief"], environ={}, cwd=folder) == 0
+    captured = capsys.readouterr()
+    assert "─ user ─" not in captured.err
+    assert "scores_of_a_test:half 0.5)" in captured.err
+    assert run(folder, *words) == 0
+    assert [one["scores"] for one in shown(capsys)["results"]] == [{"scores_of_a_test:half": 0.5}] * 2
+
+
 def test_workflows_are_run_and_graded(
     folder: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:

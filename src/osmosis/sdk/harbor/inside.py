@@ -23,6 +23,7 @@ from osmosis.records.trajectory import build_trajectory
 from osmosis.records.wire import RolloutInit
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.execution import ExecutionResult
+from osmosis.sdk.rollout_sandbox import Opening, in_somebody_elses
 from osmosis.sdk.types import AgentWorkflowConfig, json_safe
 
 from .sandbox import PROTOCOL
@@ -37,9 +38,16 @@ TRAJECTORY_FILE = "trajectory.json"
 class SandboxBackend(LocalBackend):
     """`LocalBackend`, with what the workflow leaves in `ctx.artifacts_dir` where Harbor collects it."""
 
-    def __init__(self, workflow: str, config: AgentWorkflowConfig | None, artifacts: Path) -> None:
-        super().__init__(workflow, config)
+    def __init__(
+        self, workflow: str, config: AgentWorkflowConfig | None, artifacts: Path, environ: Mapping[str, str]
+    ) -> None:
+        super().__init__(workflow, config, environ=environ)
         self._artifacts_dir = artifacts
+
+    def _sandbox(self, init: RolloutInit) -> Opening:
+        """The trial's own, from the folder that the workflow works in; without the model's key."""
+        kept = {name: value for name, value in self._environ.items() if name != KEY_VARIABLE}
+        return in_somebody_elses(kept)
 
     def _artifacts(self, init: RolloutInit) -> Path | None:
         return self._artifacts_dir
@@ -47,7 +55,7 @@ class SandboxBackend(LocalBackend):
 
 async def run(request: Mapping[str, Any], environ: Mapping[str, str], artifacts: Path) -> ExecutionResult:
     """The workflow's own result; its sample has no reward."""
-    backend = SandboxBackend(str(request["workflow"]), load_config(request.get("config")), artifacts)
+    backend = SandboxBackend(str(request["workflow"]), load_config(request.get("config")), artifacts, environ)
     init = RolloutInit(
         initial_messages=request["messages"],
         metadata=request.get("metadata"),
