@@ -35,6 +35,8 @@ class Flip:
     after: float
     key_a: Key = (0, "", 0)
     key_b: Key = (0, "", 0)
+    row_index_a: int = 0
+    """Where the row stands in run A's dataset."""
 
     @property
     def gained(self) -> bool:
@@ -84,6 +86,8 @@ class Comparison:
     rows_differ: int = 0
     """Rows that were edited between the runs: their pairs answer different questions."""
     flips: list[Flip] = field(default_factory=list)
+    by_row: list[tuple[int, float, float]] = field(default_factory=list)
+    """Of each row that both have a score for: where it stands in B's dataset, its mean in A and in B."""
 
     def regressed(self, margin: float = 0.0) -> bool:
         """With a margin of 0: whether the verdict is `worse`. Above: whether B may be worse than A by more than that,
@@ -155,7 +159,7 @@ def compare(
     _check_pairs(shared, row_of, name, before)
     both = [key for key in ran if (values_a[key], values_b[key]) != (None, None)]
     scored, zeros = _Paired(shared, values_a, values_b), _Paired(both, values_a, values_b)
-    flips = _flips(scored, after, b_of, threshold)
+    flips = _flips(scored, before, after, b_of, threshold)
     gained = sum(1 for flip in flips if flip.gained)
     pairs = list(scored.pairs.values())
     declared = (bounds or {}).get(name)
@@ -185,13 +189,14 @@ def compare(
         interval_failures_0=differences[-1].interval,
         rows_differ=len(_edited(before, after, b_of) & scored.rows.keys()),
         flips=flips,
+        by_row=[(after.places[b_of[row]], *means) for row, means in scored.rows.items()],
     )
 
 
-def _flips(scored: _Paired, after: _Side, b_of: Mapping[str, str], threshold: float) -> list[Flip]:
+def _flips(scored: _Paired, before: _Side, after: _Side, b_of: Mapping[str, str], threshold: float) -> list[Flip]:
     """The pairs of which one side passes."""
     return [
-        Flip(after.places[b_of[row]], attempt, *pair, (0, row, attempt), (0, b_of[row], attempt))
+        Flip(after.places[b_of[row]], attempt, *pair, (0, row, attempt), (0, b_of[row], attempt), before.places[row])
         for (row, attempt), pair in scored.pairs.items()
         if (pair[0] >= threshold) != (pair[1] >= threshold)
     ]

@@ -228,6 +228,10 @@ def _rollouts(report: Report) -> Iterator[Figure]:
 def _spent(report: Report) -> Iterator[Figure]:
     usage, judges = report.usage, report.judge_usage
     split = f"{usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"
+    if usage.reasoning_tokens:
+        split += f" ({usage.reasoning_tokens:,} of them reasoning)"
+    if usage.cache_write_tokens:
+        split += f", {usage.cache_write_tokens:,} written to the cache"
     yield Figure("tokens", "tokens", usage.total_tokens, "count", None, split, headline=True)
     price = "Unknown when the model has no known price."
     extra = f"plus {formats.dollars(judges.cost_usd)} for judges" if judges.total_tokens else ""

@@ -78,6 +78,8 @@ class _Spent:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
+        self.cache_write_tokens = 0
+        self.reasoning_tokens = 0
         self.cost_usd: float | None = None
         self._costs = array("d")
 
@@ -87,6 +89,8 @@ class _Spent:
         self.prompt_tokens += prompt
         self.completion_tokens += completion
         self.cached_tokens += usage.cached_tokens
+        self.cache_write_tokens += usage.cache_write_tokens
+        self.reasoning_tokens += usage.reasoning_tokens
         if usage.cost_usd is not None:
             self.cost_usd = (self.cost_usd or 0.0) + usage.cost_usd
             self._costs.append(usage.cost_usd)
@@ -96,6 +100,8 @@ class _Spent:
         self.prompt_tokens += other.prompt_tokens
         self.completion_tokens += other.completion_tokens
         self.cached_tokens += other.cached_tokens
+        self.cache_write_tokens += other.cache_write_tokens
+        self.reasoning_tokens += other.reasoning_tokens
         self._costs.extend(other._costs)
         if other.cost_usd is not None:
             self.cost_usd = (self.cost_usd or 0.0) + other.cost_usd
@@ -105,6 +111,8 @@ class _Spent:
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             cached_tokens=self.cached_tokens,
+            cache_write_tokens=self.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens,
             cost_usd=math.fsum(self._costs) if exact and self._costs else self.cost_usd,
         )
 

@@ -29,6 +29,7 @@ CURVES: Sequence[CurveInfo] = (
     CurveInfo(
         "eval/validation/reward", "validation_reward", "Validation reward", _REWARD, "mean over the held-out rows"
     ),
+    CurveInfo("rollout/reward_std", "reward_std", "Reward spread", _REWARD, "standard deviation in a step"),
     CurveInfo(
         "rollout/no_signal_ratio",
         "no_signal",
@@ -39,16 +40,29 @@ CURVES: Sequence[CurveInfo] = (
     CurveInfo(
         "rollout/failed_ratio", "failed", "Failed rollouts", _REWARD, "share without a reward; no part of any statistic"
     ),
+    CurveInfo(
+        "eval/validation/failed_ratio", "validation_failed", "Failed validation rollouts", _REWARD, "share of them"
+    ),
     CurveInfo("rollout/response_lengths", "response_length", "Response length", _ANSWERS, "tokens the model said"),
     CurveInfo("rollout/total_lengths", "total_length", "Total length", _ANSWERS, "tokens with prompt and environment"),
     CurveInfo("rollout/truncated_ratio", "truncation_ratio", "Truncated", _ANSWERS, "share cut off by a length limit"),
     CurveInfo("rollout/repetition_ratio", "repetition", "Repetition", _ANSWERS, "share of repeated word groups"),
     CurveInfo("rollout/turns", "turns", "Turns", _ANSWERS, "answers of the model per rollout"),
     CurveInfo("rollout/forks", "forks", "Forks", _ANSWERS, "histories that were rewritten in a step"),
+    CurveInfo(
+        "rollout/forked_tokens_ratio",
+        "forked_tokens",
+        "Tokens of forks",
+        _ANSWERS,
+        "share that is left out",
+    ),
     CurveInfo("rollout/malformed_calls", "malformed_calls", "Malformed tool calls", _ANSWERS, "in a step"),
     CurveInfo("train/entropy_loss", "entropy", "Entropy", _UPDATE, "how undecided the model is, nats per token"),
     CurveInfo("train/kl", "kl", "KL", _UPDATE, "distance from the base model, or from the sampled policy"),
     CurveInfo("train/clip_ratio", "clip_ratio", "Clipped", _UPDATE, "share of tokens whose ratio was clipped"),
+    CurveInfo("train/clip_ratio_low", "clip_ratio_low", "Clipped below", _UPDATE, "share of tokens, by `clip`"),
+    CurveInfo("train/clip_ratio_high", "clip_ratio_high", "Clipped above", _UPDATE, "share of tokens, by `clip_high`"),
+    CurveInfo("train/token_accuracy", "token_accuracy", "Token accuracy", _UPDATE, "share that was foreseen"),
     CurveInfo("train/grad_norm", "grad_norm", "Gradient norm", _UPDATE, "before it is limited"),
     CurveInfo("train/loss", "loss", "Loss", _UPDATE, "near 0 for GRPO: advantages cancel out"),
     CurveInfo("train/lr", "lr", "Learning rate", _UPDATE, ""),

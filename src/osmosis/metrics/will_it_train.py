@@ -96,6 +96,16 @@ def will_it_train(config: TrainingConfig, plan: TrainingPlan, tried: Sequence[Tr
     return gate
 
 
+def will_it_imitate(config: TrainingConfig, plan: TrainingPlan, examples: int) -> Gate:
+    """Of `method = "sft"`, which learns from rollouts that are there."""
+    findings = []
+    if plan.steps == 0:
+        what = f"{examples} rollouts to learn from do not fill one step of rollout_batch_size = {plan.batch}"
+        fix = "lower min_score or rollout_batch_size, or name a run with more passed rollouts in from_run"
+        findings.append(GateFinding("too-few-examples", "error", what, fix))
+    return Gate(examples, 0, None, None, None, None, None, None, findings)
+
+
 def _p95(values: Sequence[float]) -> float | None:
     return sorted(values)[max(0, math.ceil(0.95 * len(values)) - 1)] if values else None
 
@@ -108,7 +118,7 @@ def _findings(
         fix = f"lower rollout_batch_size to {max(1, len(plan.rows))} or less, or add rows"
         yield GateFinding("too-few-rows", "error", what, fix)
     if not gate.rollouts:
-        fix = "osmosis eval submit, with n = 4 in [evaluation]"
+        fix = "osmosis train submit --probe 8, or osmosis eval submit with n = 4 in [evaluation]"
         yield GateFinding("no-eval", "warning", "no evaluation of this rollout and dataset says what to expect", fix)
         return
     yield from _signal(gate, rewards)

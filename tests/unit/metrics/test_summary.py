@@ -233,3 +233,15 @@ def test_named_scores_of_a_function_stand_in_its_place_and_miss_where_it_failed(
         assert report.failures[0].count == 1
     nothing = summarize([named(0, 1.0)], plan, score_names=["fn", "g"])
     assert [score.name for score in nothing.scores] == ["fn", "g"]
+
+
+def test_tokens_of_every_kind_are_added_up(make_plan):
+    spent = Usage(prompt_tokens=50, completion_tokens=20, cached_tokens=10, cache_write_tokens=7, reasoning_tokens=12)
+    whole = [rollout(row, 0, 1.0, usage=spent) for row in range(3)]
+    stored = [read_outcome(one.to_line()) for one in whole]
+    for counted in (whole, stored):
+        usage = summarize(counted, make_plan()).usage
+        assert (usage.cached_tokens, usage.cache_write_tokens, usage.reasoning_tokens) == (30, 21, 36)
+    shown = next(figure for figure in figures(summarize(whole, make_plan())) if figure.name == "tokens")
+    assert "36 of them reasoning" in shown.detail
+    assert "21 written to the cache" in shown.detail
