@@ -74,6 +74,10 @@ class Connection(asyncio.Protocol):
         self._answers = 0
         self._silent = True
         self._heard: Callable[[bytes], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Of the call that was under way when it was set: a later one, which may wait longer, sets it anew when it goes
+        off. A timer for every call would cost as much as reading the answer."""
+        self._due: float | None = None
         self.closed = False
         self.reusable = False
         self.idle_since = 0.0
@@ -88,24 +92,38 @@ class Connection(asyncio.Protocol):
         self._body, self._around, self._retry_after, self._encoding = b"", 0, None, ""
         self._in_body, self._silent, self.reusable = False, True, False
         self._heard = heard
-        timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._late)
+        self._due = None if timeout_s is None else self._loop.time() + timeout_s
+        if self._due is not None and (self._timer is None or self._timer.when() > self._due):
+            self._set_timer(self._due)
         try:
             self._transport.write(request)
             return await answer
         finally:
-            if timer is not None:
-                timer.cancel()
-            self._answer = self._heard = None
+            self._answer = self._heard = self._due = None
             if not self.reusable:
                 self.close()
 
     def close(self) -> None:
         self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._transport is not None:
             self._transport.abort()
 
+    def _set_timer(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._late)
+
     def _late(self) -> None:
-        self._fail(asyncio.TimeoutError())
+        self._timer = None
+        if self._due is None:
+            return
+        if self._loop.time() < self._due:
+            self._set_timer(self._due)
+        else:
+            self._fail(asyncio.TimeoutError())
 
     def _fail(self, error: BaseException) -> None:
         if self._answer is not None and not self._answer.done():

@@ -9,7 +9,9 @@ back, and new ones are opened as soon as the event loop has time to spare, twice
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
+from collections.abc import Callable
 
 from .connection import Connection, ConnectionFailed
 
@@ -28,8 +30,18 @@ CALM_LOOKS = 4
 class Connections:
     """To one host and port. For one event loop at a time."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        at_once: float = AT_ONCE,
+        connecting: Callable[[], socket.socket] | None = None,
+    ) -> None:
+        """`connecting` makes the sockets, for a server in a network of its own."""
         self._host, self._port = host, port
+        self._at_once = at_once
+        self._connecting = connecting
         self._idle: list[Connection] = []
         self._waiting: deque[asyncio.Future[Connection | None]] = deque()
         """Each is given a connection, or None: permission to open one."""
@@ -41,7 +53,7 @@ class Connections:
         """A connection that is the caller's until `give_back`; raises `OSError` when none can be opened."""
         loop = asyncio.get_running_loop()
         connection = self._reuse(loop.time())
-        if connection is None and self._open >= AT_ONCE:
+        if connection is None and self._open >= self._at_once:
             connection = await self._wait(loop)
             if connection is not None and connection.closed:  # by the server, while it was handed on
                 connection = None
@@ -91,9 +103,8 @@ class Connections:
             raise
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> Connection:
-        opening = loop.create_connection(lambda: Connection(loop), self._host, self._port)
         try:
-            _, connection = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
+            connection = await asyncio.wait_for(self._opened(loop), CONNECT_TIMEOUT_S)
         except asyncio.TimeoutError as error:
             self._gone()
             raise ConnectionFailed(f"could not connect within {CONNECT_TIMEOUT_S:g} s") from error
@@ -102,10 +113,25 @@ class Connections:
             raise
         return connection
 
+    async def _opened(self, loop: asyncio.AbstractEventLoop) -> Connection:
+        if self._connecting is None:
+            _, connection = await loop.create_connection(lambda: Connection(loop), self._host, self._port)
+            return connection
+        plug = self._connecting()
+        try:
+            plug.setblocking(False)
+            await loop.sock_connect(plug, (self._host, self._port))
+        except BaseException:
+            plug.close()
+            raise
+        plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does not where others made the socket
+        _, connection = await loop.create_connection(lambda: Connection(loop), sock=plug)
+        return connection
+
     def _gone(self) -> None:
         """One connection less; a waiting call may open another."""
         self._open -= 1
-        if self._open < AT_ONCE and self._hand_on(None):
+        if self._open < self._at_once and self._hand_on(None):
             self._open += 1
 
     def _hand_on(self, connection: Connection | None) -> bool:

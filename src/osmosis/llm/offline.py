@@ -160,7 +160,7 @@ def choose_tool(tools: list[JsonObject], operation: str) -> tuple[str, str, str]
 def _numeric_parameters(parameters: JsonObject) -> list[str]:
     """The required ones; all, where none is said to be required."""
     properties: JsonObject = parameters.get("properties") or {}
-    numeric = [name for name, said in properties.items() if (said or {}).get("type") in ("number", "integer")]
+    numeric = [name for name, said in properties.items() if _takes_number(said or {})]
     return [name for name in numeric if name in (parameters.get("required") or numeric)]
 
 
@@ -174,6 +174,14 @@ def mistaken(value: float, request: ChatRequest, seed: int) -> float:
     if draw % _WRONG_ONE_IN:
         return value
     return value + 1 + draw // _WRONG_ONE_IN % 9
+
+
+def _takes_number(said: JsonObject) -> bool:
+    """Whether a parameter may be a number, perhaps among other things."""
+    kinds = said.get("type")
+    either = [one for one in said.get("anyOf") or () if isinstance(one, dict)]
+    named = kinds if isinstance(kinds, list) else [kinds]
+    return not {"number", "integer"}.isdisjoint(named) or any(_takes_number(one) for one in either)
 
 
 def format_number(value: float) -> str:

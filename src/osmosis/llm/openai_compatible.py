@@ -193,32 +193,32 @@ def read_usage(raw: JsonObject | None, price: Price | None) -> Usage:
     cost = raw.get("cost")
     if not prompt and not completion and not cost:
         return Usage()  # LiteLLM's way to say that the provider told nothing: unknown, not free
-    details = raw.get("prompt_tokens_details") or {}
+    details, thought = raw.get("prompt_tokens_details") or {}, raw.get("completion_tokens_details")
     cached, written = _count(details, "cached_tokens"), _written(raw, details)
     if cost is None and price is not None:
         cost = price.of(prompt, completion, cached, written)
-    return Usage(
+    return Usage.made(
         prompt_tokens=prompt,
         completion_tokens=completion,
         cached_tokens=cached,
         cache_write_tokens=written,
-        reasoning_tokens=_count(raw.get("completion_tokens_details") or {}, "reasoning_tokens"),
+        reasoning_tokens=_count(thought, "reasoning_tokens") if thought else 0,
         cost_usd=None if cost is None else _amount("cost", float(cost)),
     )
 
 
 def _written(raw: JsonObject, details: JsonObject) -> int:
     """Tokens written to the provider's cache: the names of LiteLLM, Anthropic and OpenRouter."""
-    named = (
-        (details, "cache_creation_tokens"),
-        (raw, "cache_creation_input_tokens"),
-        (details, "cache_write_tokens"),
+    return (
+        _count(details, "cache_creation_tokens")
+        or _count(raw, "cache_creation_input_tokens")
+        or _count(details, "cache_write_tokens")
     )
-    return next((found for place, name in named if (found := _count(place, name))), 0)
 
 
 def _count(raw: JsonObject, name: str) -> int:
-    return int(_amount(name, float(raw.get(name) or 0)))
+    value = raw.get(name)
+    return int(_amount(name, float(value))) if value else 0
 
 
 def _amount(name: str, value: float) -> float:

@@ -21,7 +21,7 @@ from .connections import Connections
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["ConnectionFailed", "HttpReply", "PlainWire", "Pool", "Wire", "open_wire"]
+__all__ = ["ConnectionFailed", "HttpReply", "PlainWire", "Pool", "Wire", "exchange", "open_wire"]
 
 
 class Wire(Protocol):
@@ -78,6 +78,23 @@ def open_wire(
     return AiohttpWire(url, headers, timeout_s=timeout_s, trust_env=not direct, shared=pool.session if pool else None)
 
 
+async def exchange(
+    connections: Connections,
+    request: bytes,
+    timeout_s: float | None,
+    heard: Callable[[bytes], None] | None = None,
+) -> HttpReply:
+    """Sends a whole request, head and body, and returns the reply."""
+    while True:
+        connection = await connections.take()
+        try:
+            return await connection.ask(request, timeout_s, heard=heard)
+        except NothingCame:
+            continue  # it served before; a new connection that is closed at once is an error
+        finally:
+            connections.give_back(connection)
+
+
 def _proxied(host: str) -> bool:
     from urllib.request import getproxies, proxy_bypass  # brings the whole of http.client: not for loopback
 
@@ -110,14 +127,7 @@ class PlainWire:
 
     async def post(self, payload: bytes, *, heard: Callable[[bytes], None] | None = None) -> HttpReply:
         request = b"%b%d\r\n\r\n%b" % (self._head, len(payload), payload)
-        while True:
-            connection = await self._connections.take()
-            try:
-                return await connection.ask(request, self._timeout_s, heard=heard)
-            except NothingCame:
-                continue  # it served before; a new connection that is closed at once is an error
-            finally:
-                self._connections.give_back(connection)
+        return await exchange(self._connections, request, self._timeout_s, heard)
 
     async def close(self) -> None:
         if not self._shared:

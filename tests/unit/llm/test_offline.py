@@ -51,6 +51,14 @@ async def test_calls_the_fitting_tool_with_its_own_parameter_names_then_answers(
     assert any(text.endswith("#### 42") for text in texts)
 
 
+@pytest.mark.parametrize("kind", [{"anyOf": [{"type": "number"}, {"type": "string"}]}, {"type": ["integer", "null"]}])
+async def test_a_parameter_that_may_be_a_number_is_one(kind):
+    offered = tool("multiply")
+    offered["function"]["parameters"]["properties"] |= {"a": kind, "b": kind}
+    called = await answer([{"role": "user", "content": "What is 6 * 7?"}], [offered])
+    assert called["tool_calls"][0]["function"]["arguments"] == '{"a":6,"b":7}'
+
+
 async def test_is_wrong_in_about_one_of_four_and_always_the_same_ones():
     async def share():
         right = 0
