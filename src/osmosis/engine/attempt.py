@@ -15,8 +15,10 @@ from osmosis.datasets.scan import row_hash
 from osmosis.errors import OsmosisError
 from osmosis.metrics.answers import answer_issue
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus
+from osmosis.records.sandbox import SandboxChoice
 from osmosis.sdk.classify import describe, self_cancelled, traceback_tail
 from osmosis.sdk.driven import LoopUse, loop_user
+from osmosis.sdk.rollout_sandbox import Opening, begin, opening_of
 
 from .scoring import Scorer
 from .task import RolloutFn, Task
@@ -35,12 +37,14 @@ class Attempts:
         *,
         hashes: Mapping[str, str] | None = None,
         group_by: Sequence[str] = (),
+        sandbox: Opening | None = None,
         say: Callable[[str], None],
     ) -> None:
         self._run = run
         self._scorers = scorers
         self._hashes = hashes
         self._group_by = group_by
+        self._sandbox = sandbox or opening_of(SandboxChoice())
         self._say = say
         self._left_behind = 0
         self.active: set[Task] = set()
@@ -53,12 +57,14 @@ class Attempts:
         self.active.add(task)
         task.loop_use = self.loop_use
         loop_user.set(task)
+        sandbox = begin(self._sandbox)
         try:
             rollout = await self._rollout(self._run, task)
             if self._scorers and rollout.status is RolloutStatus.SUCCESS:
                 await self._score(rollout, task)
         finally:
             self.active.discard(task)
+            await sandbox.close()
         for who in task.left_behind:
             self._left_behind += 1
             count = f" ({self._left_behind} in this run)" if self._left_behind > 1 else ""

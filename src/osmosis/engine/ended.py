@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from osmosis.base.json_types import JsonObject
 from osmosis.base.plain_json import whole_text
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Message, ModelCall, Phase, Rollout, RolloutStatus, Score
@@ -36,6 +37,8 @@ class Ended:
     """Time that was not the attempt's: queues and rate limits."""
     finish_reason: str | None
     num_tool_calls: int
+    tools: list[JsonObject] | None = None
+    """As the model was offered them."""
     limit: str | None = None
     """The finish reason, when a limit of the rollout ended it: that is no failure."""
 
@@ -50,12 +53,19 @@ class Sample(Protocol):
     @property
     def reward(self) -> float | None: ...
 
+    @property
+    def reason(self) -> str | None: ...
+
+    @property
+    def parts(self) -> dict[str, float] | None: ...
+
 
 def rollout_of(task: Task, ended: Ended) -> Rollout:
     """The rollout of what an attempt left: its own copy, in whole text and plain values. What cannot be made so is the
     failure of this rollout, with its place."""
     refused: list[str] = []
     messages = own_json(ended.messages, "messages", refused)
+    tools = ended.tools and own_json(ended.tools, "tools", refused)
     failure = ended.failure if ended.limit is None else None
     failure = failure or (not_json(refused) if refused else None)
     reason = ended.limit or ended.finish_reason
@@ -65,6 +75,7 @@ def rollout_of(task: Task, ended: Ended) -> Rollout:
         "attempt": task.attempt,
         "status": RolloutStatus.FAILED if failure else RolloutStatus.SUCCESS,
         "messages": messages,
+        "tools": tools,
         "failure": failure,
         "finish_reason": None if reason is None else whole_text(str(reason)),
         "usage": sum_usage(ended.calls),
@@ -74,6 +85,8 @@ def rollout_of(task: Task, ended: Ended) -> Rollout:
         "started_at": ended.started_at,
         "model": next((call.model for call in reversed(ended.calls) if call.model), None),
     }
+    if type(messages) is list and all(type(message) is dict for message in messages):
+        return Rollout.made(**values)
     return Rollout(**values)
 
 
@@ -87,7 +100,11 @@ def add_sample(rollout: Rollout, sample: Sample, *, graded: bool) -> None:
     if sample.remove_sample:
         rollout.status = RolloutStatus.SKIPPED
     elif sample.reward is not None:
-        rollout.scores[REWARD] = own_reward(sample.reward)
+        score = own_reward(sample.reward)
+        if score.failure is None:
+            score.reason = None if sample.reason is None else whole_text(sample.reason)
+            score.parts = {whole_text(name): part for name, part in (sample.parts or {}).items()} or None
+        rollout.scores[REWARD] = score
 
 
 def add_info(rollout: Rollout, info: Mapping[str, object]) -> None:

@@ -26,6 +26,7 @@ from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 from osmosis.sdk.calls import LAST_GRACE_S, end_all
 from osmosis.sdk.classify import describe
+from osmosis.sdk.rollout_sandbox import opening_of
 
 from .attempt import Attempts
 from .guards import Breaker, Spending
@@ -127,7 +128,12 @@ class _Run:
         self.options = options
         self.done = KeySet()
         self.attempts = Attempts(
-            rollout_fn, scorers, hashes=self.options.hashes, group_by=plan.group_by, say=observer.stage
+            rollout_fn,
+            scorers,
+            hashes=self.options.hashes,
+            group_by=plan.group_by,
+            sandbox=opening_of(plan.sandbox),
+            say=observer.stage,
         )
         self.stopped: str | None = None
         self.breaker = Breaker(plan.retry.breaker_after)
@@ -291,6 +297,7 @@ class _Run:
             limiter=self.limiter,
             stuck_s=self.options.stuck_s,
             loop_use=self.attempts.loop_use,
+            pulse=self.journal.keep_pulse if self.journal is not None else None,
         )
 
     async def _wait_for(self, stop: asyncio.Event) -> None:

@@ -19,6 +19,7 @@ from osmosis.base.git import Git, GitError, shown
 from osmosis.base.json_types import JsonObject
 from osmosis.base.redact import without_credentials
 from osmosis.records.plan import EvalPlan, ModelSpec, RolloutLimits
+from osmosis.records.sandbox import SandboxChoice
 
 from .loader import load_module, source_files, source_hash, source_of
 
@@ -41,6 +42,8 @@ def plan_hashes(
     agent: list[object] = [plan.agent, plan.max_turns, plan.max_tokens_total, source_hash(list(agent_files))]
     if plan.limits != RolloutLimits():
         agent.append(plan.limits.to_dict())
+    if plan.sandbox != SandboxChoice():
+        agent.append(plan.sandbox.to_dict())
     if objects and plan.agent in objects:
         agent.append(source_of(objects[plan.agent], base_dir)[1])
     return {

@@ -105,6 +105,7 @@ async def _run_loop(loop: RolloutAgentLoop, model: Model, plan: EvalPlan, task: 
             llm.waited_ms,
             finish_reason=(ended.finish_reason if ended else None) or llm.finish_reason,
             num_tool_calls=counted or tool_results(messages),
+            tools=llm.offered,
             limit=limit,
         ),
     )

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import sys
+from array import array
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
@@ -92,6 +93,22 @@ def tokens_line(rollout: Rollout) -> bytes:
     return orjson.dumps({**head, "llm_call_metrics": calls}) + b"\n"
 
 
+class Places:
+    """Where each stored rollout stands: its row, its attempt and the offset of its line; 24 bytes for each."""
+
+    def __init__(self) -> None:
+        self._rows, self._attempts, self._offsets = array("q"), array("q"), array("q")
+
+    def add(self, row_index: int, attempt: int, offset: int) -> None:
+        self._rows.append(row_index)
+        self._attempts.append(attempt)
+        self._offsets.append(offset)
+
+    def in_order(self) -> list[int]:
+        """The offsets by row, then attempt."""
+        return [offset for _, _, offset in sorted(zip(self._rows, self._attempts, self._offsets, strict=True))]
+
+
 class Journal:
     """The journal in this folder. Reading needs no `open`; writing does."""
 
@@ -103,6 +120,8 @@ class Journal:
         self.report_path = folder / "report.json"
         self.tokens_path = folder / "tokens.jsonl"
         """Token ids and log-probabilities of the model calls, where agents asked for them; a line per rollout."""
+        self.pulse_path = folder / "pulse.json"
+        """What is in flight, rewritten once a second while the run goes on."""
         self.damaged = 0
         """Lines that could not be read; their rollouts are owed again."""
         self.damaged_at: list[int] = []
@@ -112,6 +131,9 @@ class Journal:
         self._lock: FileLock | None = None
         self._run: JsonObject = {}
         self._session: dict[str, object] = {}
+        self._written: Places | None = None
+        """Of a journal that was empty when it was opened: nothing of it has to be read to know."""
+        self._end = 0
 
     @property
     def exists(self) -> bool:
@@ -136,6 +158,8 @@ class Journal:
         self._run["sessions"] = [*before.get("sessions", []), self._session]
         self._write_run()
         self._file = self.rollouts_path.open("ab")
+        self._end = self._file.tell()
+        self._written = Places() if self._end == 0 else None
         sync_folder(self.folder)
 
     def lock(self) -> None:
@@ -170,6 +194,10 @@ class Journal:
         self._file.write(b"".join(lines))
         self._file.flush()
         os.fsync(self._file.fileno())
+        for kept, line in zip(stored, lines, strict=True):
+            if self._written is not None:
+                self._written.add(kept.row_index, kept.attempt, self._end)
+            self._end += len(line)
         return stored
 
     def _keep_tokens(self, rollouts: list[Rollout]) -> None:
@@ -193,6 +221,19 @@ class Journal:
                     continue  # cut off while it was written: its rollout is owed again
                 calls = found["llm_call_metrics"]
                 yield found["rollout_id"], [None if call is None else CallTokens(**call) for call in calls]
+
+    def keep_pulse(self, pulse: Mapping[str, object]) -> None:
+        """What is in flight now, for another process that asks; a disk that refuses it costs the run nothing."""
+        with suppress(OSError):
+            write_bytes(self.pulse_path, self._safe(orjson.dumps(pulse)))
+
+    def pulse(self) -> JsonObject | None:
+        """What was in flight when the process that writes, or wrote, this journal last said so."""
+        try:
+            found: JsonObject = orjson.loads(self.pulse_path.read_bytes())
+        except (OSError, orjson.JSONDecodeError):
+            return None
+        return found
 
     def line(self, rollout: Rollout) -> bytes:
         """The rollout as it is stored: one line, without any secret."""
@@ -225,9 +266,23 @@ class Journal:
             if new:
                 yield line, offset
 
+    def in_order(self) -> Iterator[JsonObject]:
+        """`lines` by row, then attempt; keeps places in memory, not rollouts."""
+        places = self._written
+        if places is None:
+            places = Places()
+            for line, offset in self.positions():
+                places.add(line["row_index"], line["attempt"], offset)
+        if not self.rollouts_path.exists():
+            return
+        with self.rollouts_path.open("rb") as source:
+            for offset in places.in_order():
+                source.seek(offset)
+                yield orjson.loads(source.readline())
+
     def outcomes(self, seen: KeySet | None = None) -> Iterator[Outcome]:
         """`lines`, as far as figures and resume need them; each key is added to `seen`."""
-        if not self.rollouts_path.exists() or not self.rollouts_path.stat().st_size:
+        if self.empty:
             return
         from .outcome import read_outcome
 
@@ -240,11 +295,20 @@ class Journal:
             if seen.add((outcome.step, row_key, outcome.attempt)):
                 yield outcome
 
+    @property
+    def empty(self) -> bool:
+        """Whether no rollout is stored."""
+        return not self.rollouts_path.exists() or not self.rollouts_path.stat().st_size
+
+    def source(self) -> IO[bytes]:
+        """What is stored, to be read from its beginning; only where it is not `empty`."""
+        return self.rollouts_path.open("rb")
+
     def _read(self, parse: Callable[[bytes], Parsed]) -> Iterator[tuple[Parsed, int]]:
         """What `parse` makes of each whole line, and where it begins; the others are counted as damaged."""
-        if not self.rollouts_path.exists():
+        if self.empty:
             return
-        with self.rollouts_path.open("rb") as source:
+        with self.source() as source:
             begin = end = 0
             for number, raw in enumerate(source, 1):
                 begin, end = end, end + len(raw)
@@ -311,6 +375,7 @@ class Journal:
         """Takes a complete new `rollouts.jsonl`, put in place of the old one at the end, at once or not at all."""
         with replacing(self.rollouts_path, durable=True) as out:
             yield out
+        self._written = None
         if self._file is not None:
             self._file.close()
             self._file = self.rollouts_path.open("ab")

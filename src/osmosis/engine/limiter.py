@@ -33,6 +33,13 @@ class Limiter:
         self._best = 0.0
         self._seen = 0
 
+    def resize(self, ceiling: int) -> None:
+        """As many slots from now on; what is in flight beyond them finishes."""
+        grown = self.ceiling == int(self.limit) or not self.adaptive
+        self.ceiling = ceiling
+        self.limit = float(ceiling) if grown else min(self.limit, float(ceiling))
+        self._admit()
+
     async def acquire(self) -> None:
         if self.active < int(self.limit):
             self.active += 1

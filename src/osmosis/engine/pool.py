@@ -1,7 +1,9 @@
 """A few daemon threads for score functions that are not coroutines.
 
 A thread cannot be stopped: one whose function overruns its time limit is given up and replaced, so that neither
-the run nor the end of the process waits for it.
+the run nor the end of the process waits for it. Threads are woken as they are needed: one serves many quick functions,
+and while it is busy with a slow one others take over. Waking a thread for each function would cost more than most
+functions do.
 """
 
 from __future__ import annotations
@@ -9,57 +11,128 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+
+LOOK_S = 0.003
+"""A function that waits for so long gets another thread."""
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
     function: Callable[[], object]
-    loop: asyncio.AbstractEventLoop
     future: asyncio.Future[object]
-    started: bool = False
+    timeout_s: float | None
+    started: float | None = None
+    """On the monotonic clock."""
     given_up: bool = False
 
 
 class DaemonPool:
-    """At most `size` functions at once; threads start when there is work for them."""
+    """At most `size` functions at once; threads start when there is work for them. For one event loop at a time."""
 
     def __init__(self, size: int = 16) -> None:
         self.size = size
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: deque[_Job] = deque()
+        self._running: set[_Job] = set()
         self._threads = 0
-        self._free = 0
+        self._awake = 0
+        """Threads that work, or are about to look for work."""
+        self._begun = 0
+        self._begun_then = 0
+        """`_begun` at the last look."""
         self._lock = threading.Lock()
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Each wakes one thread that sleeps."""
+        self._closed = False
         self._done: deque[tuple[asyncio.Future[object], object, Exception | None]] = deque()
         self._waking = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._late_timer: asyncio.TimerHandle | None = None
 
     async def run(self, function: Callable[[], object], timeout_s: float | None = None) -> object:
         """The function's result, or what it raised; `asyncio.TimeoutError` when it ran longer and was abandoned."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # a later event loop: nothing waits for the last one's results any more
             self._loop, self._waking = loop, False
+            self._look_timer = self._late_timer = None
             self._done.clear()
-        job = _Job(function, loop, loop.create_future())
-        with self._lock:
-            if self._free <= 0 and self._threads < self.size:
-                self._start()
-            self._free -= 1
-        self._jobs.put(job)
-        if timeout_s is None:
-            return await job.future
-        handle = loop.call_later(timeout_s, self._give_up, job, timeout_s)
-        try:
-            return await job.future
-        finally:
-            handle.cancel()
+        job = _Job(function, loop.create_future(), timeout_s)
+        self._jobs.append(job)
+        if not self._awake:
+            self._wake_up(1)
+        if self._look_timer is None:
+            self._look_timer = loop.call_later(LOOK_S, self._look)
+        if timeout_s is not None:
+            timer = self._late_timer
+            if timer is None or timer.when() > loop.time() + timeout_s:
+                self._watch(timeout_s)
+        return await job.future
 
     def close(self) -> None:
         """Idle threads end; busy ones end with the process."""
+        self._closed = True
         for _ in range(self._threads):
-            self._jobs.put(None)
+            self._calls.put(None)
+
+    def _wake_up(self, count: int) -> None:
+        """Sets threads to work, up to `count` more of them."""
+        with self._lock:
+            for _ in range(min(count, self.size - self._awake)):
+                self._awake += 1
+                if self._awake > self._threads:
+                    self._start()
+                else:
+                    self._calls.put(None)
+
+    def _start(self) -> None:
+        self._threads += 1
+        threading.Thread(target=self._work, daemon=True, name=f"score-{self._threads}").start()
+
+    def _look(self) -> None:
+        """More threads, twice as many with every look, while functions wait and none of them is begun."""
+        assert self._loop is not None
+        self._look_timer = None
+        if not self._jobs:
+            return
+        if self._begun == self._begun_then:
+            self._wake_up(max(1, self._awake))
+        self._begun_then = self._begun
+        self._look_timer = self._loop.call_later(LOOK_S, self._look)
+
+    def _watch(self, seconds: float) -> None:
+        """One timer for all functions: it goes off when the first of them can be late."""
+        assert self._loop is not None
+        if self._late_timer is not None:
+            self._late_timer.cancel()
+        self._late_timer = self._loop.call_later(seconds, self._look_for_late)
+
+    def _look_for_late(self) -> None:
+        self._late_timer = None
+        now, left = time.monotonic(), []
+        for job in list(self._running):
+            if job.timeout_s is None or job.started is None:
+                continue
+            if now - job.started >= job.timeout_s:
+                self._give_up(job)
+            else:
+                left.append(job.started + job.timeout_s - now)
+        left += [job.timeout_s for job in list(self._jobs) if job.timeout_s is not None]  # their time has not begun
+        if left:
+            self._watch(min(left))
+
+    def _give_up(self, job: _Job) -> None:
+        self._running.discard(job)
+        if job.future.done():
+            return
+        job.given_up = True
+        job.future.set_exception(asyncio.TimeoutError())
+        with self._lock:
+            self._threads -= 1
+            self._start()  # in place of the thread that hangs, and awake like that one
 
     def _settle(self) -> None:
         self._waking = False  # before looking: what is added from here on wakes the loop again
@@ -72,39 +145,38 @@ class DaemonPool:
             else:
                 future.set_result(result)
 
-    def _start(self) -> None:
-        self._threads += 1
-        self._free += 1
-        threading.Thread(target=self._work, daemon=True, name=f"score-{self._threads}").start()
-
-    def _give_up(self, job: _Job, timeout_s: float) -> None:
-        if job.future.done():
-            return
-        if not job.started:  # still queued: its time has not begun
-            job.loop.call_later(timeout_s, self._give_up, job, timeout_s)
-            return
-        job.given_up = True
-        job.future.set_exception(asyncio.TimeoutError())
-        with self._lock:
-            self._threads -= 1
-            self._start()  # in place of the thread that hangs
-
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job.started = True
-            result, error = _call(job.function)
+        while not self._closed:
+            try:
+                job = self._jobs.popleft()
+            except IndexError:
+                if self._rest():
+                    self._calls.get()
+                continue
+            job.started = time.monotonic()
+            self._begun += 1
+            self._running.add(job)
+            loop, (result, error) = job.future.get_loop(), _call(job.function)
+            self._running.discard(job)
             if job.given_up:
                 return  # this thread was replaced while it hung
-            with self._lock:
-                self._free += 1
             self._done.append((job.future, result, error))
             if self._waking:
                 continue  # the loop is on its way already: waking it once more would cost as much as the job
             self._waking = True
             try:
-                job.loop.call_soon_threadsafe(self._settle)
+                loop.call_soon_threadsafe(self._settle)
             except RuntimeError:
-                return  # the loop is closed: nobody waits any more
+                continue  # that loop is closed: nobody waits any more
+
+    def _rest(self) -> bool:
+        """Whether this thread may sleep: there is nothing to do, and from now on somebody else would wake it."""
+        with self._lock:
+            self._awake -= 1
+            if not self._jobs:  # looked at after that: who adds a job looks at `_awake` after adding it
+                return True
+            self._awake += 1
+            return False
 
 
 def _call(function: Callable[[], object]) -> tuple[object, Exception | None]:

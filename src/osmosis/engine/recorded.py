@@ -4,7 +4,7 @@ file, which rubric runs judge. Asks no model.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import orjson
 
 from osmosis.errors import NotFound
 from osmosis.records.keys import Key
-from osmosis.records.rollout import Message, Rollout, RolloutStatus
+from osmosis.records.rollout import Rollout, RolloutStatus
 
 from .journal import Journal, key_of
 from .task import RolloutFn, Task
@@ -33,13 +33,6 @@ class RecordedRollouts:
         with self.path.open("rb") as lines:
             lines.seek(self.offsets[key])
             return Rollout.model_validate(orjson.loads(lines.readline()))
-
-
-def conversations(a: Path, b: Path, pairs: Iterable[tuple[Key, Key]]) -> Iterator[tuple[list[Message], list[Message]]]:
-    """What was said in both runs at each pair of rollouts; `a` and `b` are folders of runs."""
-    before, after = RecordedRollouts(a), RecordedRollouts(b)
-    for key_a, key_b in pairs:
-        yield before.read(key_a).messages, after.read(key_b).messages
 
 
 @asynccontextmanager

@@ -4,23 +4,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 import orjson
 
 from osmosis.base.json_types import JsonObject
 from osmosis.metrics.alarms import alarms
-from osmosis.metrics.figures import Figure, figures, grouped
+from osmosis.metrics.compare import Comparison
+from osmosis.metrics.figures import Figure, comparison_figures, figures, grouped
 from osmosis.records.message_parts import SHOWN_IMAGES, image_url, images_of, reasoning_of, sources_of
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Interval, Report
-from osmosis.records.rollout import LARGEST_SCORE
+from osmosis.records.rollout import LARGEST_SCORE, Message
 
 from .journal import Journal
 from .plots import bars, curves, histogram
-from .results import sorted_lines
 
+_QUOTED = 200
 MAX_SHOWN = 200
 """Conversations in an HTML report: failed and lost ones first."""
 
@@ -53,14 +54,7 @@ def markdown(journal: Journal, plan: EvalPlan, report: Report) -> str:
     lines += [f"- **{name}**: {_md(text)}" for name, text in facts(plan)]
     lines += [f"\n> {_md(alarm)}" for alarm in alarms(report, plan.model.name)]
     for group, members in grouped(figures(report)):
-        lines += [
-            "",
-            f"## {_md(group or 'Run')}",
-            "",
-            "| figure | value | 95 % interval | |",
-            "| --- | ---: | --- | --- |",
-        ]
-        lines += [f"| {_md(f.label)} | {_md(f.text)} | {f.between} | {_md(f.detail)} |" for f in members]
+        lines += ["", f"## {_md(group or 'Run')}", "", *_md_table(members)]
     if report.failures:
         lines += [
             "",
@@ -77,11 +71,39 @@ def markdown(journal: Journal, plan: EvalPlan, report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
+def comparison_markdown(a: str, b: str, found: Comparison, margin: float, flips: Sequence[JsonObject]) -> str:
+    """Two runs beside each other, for a pull request: verdict, figures, and the answers of `flips` on both sides."""
+    lines = [
+        f"### {_md(a)} → {_md(b)}: {_md(found.conclusion(margin))}",
+        "",
+        *_md_table(list(comparison_figures(found))),
+    ]
+    if found.rows_differ:
+        lines += ["", "Some rows were edited between the runs; interpret the difference with care."]
+    if flips:
+        lines += ["", f"<details><summary>{found.gained} gained, {found.lost} lost</summary>", ""]
+        lines += ["| row/attempt | | before | after |", "| --- | --- | --- | --- |"]
+        for flip in flips:
+            said = [_md(_last(flip[side])[:_QUOTED]) for side in ("transcript_a", "transcript_b")]
+            lines.append(f"| {flip['row_index']}/{flip['attempt']} | {flip['kind']} | {said[0]} | {said[1]} |")
+        lines += ["", "</details>"]
+    return "\n".join(lines) + "\n"
+
+
+def _last(messages: Sequence[Message]) -> str:
+    return message_text(messages[-1]) if messages else ""
+
+
+def _md_table(members: Sequence[Figure]) -> list[str]:
+    rows = [f"| {_md(f.label)} | {_md(f.text)} | {f.between} | {_md(f.detail)} |" for f in members]
+    return ["| figure | value | 95 % interval | |", "| --- | ---: | --- | --- |", *rows]
+
+
 def junit(journal: Journal, plan: EvalPlan, report: Report) -> str:
     """One test case per row and attempt; below the threshold is a failure, no score an error."""
     first = report.scores[0].name if report.scores else None
     cases, failures, errors, skipped = [], 0, 0, 0
-    for line in sorted_lines(journal):
+    for line in journal.in_order():
         score = (line.get("scores") or {}).get(first) or {}
         value, inner = score.get("value"), ""
         problem = line.get("failure") or score.get("failure")
@@ -183,7 +205,7 @@ def _rollouts(journal: Journal, plan: EvalPlan, report: Report) -> Iterator[str]
     first = report.scores[0].name if report.scores else None
     good: list[dict[str, object]] = []
     shown = 0
-    for line in sorted_lines(journal):
+    for line in journal.in_order():
         if _passed(line, first, plan.pass_threshold):
             if len(good) < MAX_SHOWN:
                 good.append(line)

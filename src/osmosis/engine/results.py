@@ -7,8 +7,6 @@ all, so that a half document is never read.
 from __future__ import annotations
 
 import os
-from array import array
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -148,7 +146,7 @@ def _pair(interval: Interval | None) -> list[float] | None:
 
 def _write_rows(out: IO[bytes], journal: Journal, plan: EvalPlan) -> None:
     row, runs, first = None, [], True
-    for line in sorted_lines(journal):
+    for line in journal.in_order():
         if row is not None and line["row_index"] != row:
             out.write((b"" if first else b",") + _row(row, runs, plan))
             runs, first = [], False
@@ -205,18 +203,3 @@ def run_part(line: JsonObject, plan: EvalPlan) -> dict[str, object]:
     if broken:
         run["score_errors"] = broken
     return run
-
-
-def sorted_lines(journal: Journal) -> Iterator[JsonObject]:
-    """The stored rollouts by row, then attempt; keeps positions in memory, not rollouts."""
-    rows, attempts, offsets = array("q"), array("q"), array("q")
-    if not journal.rollouts_path.exists():
-        return
-    for line, offset in journal.positions():
-        rows.append(line["row_index"])
-        attempts.append(line["attempt"])
-        offsets.append(offset)
-    with journal.rollouts_path.open("rb") as source:
-        for i in sorted(range(len(rows)), key=lambda i: (rows[i], attempts[i])):
-            source.seek(offsets[i])
-            yield orjson.loads(source.readline())

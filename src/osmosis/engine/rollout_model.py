@@ -41,6 +41,8 @@ class RolloutLLM:
         self._started = time.perf_counter()
         self.calls: list[ModelCall] = []
         self.messages: list[Message] = []
+        self.offered: list[JsonObject] | None = None
+        """The tools of the last call that had any."""
         self.error: ModelError | None = None
         self.finish_reason: str | None = None
         self._waits = Waits()
@@ -72,6 +74,7 @@ class RolloutLLM:
         )
         if callable(listener):
             request.on_piece = listener
+        self.offered = request.tools or self.offered
         started = time.perf_counter()
         try:
             done = await self._model.complete(request)

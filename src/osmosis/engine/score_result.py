@@ -27,33 +27,43 @@ Range = tuple[float, float]
 async def run_score(
     name: str, call: Callable[[], Awaitable[object]], timeout_s: float | None, bounds: Range | None = None
 ) -> list[Score]:
-    """Awaits `call()` and turns whatever comes of it into scores: one, or one for each key of a dict (`name.KEY`)."""
+    """Awaits `call()`, which may be user code on the event loop, and turns whatever comes of it into scores: one, or
+    one for each key of a dict (`name.KEY`)."""
+    return await scores_of(name, contained(call()), timeout_s, bounds)
+
+
+async def scores_of(
+    name: str, work: Awaitable[object], timeout_s: float | None, bounds: Range | None = None
+) -> list[Score]:
+    """`run_score` of work that is contained already."""
     started = time.perf_counter()
     with collect_judge_usage() as judged:
-        scores = await _run_score(name, call, timeout_s, started, bounds)
+        try:
+            result = await work
+        except Exception as error:  # noqa: BLE001 - one rollout: a score function may raise anything
+            scores = [_score(name, started, failure=_raised(name, error, timeout_s))]
+        else:
+            scores = _scores(name, result, started, bounds)
     first = scores[0]
     if judged.calls and first.usage is None:
         first.usage = judged.usage
     return scores
 
 
-async def _run_score(
-    name: str, call: Callable[[], Awaitable[object]], timeout_s: float | None, started: float, bounds: Range | None
-) -> list[Score]:
-    try:
-        result = await contained(call())
-    except asyncio.TimeoutError as error:
+def _raised(name: str, error: Exception, timeout_s: float | None) -> Failure:
+    if isinstance(error, asyncio.TimeoutError):
         limit = "its time limit" if timeout_s is None else f"{timeout_s:g} s"
         user = loop_user.get()
         left = ", and was left behind" if user is not None and name in user.left_behind else ""
-        failure = _failure(Category.TIMEOUT, f"{name} did not finish within {limit}{left}", error)
-        return [_score(name, started, failure=failure)]
-    except Exception as error:  # noqa: BLE001 - one rollout: a score function may raise anything
-        failure = failure_of(error, Phase.SCORE)
-        if failure.category is Category.SCORE_ERROR and not isinstance(error, OsmosisError):
-            failure.message = f"{name} raised {failure.message}"
-        return [_score(name, started, failure=failure)]
-    if not isinstance(result, Mapping):
+        return _failure(Category.TIMEOUT, f"{name} did not finish within {limit}{left}", error)
+    failure = failure_of(error, Phase.SCORE)
+    if failure.category is Category.SCORE_ERROR and not isinstance(error, OsmosisError):
+        failure.message = f"{name} raised {failure.message}"
+    return failure
+
+
+def _scores(name: str, result: object, started: float, bounds: Range | None) -> list[Score]:
+    if isinstance(result, (float, int)) or not isinstance(result, Mapping):  # asking for the latter is slow
         return [_judged(name, result, started, bounds)]
     if not result or not all(isinstance(key, str) and key.strip() for key in result):
         problem = "a dict without scores" if not result else "a dict whose keys are not all names"
@@ -96,14 +106,7 @@ def as_number(result: object) -> tuple[float | None, str | None]:
 
 
 def _score(name: str, started: float, *, value: float | None = None, failure: Failure | None = None) -> Score:
-    return Score.model_construct(  # every value is ours
-        name=name,
-        value=value,
-        reason=None,
-        failure=failure,
-        usage=None,
-        duration_ms=(time.perf_counter() - started) * 1000,
-    )
+    return Score.made(name=name, value=value, failure=failure, duration_ms=(time.perf_counter() - started) * 1000)
 
 
 def _failure(category: Category, message: str, error: BaseException | None) -> Failure:

@@ -28,7 +28,7 @@ from osmosis.sdk.score_functions import bounds_of, is_full
 from .clock import Deadline
 from .loader import load_object
 from .pool import DaemonPool
-from .score_result import Range, run_score
+from .score_result import Range, scores_of
 
 
 class Scorer(Protocol):
@@ -80,15 +80,15 @@ class FunctionScorer:
                 ground_truth=row.ground_truth,
                 extra_info=own_copy(row.data),
             )
-        return await run_score(self.name, lambda: self._call(call), self.timeout_s, self.bounds)
+        return await scores_of(self.name, self._call(call), self.timeout_s, self.bounds)
 
     async def _call(self, call: Callable[[], Any]) -> Any:
         if self._is_async:
             return await self._limited(call())
         # The thread works in this context, so that what a judge consumes is counted for this score.
         result = await self._pool.run(functools.partial(contextvars.copy_context().run, call), self.timeout_s)
-        if inspect.isawaitable(result):  # a plain function that hands back a coroutine
-            return await self._limited(result)
+        if not isinstance(result, float) and inspect.isawaitable(result):
+            return await self._limited(result)  # a plain function that hands back a coroutine
         return result
 
     async def _limited(self, work: Awaitable[object]) -> object:

@@ -1,17 +1,21 @@
 """Notices what hangs: a rollout that stays in one stage, and code that blocks the event loop, by file and line.
 
-Only tells; time limits end things.
+Only tells; time limits end things. Once a second, from a thread of its own, it says what is in flight (`Pulse`): also
+while the event loop is blocked, so that another process can ask what a run waits for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from types import FrameType
 
+from osmosis.base.processes import start_token
 from osmosis.records.keys import Key
 from osmosis.sdk.driven import LoopUse
 
@@ -19,8 +23,16 @@ from .limiter import Limiter
 from .task import Task
 
 EVERY_S = 1.0
+LONGEST_SHOWN = 10
 STUCK_S = 60.0
 BLOCKED_S = 2.0
+_RATE_LIMIT = "for a rate limit"
+
+
+Pulse = Mapping[str, object]
+"""`at` (seconds since the epoch), `pid` and `process` (its start, as `base.processes` tells it), `limit` (rollouts that
+may be in flight), `stages` (how many are in each),
+`longest` (`[name, stage, seconds]` of the oldest), `blocked_s` and `blocked_at` (of the event loop, else null)."""
 
 
 class Watchdog:
@@ -36,8 +48,10 @@ class Watchdog:
         every_s: float = EVERY_S,
         blocked_s: float = BLOCKED_S,
         loop_use: LoopUse | None = None,
+        pulse: Callable[[Pulse], None] | None = None,
     ) -> None:
         self._active = active
+        self._pulse = pulse
         self._say = say
         self._limiter = limiter
         self._stuck_s = stuck_s
@@ -49,6 +63,7 @@ class Watchdog:
         self._loop_use = loop_use or LoopUse()
         self._warned = 0.0
         self._stop = threading.Event()
+        self._process: str | None = None
         self._thread_id = threading.get_ident()
 
     async def watch(self) -> None:
@@ -92,8 +107,13 @@ class Watchdog:
             self._said.clear()
 
     def _listen(self) -> None:
+        beats = 0
+        self._process = start_token(os.getpid()) if self._pulse is not None else None
         while not self._stop.wait(self._every_s / 2):
             silent = time.monotonic() - self._beat - self._every_s
+            beats += 1
+            if self._pulse is not None and beats % 2:
+                self._pulse(self._in_flight(silent))
             if silent > self._blocked_s and self._culprit is None:
                 frame = sys._current_frames().get(self._thread_id)
                 if frame is not None:
@@ -104,6 +124,23 @@ class Watchdog:
                 user = self._loop_use.running
                 who = f"{user.name} keeps" if user is not None else "something keeps"
                 self._say(f"{who} the event loop from all others since {silent:.0f} s at {self._culprit}")
+
+    def _in_flight(self, silent: float) -> Pulse:
+        now = time.monotonic()
+        active = list(self._active)
+        stages = Counter("waiting for a rate limit" if _RATE_LIMIT in task.stage else task.stage for task in active)
+        longest = sorted(active, key=lambda task: task.since)[:LONGEST_SHOWN]
+        blocked = silent > self._blocked_s
+        return {
+            "at": time.time(),
+            "pid": os.getpid(),
+            "process": self._process,
+            "limit": None if self._limiter is None else int(self._limiter.limit),
+            "stages": dict(stages),
+            "longest": [[task.name, task.stage, round(now - task.since, 1)] for task in longest],
+            "blocked_s": round(silent, 1) if blocked else None,
+            "blocked_at": self._culprit if blocked else None,
+        }
 
 
 def _where(frame: FrameType | None) -> str:

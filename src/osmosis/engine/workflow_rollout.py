@@ -49,6 +49,7 @@ class HttpModelEndpoint(Protocol):
     on_state: Callable[[str], None] | None
     limits: RolloutLimits | None
     limit_reached: str | None
+    offered: list[JsonObject] | None
 
 
 class Endpoints(Protocol):
@@ -67,6 +68,7 @@ class _OverHttp:
     bearer: str | None = None
     calls: list[ModelCall] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
+    offered: list[JsonObject] | None = None
     model_error: ModelError | None = None
     finish_reason: str | None = None
     limit_reached: str | None = None
@@ -87,7 +89,7 @@ def _endpoint(endpoints: Endpoints | None, task: Task, llm: RolloutLLM, plan: Ev
     finally:
         kept.calls, kept.messages = list(opened.calls), list(opened.messages)
         kept.model_error, kept.finish_reason = opened.model_error, opened.finish_reason
-        kept.limit_reached = opened.limit_reached
+        kept.limit_reached, kept.offered = opened.limit_reached, opened.offered
         endpoints.close_rollout(opened)
 
 
@@ -133,6 +135,7 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
             llm.waited_ms + done.queue_ms,
             finish_reason=llm.finish_reason or over_http.finish_reason,
             num_tool_calls=tool_results(messages),
+            tools=llm.offered or over_http.offered,
             limit=llm.limit_reached or over_http.limit_reached or time_limit(plan, deadline, task),
         ),
     )

@@ -180,3 +180,13 @@ def test_a_reports_conversations_have_reasoning_images_and_sources():
     assert f'<img src="{picture}"' in shown
     assert "&lt;X&gt; https://x.test/?a=1&amp;b" in shown
     assert "a &lt;cat&gt;\n[image]" in shown
+
+
+async def test_a_journal_is_read_in_order_by_who_wrote_it_and_by_who_comes_later(ran):
+    journal, _, _ = ran
+    written = list(journal.in_order())
+    assert [(line["row_index"], line["attempt"]) for line in written] == [(r, a) for r in range(5) for a in range(3)]
+    assert list(Journal(journal.folder).in_order()) == written
+    with journal.rewriting() as out:  # what is known of places is not true any more
+        out.write(journal.rollouts_path.read_bytes().split(b"\n", 1)[1])
+    assert len(list(journal.in_order())) == 14

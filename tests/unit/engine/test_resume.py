@@ -8,7 +8,7 @@ from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import row_hash
 from osmosis.engine.evaluate import Options, evaluate
 from osmosis.engine.journal import Journal
-from osmosis.engine.recorded import RecordedRollouts, conversations
+from osmosis.engine.recorded import RecordedRollouts
 from osmosis.engine.resume import apply, plan_regrade, plan_resume
 from osmosis.engine.scoring import load_scorers
 from osmosis.errors import Conflict, ModelError
@@ -165,13 +165,6 @@ async def test_only_the_failures_that_are_named_are_run_again(run, make_plan, ma
     journal.close()
     assert sorted(journal.finished()) == keys_of(rows, (0, 0), (1, 0))
     assert (tmp_path / "j" / "superseded.jsonl").read_bytes().count(b"\n") == 4
-
-
-async def test_both_conversations_of_a_rollout_are_read_from_two_recordings(ran):
-    _, rows, journal = ran
-    ((before, after),) = conversations(journal.folder, journal.folder, [keys_of(rows, (3, 1)) * 2])
-    assert before == after
-    assert before[0]["content"] == rows[3].messages()[0]["content"]
 
 
 async def test_a_recording_answers_as_long_as_the_agent_asks_the_same(ran):
