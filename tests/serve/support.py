@@ -89,6 +89,13 @@ class Exact(Grader):
         ctx.set_reward(1.0 if ctx.sample.messages[-1]["content"] == ctx.label else 0.0)
 
 
+class Explains(Grader):
+    """Says why, and what the reward is made of."""
+
+    async def grade(self, ctx: GraderContext) -> None:
+        ctx.set_reward(0.75, reason="right, but rude", parts={"right": 1.0, "polite": 0.5})
+
+
 class BrokenGrader(Grader):
     async def grade(self, ctx: GraderContext) -> None:
         raise ValueError("the answer key is torn")

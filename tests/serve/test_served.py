@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.errors import NetworkError
-from osmosis.records.plan import Timeouts
-from osmosis.records.rollout import Category, Phase, Rollout, RolloutStatus
+from osmosis.errors import ModelError, NetworkError
+from osmosis.records.plan import RolloutLimits, Timeouts
+from osmosis.records.rollout import Category, Message, Phase, Rollout, RolloutStatus
+from osmosis.sdk.context import AgentWorkflowContext
+from osmosis.sdk.types import AgentWorkflowConfig
+from osmosis.sdk.workflow import AgentWorkflow
 from osmosis.serve.drive.client import served
 from osmosis.serve.drive.drivers import generation_of
 from osmosis.serve.server.queue import ServeLimits
@@ -21,6 +24,7 @@ from .support import (
     BrokenGrader,
     Crashes,
     Exact,
+    Explains,
     Hangs,
     NotANumber,
     OneCall,
@@ -56,6 +60,48 @@ async def one(
         served(url, gate, plan(**planned), generation=generation, api_key=api_key) as rollout_fn,
     ):
         return await rollout_fn(task())
+
+
+class AsksForEver(AgentWorkflow[AgentWorkflowConfig]):
+    """Calls the model until it is refused, and keeps what was said."""
+
+    async def run(self, ctx: AgentWorkflowContext[AgentWorkflowConfig]) -> list[Message]:
+        messages = list(ctx.prompt)
+        async with ctx.chat(max_attempts=1) as chat:
+            for _ in range(20):
+                try:
+                    messages.append((await chat.complete(messages)).message)
+                except ModelError:
+                    break
+        return messages
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("limits", "reason", "calls"),
+    [
+        (RolloutLimits(max_turns=3), "max_turns", 3),
+        (RolloutLimits(max_tokens=25), "max_tokens", 3),
+        (RolloutLimits(max_messages=4), "max_messages", 3),
+    ],
+    ids=["turns", "tokens", "messages"],
+)
+async def test_a_limit_ends_a_rollout_of_a_server_and_it_is_scored(
+    tmp_path: Path, generation: str, limits: RolloutLimits, reason: str, calls: int
+) -> None:
+    model = ScriptedModel()
+    rollout = await one(tmp_path, generation, AsksForEver, model=model, limits=limits)
+    assert rollout.finish_reason == reason
+    assert rollout.failure is None
+    assert rollout.value("reward") == 1.0, "what it had so far was graded"
+    assert len(model.requests) == calls
+
+
+@BOTH
+async def test_a_graders_reason_comes_with_its_reward(tmp_path: Path, generation: str) -> None:
+    score = (await one(tmp_path, generation, OneCall, grader=Explains)).scores["reward"]
+    assert (score.value, score.reason) == (0.75, "right, but rude")
+    assert score.parts == {"right": 1.0, "polite": 0.5}
 
 
 @BOTH

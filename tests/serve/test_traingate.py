@@ -62,7 +62,9 @@ async def test_a_rollout_reaches_only_its_own_endpoint() -> None:
         "{",
         "[]",
         '{"messages": 1}',
-        '{"messages": [], "n": 2}',
+        '{"messages": [], "n": 0}',
+        '{"messages": [], "n": "two"}',
+        '{"messages": [], "n": 2, "stream": true}',
         '{"messages": ["x"]}',
         '{"messages": [], "api_base": "http://elsewhere"}',
     ],
@@ -75,6 +77,22 @@ async def test_what_cannot_be_forwarded_is_refused(body: str) -> None:
             assert reply.status == 400
             assert (await reply.json())["error"]["message"]
     assert gate.model.requests == []
+
+
+async def test_several_answers_to_one_call_come_back() -> None:
+    choices = [
+        {"index": index, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        for index, text in enumerate(("one", "two"))
+    ]
+    model = ScriptedModel(lambda _: say("one", choices=choices))
+    async with open_gate(model) as gate, aiohttp.ClientSession() as session:
+        rollout = gate.open_rollout("r1")
+        headers = {"Authorization": f"Bearer {rollout.bearer}"}
+        body = {"messages": [], "n": 2}
+        async with session.post(rollout.prefix + "/chat/completions", json=body, headers=headers) as reply:
+            answer = await reply.json()
+    assert [one["message"]["content"] for one in answer["choices"]] == ["one", "two"]
+    assert model.requests[0].params == {"n": 2}
 
 
 async def test_the_end_is_taken_once_and_repeats_are_acknowledged() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,13 @@ import pytest
 from osmosis.llm.model import ChatRequest, Completion
 from osmosis.records.rollout import Rollout
 from osmosis.records.trajectory import Trajectory
+from osmosis.records.wire import RolloutInit
 from osmosis.sdk.context import AgentWorkflowContext, WorkflowRollout
 from osmosis.sdk.types import RolloutSample
 from osmosis.sdk.workflow import AgentWorkflow
 from osmosis.serve.drive.client import served
+from osmosis.serve.server.queue import RolloutOutcome
+from osmosis.serve.server.traces import EndedRollout, TrajectoryWriter
 from osmosis.serve.server.v02 import create_app
 from osmosis.testing.server import running_app
 
@@ -80,6 +86,38 @@ async def test_a_failure_is_in_both_files(
     assert read(tmp_path, "diagnostics.json")["failure"]["phase"] == phase
     body = read(tmp_path, "trajectory.json")
     assert (len(body["steps"]), body["extra"]["osmosis"]["failure"]["phase"]) == (steps, phase)
+
+
+OWN = "Zp3_the-key-of-one-rollout-Qx7"
+WRITTEN: list[Callable[[str], str]] = [
+    str,
+    lambda key: key.encode().hex(),
+    lambda key: base64.b64encode(b"x" + key.encode()).decode(),
+    lambda key: base64.b32encode(key.encode()).decode(),
+    lambda key: "\n  ".join(textwrap.wrap(base64.b64encode(key.encode()).decode(), 10)),
+    lambda key: json.dumps({"key": "\n".join(textwrap.wrap(base64.b64encode(key.encode()).decode(), 10))}),
+]
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize("key", [OWN, "a key/with&others"])
+def test_the_key_of_a_rollout_is_in_no_file_however_it_is_written(
+    tmp_path: Path, written: Callable[[str], str], key: str
+) -> None:
+    files = TrajectoryWriter(tmp_path)
+    for rollout_id, text in (("r", f"mine is {written(key)}, he said"), ("plain", "nothing in here")):
+        init = RolloutInit(
+            rollout_id=rollout_id,
+            initial_messages=[{"role": "user", "content": text}],
+            chat_completions_url="http://127.0.0.1:1/v1",
+            llm_api_key=key,
+        )
+        outcome = RolloutOutcome("success")
+        files.put(EndedRollout(rollout_id, init, outcome, None, 0.0, 0.0, "2026-01-01T00:00:00Z"))
+    files.close()
+    said = {name: json.loads((tmp_path / name / "trajectory.json").read_text()) for name in ("r", "plain")}
+    assert "[redacted]" in said["r"]["steps"][0]["message"]
+    assert said["plain"]["steps"][0]["message"] == "nothing in here"
 
 
 class Private(AgentWorkflow):

@@ -26,6 +26,7 @@ from osmosis.sdk.classify import overrun, true_cause
 from osmosis.serve.server.delivery import open_session
 
 from .drivers import (
+    REFUSED,
     Driver,
     Driver02,
     Driver03,
@@ -72,7 +73,7 @@ async def served(
     `NetworkError` when there is no healthy server to begin with.
     """
     async with open_session(connecting=connecting) as session:
-        client = ServerClient(session, server_url, api_key, REQUEST_TIMEOUT_S)
+        client = ServerClient(session, server_url, api_key, REQUEST_TIMEOUT_S, connecting=connecting)
         found, capacity = await _detect(client)
         spoken = generation or found
         driver: Driver
@@ -88,6 +89,7 @@ async def served(
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
             await server.settle()
+            client.close()
 
 
 async def check_key(server_url: str, api_key: str | None) -> None:
@@ -105,6 +107,8 @@ async def check_key(server_url: str, api_key: str | None) -> None:
                     break
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
             return
+        finally:
+            client.close()
     if status in (401, 403):
         what = "requires a key" if api_key is None else "rejected this key"
         raise AuthRequired(
@@ -250,7 +254,7 @@ class ServedRollouts:
             try:
                 await client.ask("GET", "/health")
                 refusals = 0
-            except aiohttp.ClientConnectorError:
+            except REFUSED:
                 refusals += 1
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
                 refusals = 0  # slow or busy is not dead
@@ -337,6 +341,7 @@ def _rollout(
             waited_ms,
             finish_reason=result.finish_reason or endpoint.finish_reason,
             num_tool_calls=tool_results(messages),
+            tools=endpoint.offered,
             limit=endpoint.limit_reached,
         ),
     )

@@ -5,8 +5,13 @@ raises `RolloutLost` with phase and category when the server gave no result; a r
 from __future__ import annotations
 
 import asyncio
+import math
+import re
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import orjson
@@ -14,6 +19,9 @@ from pydantic import ValidationError as BadShape
 
 from osmosis.base.backoff import backoff_delay, parse_retry_after
 from osmosis.engine.in_process import DEFAULT_MAX_TOKENS_TOTAL
+from osmosis.errors import ValidationError
+from osmosis.llm.connections import Connections
+from osmosis.llm.wire import exchange
 from osmosis.records.base import Record
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan
@@ -26,6 +34,10 @@ from .model_endpoint import RolloutEndpoint
 Generation = Literal["0.2", "0.3", "0.4"]
 
 MAX_RETRY_AFTER_S = 60.0
+REFUSED = (aiohttp.ClientConnectorError, ConnectionRefusedError)
+"""Nobody listens."""
+_PATH = "/:@+=%-._~"
+_LINE_ENDS = re.compile(r"[\r\n]")
 LOOK_S = 5.0
 _WIRE_CATEGORIES = {
     "timeout": Category.TIMEOUT,
@@ -68,15 +80,36 @@ class Driver(Protocol):
 
 
 class ServerClient:
-    """Requests to one rollout server over one connection pool."""
+    """Requests to one rollout server over kept-alive connections; over `session` where they have to be encrypted."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, api_key: str | None, timeout_s: float) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        api_key: str | None,
+        timeout_s: float,
+        *,
+        connecting: Callable[[], socket.socket] | None = None,
+    ) -> None:
         self.url = url.rstrip("/")
         self._session = session
         self._headers = {"Content-Type": "application/json"}
         if api_key:
+            if "\r" in api_key or "\n" in api_key:
+                raise ValidationError("the rollout server's key contains a line break", hint="check its variable")
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._timeout_s = timeout_s
+        parts = urlsplit(self.url)
+        self._host, self._prefix = parts.netloc, parts.path
+        self._plain: Connections | None = None
+        if parts.scheme == "http" and parts.hostname and not parts.username:
+            # Each rollout that runs waits on a connection of its own.
+            self._plain = Connections(parts.hostname, parts.port or 80, at_once=math.inf, connecting=connecting)
+
+    def close(self) -> None:
+        """Of what is idle."""
+        if self._plain is not None:
+            self._plain.close()
 
     async def ask(
         self,
@@ -88,14 +121,25 @@ class ServerClient:
         headers: dict[str, str] | None = None,
     ) -> tuple[int, bytes, float | None]:
         """Status, body and `Retry-After` of one exchange; `wait_s` is added to the time limit of a long poll."""
-        data: str | bytes | None = None
+        data: bytes | None = None
         if body is not None:
-            data = body.model_dump_json(exclude_none=True) if isinstance(body, Record) else orjson.dumps(body)
+            data = body.model_dump_json(exclude_none=True).encode() if isinstance(body, Record) else orjson.dumps(body)
+        if self._plain is not None:
+            request = self._request(method, path, data or b"", headers or {})
+            found = await exchange(self._plain, request, self._timeout_s + wait_s)
+            return found.status, found.body, parse_retry_after(found.retry_after)
         timeout = aiohttp.ClientTimeout(total=self._timeout_s + wait_s)
         async with self._session.request(
             method, self.url + path, data=data, headers={**self._headers, **(headers or {})}, timeout=timeout
         ) as reply:
             return reply.status, await reply.read(), parse_retry_after(reply.headers.get("Retry-After"))
+
+    def _request(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> bytes:
+        # The server names ids and leases: nothing of them is taken for more of the head.
+        lines = [f"{method} {quote(self._prefix + path, safe=_PATH)} HTTP/1.1", f"Host: {self._host}"]
+        lines += [f"{name}: {_LINE_ENDS.sub('', value)}" for name, value in {**self._headers, **headers}.items()]
+        lines.append(f"Content-Length: {len(body)}\r\n\r\n")
+        return "\r\n".join(lines).encode() + body
 
     async def submit(self, path: str, body: Record) -> bytes:
         """POST until accepted: waits through 429 and 503, tries transport errors twice; `RolloutLost` otherwise."""
@@ -245,7 +289,7 @@ class Driver04:
                     raise lost
             except BadShape as exc:
                 raise RolloutLost(Category.BAD_RESPONSE, f"GET {path} did not answer with a rollout state") from exc
-            except aiohttp.ClientConnectorError as exc:
+            except REFUSED as exc:
                 lost = RolloutLost(*unreachable(self._client.url, exc))
                 if tries > 2:
                     raise lost from exc
@@ -354,7 +398,7 @@ def failure_from_wire(category: str | None, message: str | None, status: str) ->
 
 
 def unreachable(url: str, exc: BaseException) -> tuple[Category, str]:
-    if isinstance(exc, aiohttp.ClientConnectorError):
+    if isinstance(exc, REFUSED):
         return Category.SERVER_DIED, f"the rollout server at {url} no longer accepts connections"
     if isinstance(exc, asyncio.TimeoutError):
         return Category.TIMEOUT, f"the rollout server at {url} did not answer in time"

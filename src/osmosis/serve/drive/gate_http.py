@@ -22,10 +22,12 @@ Shape = TypeVar("Shape", bound=Record)
 class EndpointError(Exception):
     """An error in the shape that OpenAI clients show: `{"error": {"message", "type", "code"}}`."""
 
-    def __init__(self, status: int, message: str, code: str) -> None:
+    def __init__(self, status: int, message: str, code: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.status = status
-        kind = "model_error" if status == REPEATED_ALREADY else "invalid_request_error"
+        self.retry_after = retry_after
+        """Seconds; None: asking again would not help."""
+        kind = "model_error" if status == REPEATED_ALREADY or status >= 500 else "invalid_request_error"
         self.body: JsonObject = {"error": {"message": message, "type": kind, "code": code}}
 
 
@@ -42,7 +44,7 @@ async def answer_errors(
             body=orjson.dumps(exc.body),
             status=exc.status,
             content_type="application/json",
-            headers={"x-should-retry": "false"},
+            headers={"Retry-After": f"{exc.retry_after:.0f}"} if exc.retry_after else {"x-should-retry": "false"},
         )
 
 

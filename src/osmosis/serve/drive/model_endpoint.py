@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
 from osmosis.llm.model import Completion
 from osmosis.records.plan import RolloutLimits
@@ -42,6 +43,8 @@ class RolloutEndpoint:
     messages: list[Message] = field(default_factory=list)
     """The conversation so far: the last request with its answer."""
     finish_reason: str | None = None
+    offered: list[JsonObject] | None = None
+    """The tools of the last call that had any."""
     model_error: ModelError | None = None
     """The last model call failed with this; None again once a later call succeeds."""
     limits: RolloutLimits | None = None
@@ -119,7 +122,7 @@ class RolloutEndpoint:
     def close(self) -> None:
         """Drops the conversation; only ids, bearers and counters stay, for callbacks that come again."""
         self.closed = True
-        self.calls, self.messages, self.tools = [], [], None
+        self.calls, self.messages, self.tools, self.offered = [], [], None, None
         self.completion = self.grader = self.response = None
         self.on_state = self.on_begin = self.on_wait = None
 

@@ -21,6 +21,8 @@ from osmosis.sandbox import Box, Ended, Network, Policy, Unavailable, start
 from osmosis.serve.server.delivery import open_session
 
 TAIL_LINES = 60
+PATIENCE_WITH_OUTPUT = 16
+"""What prints so many times its limit is ended: reading it is work, too."""
 OLDER_PORT_VARIABLE = "ROLLOUT_PORT"
 """The name that older rollouts read."""
 HEALTH_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
@@ -175,6 +177,14 @@ class RolloutServerProcess:
             return False
 
     async def _read(self, box: Box) -> None:
+        most, printed = self._policy.limits.output_bytes, 0
         async for text in lines_of(box.stdout):
-            self.tail.append(text)
-            self._log(text)
+            printed += len(text) + 1
+            if most is None or printed <= most:
+                self.tail.append(text)
+                self._log(text)
+            elif printed - len(text) - 1 <= most:
+                self._log(f"it has printed more than {most} bytes: the rest of its output is dropped")
+            elif printed > most * PATIENCE_WITH_OUTPUT:
+                self.tail.append(f"it printed more than {most * PATIENCE_WITH_OUTPUT} bytes")
+                box.end_over(Ended.OUTPUT)

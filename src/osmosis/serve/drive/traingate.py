@@ -1,7 +1,8 @@
 """The model proxy: the model endpoint that rollouts call and that takes their callbacks. Each rollout has its own URL
 prefix and its own bearer; generation 0.2 names the rollout in the body instead. Every parameter is forwarded to the
-model or refused (`n` above 1, another endpoint or key), except those the gate itself obeys: `model` (it has one),
-`stream`, `stream_options`, `rollout_id`, in generation 0.2 also `logprobs`, which its clients always set.
+model or refused (another endpoint or key; `n` above 1 in training and in streams), except those the gate itself obeys:
+`model` (it has one), `stream`, `stream_options`, `rollout_id`, in generation 0.2 also `logprobs`, which its clients
+always set.
 """
 
 from __future__ import annotations
@@ -23,13 +24,21 @@ from osmosis.errors import ModelError
 from osmosis.llm.chat_format import completion_body
 from osmosis.llm.model import ChatRequest, Completion, Model
 from osmosis.records.rollout import Category, ModelCall
-from osmosis.records.wire import CallbackReply, CompletionCallback, GraderCallback, check_rollout_id
+from osmosis.records.wire import (
+    CallbackReply,
+    CompletionCallback,
+    GraderCallback,
+    SandboxAnswer,
+    SandboxOrder,
+    check_rollout_id,
+)
 from osmosis.records.wire02 import ChatCompletionsRequest, CompletionsResponse, RolloutResponse
 from osmosis.serve.endpoints import DeclaredEndpoint
 from osmosis.serve.server.auth import token_of
 
 from .gate_http import REPEATED_ALREADY, EndpointError, answer_errors, json_object, json_response, shaped
 from .model_endpoint import RolloutEndpoint
+from .sandboxes import Sandboxes
 from .streamed import Pieces, streamed
 
 log = logging.getLogger("osmosis.serve")
@@ -37,6 +46,7 @@ log = logging.getLogger("osmosis.serve")
 MAX_BODY = 64 * 1024 * 1024
 TOOLS_WAIT_S = 30.0
 CLOSED_KEPT = 1024
+MOST_CHOICES = 128
 _NOT_PARAMS = {"messages", "tools", "model", "stream", "stream_options", "rollout_id", "n"}
 _ROUTING = {"api_key", "api_base", "base_url", "api_version", "custom_llm_provider", "headers", "extra_headers"}
 """Some models take these as arguments: a rollout would send the gate's key wherever it likes."""
@@ -91,8 +101,17 @@ COMPLETED02 = DeclaredEndpoint(
     errors=(401, 404, 422),
     bearer="rolloutKey",
 )
+SANDBOX = DeclaredEndpoint(
+    "POST",
+    "/v1/rollouts/{rollout_id}/sandbox",
+    "What a rollout's sandbox, which is beside it, is to do",
+    SandboxOrder,
+    SandboxAnswer,
+    errors=(401, 404, 422),
+    bearer="rolloutKey",
+)
 HEALTH = DeclaredEndpoint("GET", "/health", "Health", bearer=None)
-ENDPOINTS = (CHAT, COMPLETION, GRADER, CHAT02, COMPLETED02, HEALTH)
+ENDPOINTS = (CHAT, COMPLETION, GRADER, CHAT02, COMPLETED02, SANDBOX, HEALTH)
 
 
 class GateObserver(Protocol):
@@ -116,13 +135,21 @@ class TrainGate:
     """
 
     def __init__(
-        self, model: Model, *, host: str = "127.0.0.1", port: int = 0, observer: GateObserver | None = None
+        self,
+        model: Model,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        observer: GateObserver | None = None,
+        sandboxes: Sandboxes | None = None,
     ) -> None:
+        """`sandboxes`: those of rollouts that are in a boundary; None: this endpoint offers none."""
         self.model = model
         self.base_url = ""
         self._host = host
         self._port = port
         self._observer = observer
+        self._sandboxes = sandboxes
         self._open: dict[str, RolloutEndpoint] = {}
         self._closed: OrderedDict[str, RolloutEndpoint] = OrderedDict()
         self._runner: web.AppRunner | None = None
@@ -135,6 +162,7 @@ class TrainGate:
             GRADER: self._grader,
             CHAT02: self._chat02,
             COMPLETED02: self._completed02,
+            SANDBOX: self._sandbox,
             HEALTH: self._health,
         }
         for declared, handler in handlers.items():
@@ -188,6 +216,8 @@ class TrainGate:
         if self._open.get(endpoint.rollout_id) is endpoint:
             del self._open[endpoint.rollout_id]
         endpoint.close()
+        if self._sandboxes is not None:
+            self._sandboxes.close(endpoint.rollout_id)
         self._closed[endpoint.rollout_id] = endpoint
         while len(self._closed) > CLOSED_KEPT:
             self._closed.popitem(last=False)
@@ -229,6 +259,13 @@ class TrainGate:
         endpoint = self._endpoint(message.rollout_id, request, "bearer", closed=True)
         endpoint.take_response(message)
         return json_response({"status": "ok"})
+
+    async def _sandbox(self, request: web.Request) -> web.Response:
+        endpoint = self._endpoint(request.match_info["rollout_id"], request, "bearer")
+        if self._sandboxes is None:
+            raise EndpointError(404, "no sandboxes are offered here", "not_found")
+        order = shaped(SandboxOrder, await request.read())
+        return json_response((await self._sandboxes.answer(endpoint.rollout_id, order)).to_dict())
 
     def _ack(self, endpoint: RolloutEndpoint) -> JsonObject:
         """The acknowledgement carries what the gate knows and the rollout does not: usage and cost of each call."""
@@ -275,6 +312,7 @@ class TrainGate:
         if reached is not None:
             endpoint.limit_reached = reached
             raise EndpointError(400, f"this rollout is over: {reached}", Category.BUDGET.value)
+        endpoint.offered = asked.tools or endpoint.offered
         try:
             done = await self.model.complete(asked)
         except ModelError as exc:
@@ -288,8 +326,12 @@ class TrainGate:
         messages = body.get("messages")
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise EndpointError(400, "messages must be a list of objects", Category.BAD_REQUEST.value)
-        if body.get("n") not in (None, 1):
-            raise EndpointError(400, "n must be 1: a rollout has one conversation", Category.BAD_REQUEST.value)
+        n = body.get("n")
+        if n is not None and not (isinstance(n, int) and 1 <= n <= MOST_CHOICES):
+            raise EndpointError(400, f"n must be between 1 and {MOST_CHOICES}", Category.BAD_REQUEST.value)
+        if n not in (None, 1) and (body.get("stream") or self._observer is not None):
+            why = "one conversation is trained" if self._observer is not None else "a stream has one answer"
+            raise EndpointError(400, f"n must be 1: {why}", Category.BAD_REQUEST.value)
         if routing := sorted(_ROUTING & body.keys()):
             message = f"{', '.join(routing)}: a rollout cannot choose the endpoint or key of its model"
             raise EndpointError(400, message, Category.BAD_REQUEST.value)
@@ -297,6 +339,8 @@ class TrainGate:
         if tools is not None and not isinstance(tools, list):
             raise EndpointError(400, "tools must be a list", Category.BAD_REQUEST.value)
         params = {key: value for key, value in body.items() if key not in _NOT_PARAMS and value is not None}
+        if n not in (None, 1):
+            params["n"] = n
         return ChatRequest(
             messages=messages,
             tools=tools,

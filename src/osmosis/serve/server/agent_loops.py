@@ -5,6 +5,7 @@ its model calls go to the rollout's own URL, with the tools in each request. The
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from osmosis.sdk.calls import SelfCancelled, contained, run_with_deadline
 from osmosis.sdk.chat import ChatClient
 from osmosis.sdk.classify import failure_of, wire_category
 from osmosis.sdk.execution import ExecutionResult, cancelled_result, with_failure
+from osmosis.sdk.rollout_sandbox import opening_from, sandbox_while
 from osmosis.sdk.types import RolloutSample
 
 from .queue import LoopPacer
@@ -94,7 +96,8 @@ class LoopBackend:
         try:
             check_limits(request)
             tools = await self._tools.of(request)
-            async with ChatClient(url, api_key=init.llm_api_key or init.controller_api_key) as chat:
+            key = init.llm_api_key or init.controller_api_key
+            async with sandbox_while(opening_from(os.environ, url, key)), ChatClient(url, api_key=key) as chat:
                 context = RolloutContext(request, tools, UrlModel(chat, tool_dicts(tools)), time.monotonic())
                 trace_into(context, self._traces, (init.llm_api_key, init.controller_api_key))
                 result = await run_with_deadline(

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from osmosis.serve.endpoints import openapi
 
 from .auth import BearerGuard, JsonOnly
 from .delivery import DeliveryPolicy, spool_folder
+from .direct import RolloutApp
 from .http import HttpProblem, answer_not_accepted, answer_problem
 from .lifetime import ServerRuntime
 from .queue import NotAccepted, ServeLimits
@@ -83,7 +85,7 @@ def _limits_of(backend: Backend, limits: ServeLimits) -> ServeLimits:
     return limits if depth is None else replace(limits, max_queue=depth)
 
 
-def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, api_key: str | None) -> FastAPI:
+def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, api_key: str | None) -> RolloutApp:
     """The app around a runtime: life, authentication, errors; routes come from the generation."""
 
     @asynccontextmanager
@@ -95,20 +97,15 @@ def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, a
             async with lifespan(app) as state, runtime.opened():
                 yield state
 
-    app = FastAPI(title=title, version="1", lifespan=life)
+    guard = partial(BearerGuard, api_key=api_key) if api_key else JsonOnly
+    app = RolloutApp(guard, title=title, version="1", lifespan=life)
     app.add_exception_handler(HttpProblem, answer_problem)
     app.add_exception_handler(NotAccepted, answer_not_accepted)
-    if api_key:
-        app.add_middleware(BearerGuard, api_key=api_key)
-    else:
-        app.add_middleware(JsonOnly)
     app.state.runtime = runtime
-
-    app.state.endpoints = []
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = openapi(title, app.state.endpoints, ErrorReply, others=app.routes)
+            app.openapi_schema = openapi(title, app.endpoints, ErrorReply, others=app.routes)
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]

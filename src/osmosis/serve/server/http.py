@@ -5,17 +5,16 @@ from bytes, after authentication; answers are bytes made by the records themselv
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from pydantic import ValidationError as BadShape
 from pydantic_core import PydanticSerializationError
 
 from osmosis.records.base import Record
 from osmosis.sdk.types import json_safe
-from osmosis.serve.endpoints import DeclaredEndpoint
 
 from .queue import NotAccepted, QueueFull
 
@@ -68,13 +67,6 @@ def _refuse_constants(body: bytes) -> None:
 
 
 Handler = Callable[[Request], Awaitable[Response]]
-
-
-def add_endpoints(app: FastAPI, handlers: Mapping[DeclaredEndpoint, Handler]) -> None:
-    """Serves these endpoints; the app's OpenAPI document tells of them."""
-    for endpoint, handler in handlers.items():
-        app.router.add_route(endpoint.path, handler, methods=[endpoint.method])
-        app.state.endpoints.append(endpoint)
 
 
 def wire_text(record: Record) -> str:

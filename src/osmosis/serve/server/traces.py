@@ -7,20 +7,22 @@ folder, and nothing is done for rollouts of which nobody wants files.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError as BadShape
 
 from osmosis._version import __version__
-from osmosis.base.files import write_json
+from osmosis.base.files import write_text
 from osmosis.base.redact import Redactor
 from osmosis.records.base import utc_now
 from osmosis.records.rollout import Message
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("osmosis.serve")
 
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{8,}")
+"""The same in JSON, HTML, a URL and on a command line."""
+_LINE_END = re.compile(r"(?:\\+r)?\\+n[ \t]*")
+"""Inside JSON."""
 _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
 _MIN_SECRET = 8
 
@@ -159,7 +165,7 @@ class TrajectoryWriter:
         self.root = root
         self.everything = everything
         """False: only for rollouts whose workflow or grader made its folder of artifacts."""
-        self._secrets = [value for value in secrets if value]
+        self._secrets = Redactor(value for value in secrets if value)
         self._thread = _WriterThread("osmosis-trajectories", close_within_s=30.0)
         self.close = self._thread.close
 
@@ -173,20 +179,44 @@ class TrajectoryWriter:
     def _write(self, ended: EndedRollout, answer: bytes | None) -> None:
         folder = self.root / check_rollout_id(ended.rollout_id)
         folder.mkdir(parents=True, exist_ok=True)
-        redactor = Redactor([*self._secrets, *filter(None, (ended.init.llm_api_key, ended.init.controller_api_key))])
-        write_json(folder / "diagnostics.json", redactor.data(_diagnostics(ended)))
+        keys = [key for key in (ended.init.llm_api_key, ended.init.controller_api_key) if key]
+        write_text(folder / "diagnostics.json", self._safe(_diagnostics(ended), keys))
         messages = ended.messages
         if not messages:
             return
         built = build_trajectory(
-            redactor.data(json_safe(messages, "trajectory_messages")),
+            json_safe(messages, "trajectory_messages"),
             ended.rollout_id,
             version=__version__,
             usage=_usage(answer, ended.rollout_id),
             opening=len(ended.init.initial_messages),
-            osmosis=redactor.data(_facts(ended)),
+            osmosis=_facts(ended),
         )
-        write_json(folder / "trajectory.json", built.to_dict())
+        write_text(folder / "trajectory.json", self._safe(built.to_dict(), keys))
+
+    def _safe(self, document: dict[str, object], keys: list[str]) -> str:
+        """As JSON, without the server's secrets and the keys of the rollout."""
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+        if self._secrets.touches(text.encode("utf-8", "replace")) or _may_hold(text, keys):
+            own = Redactor(keys)
+            text = json.dumps(own.data(self._secrets.data(json.loads(text))), ensure_ascii=False)
+        return text + "\n"
+
+
+def _may_hold(text: str, keys: list[str]) -> bool:
+    """Whether looking for these keys in all their forms can find anything. Nearly always not; finding that out costs a
+    hundredth of writing down the forms of keys that no other rollout has."""
+    if any(key in text or not _PLAIN.fullmatch(key) for key in keys):
+        return True  # a key of other letters looks different wherever it is quoted
+    shortest = min((len(key) for key in keys), default=0)
+    whole = _LINE_END.sub("", text) if "\\" in text else text
+    return bool(keys) and _code_of(shortest).search(whole) is not None
+
+
+@cache
+def _code_of(length: int) -> re.Pattern[str]:
+    """What a key of so many letters may be in hexadecimal, base32 or base64: at least so many letters in a row."""
+    return re.compile(rf"[A-Za-z0-9+/=_-]{{{max(8, length * 4 // 3 - 3)}}}")
 
 
 def _facts(ended: EndedRollout) -> dict[str, object]:

@@ -35,13 +35,15 @@ from osmosis.records.wire02 import (
 )
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.classify import describe, failure_of
+from osmosis.sdk.rollout_sandbox import opening_from, sandbox_while
 from osmosis.sdk.types import finite_reward
 from osmosis.serve.endpoints import DeclaredEndpoint
 
 from .agent_loops import AskTools, LoopBackend, TrainerModel, check_limits, checked_run, tool_dicts, trace_into
 from .app import Lifespan, assemble, default_spool, open_files, open_traces
 from .delivery import DeliveryPolicy, Post
-from .http import HttpProblem, add_endpoints, parse, read_body, reply_json, wire_text
+from .direct import RolloutApp
+from .http import HttpProblem, parse, read_body, reply_json, wire_text
 from .lifetime import ServerRuntime
 from .queue import AcceptedRollout, NotAccepted, RolloutOutcome, ServeLimits
 from .registration import Registrar, Registration
@@ -287,7 +289,9 @@ class LoopService:
             llm = TrainerModel(request, self.settings, self.runtime.session(), self.runtime.pacer)
             run.context = RolloutContext(request, tools, llm, time.monotonic())
             trace_into(run.context, self._traces, (request.api_key,))
-            run.result = await checked_run(self.loop, run.context)
+            url = f"{request.server_url.rstrip('/')}/v1/rollouts/{request.rollout_id}"
+            async with sandbox_while(opening_from(os.environ, url, request.api_key)):
+                run.result = await checked_run(self.loop, run.context)
             return RolloutOutcome("success")
 
         def ended(entry: AcceptedRollout) -> None:
@@ -355,7 +359,7 @@ def _response(run: LoopRun, result: RolloutResult) -> RolloutResponse:
     )
 
 
-def add_init_routes(app: FastAPI, service: LoopService, later: RolloutService, *, authenticated: bool) -> None:
+def add_init_routes(app: RolloutApp, service: LoopService, later: RolloutService, *, authenticated: bool) -> None:
     """The endpoints of `service`; the health is also that of the `later` generations."""
     limit = service.runtime.limits.max_body_bytes
 
@@ -372,4 +376,4 @@ def add_init_routes(app: FastAPI, service: LoopService, later: RolloutService, *
     async def health(_: Request) -> Response:
         return reply_json({**later.health().to_dict(), **service.health()})
 
-    add_endpoints(app, {INIT: init, PLATFORM_HEALTH: platform_health, HEALTH: health})
+    app.add_endpoints({INIT: init, PLATFORM_HEALTH: platform_health, HEALTH: health})

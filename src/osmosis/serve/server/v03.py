@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 
 from osmosis.records.base import Record, utc_now
 from osmosis.records.wire import (
@@ -34,7 +34,8 @@ from osmosis.records.wire import (
 from osmosis.serve.endpoints import DeclaredEndpoint
 
 from .delivery import Listener, Post
-from .http import HttpProblem, add_endpoints, parse, read_body, reply, reply_json, wire_text
+from .direct import RolloutApp
+from .http import HttpProblem, parse, read_body, reply, reply_json, wire_text
 from .lifetime import ServerRuntime
 from .queue import NO_ERRORS, AcceptedRollout, RolloutOutcome, from_execution
 from .traces import EndedRollout, TraceFolder, TrajectoryWriter
@@ -341,7 +342,7 @@ def _facts(outcome: RolloutOutcome) -> dict[str, object]:
     return {"status": outcome.status, "sample": sample, "failure": failure}
 
 
-def add_rollout_routes(app: FastAPI, service: RolloutService, *, health: bool = True) -> None:
+def add_rollout_routes(app: RolloutApp, service: RolloutService, *, health: bool = True) -> None:
     """The endpoints of `service`."""
     limit = service.limits.max_body_bytes
 
@@ -365,9 +366,9 @@ def add_rollout_routes(app: FastAPI, service: RolloutService, *, health: bool = 
     async def tell_health(_: Request) -> Response:
         return reply(service.health())
 
-    add_endpoints(app, {START: start, CANCEL: cancel, RESULT: result, STATUS: status})
+    app.add_endpoints({START: start, CANCEL: cancel, RESULT: result, STATUS: status})
     if health:
-        add_endpoints(app, {HEALTH: tell_health})
+        app.add_endpoints({HEALTH: tell_health})
 
 
 async def _wake_when(gone: Callable[[], Awaitable[None]], entry: AcceptedRollout) -> None:
