@@ -28,6 +28,7 @@ from osmosis.errors import DatasetError, UsageError, ValidationError
 from osmosis.records.dataset import Row
 from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, RolloutLimits, Selection, Timeouts
 from osmosis.records.report import ReducerName
+from osmosis.records.sandbox import SandboxChoice
 from osmosis.sdk.calls import alone
 
 from .prepare import Confirm, Watcher, prepare
@@ -68,6 +69,7 @@ class PlanFields(TypedDict, total=False):
     retry: Retry
     budget: Budget
     limits: RolloutLimits
+    sandbox: SandboxChoice
     cache: bool
     skip_bad_rows: bool
     require_ground_truth: bool

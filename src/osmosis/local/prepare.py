@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 
+from .forked import Forked
 from .request import Request, declared_secrets, key_for
 from .rollout_source import RolloutSource, load_source
 from .run import Run
@@ -89,6 +90,8 @@ class Prepared:
     """What the agent is made of; None where it is not in this process."""
     key: str | None = field(default=None, repr=False)
     baselines: tuple[Prepared, ...] = ()
+    forked: tuple[Forked, ...] = ()
+    """Workers that are there already."""
 
     @property
     def asks_model(self) -> bool:
@@ -161,7 +164,11 @@ class Prepared:
         if not self.in_workers:
             return self.rollouts(model)
         return in_workers(
-            self.request, self.request.workers, say=watcher.stage, limiter=limiter if limiter.adaptive else None
+            self.request,
+            self.request.workers,
+            say=watcher.stage,
+            limiter=limiter if limiter.adaptive else None,
+            forked=self.forked,
         )
 
     async def run(
@@ -219,6 +226,8 @@ class Prepared:
         for one in (self, *self.baselines):
             if one.journal is not None:
                 one.journal.close()
+        for worker in self.forked:
+            worker.close()
 
     async def _evaluate(
         self,
@@ -344,8 +353,11 @@ class Prepared:
         self._check_usage(answer)
 
 
-def prepare(request: Request) -> Prepared:
-    """Loads and checks everything that costs nothing. Close what comes back when it is not run."""
+def prepare(request: Request, *, forked: Sequence[Forked] = ()) -> Prepared:
+    """Loads and checks everything that costs nothing. Close what comes back when it is not run.
+
+    `forked` are workers for the run; whoever made them closes them when this raises.
+    """
     if request.regrade is not None:
         return _prepare_regrade(request)
     main = _prepare(request)
@@ -357,7 +369,7 @@ def prepare(request: Request) -> Prepared:
         for prepared in (main, *others):
             prepared.close()
         raise
-    return replace(main, baselines=tuple(others))
+    return replace(main, baselines=tuple(others), forked=tuple(forked))
 
 
 def _prepare(request: Request) -> Prepared:

@@ -18,13 +18,13 @@ from osmosis.errors import NotFound, UsageError, ValidationError, WorkspaceRequi
 from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan, ModelSpec
 from osmosis.records.rollout import Category, Phase, RolloutStatus
+from osmosis.records.run import RUN_NAME
 from osmosis.sdk.judge_model import key_variable
 from osmosis.workspace.layout import find_workspace
 
 if TYPE_CHECKING:
     from osmosis.sdk.grader import GraderClass
 
-RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
 FAILURE_CLASSES = [*(c.value for c in Category), *(p.value for p in Phase), RolloutStatus.SKIPPED.value]
 _OTHER_KEYS: dict[str, tuple[str, ...]] = {
     "openai": (),
@@ -146,13 +146,29 @@ def runs_folder(cwd: Path) -> Path:
     return root / ".osmosis" / "runs"
 
 
+LATEST = "latest"
+SHORTEST = 3
+"""Characters of a name that may stand for all of it."""
+
+
 def run_folder(name: str, cwd: Path) -> Path:
-    """The folder of a stored run, by name or by path; `NotFound` names the runs that there are."""
+    """The folder of a stored run: by name or path, by the beginning of one name alone, or the `latest` one.
+
+    `NotFound` names the runs that there are, UsageError those that a beginning could mean.
+    """
     runs = runs_folder(cwd)
     for folder in (runs / name, cwd / Path(name).expanduser()):
         if (folder / "run.json").exists():
             return folder
-    known = sorted(path.parent.name for path in runs.glob("*/run.json"))
+    stored = sorted(runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
+    if name == LATEST and stored:
+        return stored[-1].parent
+    meant = sorted(path.parent.name for path in stored if len(name) >= SHORTEST and path.parent.name.startswith(name))
+    if len(meant) == 1:
+        return runs / meant[0]
+    if meant:
+        raise UsageError(f"{name!r} could be {', '.join(meant[:8])}", hint="write more of the name")
+    known = [path.parent.name for path in stored]
     listed = f"; existing: {', '.join(known[-8:])}" if known else ""
     raise NotFound(f"there is no run {name!r} in {runs}{listed}", hint="use the name of a local run")
 

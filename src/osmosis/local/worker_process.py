@@ -28,6 +28,7 @@ from osmosis.errors import OsmosisError
 from osmosis.records.dataset import Row
 from osmosis.sdk.agent_loop import trace_folder
 from osmosis.sdk.calls import LAST_GRACE_S, alone, end_all
+from osmosis.sdk.rollout_sandbox import opening_of
 
 from . import frames
 from .prepare import Prepared, load_scorers_of
@@ -60,10 +61,14 @@ class _Port:
 
 
 def main() -> None:
+    serve(os.dup(0), os.dup(1))
+
+
+def serve(told: int, answers: int) -> None:
+    """Works for whoever writes to `told` until that is closed; does not return."""
     # The run decides when to stop; Ctrl-C in a terminal reaches every process of it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    told, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -109,7 +114,7 @@ async def _work(prepared: Prepared, stream: asyncio.StreamReader, port: _Port) -
     running: dict[str, asyncio.Task[None]] = {}
     try:
         async with prepared.rollouts(model) as rollout_fn:
-            attempts = Attempts(rollout_fn, prepared.scorers, say=port.say)
+            attempts = Attempts(rollout_fn, prepared.scorers, sandbox=opening_of(prepared.plan.sandbox), say=port.say)
             watchdog = Watchdog(attempts.active, port.say, loop_use=attempts.loop_use)
             watching = asyncio.create_task(watchdog.watch())
             gc.freeze()

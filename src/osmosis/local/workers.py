@@ -10,7 +10,7 @@ import asyncio
 import os
 import pickle
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from osmosis.engine.agent_files import learn
@@ -22,6 +22,7 @@ from osmosis.records.rollout import Category, Failure, Phase, Rollout
 from osmosis.sdk.agent_loop import trace_folder
 
 from . import frames
+from .forked import Forked, ForkedProcess
 from .request import Request
 
 END_S = 2.0
@@ -58,10 +59,18 @@ def check_workers(request: Request) -> None:
 
 @asynccontextmanager
 async def in_workers(
-    request: Request, count: int, *, say: Callable[[str], None], limiter: Limiter | None = None
+    request: Request,
+    count: int,
+    *,
+    say: Callable[[str], None],
+    limiter: Limiter | None = None,
+    forked: Sequence[Forked] = (),
 ) -> AsyncIterator[RolloutFn]:
-    """The `RolloutFn` of `count` worker processes; what comes back from it is scored. They end with the block."""
-    crew = _Crew(request, say, limiter)
+    """The `RolloutFn` of `count` worker processes; what comes back from it is scored. They end with the block.
+
+    `forked` are used first.
+    """
+    crew = _Crew(request, say, limiter, forked)
     try:
         await asyncio.gather(*(crew.start() for _ in range(count)))
         yield crew.run
@@ -72,7 +81,7 @@ async def in_workers(
 class _Worker:
     """One process, and what it has in hand."""
 
-    def __init__(self, number: int, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, number: int, process: asyncio.subprocess.Process | ForkedProcess) -> None:
         self.number = number
         self.process = process
         self.waiting: dict[str, tuple[Task, asyncio.Future[Rollout]]] = {}
@@ -85,8 +94,11 @@ class _Worker:
 
 
 class _Crew:
-    def __init__(self, request: Request, say: Callable[[str], None], limiter: Limiter | None) -> None:
+    def __init__(
+        self, request: Request, say: Callable[[str], None], limiter: Limiter | None, forked: Sequence[Forked] = ()
+    ) -> None:
         self._request = request
+        self._forked = [one for one in forked if one.to >= 0]
         self._say = say
         self._limiter = limiter
         self._workers: list[_Worker] = []
@@ -98,21 +110,25 @@ class _Crew:
     async def start(self) -> None:
         """One more worker, once it has loaded everything. Raises what it cannot start with."""
         self._started += 1
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "osmosis.local.worker_process"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        worker = _Worker(self._started, process)
+        worker = _Worker(self._started, await self._process())
         worker.send(frames.REQUEST, pickle.dumps((self._request, trace_folder.get())))
         worker.reader = asyncio.create_task(self._read(worker))
         try:
             await worker.ready
         except BaseException:
             with suppress(ProcessLookupError):
-                process.kill()
+                worker.process.kill()
             raise
         self._workers.append(worker)
+
+    async def _process(self) -> asyncio.subprocess.Process | ForkedProcess:
+        if self._forked:
+            return await self._forked.pop().opened()
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "osmosis.local.worker_process"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
 
     async def run(self, task: Task) -> Rollout:
         """The attempt, done and scored by the worker that has the least to do."""

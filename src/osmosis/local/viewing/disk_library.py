@@ -1,0 +1,66 @@
+"""The runs below some folders of this machine, found anew for each page, with the names they have in addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from osmosis.errors import NotFound, OsmosisError
+from osmosis.viewer.library import RunCard, card_of
+
+from .journal_run import JournalRun
+
+DEEPEST = ("run.json", "*/run.json", ".osmosis/runs/*/run.json")
+
+
+@dataclass(frozen=True)
+class DiskLibrary:
+    """`viewer.library.Library` of folders: each a run, a folder of runs, or a workspace."""
+
+    folders: Sequence[Path]
+    cache: Path
+    author: str | None = None
+    """Who looks and may label; None: nobody may."""
+
+    def _found(self) -> dict[str, Path]:
+        """Run folders by the names they have in addresses: a name that was taken gets a number."""
+        named: dict[str, Path] = {}
+        for folder in dict.fromkeys(path for given in self.folders for path in _runs_in(given)):
+            name, number = folder.name, 1
+            while name in named:
+                number += 1
+                name = f"{folder.name}~{number}"
+            named[name] = folder
+        return named
+
+    def only(self, *, any_number: bool = False) -> str | None:
+        """The run when there is one alone; the first of `any_number`."""
+        found = list(self._found())
+        return found[0] if len(found) == 1 or (found and any_number) else None
+
+    def run(self, id: str) -> JournalRun:
+        found = self._found().get(id)
+        if found is None:
+            raise NotFound(f"there is no run {id!r} here", hint="it may have been removed; see the list of runs")
+        return JournalRun(id, found, self.cache, self.author)
+
+    def cards(self) -> list[RunCard]:
+        """Every run, the newest first; one that cannot be read says why."""
+        found = [card for id_, folder in self._found().items() if (card := self._card(id_, folder)) is not None]
+        return sorted(found, key=lambda card: card.created_at or "", reverse=True)
+
+    def _card(self, id_: str, folder: Path) -> RunCard | None:
+        run = JournalRun(id_, folder, self.cache)
+        try:
+            return card_of(
+                run, id_, dataset=Path(run.plan.dataset).name, created_at=str(run.made.get("created_at") or "")
+            )
+        except OsmosisError as error:
+            return RunCard(id_, folder.name, problem=error.message)
+
+
+def _runs_in(folder: Path) -> Iterator[Path]:
+    """The folders of runs in a folder that is one itself, holds some, or is a workspace."""
+    for pattern in DEEPEST:
+        yield from sorted(path.parent for path in folder.glob(pattern))
