@@ -6,14 +6,19 @@ Takes whatever a rollout left behind; a message of an unknown shape is shown as 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from markupsafe import Markup
 
 from osmosis.records.message_parts import SHOWN_IMAGES, Source, image_url, images_of, reasoning_of, sources_of
 from osmosis.records.rollout import Message
 
 from . import filters
+from .markdown import indented, rendered
 
+ONE_LINE = 90
+"""Arguments of a tool up to this many characters stand on one line."""
 LONG = 3000
 """Texts above this many characters start folded."""
 
@@ -28,6 +33,8 @@ class Call:
     id: str
     valid: bool
     """Whether the arguments are JSON."""
+    result: Turn | None = None
+    """What the tool answered, where it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,19 @@ class Turn:
     sources: list[Source] = field(default_factory=list)
     """What the answer says it rests on (`annotations`)."""
 
+    attached: bool = False
+    """Shown with the call that it answers."""
+
+    @property
+    def html(self) -> Markup | None:
+        """The text as HTML, when it is Markdown."""
+        return None if self.role in ("tool", "function", "system") else rendered(self.text)
+
+    @property
+    def json(self) -> str | None:
+        """The text indented, when it is JSON."""
+        return indented(self.text)
+
     @property
     def long(self) -> bool:
         return len(self.text) > LONG
@@ -58,7 +78,7 @@ class Turn:
 
 
 def turns(messages: list[Message]) -> list[Turn]:
-    """The messages in order; a tool result is named after the call it answers."""
+    """The messages in order, each at its place; a tool result is named after the call it answers and stands in it."""
     names: dict[str, str] = {}
     shown = []
     for message in messages:
@@ -66,6 +86,21 @@ def turns(messages: list[Message]) -> list[Turn]:
         for call in turn.calls:
             names[call.id] = call.name
         shown.append(turn)
+    return _with_results(shown)
+
+
+def _with_results(shown: list[Turn]) -> list[Turn]:
+    """Each result beside its call: the next one behind the call that carries its id."""
+    open_calls: dict[str, tuple[int, int]] = {}
+    for place, turn in enumerate(shown):
+        for number, call in enumerate(turn.calls):
+            if call.id:
+                open_calls[call.id] = (place, number)
+        if turn.answers and (found := open_calls.pop(turn.answers, None)) is not None:
+            shown[place] = replace(turn, attached=True)
+            asking = shown[found[0]]
+            calls = [replace(one, result=turn) if i == found[1] else one for i, one in enumerate(asking.calls)]
+            shown[found[0]] = replace(asking, calls=calls)
     return shown
 
 
@@ -125,12 +160,18 @@ def _call(call: dict[str, Any]) -> Call:
     arguments, valid = function.get("arguments"), True
     if isinstance(arguments, str):
         try:
-            arguments = filters.pretty(json.loads(arguments)) if arguments.strip() else "{}"
+            arguments = _arguments(json.loads(arguments)) if arguments.strip() else "{}"
         except ValueError:
             valid = False
     else:
-        arguments = filters.pretty(arguments if arguments is not None else {})
+        arguments = _arguments(arguments if arguments is not None else {})
     return Call(str(function.get("name") or "unnamed"), str(arguments), str(call.get("id") or ""), valid)
+
+
+def _arguments(value: object) -> str:
+    """On one line when they are short."""
+    short = json.dumps(value, ensure_ascii=False, default=str)
+    return short if len(short) <= ONE_LINE else filters.pretty(value)
 
 
 def _readable(text: str) -> str:

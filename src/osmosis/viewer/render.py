@@ -21,6 +21,18 @@ STATIC = HERE / "static"
 """Served under `/static`; addresses in templates carry a stamp of the content."""
 
 
+SECURITY = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+        "form-action 'self'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""Headers of every page and file."""
+
+
 def environment(*folders: Path) -> Environment:
     """The templates of these folders, then the viewer's."""
     found = Environment(
@@ -31,7 +43,7 @@ def environment(*folders: Path) -> Environment:
         lstrip_blocks=True,
     )
     found.filters.update(filters.FILTERS)
-    found.globals.update(stamp=_asset_stamp(), version=__version__)
+    found.globals.update(stamp=_asset_stamp(), version=__version__, static=False)
     return found
 
 

@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
+from osmosis.records.annotation import Annotation
 from osmosis.records.contract.body import LogPage
-from osmosis.records.contract.run_bodies import RolloutRow, RunEvent
+from osmosis.records.contract.run_bodies import RunEvent
 from osmosis.records.report import Report
-from osmosis.records.rollout import Failure, RolloutStatus
+from osmosis.records.rollout import Failure
 from osmosis.records.run import MetricPoint, RunKind, RunStatus
 
-OUTCOMES = ("passed", "not-passed", "failed", "skipped")
-ORDERS = ("row", "reward", "tokens", "duration")
+from .index.file import Progress
+from .index.search import Search
+
 LEVELS = ("debug", "info", "warning", "error")
 STAGES = ("checkout", "preflight", "environment", "start", "rollouts", "training", "report")
 """Of a job, in their order (records.run.Stage)."""
@@ -44,6 +46,8 @@ class RunState:
     duration_ms: float | None = None
     """From the first start to the end, or to now."""
     failure: Failure | None = None
+    staged: bool = True
+    """Whether a job goes through stages with it."""
 
     @property
     def over(self) -> bool:
@@ -112,44 +116,6 @@ class RunSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutQuery:
-    """Which rollouts are wanted, in which order; `threshold` tells passed from not passed."""
-
-    threshold: float
-    outcome: str = ""
-    category: str = ""
-    row: int | None = None
-    order: str = "row"
-    limit: int = 50
-    offset: int = 0
-    step: int | None = None
-    """Of a training run; None: all."""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutList:
-    rows: Sequence[RolloutRow]
-    total: int
-    """How many fit the query."""
-    outcomes: Mapping[str, int]
-    """How many of the run have each outcome, whatever the query."""
-
-
-Key = tuple[int, int, int]
-"""Row, attempt and step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """The rollouts before and after one, by step, row and attempt."""
-
-    before: Key | None = None
-    after: Key | None = None
-    next_failed: Key | None = None
-    """The next one without a score."""
-
-
-@dataclass(frozen=True, slots=True)
 class CheckpointLine:
     name: str
     step: int
@@ -164,6 +130,17 @@ class RunPlace:
 
     crumbs: Sequence[Link] = field(default_factory=tuple)
     actions: Sequence[Action] = field(default_factory=tuple)
+    tabs: Sequence[str] = ("rollouts", "config", "logs")
+    """The pages beside the first one."""
+    author: str | None = None
+    """Who looks, where they may say what they think of a rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutTable:
+    search: Search
+    progress: Progress
+    """How far the index has come; the rest follows by itself."""
 
 
 class RunSource(Protocol):
@@ -188,24 +165,14 @@ class RunSource(Protocol):
 
     def checkpoints(self) -> Sequence[CheckpointLine]: ...
 
-    def rollouts(self, query: RolloutQuery) -> RolloutList: ...
+    def table(self) -> RolloutTable:
+        """The rollouts as they can be searched now."""
 
     def rollout(self, row_index: int, attempt: int, step: int) -> str:
         """One record as JSON text, as it was stored."""
 
-    def neighbours(self, row_index: int, attempt: int, step: int) -> Neighbours: ...
-
-    def attempts(self, row_index: int, step: int) -> Sequence[RolloutRow]:
-        """Those at the same row in the same step, in order."""
+    def annotations(self) -> Sequence[Annotation]:
+        """What people said about its rollouts, what counts of it."""
 
     def log(self, level: str, *, cursor: str | None = None, newer: bool = False) -> LogPage:
         """Lines of this level and above, older than the cursor (or the newest), oldest first."""
-
-
-def outcome_of(row: RolloutRow, threshold: float) -> str:
-    """`passed`, `not-passed`, `failed` (no score, for whatever reason) or `skipped`."""
-    if row.status == RolloutStatus.SKIPPED.value:
-        return "skipped"
-    if row.reward is None:
-        return "failed"
-    return "passed" if row.reward >= threshold else "not-passed"

@@ -10,7 +10,7 @@ from osmosis.viewer.conversation import LONG, turns
 def test_a_tool_result_is_named_after_its_call() -> None:
     call = {"id": "c1", "function": {"name": "add", "arguments": '{"a":1}'}}
     shown = turns([{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c1", "content": "2"}])
-    assert (shown[0].calls[0].name, shown[0].calls[0].arguments) == ("add", '{\n  "a": 1\n}')
+    assert (shown[0].calls[0].name, shown[0].calls[0].arguments) == ("add", '{"a": 1}')
     assert (shown[1].tool, shown[1].text) == ("add", "2")
 
 

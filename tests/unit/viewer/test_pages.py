@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,12 @@ from osmosis.records.contract.run_bodies import RunEvent
 from osmosis.records.run import MetricPoint, RunStatus
 from osmosis.testing.kept_run import KeptRun
 from osmosis.testing.platform_data import report, rollout, timeout
-from osmosis.viewer import pages
-from osmosis.viewer.pages import View, config_lines
+from osmosis.viewer import pages, site
+from osmosis.viewer.asked import Asked
+from osmosis.viewer.pages import config_lines
 from osmosis.viewer.render import environment
 from osmosis.viewer.source import CheckpointLine, Fact, Origin, RunSettings, RunState
+from osmosis.viewer.view import Document, View
 
 ENVIRONMENT = environment()
 STATE = RunState("/runs/nightly", "nightly", "eval", RunStatus.FINISHED, "openai/x", completed=6, total=6)
@@ -27,6 +31,18 @@ EVIL = "<script>alert(1)</script>"
 
 def shown(view: View) -> str:
     return ENVIRONMENT.get_template(view.template).render(**view.values)
+
+
+def page_of(kept: KeptRun, path: str, **query: object) -> str:
+    found = site.answer(kept, path, Asked((name, str(value)) for name, value in query.items()))
+    assert isinstance(found, View)
+    return shown(found)
+
+
+def record_of(kept: KeptRun, path: str, **query: object) -> Any:
+    found = site.answer(kept, path, Asked((name, str(value)) for name, value in query.items()))
+    assert isinstance(found, Document)
+    return json.loads(b"".join(found.content))
 
 
 def text_of(page: str) -> str:
@@ -116,50 +132,41 @@ def test_a_training_run_shows_alarms_curves_and_its_best_checkpoint() -> None:
 def test_the_rollouts_of_a_step_are_apart_from_those_of_another() -> None:
     kept = [rollout(0, 0, reward).model_copy(update={"step": step}) for step, reward in ((1, 0.0), (2, 1.0))]
     training = KeptRun(replace(STATE, kind="training"), kept=kept)
-    listed = shown(pages.rollouts_page(training, step="2"))
-    assert "step 2, row 0, attempt 0" in listed
-    assert "step 1, row 0" not in listed
-    assert "/rollouts/0/0?step=2" in listed
-    page = shown(pages.rollout_page(training, 0, 0, 2))
+    listed = page_of(training, "rollouts", step=2)
+    assert ">2: 0.0</a>" in listed
+    assert ">1: 0.0</a>" not in listed
+    assert "/rollouts/0/0?step=2&amp;only=step" in listed
+    page = page_of(training, "rollouts/0/0", step=2)
     assert "Step 2, row 0, attempt 0" in page
     assert "/rollouts/0/0?step=1" in page, "the one before"
-
-
-@pytest.mark.parametrize(
-    ("form", "rows"),
-    [
-        ({}, ["0, attempt 0", "0, attempt 1", "1, attempt 0", "1, attempt 1", "2, attempt 0"]),
-        ({"outcome": "passed"}, ["1, attempt 0", "1, attempt 1"]),
-        ({"category": "timeout"}, ["2, attempt 0"]),
-        ({"row": "1", "at": 9}, ["1, attempt 0", "1, attempt 1"]),
-        ({"outcome": "no such", "row": "x", "order": "odd"}, 5),
-        ({"outcome": "skipped"}, []),
-    ],
-)
-def test_rollouts_are_listed_and_filtered(kept: KeptRun, form: dict, rows: list[str] | int) -> None:
-    found = re.findall(r">row (\d+, attempt \d+)</a>", shown(pages.rollouts_page(kept, **form)))
-    assert len(found) == rows if isinstance(rows, int) else found == rows
-
-
-def test_a_rollout_with_its_conversation_and_its_neighbours(kept: KeptRun) -> None:
-    page = shown(pages.rollout_page(kept, 0, 1))
-    assert "What is 2 times 4?" in page
-    assert 'rel="prev" href="/runs/nightly/rollouts/0/0"' in page
-    assert 'rel="next" href="/runs/nightly/rollouts/1/0"' in page
-    assert '/rollouts/2/0">Next failure' in page
-    failed = text_of(shown(pages.rollout_page(kept, 2, 0)))
-    assert "This rollout failed" in failed
-    with pytest.raises(NotFound):
-        pages.rollout_page(kept, 7, 0)
+    assert 'rel="prev"' not in page_of(training, "rollouts/0/0", step=2, only="step")
 
 
 def test_the_log_and_its_lines_alone(kept: KeptRun) -> None:
     kept.lines = [LogEntry(timestamp="2026-01-02T03:04:05", level="info", step="x", message=EVIL, details={"a": 1})]
-    page, lines = shown(pages.log_page(kept, level="odd")), shown(pages.log_page(kept, fragment=True))
+    page, lines = page_of(kept, "logs", level="odd"), page_of(kept, "logs", part="lines")
     assert lines in page
     assert EVIL not in page
     assert "03:04:05" in lines
     assert "<main" not in lines
+
+
+@pytest.mark.parametrize("path", ["odd", "rollouts/x/0", "rollouts/0", "rollouts/0/0/0", "rollouts/7/0", "live.json"])
+def test_what_is_no_page_is_not_found(kept: KeptRun, path: str) -> None:
+    with pytest.raises(NotFound):
+        site.answer(kept, path, Asked())
+
+
+@pytest.mark.parametrize("path", ["", "rollouts", "rollouts/2/0", "config", "logs"])
+def test_every_page_has_a_twin_with_its_record(kept: KeptRun, path: str) -> None:
+    assert record_of(kept, f"{path}.json" if path else "index.json")["run"]["name"] == "nightly"
+
+
+def test_the_twin_says_what_the_page_does(kept: KeptRun) -> None:
+    assert record_of(kept, "rollouts/0/1.json")["record"]["rollout_id"] == "r-0-1"
+    listed = record_of(kept, "rollouts.json", outcome="passed")["found"]
+    assert (listed["total"], listed["lines"][0]["attempts"][0]["outcome"]) == (1, "passed")
+    assert record_of(kept, "index.json")["report"]["rows"] == 2
 
 
 def test_the_config_is_shown_with_what_was_fixed_beside_it(kept: KeptRun) -> None:

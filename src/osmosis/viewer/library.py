@@ -1,0 +1,76 @@
+"""Several runs: what a list of them shows, and what a server must bring so that they can be listed and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from osmosis.records.report import Interval
+
+from .asked import Asked
+from .source import RunSource, RunState
+from .view import View
+
+
+@dataclass(frozen=True, slots=True)
+class RunCard:
+    """A run in a list."""
+
+    id: str
+    name: str
+    state: RunState | None = None
+    score: str = ""
+    """Name of the first score."""
+    mean: float | None = None
+    interval: Interval | None = None
+    pass_rate: float | None = None
+    cost_usd: float | None = None
+    failed: int = 0
+    dataset: str = ""
+    created_at: str = ""
+    problem: str = ""
+    """Why it cannot be read."""
+
+
+class Library(Protocol):
+    """The runs of a server, for who looks."""
+
+    def run(self, id: str) -> RunSource:
+        """NotFound when there is none of this id."""
+
+    def cards(self) -> Sequence[RunCard]:
+        """The newest first."""
+
+
+def card_of(source: RunSource, id_: str, *, dataset: str, created_at: str) -> RunCard:
+    """A run in a list, from what its pages are made of."""
+    state, report = source.state(), source.report()
+    primary = report.primary if report else None
+    return RunCard(
+        id=id_,
+        name=state.name,
+        state=state,
+        score=primary.name if primary else "",
+        mean=primary.mean if primary else None,
+        interval=primary.mean_interval if primary else None,
+        pass_rate=primary.pass_rate if primary else None,
+        cost_usd=report.usage.cost_usd if report else None,
+        failed=primary.failed if primary else 0,
+        dataset=dataset,
+        created_at=created_at,
+    )
+
+
+def runs_page(library: Library, asked: Asked) -> View:
+    """All runs, or those whose name, model or dataset holds what was searched for."""
+    words = asked.text("q").lower().split()
+    every = library.cards()
+    found = [card for card in every if all(word in _words(card) for word in words)]
+    going = any(card.state is not None and not card.state.over for card in every)
+    values = {"found": found, "total": len(every), "asked": asked, "going": going}
+    return View("runs.html", values, ("found", "total"))
+
+
+def _words(card: RunCard) -> str:
+    return f"{card.name} {card.state.model if card.state else ''} {card.dataset} {card.score}".lower()

@@ -1,0 +1,291 @@
+"""`osmosis view` in a real browser: the table, search, one rollout, labels, comparison, a run that goes on, the export;
+nothing breaks the policy, nothing serious is wrong for people who cannot see or use no mouse.
+
+Needs a Chromium, `playwright` and the rules of `axe-playwright-python`; skipped where one is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osmosis.datasets.scan import row_hash
+from osmosis.records.annotation import Annotation
+from osmosis.records.rollout import Rollout
+from osmosis.testing.platform_data import rollout, timeout
+from osmosis.testing.stored_run import stored_run
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("axe_playwright_python", reason="the rules of axe are not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ROWS = 60
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.flow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
+]
+
+
+def made(right: set[int]) -> list[Rollout]:
+    """Two attempts at each row: the first is right for these rows, the second for all but every fifth."""
+    found = []
+    for row in range(ROWS):
+        for attempt in range(2):
+            passed = row in right if attempt == 0 else row % 5 != 0
+            one = rollout(row, attempt, float(passed))
+            one.hashes["row"] = row_hash(data_of(row))
+            found.append(one)
+    found[7] = rollout(3, 1, failure=timeout())
+    return found
+
+
+def data_of(row: int) -> dict[str, object]:
+    return {
+        "user_prompt": f"What is {row + 2} times 3?",
+        "ground_truth": str((row + 2) * 3),
+        "level": f"level {row % 3}",
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "data.jsonl").write_text("".join(json.dumps(data_of(row)) + "\n" for row in range(ROWS)))
+    stored_run(folder / "before", made(set(range(10))), rows=ROWS)
+    after = made(set(range(40)))
+    after[0].messages[-1]["content"] = (
+        "**The product** is `6`.\n\n| a | b |\n|---|---|\n| 2 | 3 |\n\n<img src=x onerror=alert(1)>"
+    )
+    stored_run(folder / "after", after, rows=ROWS)
+    return folder
+
+
+def command(folder: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "osmosis", "view", str(folder), *words, "--json"]
+
+
+@pytest.fixture(scope="module")
+def link(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(runs), "OSMOSIS_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
+               "USER": "ada", "LOGNAME": "ada"}  # fmt: skip
+    server = subprocess.Popen(command(runs, "--no-open"), stdout=subprocess.PIPE, text=True, env=environ, cwd=runs)
+    assert server.stdout is not None
+    yield json.loads(server.stdout.readline())["data"]["url"]
+    server.terminate()
+    assert server.wait(10) == 0
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def state(chromium: Any, link: str) -> Any:
+    """The cookie that the link leaves."""
+    context = chromium.new_context()
+    context.new_page().goto(link)
+    found = context.storage_state()
+    context.close()
+    return found
+
+
+class Visit:
+    """A page, and everything the browser complained about."""
+
+    def __init__(self, context: Any, url: str) -> None:
+        self.page = context.new_page()
+        self.url = url
+        self.complaints: list[str] = []
+        self.page.on("console", self._note)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+
+    def _note(self, said: Any) -> None:
+        if said.type in ("error", "warning"):
+            self.complaints.append(said.text)
+
+    def go(self, path: str) -> Any:
+        self.page.goto(self.url + path)
+        return self.page
+
+
+@pytest.fixture
+def visit(request: pytest.FixtureRequest, chromium: Any, link: str, state: Any) -> Iterator[Visit]:
+    context = chromium.new_context(storage_state=state, **getattr(request, "param", {}))
+    found = Visit(context, link.partition("/?")[0])
+    yield found
+    assert found.complaints == []
+    context.close()
+
+
+def test_rows_are_found_and_read_one_after_the_other(visit: Visit) -> None:
+    page = visit.go("/")
+    page.get_by_role("link", name="after").click()
+    page.get_by_role("link", name="Rollouts", exact=True).click()
+    playwright.expect(page.locator("tbody tr")).to_have_count(50)
+    page.keyboard.press("/")
+    page.keyboard.type('"times 4" -timeout')
+    page.keyboard.press("Enter")
+    playwright.expect(page.get_by_text("rollouts match")).to_contain_text("59 rows")
+    page.get_by_label("Outcome").select_option("not-passed")
+    page.locator("summary", has_text="Columns").click()
+    page.get_by_label("row level").check()
+    page.get_by_role("button", name="Show").click()
+    playwright.expect(page.locator("thead")).to_contain_text("level")
+    playwright.expect(page.locator("tbody tr")).to_have_count(12)
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Row 5, attempt 1")
+    page.keyboard.press("j")
+    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Row 10, attempt 1")
+    page.keyboard.press("k")
+    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Row 5, attempt 1")
+    page.keyboard.press("f")
+    page.keyboard.press("u")
+    playwright.expect(page.get_by_label("Search")).to_have_value('"times 4" -timeout')
+
+
+def test_a_rollout_is_whole_and_its_messages_have_addresses(visit: Visit) -> None:
+    page = visit.go("/runs/after/rollouts/0/0#m4")
+    playwright.expect(page.locator("#m4")).to_be_in_viewport()
+    playwright.expect(page.locator("#m4 strong", has_text="The product")).to_be_visible()
+    playwright.expect(page.locator("#m4 table")).to_be_visible()
+    playwright.expect(page.locator("#m4 .said img")).to_have_count(0)
+    playwright.expect(page.locator("#m2 .result")).to_contain_text('"result": 6')
+    playwright.expect(page.locator(".compared")).to_contain_text("Expected")
+    page.evaluate("document.activeElement.blur()")
+    for _ in range(3):
+        page.keyboard.press("n")
+    assert page.evaluate("document.activeElement.id") == "m2"
+    page.keyboard.press("?")
+    playwright.expect(page.get_by_role("dialog")).to_contain_text("next failure")
+    page.keyboard.press("Escape")
+    playwright.expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_a_label_is_kept_beside_the_journal(visit: Visit, runs: Path) -> None:
+    before = (runs / "after" / "rollouts.jsonl").read_bytes()
+    page = visit.go("/runs/after/rollouts/1/1")
+    page.keyboard.press("l")
+    page.keyboard.type("wrong")
+    page.get_by_label("Comment").fill("the tool was not needed <b>")
+    page.get_by_role("button", name="Save").click()
+    playwright.expect(page.locator("#judgement")).to_contain_text("the tool was not needed <b>")
+    page.goto(f"{visit.url}/runs/after/rollouts?label=wrong")
+    playwright.expect(page.locator("tbody tr")).to_have_count(1)
+    (line,) = (runs / "after" / "annotations.jsonl").read_text().splitlines()
+    said = Annotation.model_validate_json(line)
+    assert (said.place, said.label, said.author, said.rollout_id) == ((0, 1, 1), "wrong", "ada", "r-1-1")
+    assert (runs / "after" / "rollouts.jsonl").read_bytes() == before
+    page.goto(f"{visit.url}/runs/after/rollouts/1/1")
+    page.get_by_label("Label", exact=True).fill("")
+    page.get_by_label("Comment").fill("")
+    page.get_by_role("button", name="Save").click()
+    playwright.expect(page.locator("#judgement")).not_to_contain_text("ada")
+
+
+def test_two_runs_are_compared_and_a_change_is_read(visit: Visit) -> None:
+    page = visit.go("/")
+    page.get_by_label("compare before").check()
+    page.get_by_label("compare after").check()
+    page.get_by_role("button", name="Compare the chosen runs").click()
+    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Compare 2 runs")
+    playwright.expect(page.locator(".plot circle").first).to_be_visible()
+    page.locator("#flips tbody a").first.click()
+    playwright.expect(page.locator(".pair > section")).to_have_count(2)
+    first = page.url
+    page.keyboard.press("j")
+    page.wait_for_url(lambda url: url != first)
+
+
+def test_a_run_that_goes_on_is_followed_without_a_reload(visit: Visit, runs: Path) -> None:
+    journal = stored_run(runs / "going", made(set())[:2], rows=ROWS, ended=False)
+    run = json.loads(journal.run_path.read_text())
+    try:
+        page = visit.go("/runs/going")
+        page.evaluate("window.sameDocument = true")
+        playwright.expect(page.locator(".state")).to_contain_text(f"2 of {ROWS * 2} rollouts")
+        journal.append_all(made(set())[2:6])
+        playwright.expect(page.locator(".state")).to_contain_text(f"6 of {ROWS * 2} rollouts", timeout=15_000)
+        assert page.evaluate("window.sameDocument") is True
+        page.get_by_role("link", name="Rollouts", exact=True).click()
+        playwright.expect(page.locator("tbody tr")).to_have_count(3)
+        journal.append_all(made(set())[8:10])
+        playwright.expect(page.locator("tbody tr")).to_have_count(4, timeout=15_000)
+        assert run["sessions"]
+    finally:
+        journal.close()
+        shutil.rmtree(runs / "going")
+        visit.page.goto("about:blank")
+
+
+PAGES = ("/", "/runs/after", "/runs/after/rollouts", "/runs/after/rollouts?by=rollout&col=prompt&col=row:level",
+         "/runs/after/rollouts/0/0", "/runs/after/rollouts/3/1", "/runs/after/config", "/compare?run=before&run=after",
+         "/compare?run=before&run=after&row=12&attempt=0")  # fmt: skip
+
+
+SMALL_AND_DARK = {"color_scheme": "dark", "viewport": {"width": 400, "height": 800}}
+
+
+@pytest.mark.parametrize("visit", [{}, SMALL_AND_DARK], indirect=True)
+def test_no_page_has_a_serious_finding_or_scrolls_sideways(visit: Visit) -> None:
+    rules = files("axe_playwright_python").joinpath("axe.min.js").read_text()
+    for path in PAGES:
+        page = visit.go(path)
+        page.evaluate(rules)
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        serious = [(one["id"], [node["html"][:160] for node in one["nodes"][:3]]) for one in found
+                   if one["impact"] in ("serious", "critical")]  # fmt: skip
+        assert serious == [], path
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide == 0, path
+
+
+@pytest.mark.parametrize("visit", [{"java_script_enabled": False}], indirect=True)
+def test_pages_work_without_scripts(visit: Visit) -> None:
+    page = visit.go("/runs/after/rollouts")
+    page.get_by_label("Search").fill('"5 times 3"')
+    page.get_by_role("button", name="Show").click()
+    page.locator("tbody th a").click()
+    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Row 3, attempt 0")
+    playwright.expect(page.locator("#m4")).to_be_visible()
+
+
+def test_an_export_is_read_from_the_disk(chromium: Any, runs: Path, tmp_path: Path) -> None:
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "OSMOSIS_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        command(runs, "--export", str(tmp_path / "out")), env=environ, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["resource"]["pages"] > 2 * 2 * ROWS
+    context = chromium.new_context(offline=True)
+    visit = Visit(context, (tmp_path / "out").as_uri())
+    page = visit.go("/index.html")
+    page.get_by_role("link", name="after").click()
+    page.get_by_role("link", name="Rollouts", exact=True).click()
+    page.get_by_role("link", name="Next").click()
+    playwright.expect(page.locator("tbody tr")).to_have_count(10)
+    page.locator("tbody th a").first.click()
+    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Row 50, attempt 0")
+    page.keyboard.press("j")
+    playwright.expect(page.get_by_role("heading", level=1)).to_have_text("Row 50, attempt 1")
+    assert page.evaluate("getComputedStyle(document.body).margin") == "0px", "the style sheet is found"
+    page.goto(visit.url + "/index.html")
+    page.get_by_role("link", name="Compare these runs").click()
+    page.locator("#flips tbody a").first.click()
+    playwright.expect(page.locator(".pair > section")).to_have_count(2)
+    assert visit.complaints == []
+    context.close()

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from osmosis.errors import RateLimited
+from osmosis.viewer import live
+from osmosis.viewer.live import LivePages, as_event
+
+
+async def test_a_final_piece_ends_the_stream() -> None:
+    pages = LivePages()
+    said = [event async for event in pages.stream("run", lambda: ("<p>a</p>\n<p>b</p>", True))]
+    assert said[1:] == [b"data: <p>a</p>\ndata: <p>b</p>\n\n", b"event: end\ndata: over\n\n"]
+    assert pages.open == 0
+
+
+async def test_one_build_serves_all_who_look() -> None:
+    pages, built = LivePages(), []
+
+    def build() -> tuple[str, bool]:
+        built.append(1)
+        return "same", False
+
+    streams = [pages.stream("run", build) for _ in range(5)]
+    for stream in streams:
+        await stream.__anext__()
+        assert await stream.__anext__() == b"data: same\n\n"
+    assert pages.open == 5
+    assert len(built) == 1
+    for stream in streams:
+        await stream.aclose()  # type: ignore[attr-defined]
+    assert pages.open == 0
+
+
+async def test_a_platform_that_stops_ends_its_streams() -> None:
+    pages = LivePages()
+    stream = pages.stream("run", lambda: ("x", False))
+    await stream.__anext__()
+    await stream.__anext__()
+    pages.stopping = True
+    assert [event async for event in stream] == []
+
+
+async def test_too_many_are_refused() -> None:
+    pages = LivePages()
+    pages.open = live.MAX_OPEN
+    with pytest.raises(RateLimited):
+        pages.stream("run", lambda: ("x", True))
+
+
+def test_an_event_survives_every_line_end() -> None:
+    assert as_event("a\r\nb\n\nc") == b"data: a\ndata: b\ndata: \ndata: c\n\n"
