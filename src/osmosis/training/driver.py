@@ -142,6 +142,7 @@ class Driver:
             if not self._stopping.is_set():
                 raise
         self._sent_at = time.monotonic()
+        await asyncio.to_thread(StepJournal(self._run.steps, wanted.kind, wanted.step).pack)
         if wanted.kind == "train":
             self._training = wanted.step
 
@@ -199,10 +200,10 @@ class Driver:
             for key, value in event.values.items()
             if not key.startswith(("rollout/", "eval/")) or curves.at(key, event.step) is None
         }
-        if "perf/update_s" in values:
+        if "perf/update_s" in values and event.step == self._training:
             values["perf/wait_s"] = max(0.0, time.monotonic() - self._sent_at - values["perf/update_s"])
         listener.points(curves.add(event.step, values))
-        if event.step == self._training:
+        if event.step == self._training or "train/loss" in event.values:  # a step that imitates has no rollouts
             self._training = None
             listener.step_done(event.step)
         for alarm in curves.new_alarms():

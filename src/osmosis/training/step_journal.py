@@ -3,27 +3,34 @@
 It is the engine's journal, one folder for the training rollouts of a step and one for each validation; a line of
 `rollouts.jsonl` has the key `tokens` beside the rollout's own: for each unbroken sequence `prompt_token_ids`,
 `completion_token_ids` and `logprobs`, named as in trajectories, with the `mask` of what follows the prompt. Rollout and
-tokens are durable together or not at all. Nothing here decides what is worth running again.
+tokens are durable together or not at all. A step that is complete is packed with gzip, and unpacked when it is written
+again. Nothing here decides what is worth running again.
 """
 
 from __future__ import annotations
 
+import gzip
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal, cast
 
 import orjson
 from pydantic import Field
 
+from osmosis.base.files import replacing
 from osmosis.base.redact import Redactor
 from osmosis.engine.journal import Journal
 from osmosis.records.base import Record
+from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Rollout, RolloutStatus
 from osmosis.training.link import Sequence
 
 from .stitching import Conversation
 
+GZIP_LEVEL = 4
+"""Token ids as text shrink to a fifth; higher levels take twice the time for a little less."""
 Kind = Literal["train", "validation"]
 _NAME = re.compile(r"^(train|validation)-(\d{6,})$")
 
@@ -78,6 +85,38 @@ class StepJournal(Journal):
     def __init__(self, steps: Path, kind: Kind, step: int, *, redactor: Redactor | None = None) -> None:
         super().__init__(steps / name_of(kind, step), redactor=redactor)
         self._conversations: dict[str, Conversation] = {}
+
+    @property
+    def packed_path(self) -> Path:
+        return self.folder / "rollouts.jsonl.gz"
+
+    @property
+    def empty(self) -> bool:
+        return super().empty and not self.packed_path.exists()
+
+    def source(self) -> IO[bytes]:
+        """Packed or not."""
+        return super().source() if self.rollouts_path.exists() else cast(IO[bytes], gzip.open(self.packed_path, "rb"))
+
+    def open(self, plan: EvalPlan, *, facts: Mapping[str, object] | None = None) -> None:
+        """As a journal is; what was packed is unpacked."""
+        if self.packed_path.exists():
+            if not self.rollouts_path.exists():  # both are there when a kill came between the two
+                with self.source() as packed, replacing(self.rollouts_path, durable=True) as plain:
+                    shutil.copyfileobj(packed, plain)
+            self.packed_path.unlink()
+        super().open(plan, facts=facts)
+
+    def pack(self) -> None:
+        """Once nothing more is written; what is read from it stays the same."""
+        if self.rollouts_path.exists() and not self.is_open:
+            with (
+                replacing(self.packed_path, durable=True) as out,
+                gzip.open(out, "wb", GZIP_LEVEL) as packed,
+                self.source() as plain,
+            ):
+                shutil.copyfileobj(plain, packed)
+            self.rollouts_path.unlink()
 
     def keep(self, rollout_id: str, conversation: Conversation) -> None:
         """What this rollout has said."""

@@ -1,4 +1,4 @@
-"""A base model and its adapter, really loaded and sampled: the tiny model, the trainer's environment, the socket."""
+"""A base model, its adapter, and both merged, really loaded and sampled: the tiny model, the real environment."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from osmosis.base.model_folder import check_model
 from osmosis.base.redact import Redactor
 from osmosis.jobs.commands import Leftovers
 from osmosis.jobs.job import JobContext, JobFailed, JobLog
-from osmosis.jobs.platform_model import platform_model
+from osmosis.jobs.merge_work import MergeWork
+from osmosis.jobs.platform_model import ServingProgram, platform_model
 from osmosis.jobs.reporter import Reporter
+from osmosis.jobs.runner import Exit, JobRunner
 from osmosis.jobs.trainer_environment import TrainerEnvironment
 from osmosis.llm.model import ChatRequest, Model
 from osmosis.records.plan import ModelSpec
-from osmosis.records.run import JobSpec
+from osmosis.records.run import Handover, JobSpec, LogLine, RunStatus
+from osmosis.testing.job_api import job_api
 from osmosis.testing.model_files import write_adapter
 
 pytestmark = [pytest.mark.network, pytest.mark.flow]
@@ -51,7 +55,9 @@ async def serving(folder: Path, made: TrainerEnvironment, base: Path, adapter: P
         log=JobLog(), reporter=Reporter("http://127.0.0.1:9", "r1", "token", redactor=redactor), redactor=redactor,
         leftovers=Leftovers(folder),
     )  # fmt: skip
-    async with platform_model(job, ModelSpec.parse("osmosis/tiny"), concurrency=8, made=made) as model:
+    async with platform_model(
+        job, ModelSpec.parse("osmosis/tiny"), concurrency=8, program=ServingProgram(made)
+    ) as model:
         yield model
 
 
@@ -63,9 +69,30 @@ async def asked(model: Model) -> tuple[list[int], list[float]]:
     return answer.token_ids, answer.logprobs
 
 
-async def test_base_and_adapter_answer_differently(
-    trainer: TrainerEnvironment, tiny_base: Path, tmp_path: Path
-) -> None:
+async def merge(folder: Path, made: TrainerEnvironment, base: Path, adapter: Path, lines: list[LogLine]) -> Path:
+    """The folder of the model that a job of kind `merge` makes, which tells its platform of every file."""
+    output = folder / "models" / "new"
+    async with job_api() as api:
+        spec = JobSpec.model_validate(
+            {
+                "run_id": "run_1", "run_name": "new", "kind": "merge", "platform_url": api.url,
+                "config": {"model": "tiny-step-1", "output_dir": str(output)}, "work_dir": str(folder / "work"),
+                "cache_dir": str(folder), "model_path": str(base), "adapter_path": str(adapter),
+            }
+        )  # fmt: skip
+        environ = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        kinds = {"merge": lambda job: MergeWork(job, job.spec.config, made=made)}
+        runner = JobRunner(spec, Handover(token=api.token), environ, echo=lines.append, kinds=kinds)
+        assert await runner.go() is Exit.REPORTED
+        assert api.result is not None
+        assert api.result.status is RunStatus.FINISHED, api.result.failure
+        assert {file.path: file.size for file in api.models[0].files} == {
+            path.name: path.stat().st_size for path in output.iterdir()
+        }
+    return output
+
+
+async def test_base_adapter_and_merged_model(trainer: TrainerEnvironment, tiny_base: Path, tmp_path: Path) -> None:
     adapter = tmp_path / "adapter"
     command = [str(trainer.python), "-c", MAKE_ADAPTER, str(tiny_base), str(adapter)]
     subprocess.run(command, check=True, capture_output=True)  # noqa: ASYNC221 - nothing else runs meanwhile
@@ -74,6 +101,15 @@ async def test_base_and_adapter_answer_differently(
     async with serving(tmp_path / "lora", trainer, tiny_base, adapter) as model:
         of_adapter = await asked(model)
     assert of_base != of_adapter
+    lines: list[LogLine] = []
+    merged = await merge(tmp_path, trainer, tiny_base, adapter, lines)
+    assert check_model(merged).chat_template
+    async with serving(tmp_path / "merged", trainer, merged, None) as model:
+        of_merged = await asked(model)
+    assert of_merged[0] == of_adapter[0]
+    assert of_merged[1] == pytest.approx(of_adapter[1], abs=1e-4)
+    said = next(line.message for line in lines if line.message.startswith("merged: "))
+    assert "M parameters in float32; log-probabilities differ by at most" in said
 
 
 async def test_an_adapter_that_does_not_fit_says_so(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import uv
 
+from osmosis.base.environments import prune
 from osmosis.base.wheel import build_wheel
 from osmosis.jobs.job import JobFailed, JobLog
 from osmosis.jobs.trainer_environment import TrainerBuilder, TrainerEnvironment
@@ -38,6 +39,15 @@ async def test_it_is_found_again(trainer: TrainerEnvironment, trainer_cache: Pat
     assert [line.message for line in lines if line.level == "info"] == [
         f"using the environment {trainer.folder.name} (torch {trainer.packages['torch']})"
     ]
+
+
+def test_it_stays_when_environments_that_nobody_uses_are_removed(
+    trainer: TrainerEnvironment, trainer_cache: Path
+) -> None:
+    """As every environment of a rollout that is made does."""
+    prune(trainer_cache)
+    assert (trainer.python.exists(), (trainer.folder / "lib").is_dir()) == (True, True)
+    assert trainer.folder.name not in prune(trainer_cache)
 
 
 async def test_what_would_be_fetched_is_known_before(trainer: TrainerEnvironment, tmp_path: Path) -> None:

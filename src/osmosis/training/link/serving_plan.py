@@ -1,8 +1,8 @@
-"""What a serving process is given: a base model, an adapter or none, and how much it may sample at once."""
+"""What a process that serves or merges a model is given: a base model, an adapter, and what to do with them."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,3 +27,30 @@ class ServingPlan(Record):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     threads: int | None = Field(default=None, ge=1)
     """CPU threads; None: torch decides."""
+
+
+class MergePlan(Record):
+    """`python -m osmosis.training.trainer.merging PLAN` makes a model of its own of base and adapter by this."""
+
+    model_path: str
+    """Folder of the base model."""
+    adapter_path: str
+    output_dir: str
+    """Folder of the new model."""
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of the weights that are saved; `auto`: of the base model's."""
+    own_dtype: str = ""
+    """Of the base model's files: `float32`, `bfloat16`, `float16`; empty: they do not say."""
+
+
+class MergeResult(Record):
+    """Its answer, in a file beside the plan."""
+
+    FILE: ClassVar[str] = "merged.json"
+
+    dtype: str = ""
+    parameters: int = 0
+    difference: float = 0.0
+    """The largest, of the log-probabilities that both give to a short text."""
+    failure: str | None = None
+    fix: str | None = None

@@ -15,7 +15,18 @@ Loss = Literal["grpo", "dr_grpo", "dapo"]
 Schedule = Literal["constant", "linear", "cosine"]
 Precision = Literal["auto", "fp32", "bf16"]
 
-_FREE = {"resume_from", "steps", "threads", "run", "output_dir", "keep", "model_path", "examples_path", "engine_url"}
+_FREE = {
+    "resume_from",
+    "steps",
+    "threads",
+    "run",
+    "output_dir",
+    "keep",
+    "model_path",
+    "examples_path",
+    "engine_url",
+    "sampler_url",
+}
 """Fields that a resume may change: where things are, how long to go on, how many files to keep."""
 
 
@@ -30,7 +41,7 @@ class TrainerPlan(Record):
     engine_url: str | None = None
     sampler: Literal["builtin", "vllm"] = "builtin"
     """`builtin`: continuous batching over the very module being trained. `vllm`: an OpenAI-compatible vLLM server at
-    `sampler_url`, given a new LoRA adapter after each step."""
+    `sampler_url`, given a new LoRA adapter after each step; its key is in the environment variable `VLLM_API_KEY`."""
     sampler_url: str | None = None
     method: Literal["grpo", "sft"] = "grpo"
     model_path: str

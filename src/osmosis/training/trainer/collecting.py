@@ -94,14 +94,13 @@ class Collector:
         """The figures of a training step: those of its rollouts, its time, and `values` of the update."""
         clock = self.clock
         seconds = clock.rollout + clock.wait + clock.update
-        figures = {
-            **self._figures,
-            "perf/rollout_s": clock.rollout,
-            "perf/wait_s": clock.wait,
-            "perf/update_s": clock.update,
-            "perf/tokens_per_s": clock.tokens / seconds if seconds else 0.0,
-            **values,
-        }
+        figures = {**self._figures, "perf/update_s": clock.update, **values}
+        if self._figures:  # a step that imitates samples nothing
+            figures |= {
+                "perf/rollout_s": clock.rollout,
+                "perf/wait_s": clock.wait,
+                "perf/tokens_per_s": clock.tokens / seconds if seconds else 0.0,
+            }
         known = {key: value for key, value in figures.items() if math.isfinite(value)}
         self.service.health.step = step
         self.service.emit(Metrics(step=step, values=known))

@@ -33,11 +33,11 @@ class Prompts:
             going_on = self._after(request.held, messages, request.tools)
             if going_on is not None:
                 return request.held.token_ids + going_on, True
-        return self.render(messages, request.tools), False
+        return self.render(request.messages, request.tools), False
 
     def render(self, messages: list[Message], tools: list[JsonObject] | None, *, prompt: bool = True) -> list[int]:
         """The whole conversation through the template; with `prompt`, up to where the model goes on."""
-        found = self._apply(messages, tools, prompt=prompt, tokenize=True)
+        found = self._apply([_plain(message) for message in messages], tools, prompt=prompt, tokenize=True)
         return list(found)
 
     def _after(self, held: Held, messages: list[Message], tools: list[JsonObject] | None) -> list[int] | None:

@@ -35,7 +35,7 @@ class Ranks:
 
     def check(self, expected: int) -> None:
         """Raises when the launcher started another number of processes than the plan has."""
-        found = dist.get_world_size() if dist.is_initialized() else 1
+        found = dist.get_world_size() if dist.is_initialized() else self.world
         if found != expected:
             what = f"{expected} data-parallel processes were asked for, and {found} started"
             raise TrainingFailed(what, kind="engine")

@@ -30,6 +30,7 @@ def run(plan: TrainerPlan, service: TrainerService | None) -> Done:
         torch.set_num_threads(plan.threads)
     resumed = resume_point(plan)
     ranks = Ranks()
+    ranks.check(plan.processes)
     loaded = load(plan, ranks.local)
     store = CheckpointStore(plan) if service is not None else None
     engine = TrlEngine(plan, loaded, ranks, service, store)

@@ -64,7 +64,7 @@ def serve(plan: ServingPlan, service: TrainerService) -> Done | Failed:
             importlib.import_module("torch").set_num_threads(plan.threads)
         as_trained = _sampling_plan(plan)
         loaded = running.load(as_trained)
-        module, whole = _with_adapter(loaded, plan.adapter_path)
+        module, whole = with_adapter(loaded, plan.adapter_path)
         reader = running.AnswerReader(loaded.tokenizer, running.response_template(loaded.tokenizer))
         sampler = running.ContinuousSampler(as_trained, loaded, reader, module=module)
         sampler.start(service.loop)
@@ -103,7 +103,7 @@ def _sampling_plan(plan: ServingPlan) -> TrainerPlan:
     )
 
 
-def _with_adapter(loaded: Any, adapter: str | None) -> tuple[Any, Any]:
+def with_adapter(loaded: Any, adapter: str | None) -> tuple[Any, Any]:
     """The module that is sampled, and the model whose weights are counted."""
     if adapter is None:
         return loaded.model.eval().requires_grad_(False), loaded.model

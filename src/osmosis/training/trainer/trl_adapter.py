@@ -173,7 +173,7 @@ class TrlEngine:
             for step in range(1, plan.steps + 1)
             for row in rows_of_step(plan.rows, plan.rows_per_step, step, plan.seed)
         ]
-        return _Grpo(
+        trainer = _Grpo(
             model=self.loaded.model,
             args=arguments,
             processing_class=self.loaded.tokenizer,
@@ -182,6 +182,8 @@ class TrlEngine:
             peft_config=self._lora(),
             rollout_func=self.rollout,
         )
+        trainer.server_samples = plan.sampler == "vllm"
+        return trainer
 
     def _sft(self) -> Any:
         plan = self.plan
@@ -279,7 +281,16 @@ class _Checkpoints:
 
 
 class _Grpo(_Checkpoints, GRPOTrainer):  # type: ignore[misc]
-    pass
+    """`server_samples`: another program sampled, in its own arithmetic, so its log-probabilities are what the ratio of
+    the loss is taken to. TRL itself takes its own again, as if every sample were exactly on policy."""
+
+    server_samples = False
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        made = super()._generate_and_score_completions(inputs)
+        if self.server_samples:
+            made["old_per_token_logps"] = made["sampling_per_token_logps"]
+        return made
 
 
 class _Sft(_Checkpoints, SFTTrainer):  # type: ignore[misc]

@@ -2,14 +2,15 @@
 
 The server runs in an environment of its own (`vllm serve BASE --enable-lora --max-lora-rank R
 --logprobs-mode processed_logprobs`, with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`) and reads adapters from the run's output
-folder. Every step has an adapter name of
-its own: one that changed under the same name would be read through the prefix cache of the old one. Sampled logprobs
-are the server's; the update takes them as its own, so keep both in the same precision.
+folder. Every step has an adapter name of its own: one that changed under the same name would be read through the
+prefix cache of the old one. Log-probabilities are the server's; the ratio of the loss is taken to them, so what differs
+between its arithmetic and the trainer's is corrected as far as `clip` goes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from .answering import Question
 from .remote_sampler import Tokens
 from .training_failed import TrainingFailed
 
+API_KEY = "VLLM_API_KEY"
 LOAD_S = 300.0
 _DRAFTS = ".policy"
 
@@ -95,8 +97,11 @@ class VllmServer:
 
     async def _post(self, path: str, body: JsonObject) -> JsonObject:
         if self._session is None:
+            key = os.environ.get(API_KEY)
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None),
+                headers={"Authorization": f"Bearer {key}"} if key else {},
             )
         try:
             async with self._session.post(self._url + path, json=body) as response:

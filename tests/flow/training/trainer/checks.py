@@ -353,6 +353,11 @@ def updates(model: str, folder: Path) -> dict[str, Any]:
         "kl": "train/kl" in values[0],
         "apart": apart(again["weights"], base["weights"]),
     }
+    off = edited(lambda one: one.model_copy(update={"logprobs": [value * 3 for value in one.logprobs]}))
+    found["own_samples_are_on_policy"] = apart(train(at("on"), off)["weights"], base["weights"])
+    server = {"sampler": "vllm", "sampler_url": "http://127.0.0.1:1"}
+    served, other = train(at("served", **server)), train(at("served-off", **server), off)
+    found["a_servers_logprobs_matter"] = apart(served["weights"], other["weights"])
     found["forks"] = _forks(model, folder)
     return found
 
@@ -373,6 +378,21 @@ def _forks(model: str, folder: Path) -> dict[str, Any]:
     base = weights(plan(model, folder / "base"))
     notices = [e.message for e in forks["events"] if e.type == "notice"]
     return {"apart": apart(forks["weights"], base), "count": values[0]["rollout/forks"], "notices": len(notices)}
+
+
+def diverged(model: str, folder: Path) -> dict[str, Any]:
+    """A weight that is no number any more: the run ends before the optimizer spreads it."""
+    the_plan = plan(model, folder / "diverged")
+    service, store = Replay(recorded), CheckpointStore(the_plan)
+    engine = TrlEngine(the_plan, load(the_plan), Ranks(), service, store)
+    engine.collector = Collector(the_plan, service, Silent())
+    with torch.no_grad():
+        next(weight for name, weight in engine.trainer.model.named_parameters() if "lora_A" in name).fill_(float("inf"))
+    try:
+        engine.train()
+    except TrainingFailed as error:
+        return {"kind": error.kind, "message": error.message, "hint": error.hint, "step": engine.step}
+    return {"kind": "none"}
 
 
 def order(model: str, folder: Path) -> dict[str, Any]:

@@ -87,6 +87,18 @@ async def test_a_killed_run_that_resumes_is_the_run_that_was_not_killed(plan: Pl
     assert _apart(tmp_path, "whole", "two") < 1e-3
 
 
+async def test_a_launcher_that_starts_too_few_processes_is_found_out(
+    plan: Plan, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which some do without a word: the run would go on with half of its rollouts."""
+    monkeypatch.setenv("WORLD_SIZE", "1")  # as if that had been started by one
+    async with start(plan(processes=2)) as (link, process):
+        events = [event async for event in follow(link, replay)]
+    assert isinstance(events[-1], Failed)
+    assert events[-1].message == "2 data-parallel processes were asked for, and 1 started"
+    assert process.returncode == 1
+
+
 def _apart(folder: Path, one: str, other: str) -> float:
     """The largest distance between two weights of the last adapters."""
     mine, theirs = (_weights(folder / name / "step-000004" / "adapter_model.safetensors") for name in (one, other))

@@ -14,7 +14,7 @@ MOVED = 3e-3
 
 @pytest.fixture(scope="module")
 def found(checks: Any) -> dict[str, Any]:
-    results: dict[str, Any] = checks("updates", "order")
+    results: dict[str, Any] = checks("updates", "order", "diverged")
     return results
 
 
@@ -47,6 +47,11 @@ def test_losses_differ_and_iterations_report_once_per_step(found: dict[str, Any]
     assert iterations["apart"] > MOVED
 
 
+def test_the_ratio_is_to_what_a_server_sampled_with(found: dict[str, Any]) -> None:
+    assert found["updates"]["own_samples_are_on_policy"] == 0
+    assert found["updates"]["a_servers_logprobs_matter"] > MOVED
+
+
 def test_of_a_forked_rollout_the_longest_part_is_trained_on_and_it_is_said(found: dict[str, Any]) -> None:
     assert found["updates"]["forks"] == {"apart": 0.0, "count": 2.0, "notices": 1}
 
@@ -59,6 +64,13 @@ def test_a_step_reports_under_the_names_of_the_contract(found: dict[str, Any]) -
         "train/lr", "train/grad_norm", "train/clip_ratio", "perf/tokens_per_s", "perf/rollout_s",
         "perf/update_s", "perf/wait_s",
     }  # fmt: skip
+
+
+def test_a_gradient_that_is_no_number_ends_the_run_before_it_is_applied(found: dict[str, Any]) -> None:
+    ended = found["diverged"]
+    assert (ended["kind"], ended["step"]) == ("diverged", 0)
+    assert ended["message"] == "the gradient of step 1 is not finite: training diverged"
+    assert "lower lr" in ended["hint"]
 
 
 def test_steps_have_the_rows_that_the_seed_says(found: dict[str, Any]) -> None:

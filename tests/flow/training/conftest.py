@@ -18,7 +18,7 @@ from osmosis.base.locks import locked
 from osmosis.jobs.trainer_environment import TrainerEnvironment
 from osmosis.training.link import TrainerLink, TrainerPlan
 
-CHECKS = Path(__file__).parent / "checks.py"
+CHECKS = Path(__file__).parent / "trainer" / "checks.py"
 Checks: TypeAlias = Callable[..., dict[str, Any]]
 
 

@@ -1,0 +1,79 @@
+"""Who runs a training may be killed at any time. The trainer has no model here; everything else is real."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from osmosis.testing.training_platform import JOB, TrainingPlatform, kill, training_platform, without_a_model
+from osmosis.testing.waiting import until
+
+pytestmark = [pytest.mark.network, pytest.mark.flow]
+STEPS, ROLLOUTS = 4, 16
+"""Of `without_a_model`."""
+
+
+class Worker:
+    """A worker in a process of its own."""
+
+    def __init__(self, place: TrainingPlatform) -> None:
+        self._place = place
+        self.start()
+
+    def start(self) -> None:
+        process = self._place.process
+        command = [sys.executable, "-m", "osmosis.platform", "worker", "--data-dir", str(process.data_dir)]
+        command += ["--platform-url", str(process.http.base_url).rstrip("/"), "--job-command", JOB]
+        output = subprocess.DEVNULL
+        self.process = subprocess.Popen(command, env=process.environ, stdout=output, stderr=output)
+
+
+@pytest.fixture(scope="module")
+def place(trainer_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingPlatform]:
+    home = tmp_path_factory.mktemp("kills")
+    with training_platform(home, trainer_cache, no_worker="") as made:
+        without_a_model(made)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def worker(place: TrainingPlatform) -> Iterator[Worker]:
+    made = Worker(place)
+    yield made
+    made.process.terminate()
+    made.process.wait(30)
+
+
+@pytest.mark.parametrize("victim", ["platform", "worker", "worker and job"])
+async def test_a_killed_process_costs_nothing(place: TrainingPlatform, worker: Worker, victim: str) -> None:
+    name = place.submit()
+    step = place.journal(name, 3)
+    await until(lambda: step.exists and len(step.finished()) >= 4, within=200, what="a part of step 3")
+    platform = place.process.process
+    assert platform is not None
+    if victim == "platform":
+        kill(psutil.Process(platform.pid))
+        platform.wait(10)
+    else:
+        kill(psutil.Process(worker.process.pid), *(place.processes(name) if victim == "worker and job" else ()))
+        worker.process.wait(10)
+    before = {one.key: one.rollout_id for one in step.rollouts()}
+    if victim == "platform":
+        place.process.start()
+    else:
+        worker.start()
+    assert await place.until_over(name, within=200) == "finished", place.log(name)
+    assert ("starting the trainer from the checkpoint of step 2" in place.log(name)) == (victim == "worker and job")
+    stored = place.stored(name)
+    assert len(stored) == STEPS * ROLLOUTS + 3 * 2
+    assert {key: stored[key] for key in before} == before
+    for number in range(1, STEPS + 1):
+        assert len(place.journal(name, number).source().read().splitlines()) == ROLLOUTS
+    assert list(place.curve(name, "rollout/raw_reward")) == [1, 2, 3, 4]
+    assert list(place.curve(name, "eval/validation/reward")) == [0, 2, 4]
+    assert [row["checkpoint_step"] for row in place.ok("train", "checkpoints", name)["items"]] == [2, 4]
