@@ -7,11 +7,13 @@ environment: safetensors, config and tokenizer files, nothing that could run.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 from osmosis.base.locks import locked_async
-from osmosis.base.model_folder import check_model
+from osmosis.base.model_folder import check_model, check_tokenizer
 from osmosis.errors import ValidationError
+from osmosis.records.config import TrainingConfig
 from osmosis.records.rollout import Category
 
 from .commands import run_command
@@ -24,15 +26,16 @@ FETCH_S = 6 * 3600.0
 FETCH = """
 import sys
 from huggingface_hub import snapshot_download
-patterns = ["*.json", "*.txt", "*.jinja", "*.model", "*.safetensors"]
-print(snapshot_download(sys.argv[1], local_dir=sys.argv[2], allow_patterns=patterns))
+print(snapshot_download(sys.argv[1], local_dir=sys.argv[2], allow_patterns=sys.argv[3:]))
 """
+TEXTS = ("*.json", "*.txt", "*.jinja", "*.model")
+ALL = (*TEXTS, "*.safetensors")
 MARKER = ".complete"
 
 
 async def base_model_folder(context: JobContext, python: Path) -> Path:
     """The folder of the run's base model; `python` is the trainer's. Raises `JobFailed`."""
-    named = context.spec.model_path or context.spec.config.experiment.model_path
+    named = context.spec.model_path or context.spec.named_model
     folder = Path(named)
     if not folder.is_absolute():
         if named.startswith("osmosis/"):
@@ -48,18 +51,37 @@ async def base_model_folder(context: JobContext, python: Path) -> Path:
         what = f"the base model {named} cannot be used: {problem.message}"
         raise setup_failed(what, fix=problem.hint, category=Category.MODEL_NOT_FOUND) from problem
     words = f"{facts.architecture}, {facts.parameters / 1e6:.1f} M parameters"
-    context.log.write(STEP, f"base model {context.spec.config.experiment.model_path}: {words}")
+    context.log.write(STEP, f"base model {context.spec.named_model}: {words}")
     return folder
 
 
-async def _fetch(context: JobContext, python: Path, named: str, folder: Path) -> None:
+async def tokenizer_folder(context: JobContext, config: TrainingConfig, python: Path) -> Path:
+    """The folder of the tokenizer, where the model itself is on an engine elsewhere. Raises `JobFailed`."""
+    named = context.spec.tokenizer_path or config.advanced.tokenizer or config.experiment.model_path
+    folder = Path(named)
+    if not folder.is_absolute():
+        folder = context.cache_dir / "hub" / f"{named.replace('/', '--')}--tokenizer"
+        async with locked_async(folder.parent / ".locks" / folder.name):
+            if not (folder / MARKER).exists():
+                await _fetch(context, python, named, folder, TEXTS)
+    try:
+        await asyncio.to_thread(check_tokenizer, folder)
+    except ValidationError as problem:
+        what = f"the tokenizer {named} cannot be used: {problem.message}"
+        fix = "name another one in [advanced].tokenizer: a base model of the platform, a hub name or a folder"
+        raise setup_failed(what, fix=fix, category=Category.MODEL_NOT_FOUND) from problem
+    context.log.write(STEP, f"tokenizer: {named}")
+    return folder
+
+
+async def _fetch(context: JobContext, python: Path, named: str, folder: Path, patterns: Sequence[str] = ALL) -> None:
     context.log.write(STEP, f"fetching {named} from the hub, once for this machine")
     environ = machine_environ(context.environ)
     if token := context.secrets.get("HF_TOKEN"):
         environ["HF_TOKEN"] = token  # of a model that asks for a licence
     folder.mkdir(parents=True, exist_ok=True)
     done = await run_command(
-        (str(python), "-I", "-c", FETCH, named, str(folder)),
+        (str(python), "-I", "-c", FETCH, named, str(folder), *patterns),
         cwd=folder,
         environ={**environ, "HF_HUB_DISABLE_TELEMETRY": "1"},
         timeout_s=FETCH_S,

@@ -8,16 +8,20 @@ talk to the trusted half alone. Which level that is, is decided once, here, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from osmosis.records.run import JobSpec
-from osmosis.records.sandbox import SandboxSettings
+from osmosis.records.run import JobSpec, ModelJob
+from osmosis.records.sandbox import SandboxChoice, SandboxSettings
 from osmosis.sandbox import Abilities, Level, Limits, Network, Policy, Unavailable, probe
 from osmosis.sandbox.bubblewrap import python_folders
+from osmosis.sandbox.session import Kind, Most, choose
 
 from .job import setup_failed
 
+MODEL_TMP_MB = 2048
+"""Compiled kernels of a model's process."""
+GPUS = ("nvidia*", "kfd", "dri")
 GATE = ("127.0.0.1", 7576)
 """Where a rollout finds its model endpoint, in a network of its own."""
 
@@ -44,7 +48,7 @@ class Boundary:
             message = f"this platform runs rollouts in a sandbox only: {problem.message}"
             raise setup_failed(message, fix=problem.hint) from None
         level = Level.NONE if settings.off else here.level
-        gate_only = spec.config.advanced.network == "gate"
+        gate_only = not isinstance(spec.config, ModelJob) and spec.config.advanced.network == "gate"
         if gate_only and level is Level.NONE:
             raise setup_failed(
                 '[advanced] network = "gate" needs a sandbox, and this job has none: '
@@ -58,9 +62,9 @@ class Boundary:
 
     def of_server(self, read: Sequence[Path], python: Path, artifacts: Path) -> Policy:
         """The sandbox of the rollout server: it reads `read` and its Python, and writes artifacts."""
-        if self.level is Level.NONE:
-            return Policy(limits=self._limits())
         artifacts.mkdir(parents=True, exist_ok=True)
+        if self.level is Level.NONE:
+            return Policy(limits=self._limits(), write=(artifacts,))
         return Policy(
             level=self.level,
             network=self.network,
@@ -71,12 +75,78 @@ class Boundary:
             limits=self._limits(),
         )
 
+    @classmethod
+    def of_model(cls, spec: JobSpec, abilities: Abilities | None = None) -> Boundary:
+        """Of a process that has a model: it reaches nothing but its socket. Raises `JobFailed` as `of` does."""
+        found = cls.of(spec, abilities)
+        if found.level is Level.NONE:
+            return replace(found, describe=found.describe.replace("a rollout", "the model's process"))
+        words = f"level {found.level.value}; the model's process has no network and reads its own files alone"
+        return replace(found, network=Network.NONE, describe=words)
+
+    @classmethod
+    def of_trainer(cls, spec: JobSpec, *, elsewhere: bool, abilities: Abilities | None = None) -> Boundary:
+        """Of the process that trains: as one with a model, but that an engine or a sampler `elsewhere` is spoken to,
+        wherever that is. Raises `JobFailed` as `of` does."""
+        found = cls.of_model(spec, abilities)
+        if found.level is Level.NONE or not elsewhere:
+            return found
+        words = (
+            f"level {found.level.value}; the trainer reads its own files alone and reaches the network for its server"
+        )
+        return replace(found, network=Network.SHARED, describe=words)
+
+    def of_process(self, python: Path, read: Sequence[Path], write: Sequence[Path]) -> Policy:
+        """The sandbox of a process of the trainer's environment: GPUs are its own to use, memory has no limit."""
+        if self.level is Level.NONE:
+            return Policy()
+        return Policy(
+            level=self.level,
+            network=self.network,
+            devices=gpu_devices(),
+            read=(*read, *python_folders(python)),
+            write=tuple(write),
+            tmp_mb=MODEL_TMP_MB,
+        )
+
+    def of_tools(self, wanted: SandboxChoice, python: Path, parent: Path) -> Kind:
+        """What rollouts ask for (`ctx.sandbox`): beside the server, with its Python. Raises `Unavailable`.
+
+        Never less than the server's own boundary: whoever asked for that, it is not the rollout that takes it away.
+        """
+        if wanted.kind == "container" or wanted.image:
+            raise Unavailable(
+                "on a platform ctx.sandbox is bubblewrap, not a container",
+                hint="remove sandbox and sandbox_image from [advanced]",
+            )
+        inside = self.level is not Level.NONE
+        choice = SandboxChoice(kind="none" if wanted.kind == "none" and not inside else "auto")
+        parent.mkdir(parents=True, exist_ok=True)
+        own = Most()
+        memory_mb = min(own.memory_mb, self.settings.memory_mb or own.memory_mb)
+        return choose(
+            choice,
+            python=python,
+            network=not inside or self.network is Network.OPEN,
+            most=replace(own, memory_mb=memory_mb),
+            parent=parent,
+        )
+
     def _limits(self) -> Limits:
         return Limits(
             memory_mb=self.settings.memory_mb,
             processes=self.settings.processes,
             file_mb=self.settings.artifacts_mb,
+            disk_mb=self.settings.artifacts_mb,
+            cpus=self.settings.cpus,
+            wall_s=self.settings.server_s,
+            output_bytes=self.settings.output_mb * 1024 * 1024,
         )
+
+
+def gpu_devices() -> tuple[Path, ...]:
+    """The accelerators of this machine, as files."""
+    return tuple(path for pattern in GPUS for path in sorted(Path("/dev").glob(pattern)))
 
 
 def _words(level: Level, network: Network, here: Abilities, settings: SandboxSettings) -> str:

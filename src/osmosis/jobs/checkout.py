@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from .job import JobFailed, JobLog, setup_failed
 
 STEP = "checkout"
 FETCH_TIMEOUT_S = 600.0
+MEGABYTE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +42,33 @@ async def check_out(
     *,
     environ: Mapping[str, str],
     log: JobLog,
+    bundle: Callable[[Path], Awaitable[None]] | None = None,
+    most_mb: int | None = None,
 ) -> Path:
     """The folder `destination` with exactly `commit_sha` of `repository` (a path or URL) and nothing else.
 
-    Raises `JobFailed` when the repository cannot be read or no longer has the commit.
+    Without a repository, `bundle` puts a git bundle of the commit where it is told. Raises `JobFailed` when the
+    repository cannot be read, no longer has the commit, or has more than `most_mb` of files in it.
     """
     git = Git(destination, git_environ(environ), timeout_s=FETCH_TIMEOUT_S, own_group=True)
     if await _usable(git, commit_sha, log):
         log.write(STEP, f"using the checkout of {commit_sha[:12]} from an earlier attempt")
         return destination
-    _need_repository(repository)
+    if bundle is None:
+        _need_repository(repository)
     making = destination.with_name(f".{destination.name}-{os.getpid()}")
     await asyncio.to_thread(_remove, making, destination)
     making.mkdir(parents=True)
     try:
-        await _fetch(replace(git, cwd=making), repository, commit_sha, log.stream(STEP, "debug"))
+        inside = replace(git, cwd=making)
+        if bundle is None:
+            await _fetch(inside, repository, commit_sha, log.stream(STEP, "debug"))
+        else:
+            await _unpack(inside, making / ".git" / "sent.bundle", commit_sha, bundle)
+        if most_mb is not None:
+            await _check_size(inside, commit_sha, most_mb)
+        where = repository or "the platform"
+        await _must(inside, where, "checkout", "--quiet", "--force", "--detach", commit_sha)
         making.rename(destination)
     except GitMissing:
         raise setup_failed(
@@ -65,7 +78,8 @@ async def check_out(
         ) from None
     finally:
         await asyncio.to_thread(_remove, making)
-    log.write(STEP, f"checked out {commit_sha[:12]} of {without_credentials(repository)}")
+    where = f"of {without_credentials(repository)}" if repository else "as the platform sent it"
+    log.write(STEP, f"checked out {commit_sha[:12]} {where}")
     if (destination / ".gitmodules").exists():
         log.write(STEP, "the repository has submodules, which are not checked out", "warning")
     return destination
@@ -131,7 +145,28 @@ async def _fetch(git: Git, repository: str, commit_sha: str, log: Callable[[str]
             fix="push the commit again (a force push may have removed it), or submit from another commit",
             tail=refused,
         ) from None
-    await _must(git, repository, "checkout", "--quiet", "--force", "--detach", commit_sha)
+
+
+async def _unpack(git: Git, file: Path, commit_sha: str, bundle: Callable[[Path], Awaitable[None]]) -> None:
+    """The bundle has the commit without its history, so the repository is told that it begins there."""
+    await _must(git, "the platform", "init", "--quiet", "--template=", ".")
+    await bundle(file)
+    (file.parent / "shallow").write_text(f"{commit_sha}\n")
+    await _must(git, "the platform", "fetch", "--quiet", "--no-tags", str(file), "+refs/heads/*:refs/remotes/origin/*")
+    file.unlink()
+
+
+async def _check_size(git: Git, commit_sha: str, most_mb: int) -> None:
+    """What a repository has packed small may be large on the disk."""
+    listed = await git.text_async("ls-tree", "-r", "-l", "--full-tree", commit_sha)
+    sizes = (line.split(None, 4)[3] for line in listed.splitlines())
+    found = sum(int(size) for size in sizes if size.isdigit()) / MEGABYTE
+    if found > most_mb:
+        raise setup_failed(
+            f"commit {commit_sha[:12]} has {found:.0f} MB of files, and a run may have {most_mb} MB",
+            fix="keep large files out of the repository (upload data as a dataset), or ask the platform's operator "
+            "to raise checkout_mb (--sandbox-limit)",
+        )
 
 
 async def _must(git: Git, repository: str, *args: str) -> None:

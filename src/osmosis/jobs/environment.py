@@ -15,14 +15,14 @@ import json
 import os
 import secrets
 import shutil
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from osmosis.base.locks import lock_if_free, locked_async
+from osmosis.base.environments import MARKER, prune
+from osmosis.base.locks import locked_async
 from osmosis.base.wheel import DISTRIBUTION, Wheel
 
 from .build_sandbox import BuildSandbox
@@ -34,7 +34,6 @@ from .uv import Interpreter, choose_interpreter, explain, no_network
 
 STEP = "uv"
 INSTALL_TIMEOUT_S = 1200.0
-MARKER = ".osmosis-environment.json"
 LAYOUT = "2"
 ENV = "env"
 """The virtual environment in an environment's folder; beside it lies what only the job writes."""
@@ -155,7 +154,7 @@ class Builder:
         made = _finished(folder)
         assert made is not None
         self.log.write(STEP, f"the environment has {len(made.packages)} packages")
-        if gone := await asyncio.to_thread(prune, self.cache_dir, MARKER):
+        if gone := await asyncio.to_thread(prune, self.cache_dir):
             self.log.write(STEP, f"removed {len(gone)} environments and wheels unused for two weeks")
         return made
 
@@ -301,37 +300,3 @@ def _remove(*folders: Path) -> None:
     """As far as it goes: what somebody still writes to is taken by the next to come."""
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-UNUSED_S = 14 * 24 * 3600.0
-
-
-def prune(cache_dir: Path, marker: str, *, unused_s: float = UNUSED_S) -> list[str]:
-    """The names of what was removed. `marker` is the file in an environment whose time says when it was last used."""
-    oldest = time.time() - unused_s
-    removed = []
-    for folder in [made for workspace in _folders(cache_dir / "environments") for made in _folders(workspace)]:
-        with lock_if_free(folder.parent / ".locks" / folder.name) as ours:
-            if ours and _last_used(folder / marker) < oldest:
-                # Without its marker it is no environment any more, however far the removal gets.
-                (folder / marker).unlink(missing_ok=True)
-                shutil.rmtree(folder, ignore_errors=True)
-                removed.append(folder.name)
-    for folder in _folders(cache_dir / "wheels"):
-        if _last_used(folder) < oldest:
-            shutil.rmtree(folder, ignore_errors=True)
-            removed.append(folder.name)
-    return removed
-
-
-def _folders(parent: Path) -> list[Path]:
-    if not parent.is_dir():
-        return []
-    return [path for path in parent.iterdir() if path.is_dir() and not path.name.startswith(".")]
-
-
-def _last_used(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0

@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import orjson
 
 from osmosis._version import __version__
-from osmosis.datasets.keys import SelectedRows
-from osmosis.datasets.scan import read_rows, scan_dataset
 from osmosis.engine.evaluate import Options, evaluate
 from osmosis.engine.journal import Journal, key_of
+from osmosis.engine.limiter import Limiter
 from osmosis.engine.resume import settle
 from osmosis.errors import Conflict
 from osmosis.llm import Model
@@ -29,9 +27,11 @@ from osmosis.records.rollout import Category, Failure, Phase, Rollout
 from osmosis.records.run import JobResult, RunStatus, Stage
 from osmosis.serve.drive.traingate import TrainGate
 
+from .artifact_sender import ArtifactSender
+from .deployed_model import served_model
 from .job import JobContext, JobFailed, setup_failed
+from .job_rows import JobRows
 from .model_probe import open_and_probe
-from .platform_model import platform_model
 from .server_stages import ServerStages
 from .supervisor import ServerSupervisor
 
@@ -52,7 +52,7 @@ class EvalRun:
             config,
             name=spec.run_name,
             dataset=config.experiment.dataset,
-            selection=Selection(rows=spec.rows),
+            selection=Selection(rows=spec.own_rows),
             provenance={"commit_sha": spec.commit_sha, "osmosis": __version__},
         )
         self.journal = Journal(context.work_dir / "journal", redactor=context.redactor)
@@ -88,7 +88,7 @@ class EvalRun:
         """The figures of what is finished so far; None before the first rollout."""
         if not self.journal.rollouts_path.exists():
             return None
-        made = summarize(self.journal.rollouts(), self.plan, rows=len(self.context.spec.rows))
+        made = summarize(self.journal.rollouts(), self.plan, rows=len(self.context.spec.own_rows))
         made.dataset_rows = self.context.spec.dataset_rows
         made.stopped = "cut off"
         return made if made.completed else None
@@ -102,10 +102,10 @@ class EvalRun:
 
     @asynccontextmanager
     async def _model(self) -> AsyncIterator[Model]:
-        """The model, which has answered once; a model of the platform is loaded for this run."""
+        """The model, which has answered once; a model of the platform that is not deployed is loaded for this run."""
         if self.plan.model.kind == "trained":
             self.context.enter(Stage.PREFLIGHT, f"loading the model {self.plan.model.name}")
-            async with platform_model(self.context, self.plan.model, concurrency=self.plan.concurrency) as model:
+            async with served_model(self.context, self.plan) as model:
                 yield model
             return
         model = await self._preflight()
@@ -122,25 +122,27 @@ class EvalRun:
 
     async def _rollouts(self, model: Model, server: ServerSupervisor) -> Report:
         spec = self.context.spec
-        self.context.enter(Stage.ROLLOUTS, f"running {len(spec.rows)} rows x {self.plan.attempts} attempts")
+        self.context.enter(Stage.ROLLOUTS, f"running {len(spec.own_rows)} rows x {self.plan.attempts} attempts")
         await self._open_journal()
-        gate = TrainGate(model)
+        gate = TrainGate(model, sandboxes=server.command.sandboxes)
         await gate.start()
         try:
-            by_id = await self._agree_with_platform()
-            async with server.running(gate, self.plan) as rollout:
-                rows = read_rows(Path(spec.dataset_path), self.plan.selection, by_id=by_id)
+            rows = await self._agree_with_platform()
+            async with ArtifactSender(self.context) as artifacts, server.running(gate, self.plan) as rollout:
                 self._started_rollouts = True
                 evaluating = asyncio.create_task(
                     evaluate(
                         self.plan,
-                        rows,
+                        rows.all(spec.own_rows),
                         rollout,
                         journal=self.journal,
-                        observer=_Told(self.context, self.journal),
+                        observer=_Told(self.context, self.journal, artifacts),
                         stop=self.context.stop,
                         options=Options(
-                            rows=len(spec.rows), dataset_rows=spec.dataset_rows, hashes={"agent": spec.commit_sha}
+                            rows=len(spec.own_rows),
+                            dataset_rows=spec.dataset_rows,
+                            hashes={"agent": spec.commit_sha},
+                            limiter=self._limiter(),
                         ),
                     )
                 )
@@ -148,6 +150,12 @@ class EvalRun:
         finally:
             await gate.stop()
             self.journal.close()
+
+    def _limiter(self) -> Limiter:
+        """How many rollouts are in flight: of a shard its part, which the platform changes as others end."""
+        limiter = Limiter(self.context.spec.shard.concurrency or self.plan.concurrency, adaptive=self.plan.adaptive)
+        self.context.on_concurrency = limiter.resize
+        return limiter
 
     async def _open_journal(self) -> None:
         """Waits a little for an earlier job of this run, which has lost its lease and is about to notice."""
@@ -158,15 +166,11 @@ class EvalRun:
                 await asyncio.sleep(JOURNAL_EVERY_S)
         self.journal.open(self.plan)
 
-    async def _agree_with_platform(self) -> bool:
-        """Journal and platform hold the same rollouts afterwards. Whether rows are known by their ids is the answer."""
+    async def _agree_with_platform(self) -> JobRows:
+        """The rows of the job. Journal and platform hold the same rollouts of them afterwards."""
         there = await self.context.reporter.stored()
-        rows = SelectedRows()
-        path = Path(self.context.spec.dataset_path)
-        facts = await asyncio.to_thread(scan_dataset, path, self.plan.selection, rows=rows)
-        by_id = facts.by_id and (not there or any(row_key in rows.places for _, row_key, _ in there))
-        # A run that version 1.0 began goes on as it began: by content.
-        settle(self.journal, rows if by_id or not facts.by_id else rows.by_content())
+        rows = await JobRows.read(self.context, there)
+        settle(self.journal, rows.known.keys)
         here = self.journal.finished()
         if missing_here := there - set(here):
             fetched = 0
@@ -185,15 +189,16 @@ class EvalRun:
             self.context.log.write(
                 "rollouts", f"resuming: {len(here)} rollouts are finished, {sent} of them are sent again"
             )
-        return by_id
+        return rows
 
 
 class _Told:
     """The engine's observer of a job: rollouts to the platform, figures into the progress."""
 
-    def __init__(self, context: JobContext, journal: Journal) -> None:
+    def __init__(self, context: JobContext, journal: Journal, artifacts: ArtifactSender) -> None:
         self._context = context
         self._journal = journal
+        self._artifacts = artifacts
         self._done = 0
         self._total = 0
 
@@ -204,6 +209,7 @@ class _Told:
     def rollout(self, rollout: Rollout, running: Report | None) -> None:
         self._done += 1
         self._context.reporter.rollout(self._journal.line(rollout))
+        self._artifacts.put(rollout.rollout_id)
         self._context.advance(self._done, self._total, running)
 
     def stage(self, text: str) -> None:

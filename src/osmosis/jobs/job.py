@@ -6,13 +6,14 @@ none of these: that is data, and the run continues. Each line of the log is reda
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from osmosis.base.redact import Redactor
+from osmosis.base.redact import LineRedactor, Redactor
 from osmosis.errors import OsmosisError
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category, Failure, Phase
@@ -49,21 +50,25 @@ def setup_failed(
 
 Level = Literal["debug", "info", "warning", "error"]
 MAX_LINE = 8000
+HELD_S = 1.0
 
 
 class JobLog:
-    """Where stages write. `redact` removes secret values from a text; `sinks` receive each finished line."""
+    """Where stages write. `redactor` takes secret values out; `sinks` receive each finished line."""
 
-    def __init__(self, redact: Callable[[str], str] | None = None, *sinks: Callable[[LogLine], None]) -> None:
-        self._redact = redact or (lambda text: text)
+    def __init__(self, redactor: Redactor | None = None, *sinks: Callable[[LogLine], None]) -> None:
+        self._redactor = redactor or Redactor()
         self._sinks = list(sinks)
+        self._streams: list[tuple[LineRedactor, Callable[[str], None]]] = []
 
     def add_sink(self, sink: Callable[[LogLine], None]) -> None:
         self._sinks.append(sink)
 
     def write(self, step: str, message: str, level: Level = "info") -> None:
         """One line. Very long lines are cut, after redaction, so a cut never uncovers half a secret."""
-        text = self._redact(message.rstrip("\n"))
+        self._put(step, self._redactor.text(message.rstrip("\n")), level)
+
+    def _put(self, step: str, text: str, level: Level) -> None:
         if len(text) > MAX_LINE:
             text = f"{text[:MAX_LINE]} ... ({len(text) - MAX_LINE} more characters)"
         line = LogLine(level=level, step=step, message=text)
@@ -71,8 +76,32 @@ class JobLog:
             sink(line)
 
     def stream(self, step: str, level: Level = "info") -> Callable[[str], None]:
-        """A callback that writes each line it is given under `step`."""
-        return lambda line: self.write(step, line, level)
+        """A callback that writes each line it is given under `step`. One that ends as a secret begins is written with
+        the next one, or a moment later (`HELD_S`)."""
+        redactor = LineRedactor(self._redactor)
+
+        def put(line: str) -> None:
+            self._put(step, line, level)
+
+        def hear(line: str) -> None:
+            for one in redactor.lines(line.rstrip("\n")):
+                put(one)
+            if redactor.holds:
+                with contextlib.suppress(RuntimeError):  # no event loop: then `close` writes it
+                    asyncio.get_running_loop().call_later(HELD_S, flush)
+
+        def flush() -> None:
+            for one in redactor.rest():
+                put(one)
+
+        self._streams.append((redactor, put))
+        return hear
+
+    def close(self) -> None:
+        """Writes what is held back."""
+        for redactor, put in self._streams:
+            for one in redactor.rest():
+                put(one)
 
 
 @dataclass(slots=True)
@@ -87,9 +116,13 @@ class JobContext:
     reporter: Reporter
     redactor: Redactor
     leftovers: Leftovers
+    handover: Handover = field(default_factory=lambda: Handover(token="-"), repr=False)
+    """The lease, for what a job shows to others than the reporter."""
     progress: Progress = field(default_factory=lambda: Progress(stage=Stage.CHECKOUT))
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the progress says something new."""
+    on_concurrency: Callable[[int], None] | None = None
+    """Who wants to know how many rollouts this job may have in flight from now on."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the person, or the platform, wants the job to end: what is in flight finishes."""
 

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
-from osmosis.base.backoff import backoff_delay
+from osmosis.base.artifact_files import ArtifactFile
 from osmosis.base.redact import Redactor
 from osmosis.errors import InternalError, LeaseLost, NetworkError, OsmosisError
 from osmosis.records.base import Record
+from osmosis.records.contract.job_messages import StoredExample
 from osmosis.records.keys import Key
 from osmosis.records.run import CheckpointReport, HeartbeatReply, JobResult, LogLine, MetricPoint, Progress
 
-from .job_client import JobClient
+from .job_client import PATIENCE_S, JobClient, patiently
 
 BATCH_SIZE = 100
 BATCH_BYTES = 4 * 1024 * 1024
@@ -78,10 +80,11 @@ class Reporter:
         token: str,
         *,
         redactor: Redactor | None = None,
-        patience_s: float = 900.0,
+        ca_file: str = "",
+        patience_s: float = PATIENCE_S,
         batch_wait_s: float = BATCH_WAIT_S,
     ) -> None:
-        self._client = JobClient(base_url, run_id, token)
+        self._client = JobClient(base_url, run_id, token, ca_file=ca_file)
         self._redactor = redactor or Redactor()
         self._patience_s = patience_s
         self._batch_wait_s = batch_wait_s
@@ -159,6 +162,18 @@ class Reporter:
                 return
             offset += len(lines)
 
+    async def examples(self) -> AsyncIterator[StoredExample]:
+        """What this run is to imitate, a page at a time. Raises what the platform says against it."""
+        after = 0
+        while True:
+            lines = (await self._patiently("GET", f"examples?after={after}&limit={PAGE}", None)).get("lines", [])
+            if not lines:
+                return
+            for line in lines:
+                one = StoredExample.model_validate(line)
+                after = one.place
+                yield one
+
     async def flush(self) -> None:
         """Returns when everything queued so far has arrived, or `ended` is set."""
         self._hurry.set()
@@ -170,6 +185,10 @@ class Reporter:
                 waiting.cancel()
         finally:
             self._hurry.clear()
+
+    async def tell(self, path: str, record: Record) -> None:
+        """A message that is answered before the job goes on. Raises what the platform has against it."""
+        await self._patiently("POST", path, self._encode(record))
 
     async def finish(self, result: JobResult) -> None:
         """Sends the last message, after everything else has arrived. Raises when the platform no longer accepts it."""
@@ -243,19 +262,31 @@ class Reporter:
 
     async def _patiently(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         """One request, retried while the platform does not answer, for at most `patience_s`."""
-        ends, failures = time.monotonic() + self._patience_s, 0
-        while True:
+
+        async def ask() -> dict[str, Any]:
             if self._mute:
                 raise self._future().result()
-            try:
-                return await self._client.request(method, path, body)
-            except NetworkError as problem:
-                left, failures = ends - time.monotonic(), failures + 1
-                if left <= 0:
-                    raise NetworkError(
-                        f"the platform has not answered for {self._patience_s:.0f} s: {problem.message}",
-                        hint="start the platform again; it resumes the run from its journal",
-                    ) from problem
-                asked_s = problem.details.get("retry_after")
-                delay = backoff_delay(failures, base_s=0.25, max_s=10.0, asked_s=asked_s)
-                await asyncio.wait({self._future()}, timeout=min(delay, left))
+            return await self._client.request(method, path, body)
+
+        return await patiently(ask, patience_s=self._patience_s, pause=self._pause)
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.wait({self._future()}, timeout=seconds)
+        if self._mute:
+            raise self._future().result()
+
+    async def stored_artifacts(self, rollout_id: str) -> dict[str, int]:
+        """How many bytes the platform has of each file of a rollout, whole ones and those that were cut off."""
+        answer = await self._patiently("GET", f"artifacts/{quote(rollout_id, safe='')}", None)
+        return {str(path): int(size) for path, size in answer.get("files", {}).items()}
+
+    async def send_artifact(self, rollout_id: str, path: str, file: ArtifactFile, offset: int) -> None:
+        """One file of a rollout, from `offset` on. Raises what the platform said of it, NetworkError when it was cut
+        off: then `stored_artifacts` says where to go on."""
+        where = f"artifacts/{quote(rollout_id, safe='')}/{quote(path)}?size={file.size}&offset={offset}"
+        await self._client.send(where, file.pieces(offset))
+
+    async def save(self, path: str, target: Path) -> None:
+        """A file of the job's protocol, whole, in `target`. Raises what `ended` would hold."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        await patiently(lambda: self._client.save(path, target), patience_s=self._patience_s, pause=self._pause)

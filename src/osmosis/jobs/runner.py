@@ -18,10 +18,11 @@ from typing import Any
 from osmosis.base.redact import Redactor
 from osmosis.errors import LeaseLost, OsmosisError
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import Handover, JobResult, JobSpec, LogLine, RunKind, RunStatus, Stage
+from osmosis.records.run import Handover, JobKind, JobResult, JobSpec, LogLine, RunStatus, Stage
 
 from .commands import Leftovers
 from .job import TAIL_LINES, JobContext, JobFailed, JobLog, secret_values, setup_failed
+from .job_client import PATIENCE_S
 from .reporter import Reporter
 from .work import WORK, JobWork
 
@@ -51,15 +52,16 @@ class JobRunner:
         environ: Mapping[str, str],
         *,
         echo: Callable[[LogLine], None] | None = None,
-        patience_s: float = 900.0,
-        kinds: Mapping[RunKind, Callable[[JobContext], JobWork]] = WORK,
+        ca_file: str = "",
+        patience_s: float = PATIENCE_S,
+        kinds: Mapping[JobKind, Callable[[JobContext], JobWork]] = WORK,
     ) -> None:
         self.spec = spec
         self._kinds = kinds
         redactor = Redactor(secret_values(spec, handover))
-        log = JobLog(redactor.text, *([echo] if echo else []))
+        log = JobLog(redactor, *([echo] if echo else []))
         self._reporter = Reporter(
-            spec.platform_url, spec.run_id, handover.token, redactor=redactor, patience_s=patience_s
+            spec.platform_url, spec.run_id, handover.token, redactor=redactor, ca_file=ca_file, patience_s=patience_s
         )
         self.context = JobContext(
             spec=spec,
@@ -69,6 +71,7 @@ class JobRunner:
             reporter=self._reporter,
             redactor=redactor,
             leftovers=Leftovers(_made(spec.work_dir)),
+            handover=handover,
         )
         self._grace_s = math.inf
         self._run: JobWork | None = None
@@ -90,6 +93,7 @@ class JobRunner:
                 result = await self._first(work, beats, reporter.ended)
                 if result is None:
                     return Exit.LEASE_LOST
+                self.context.log.close()
                 self.context.enter(Stage.REPORT, f"reporting: {result.status.value}")
                 await reporter.finish(result)
             except LeaseLost:
@@ -180,6 +184,8 @@ class JobRunner:
             reply = await self._reporter.heartbeat(self.context.progress)
             if reply is not None and reply.stop:
                 self.stop(math.inf)
+            if reply is not None and reply.concurrency and self.context.on_concurrency is not None:
+                self.context.on_concurrency(reply.concurrency)
             await asyncio.sleep(HEARTBEAT_AT_MOST_EVERY_S)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.context.changed.wait(), HEARTBEAT_S - HEARTBEAT_AT_MOST_EVERY_S)

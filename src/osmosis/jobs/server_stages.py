@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 
 import uv
 
 from osmosis.base.wheel import Wheel, build_wheel
 from osmosis.records.run import Stage
-from osmosis.records.wire import ARTIFACT_VARIABLE
+from osmosis.records.sandbox import SandboxChoice
+from osmosis.records.wire import ARTIFACT_VARIABLE, SANDBOX_VARIABLE
+from osmosis.sdk.rollout_sandbox import THROUGH_THE_GATE
+from osmosis.serve.drive.sandboxes import Sandboxes
 
 from .boundary import Boundary
 from .build_sandbox import BuildSandbox
@@ -38,10 +42,12 @@ class Prepared:
 class ServerStages:
     """The stages of one job, in this order: `checkout`, `prepare`, `start`. Each raises `JobFailed`."""
 
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, context: JobContext, *, withheld: str | None = None) -> None:
+        """`withheld` names a secret that is not the rollout's."""
         self.context = context
-        self._experiment = context.spec.config.experiment
-        self._env = context.spec.config.env
+        self._secrets = {name: value for name, value in context.secrets.items() if name != withheld}
+        self._experiment = context.spec.submitted.experiment
+        self._env = context.spec.submitted.env
         self._artifacts = context.work_dir / "artifacts"
         self.boundary = Boundary.of(context.spec)
 
@@ -57,6 +63,8 @@ class ServerStages:
             self.context.work_dir / "source",
             environ=self.context.environ,
             log=self.context.log,
+            bundle=None if spec.repository else partial(self.context.reporter.save, "source"),
+            most_mb=spec.sandbox.checkout_mb,
         )
         return locate(source, spec.commit_sha, self._experiment.rollout, self._experiment.entrypoint)
 
@@ -95,7 +103,15 @@ class ServerStages:
 
         async def started(entrypoint: Entrypoint) -> ServerSupervisor:
             argv = command_for(entrypoint, found.entrypoint, found.rollout_dir, environment, wheel)
-            command = ServerCommand(argv, found.rollout_dir, environ, label, policy=policy)
+            command = ServerCommand(
+                argv,
+                found.rollout_dir,
+                environ,
+                label,
+                policy=policy,
+                clean=self._clean,
+                sandboxes=self._sandboxes(prepared),
+            )
             server = ServerSupervisor(command, self.context.log, self.context.leftovers)
             await server.start()
             return server
@@ -111,16 +127,25 @@ class ServerStages:
             except JobFailed:
                 raise problem from None
 
+    def _clean(self, rollout_id: str) -> None:
+        self.context.redactor.files(self.context.work_dir, ["artifacts", *([rollout_id] if rollout_id else [])])
+
+    def _sandboxes(self, prepared: Prepared) -> Sandboxes:
+        advanced, folder = self.context.spec.submitted.advanced, self.context.work_dir / "sandboxes"
+        choice = SandboxChoice(kind=advanced.sandbox, image=advanced.sandbox_image)
+        return Sandboxes(lambda: self.boundary.of_tools(choice, prepared.environment.python, folder))
+
     def _environ(self, prepared: Prepared) -> dict[str, str]:
         """The variables of the rollout server's process."""
         environment = prepared.environment
         environ = rollout_environ(
             self.context.environ,
             env=self._env,
-            secrets=self.context.secrets,
+            secrets=self._secrets,
             venv=str(environment.folder),
         )
         paths = [str(prepared.found.rollout_dir), *([str(environment.project)] if environment.project else [])]
         environ["PYTHONPATH"] = ":".join([*paths, *([environ["PYTHONPATH"]] if "PYTHONPATH" in environ else [])])
         environ[ARTIFACT_VARIABLE] = str(self._artifacts)
+        environ[SANDBOX_VARIABLE] = THROUGH_THE_GATE
         return environ

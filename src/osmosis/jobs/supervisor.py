@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from osmosis.records.wire import INSTANCE_VARIABLE
 from osmosis.sandbox import Policy
 from osmosis.serve.drive.client import served
 from osmosis.serve.drive.process import RolloutServerProcess, ServerStartError
+from osmosis.serve.drive.sandboxes import Sandboxes
 from osmosis.serve.drive.traingate import TrainGate
 
 from .boundary import GATE
@@ -58,6 +59,10 @@ class ServerCommand:
     health_timeout_s: float = 90.0
     policy: Policy = field(default_factory=Policy)
     """Its sandbox; where its network is its own, the gate is at `GATE`."""
+    clean: Callable[[str], None] | None = None
+    """Takes secrets out of the files that a rollout, or with an empty name every rollout, has left."""
+    sandboxes: Sandboxes | None = None
+    """Those that its rollouts ask for (`ctx.sandbox`): beside it, because none can be made inside of its own."""
 
 
 @dataclass(slots=True)
@@ -113,6 +118,7 @@ class ServerSupervisor:
         """Ends the server's process group, after `grace_s` by force; without harm when there is none."""
         if self._process is not None:
             await self._process.stop(grace_s=grace_s)
+            await self._clean("")
 
     @asynccontextmanager
     async def running(self, gate: TrainGate, plan: EvalPlan) -> AsyncIterator[RolloutFn]:
@@ -192,6 +198,7 @@ class ServerSupervisor:
             async with self._quarantine.admitted(suspicion):
                 rollout = await self._on_this_life(task)
             if not _died(rollout):
+                await self._clean(task.rollout_id)
                 self._deaths_in_a_row = 0
                 self._ever_finished = True
                 return rollout
@@ -201,6 +208,10 @@ class ServerSupervisor:
                     self._deaths_in_a_row = 0
                 return rollout
             suspicion += 1
+
+    async def _clean(self, rollout_id: str) -> None:
+        if self.command.clean is not None:
+            await asyncio.to_thread(self.command.clean, rollout_id)
 
     async def _on_this_life(self, task: Task) -> Rollout:
         life = self._life

@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 import uv
 
+from osmosis.base.environments import MARKER
 from osmosis.base.locks import locked_async
 from osmosis.base.machine import TRAINER_PYTHON, find_python, gpus, pip_find_links
 from osmosis.base.wheel import Wheel, build_wheel, requirements_of, unpacked
@@ -34,7 +35,6 @@ from osmosis.records.run import TorchBuild
 
 from .commands import CommandResult, run_command
 from .environ import uv_environ
-from .environment import MARKER
 from .job import TAIL_LINES, JobContext, JobFailed, JobLog, setup_failed
 from .uv import VERSION_OF, no_network, reason
 
@@ -46,6 +46,7 @@ else:  # pragma: no cover - the same parser under its older name
 STEP = "trainer-environment"
 EXTRA = "train"
 LAYOUT = "1"
+WORKSPACE = "trainer"
 RESOLVE_S = 300.0
 INSTALL_S = 3600.0
 LOCK = "pylock.toml"
@@ -112,13 +113,16 @@ class TrainerBuilder:
     environ: Mapping[str, str]
     log: JobLog
     torch: TorchBuild = "auto"
+    extras: Sequence[str] = (EXTRA,)
+    """Of osmosis: what is in it."""
     started: Callable[[int], None] | None = None
     """Told each process group that is started, so that a killed job's successor can end it."""
 
     async def environment(self) -> TrainerEnvironment:
         """The environment: from the cache, or made now, which takes minutes. Raises `JobFailed`."""
         python, version = await self._python()
-        folder = self.cache_dir / "environments" / f"trainer-{self._key(python, version)}"
+        # Beside those of the workspaces, as if it were one more of them: what nobody uses for long is removed alike.
+        folder = self.cache_dir / "environments" / WORKSPACE / self._key(python, version)
         waiting = self.log.stream(STEP)
         lock = folder.parent / ".locks" / folder.name
         async with locked_async(lock, waiting=lambda: waiting("waiting: another job is creating this environment")):
@@ -145,8 +149,12 @@ class TrainerBuilder:
     def _key(self, python: Path, version: str) -> str:
         links = pip_find_links(self.environ)
         wanted = "cuda" if self._wants_cuda() else "cpu"
-        parts = [LAYOUT, self.torch, wanted, str(python), version, *links, *requirements_of(EXTRA)]
+        parts = [LAYOUT, self.torch, wanted, str(python), version, *links, *self._wanted]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+    @property
+    def _wanted(self) -> list[str]:
+        return sorted({line for extra in self.extras for line in requirements_of(extra)})
 
     def _wants_cuda(self) -> bool:
         return self.torch == "cuda" or (self.torch == "auto" and bool(gpus(self.environ)))
@@ -175,7 +183,7 @@ class TrainerBuilder:
     async def _resolve(self, folder: Path, python: Path) -> TrainerLock:
         """The lock of what is wanted; a machine without a GPU gets the CPU build wherever that can be had."""
         wanted, lock = folder / "requirements.in", folder / LOCK
-        wanted.write_text("\n".join(requirements_of(EXTRA)) + "\n", encoding="utf-8")
+        wanted.write_text("\n".join(self._wanted) + "\n", encoding="utf-8")
         links = [f"--find-links={link}" for link in pip_find_links(self.environ)]
         resolve = ("pip", "compile", "--quiet", "--format", "pylock.toml", "--python", str(python), *links)
         resolve = (*resolve, "-o", str(lock), str(wanted))
@@ -286,8 +294,8 @@ def _remove(*folders: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def trainer_environment_of(context: JobContext) -> TrainerEnvironment:
-    """The trainer's environment for this job. Raises `JobFailed`."""
+async def trainer_environment_of(context: JobContext, *extras: str) -> TrainerEnvironment:
+    """The trainer's environment for this job, with further extras of osmosis. Raises `JobFailed`."""
     builder = TrainerBuilder(
         uv=uv.find_uv_bin(),
         cache_dir=context.cache_dir,
@@ -295,6 +303,7 @@ async def trainer_environment_of(context: JobContext) -> TrainerEnvironment:
         environ=context.environ,
         log=context.log,
         torch=context.spec.torch,
+        extras=(EXTRA, *extras),
         started=context.leftovers.add,
     )
     return await builder.environment()

@@ -1,4 +1,4 @@
-"""The trainer of a job, as a process: a sandbox of level 0, with the machine's part of the environment alone, its
+"""The trainer of a job, as a process: in the sandbox it is given, with the machine's part of the environment alone, its
 output in the run's log, ended when the job ends, however that happens. It is told its plan in a file and answers on a
 Unix socket (`osmosis.training.link`); it has neither lease nor token. Whether it is started again is decided elsewhere.
 """
@@ -12,6 +12,7 @@ import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from osmosis.base.files import write_text
@@ -27,6 +28,8 @@ from .supervisor import describe
 STEP = "trainer"
 MODULE = "osmosis.training.trainer"
 GRACE_S = 10.0
+SERVER_KEYS = ("TINKER_API_KEY", "VLLM_API_KEY")
+"""The trainer's variables for the key of the one server that it speaks to."""
 PREFIXES = ("CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "TORCH_", "PYTORCH_")
 
 
@@ -43,20 +46,27 @@ def trainer_environ(environ: Mapping[str, str], code: Path, *, secret: str | Non
     machine = {k: v for k, v in machine_environ(environ).items() if not k.startswith(("UV_", "PIP_"))}
     libraries = {name: value for name, value in environ.items() if name.startswith(PREFIXES)}
     made = {**machine, **libraries, "PYTHONPATH": str(code), "PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1"}
-    return {**made, "TINKER_API_KEY": secret} if secret else made
+    return {**made, **dict.fromkeys(SERVER_KEYS, secret)} if secret else made
 
 
 class TrainerProcess:
     """One life of the trainer after the other: `start`, `wait_died`, `stop`. The socket is the same for all of them."""
 
     def __init__(
-        self, command: TrainerCommand, environ: Mapping[str, str], folder: Path, log: JobLog, leftovers: Leftovers
+        self,
+        command: TrainerCommand,
+        environ: Mapping[str, str],
+        folder: Path,
+        log: JobLog,
+        leftovers: Leftovers,
+        policy: Policy | None = None,
     ) -> None:
         self._command = command
         self._environ = dict(environ)
         self._folder = folder
         self._log = log
         self._leftovers = leftovers
+        self._policy = policy or Policy()
         # The path of a socket may have about a hundred characters; the run's folder can be deeper than that.
         self._socket_dir = Path(tempfile.mkdtemp(prefix="osmosis-trainer-"))
         self.socket = self._socket_dir / "link.sock"
@@ -74,7 +84,8 @@ class TrainerProcess:
         self.tail.clear()
         self._died = asyncio.Event()
         argv = (*self._command.argv, str(file), str(self.socket))
-        self._box = await start(argv, Policy(environ=self._environ, cwd=self._folder))
+        write = (*self._policy.write, self._folder, self._socket_dir)
+        self._box = await start(argv, replace(self._policy, environ=self._environ, cwd=self._folder, write=write))
         self._leftovers.add(self._box.pid)
         self._tasks = [asyncio.create_task(self._read(self._box)), asyncio.create_task(self._watch(self._box))]
 

@@ -18,6 +18,7 @@ from osmosis.records.training_plan import TrainingPlan, plan_training
 from osmosis.training.link import TrainerPlan
 
 from .job import setup_failed
+from .training_examples import Examples
 
 LOGITS_BYTES = 4 << 30
 """Of one piece of a step: with a real vocabulary they are what fills a GPU."""
@@ -26,18 +27,24 @@ VOCABULARY = 150_000
 EVERY_LINEAR = "all-linear"
 
 
-def trainer_plan(config: TrainingConfig, spec: JobSpec, *, models_dir: Path, gpus: int) -> TrainerPlan:
-    """The trainer's plan. Raises `JobFailed` for a dataset that fills no step."""
+def trainer_plan(
+    config: TrainingConfig, spec: JobSpec, *, models_dir: Path, gpus: int, examples: Examples | None = None
+) -> TrainerPlan:
+    """The trainer's plan; `examples` of `method = "sft"`. Raises `JobFailed` for a dataset that fills no step."""
     training, sampling, advanced = config.training, config.sampling, config.advanced
-    on_rows = plan_training(config, spec.rows)
+    on_rows = plan_training(config, spec.rows, examples=examples.count if examples else 0)
     if on_rows.steps == 0:
-        raise _too_small(on_rows)
+        raise _too_small(on_rows) if examples is None else _too_few(examples, on_rows)
     processes = _processes(on_rows.at_once, gpus)
     pieces = advanced.gradient_accumulation or _pieces(config, _folder(config, spec), on_rows.at_once, processes)
     return TrainerPlan(
         run=spec.run_name,
         engine=advanced.engine,
         engine_url=advanced.base_url if advanced.engine == "tinker" else None,
+        sampler=advanced.sampler,
+        sampler_url=advanced.base_url if advanced.sampler == "vllm" else None,
+        method=advanced.method,
+        examples_path=str(examples.path) if examples else None,
         model_path=spec.model_path or config.experiment.model_path,
         output_dir=str(models_dir),
         rows=on_rows.rows,
@@ -121,5 +128,13 @@ def _too_small(plan: TrainingPlan) -> Exception:
     return setup_failed(
         f"the dataset is too small: {rows} rows are left to train on{beside}, and one step takes {plan.batch}",
         fix=f"lower [training].rollout_batch_size to {rows} or less, add rows, or lower [advanced].validation_rows",
+        category=Category.BAD_REQUEST,
+    )
+
+
+def _too_few(examples: Examples, plan: TrainingPlan) -> Exception:
+    return setup_failed(
+        f"there are {examples.count} rollouts to learn from, and one step takes {plan.batch}",
+        fix="lower [training].rollout_batch_size or [advanced].min_score, or name a run with more passed rollouts",
         category=Category.BAD_REQUEST,
     )

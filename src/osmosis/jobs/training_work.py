@@ -17,6 +17,7 @@ from osmosis.records.keys import Key
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category
 from osmosis.records.run import CheckpointReport, JobResult, MetricPoint, RunStatus, Stage
+from osmosis.sandbox import Policy
 from osmosis.serve.drive.traingate import TrainGate
 from osmosis.training.curves import Curves
 from osmosis.training.driver import TrainingRun
@@ -25,14 +26,16 @@ from osmosis.training.link import Checkpointed, Done, TrainerLink, TrainerPlan
 from osmosis.training.step_journal import StepJournal, stored_steps
 from osmosis.training.trained_model import TrainedModel
 
-from .base_model import base_model_folder
+from .base_model import base_model_folder, tokenizer_folder
+from .boundary import Boundary
 from .job import JobContext, JobFailed, setup_failed
+from .job_rows import JobRows
 from .server_stages import ServerStages
 from .supervisor import ServerSupervisor
 from .trainer_environment import trainer_environment_of
 from .trainer_lives import TrainerLives, complete_checkpoints
 from .trainer_process import TrainerCommand, TrainerProcess, trainer_environ
-from .training_rows import TrainingRows
+from .training_examples import examples_of
 from .training_settings import rollout_plan, trainer_plan
 
 STEP = "training"
@@ -44,7 +47,9 @@ MakeTrainer = Callable[[JobContext], Awaitable[TrainerCommand]]
 async def build_trainer(context: JobContext) -> TrainerCommand:
     """The real one, in an environment that is made once for the machine."""
     context.enter(Stage.ENVIRONMENT, "preparing the trainer's environment")
-    made = await trainer_environment_of(context)
+    config = context.spec.config
+    elsewhere = isinstance(config, TrainingConfig) and config.advanced.engine == "tinker"
+    made = await trainer_environment_of(context, *(["tinker"] if elsewhere else []))
     return TrainerCommand(made.python, made.code)
 
 
@@ -73,13 +78,14 @@ class TrainingWork:
     async def go(self) -> JobResult:
         """All stages. Raises `JobFailed` with the failure that ends the run."""
         count = len(await asyncio.to_thread(gpus, self.context.environ))
-        plan = trainer_plan(self.config, self.context.spec, models_dir=self._models_dir, gpus=count)
-        stages = ServerStages(self.context)
+        examples = await examples_of(self.context, self.config) if self.config.advanced.method == "sft" else None
+        plan = trainer_plan(self.config, self.context.spec, models_dir=self._models_dir, gpus=count, examples=examples)
+        stages = ServerStages(self.context, withheld=engine_secret(self.config))
         found = await stages.checkout()
         command = await self._make_trainer(self.context)
-        plan = plan.model_copy(update={"model_path": await self._base(command, plan.model_path)})
+        plan = plan.model_copy(update=await self._paths(command, plan))
         prepared = await stages.prepare(found)
-        rows = await TrainingRows.read(Path(self.context.spec.dataset_path), self.context.spec.rows)
+        rows = await JobRows.read(self.context)
         server = await stages.start(prepared)
         try:
             done = await self._train(plan, command, server, rows)
@@ -90,11 +96,14 @@ class TrainingWork:
         await self.context.reporter.heartbeat(self.context.progress)  # a quick run ends before the next one
         return JobResult(status=RunStatus.STOPPED if done.stopped else RunStatus.FINISHED)
 
-    async def _base(self, command: TrainerCommand, named: str) -> str:
-        """The base model's folder: a hub name is fetched first, because the trainer reaches no network."""
-        if self.config.advanced.engine != "trl" or "/" not in named or Path(named).is_dir():
-            return named
-        return str(await base_model_folder(self.context, Path(command.argv[0])))
+    async def _paths(self, command: TrainerCommand, plan: TrainerPlan) -> dict[str, str]:
+        """Folders for the plan's names: what is on the hub is fetched first, because the trainer reaches no network."""
+        python = Path(command.argv[0])
+        if plan.engine == "tinker":
+            return {"tokenizer_path": str(await tokenizer_folder(self.context, self.config, python))}
+        if "/" not in plan.model_path or Path(plan.model_path).is_dir():
+            return {}
+        return {"model_path": str(await base_model_folder(self.context, python))}
 
     def report(self) -> Report | None:
         """None: what a training run has to show is its curves."""
@@ -107,9 +116,7 @@ class TrainingWork:
         self._stopping = asyncio.create_task(self._lives.stop())
         return SAVE_S
 
-    async def _train(
-        self, plan: TrainerPlan, command: TrainerCommand, server: ServerSupervisor, rows: TrainingRows
-    ) -> Done:
+    async def _train(self, plan: TrainerPlan, command: TrainerCommand, server: ServerSupervisor, rows: JobRows) -> Done:
         context = self.context
         context.enter(Stage.TRAINING, _words(self.config.experiment.model_path, plan))
         context.advance(0, plan.steps)
@@ -126,7 +133,8 @@ class TrainingWork:
             redactor=context.redactor,
         )
         environ = trainer_environ(context.environ, command.code, secret=self._engine_key())
-        process = TrainerProcess(command, environ, context.work_dir / "trainer", context.log, context.leftovers)
+        policy = self._policy(command, plan)
+        process = TrainerProcess(command, environ, context.work_dir / "trainer", context.log, context.leftovers, policy)
         try:
             async with TrainerLink(process.socket) as link:
                 model = TrainedModel(link, self.config.experiment.model_path, seed=plan.seed)
@@ -135,11 +143,22 @@ class TrainingWork:
         finally:
             await process.close()
 
+    def _policy(self, command: TrainerCommand, plan: TrainerPlan) -> Policy:
+        """What the trainer's process may read and change: the model, the examples, this run's checkpoints."""
+        elsewhere = plan.engine != "trl" or plan.sampler != "builtin"
+        boundary = Boundary.of_trainer(self.context.spec, elsewhere=elsewhere)
+        self.context.log.write(STEP, f"sandbox of the trainer: {boundary.describe}")
+        named = (plan.model_path, plan.tokenizer_path, plan.examples_path, plan.resume_from)
+        read = [Path(name) for name in named if name and Path(name).is_absolute()]
+        output = Path(plan.output_dir)
+        output.mkdir(parents=True, exist_ok=True)
+        return boundary.of_process(Path(command.argv[0]), (command.code, *read), (output,))
+
     async def _served(
         self, lives: TrainerLives, run: TrainingRun, model: TrainedModel, server: ServerSupervisor
     ) -> Done:
         """The training, or the failure of the rollout server under it."""
-        gate = TrainGate(model, observer=model)
+        gate = TrainGate(model, observer=model, sandboxes=server.command.sandboxes)
         await gate.start()
         try:
             async with server.running(gate, run.plan) as rollout:
@@ -158,8 +177,8 @@ class TrainingWork:
 
     def _engine_key(self) -> str | None:
         """The key of an engine elsewhere."""
-        name = self.config.advanced.api_key_env
-        if self.config.advanced.engine != "tinker" or name is None:
+        name = engine_secret(self.config)
+        if name is None:
             return None
         if name not in self.context.secrets:
             raise setup_failed(
@@ -237,7 +256,15 @@ class _Told:
             self._context.advance(step, self._plan.steps)
 
 
+def engine_secret(config: TrainingConfig) -> str | None:
+    """The name of the secret that is for the trainer alone: of the server that it trains on, or asks for samples."""
+    elsewhere = config.advanced.engine == "tinker" or config.advanced.sampler == "vllm"
+    return config.advanced.api_key_env if elsewhere else None
+
+
 def _words(model: str, plan: TrainerPlan) -> str:
+    if plan.method == "sft":
+        return f"training {model}: {plan.steps} steps of {plan.rows_per_step} examples"
     held_out = f", {len(plan.validation_rows)} rows held out" if plan.validation_rows else ""
     rollouts = f"{plan.rows_per_step} rows x {plan.samples_per_row} rollouts"
     return f"training {model}: {plan.steps} steps of {rollouts} from {len(plan.rows)} rows{held_out}"

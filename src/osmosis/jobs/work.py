@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from osmosis.records.report import Report
-from osmosis.records.run import JobResult, RunKind
+from osmosis.records.run import JobKind, JobResult
 
 from .evaluation import EvalRun
 from .job import JobContext
+from .merge_work import MergeWork
+from .serving_work import ServingWork
 from .training_work import TrainingWork
 
 
@@ -30,4 +32,9 @@ class JobWork(Protocol):
         ...
 
 
-WORK: Mapping[RunKind, Callable[[JobContext], JobWork]] = {"eval": EvalRun.of, "training": TrainingWork.of}
+WORK: Mapping[JobKind, Callable[[JobContext], JobWork]] = {
+    "eval": EvalRun.of,
+    "training": TrainingWork.of,
+    "serving": ServingWork.of,
+    "merge": MergeWork.of,
+}

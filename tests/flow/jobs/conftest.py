@@ -18,7 +18,7 @@ import pytest
 
 from osmosis.base.processes import is_same
 from osmosis.jobs.commands import PROCESSES_FILE
-from osmosis.records.run import Handover, JobResult, JobSpec
+from osmosis.records.run import JobEntry, JobResult, JobSpec
 from osmosis.testing.job_api import FakeJobApi, job_api
 
 DEADLINE_S = 120.0
@@ -77,21 +77,22 @@ if __name__ == "__main__":
 
 
 async def started_job(
-    folder: Path, handover: Handover, environ: Mapping[str, str], *, module: str = "osmosis.jobs", **more: Any
+    url: str, entry: JobEntry, environ: Mapping[str, str], *, module: str = "osmosis.jobs", **more: Any
 ) -> asyncio.subprocess.Process:
     """A job as an executor starts it."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         module,
-        str(folder),
+        "--run",
+        url,
         env=dict(environ),
         stdin=asyncio.subprocess.PIPE,
         start_new_session=True,
         **more,
     )
     assert process.stdin is not None
-    process.stdin.write(handover.model_dump_json().encode())
+    process.stdin.write(entry.model_dump_json().encode())
     process.stdin.close()
     return process
 
@@ -134,7 +135,7 @@ class Desk:
         return head.stdout.strip()
 
     def write(self, commit: str) -> Path:
-        """The job folder, as an executor writes it."""
+        """The job's work folder; the platform knows what the job is to do."""
         dataset = self.folder / "multiply.jsonl"
         lines = [
             {"user_prompt": f"What is {a} times {a + 3}? Answer with #### <number>", "ground_truth": str(a * (a + 3))}
@@ -152,7 +153,6 @@ class Desk:
             "run_id": self.api.run_id,
             "run_name": "multiply-1",
             "kind": "eval",
-            "platform_url": self.api.url,
             "repository": str(self.folder / "hub.git"),
             "commit_sha": commit,
             "config": config,
@@ -160,17 +160,15 @@ class Desk:
             "dataset_rows": self.rows,
             "rows": list(range(self.rows)),
             "secret_names": config["secrets"]["required"],
-            "work_dir": str(self.folder / "work"),
-            "cache_dir": str(self.cache),
             **self.spec,
         }
-        folder = self.folder / "job"
-        folder.mkdir(exist_ok=True)
-        (folder / "job.json").write_text(JobSpec.model_validate(spec).model_dump_json())
-        return folder
+        self.api.spec = JobSpec.model_validate(spec)
+        return self.folder / "work"
 
-    async def start(self, folder: Path) -> asyncio.subprocess.Process:
-        return await started_job(folder, Handover(token=self.api.token, secrets=self.secrets), self.environ)
+    async def start(self, folder: Path, *, module: str = "osmosis.jobs") -> asyncio.subprocess.Process:
+        self.api.secrets = self.secrets
+        entry = JobEntry(lease=self.api.token, work_dir=str(folder), cache_dir=str(self.cache))
+        return await started_job(f"{self.api.url}/api/jobs/{self.api.run_id}", entry, self.environ, module=module)
 
     async def run(self, folder: Path) -> int:
         process = await self.start(folder)

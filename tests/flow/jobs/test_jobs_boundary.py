@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from osmosis.records.run import RunStatus
-from osmosis.sandbox import Level, probe
 from osmosis.sandbox.bubblewrap import python_folders
 
 from .conftest import Desk, with_before
@@ -33,12 +32,6 @@ for host, port in json.loads(os.environ["PLACES"]):
 (root / "seen").write_bytes(seen)
 (root / "report").write_text(json.dumps({"readable": readable, "writable": writable, "reached": reached}))
 """
-
-
-@pytest.fixture
-def isolated() -> None:
-    if probe().level < Level.NAMESPACES:
-        pytest.skip(f"no sandbox of level 1 here: {probe().reason}")
 
 
 @pytest.mark.usefixtures("isolated")
@@ -66,7 +59,6 @@ async def test_a_rollout_reads_its_own_things_and_reaches_nothing_of_this_machin
     system = ("/lib", "/bin", "/sbin", *map(str, python_folders(Path(sys.executable).resolve())))
     assert [name for name in report["readable"] if not name.startswith((*map(str, own), *system))] == []
     for hidden in (
-        desk.folder / "job",
         desk.folder / "hub.git",
         desk.folder / "work" / "journal",
         desk.cache / "wheels",
@@ -76,7 +68,8 @@ async def test_a_rollout_reads_its_own_things_and_reaches_nothing_of_this_machin
     assert all(name.startswith(("/tmp", str(root), "/etc/../tmp")) for name in report["writable"]), report["writable"]
 
     environs = (root / "seen").read_bytes()
-    assert b"value-of-the-search-key" in environs, "it sees its own"
+    assert b"SEARCH_KEY=" in environs, "it sees its own; what it writes of it is taken out"
+    assert b"value-of-the-search-key" not in environs
     assert desk.api.token.encode() not in environs
 
 
@@ -87,17 +80,75 @@ async def test_no_byte_that_a_job_writes_has_the_lease_or_a_secret(desk: Desk) -
     desk.secrets = {"SEARCH_KEY": canary}
     desk.config = {"secrets": {"required": ["SEARCH_KEY"]}}
     says = "print('key', os.environ['SEARCH_KEY'], flush=True)"
+    halves = "print('half', os.environ['SEARCH_KEY'][:8] + chr(10) + os.environ['SEARCH_KEY'][8:], flush=True)"
+    keeps = "(ctx.artifacts_dir / 'kept.txt').write_text('the key is ' + os.environ['SEARCH_KEY'])"
     fails = "raise RuntimeError('refused ' + os.environ['SEARCH_KEY'])"
-    assert await desk.run(desk.write(desk.commit(main=with_before(says, fails)))) == 0
+    assert await desk.run(desk.write(desk.commit(main=with_before(says, halves, keeps, fails)))) == 0
     assert "refused [redacted]" in desk.api.text()
     written = [path for folder in (desk.folder, desk.cache) for path in folder.rglob("*") if path.is_file()]
     assert len(written) > 100
+    kept = [path for path in written if path.name == "kept.txt"]
+    assert len(kept) == 4
+    assert all(path.read_text() == "the key is [redacted]" for path in kept)
     for path in written:
         content = path.read_bytes()
         for secret in (canary, desk.api.token):
             assert secret.encode() not in content, path
     for secret in (canary, desk.api.token):
         assert secret not in desk.api.text()
+
+
+TOOL = """
+import json, pathlib
+root = pathlib.Path(os.environ["_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"])
+code = "import iniconfig, os; print(open('given.txt').read(), os.getcwd(), sorted(os.environ))"
+done = await ctx.sandbox.run(["python", "-c", code], files={"given.txt": "hello"})
+places = " ".join(map(str, [root, root.parent / "source", root.parent / "journal"]))
+seen = await ctx.sandbox.run(f"ls -d {places} 2>&1; env; id -u")
+(root / "tool").write_text(json.dumps([done.output, seen.output, done.ok]))
+"""
+
+
+@pytest.mark.usefixtures("isolated")
+async def test_a_rollouts_sandbox_is_beside_it_and_has_its_environment_only(desk: Desk) -> None:
+    desk.rows = 1
+    desk.secrets = {"SEARCH_KEY": "value-of-the-search-key"}
+    desk.config = {"secrets": {"required": ["SEARCH_KEY"]}, "advanced": {"network": "gate"}}
+    lines = TOOL.strip().splitlines()
+    assert await desk.run(desk.write(desk.commit(main=with_before(*lines)))) == 0
+    assert desk.result.status is RunStatus.FINISHED, desk.log
+    said, seen, ok = json.loads((desk.folder / "work" / "artifacts" / "tool").read_text())
+    assert ok, said
+    assert said.startswith("hello /sandbox ["), said
+    assert "SEARCH_KEY" not in said
+    assert seen.count("No such file or directory") == 3, seen
+    assert "value-of-the-search-key" not in seen
+    assert desk.api.token not in seen
+    assert list((desk.folder / "work" / "sandboxes").iterdir()) == []
+
+
+async def test_a_rollout_that_fills_the_disk_is_ended_and_said(desk: Desk) -> None:
+    desk.rows = 1
+    desk.spec = {"sandbox": {"artifacts_mb": 2}}
+    fills = [
+        "root = os.environ['_OSMOSIS_ROLLOUT_ARTIFACT_ROOT']",
+        "for n in range(8): open(f'{root}/{n}', 'wb').write(b'x' * 1_000_000)",
+        "await asyncio.sleep(60)",
+    ]
+    assert await desk.run(desk.write(desk.commit(main=with_before(*fills)))) == 0
+    assert "beyond the sandbox's limit of disk" in desk.log + desk.api.text()
+    written = sum(path.stat().st_size for path in (desk.folder / "work" / "artifacts").iterdir())
+    assert written <= 16_000_000
+
+
+async def test_a_commit_that_is_too_large_says_so(desk: Desk) -> None:
+    desk.spec = {"sandbox": {"checkout_mb": 1}}
+    main = with_before("pass") + "\n# " + "x" * 2_000_000
+    assert await desk.run(desk.write(desk.commit(main=main))) == 0
+    assert desk.result.status is RunStatus.FAILED
+    assert desk.result.failure is not None
+    assert "has 2 MB of files, and a run may have 1 MB" in desk.result.failure.message
+    assert "checkout_mb" in str(desk.result.failure.fix)
 
 
 @pytest.mark.usefixtures("isolated")

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import uv
 
+from osmosis.base.environments import MARKER
 from osmosis.base.wheel import Wheel, build_wheel
-from osmosis.jobs.environment import MARKER, Builder, Environment
+from osmosis.jobs.environment import Builder, Environment
 from osmosis.jobs.job import JobFailed, JobLog
 from osmosis.jobs.project import read_project
 from osmosis.records.rollout import Category, Phase

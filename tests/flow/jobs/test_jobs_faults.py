@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import RunStatus
+from osmosis.records.run import JobEntry, JobSpec, RunStatus
 
 from .conftest import AGENT, PYPROJECT, SERVES_ITSELF, Desk, with_before
 
@@ -136,8 +136,8 @@ async def test_heartbeats_that_die_end_the_job_with_a_word(desk: Desk) -> None:
     assert "report it" in str(failure.fix)
 
 
-async def test_a_job_folder_that_is_none(tmp_path: Path) -> None:
-    async def refused(*arguments: str, given: bytes = b'{"token": "x"}') -> str:
+async def test_a_job_that_cannot_begin_says_why(desk: Desk) -> None:
+    async def refused(*arguments: str, given: bytes = b"") -> str:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -150,11 +150,14 @@ async def test_a_job_folder_that_is_none(tmp_path: Path) -> None:
         assert process.returncode == 2
         return said.decode()
 
+    entry = JobEntry(lease=desk.api.token, work_dir=str(desk.folder), cache_dir="c").model_dump_json().encode()
+    url = f"{desk.api.url}/api/jobs/{desk.api.run_id}"
     assert "usage: python -m osmosis.jobs" in await refused()
-    assert "jobs are started by a platform's executor" in await refused(str(tmp_path), given=b"")
-    said = await refused(str(tmp_path), given=b'{"token": "", "secrets": {"KEY": "value-of-a-key"}}')
-    assert "jobs are started by a platform's executor" in said
+    assert "jobs are started by a worker" in await refused("--run", url)
+    said = await refused("--run", url, given=b'{"lease": "", "secrets": {"KEY": "value-of-a-key"}}')
+    assert "jobs are started by a worker" in said
     assert "value-of-a-key" not in said
-    assert "job.json cannot be read" in await refused(str(tmp_path))
-    (tmp_path / "job.json").write_text('{"run_id": "r", "kind": "eval"}')
-    assert "is not a valid job: run_name: Field required" in await refused(str(tmp_path))
+    assert "is not the address of a job" in await refused("--run", desk.api.url, given=entry)
+    assert "does not go there" in await refused("--run", "http://192.0.2.1/api/jobs/r", given=entry)
+    desk.api.spec = JobSpec.model_construct(run_id="r", kind="eval")
+    assert "not one that this version can do: run_name: Field required" in await refused("--run", url, given=entry)

@@ -14,13 +14,15 @@ import pytest
 
 from osmosis.jobs.commands import PROCESSES_FILE
 from osmosis.records.config import TrainingConfig
-from osmosis.records.run import Handover, JobSpec, RunStatus, Stage
+from osmosis.records.run import JobSpec, RunStatus, Stage
 from osmosis.records.training_plan import plan_training
+from osmosis.sandbox import probe
 from osmosis.testing.waiting import until
 from osmosis.training.link import read_manifest
 from osmosis.training.order import rows_of_step
+from osmosis.training.step_journal import StepJournal
 
-from .conftest import DEADLINE_S, PYPROJECT, Desk, started_job
+from .conftest import DEADLINE_S, PYPROJECT, Desk
 
 pytestmark = [pytest.mark.flow, pytest.mark.network]
 
@@ -84,21 +86,16 @@ class TrainingDesk:
             run_id=desk.api.run_id,
             run_name="multiply-1",
             kind="training",
-            platform_url=desk.api.url,
             repository=str(desk.folder / "hub.git"),
             commit_sha=commit,
             config=TrainingConfig.model_validate(self.config),
             dataset_path=str(dataset),
             dataset_rows=10,
             rows=list(range(10)),
-            work_dir=str(desk.folder / "work"),
-            cache_dir=str(desk.cache),
             models_dir=str(desk.folder / "models"),
         )
-        folder = desk.folder / "job"
-        folder.mkdir(exist_ok=True)
-        (folder / "job.json").write_text(spec.model_dump_json())
-        return folder
+        desk.api.spec = spec
+        return desk.folder / "work"
 
     def hold_row_of(self, step: int) -> None:
         """The rollouts of one of this step's two rows wait until `hold` is gone."""
@@ -108,8 +105,7 @@ class TrainingDesk:
         self.hold.write_text(f"row {row}")
 
     async def start(self, job: Path) -> asyncio.subprocess.Process:
-        handover = Handover(token=self.desk.api.token)
-        return await started_job(job, handover, self.desk.environ, module="osmosis.testing.fake_training_job")
+        return await self.desk.start(job, module="osmosis.testing.fake_training_job")
 
     async def run(self) -> int:
         return await ended(await self.start(self.write()))
@@ -125,12 +121,24 @@ class TrainingDesk:
     def curve(self, key: str) -> list[int]:
         return [point.step for point in self.desk.api.metrics if point.key == key]
 
+    def lives(self) -> bool:
+        """Whether there is a trainer now."""
+        try:
+            return self.trainer().is_running()
+        except (StopIteration, psutil.NoSuchProcess, FileNotFoundError):
+            return False
+
     def trainer(self) -> psutil.Process:
         """The trainer's process: a child of what ties it to the job."""
         known = json.loads((self.desk.folder / "work" / PROCESSES_FILE).read_text())
         leaders = [psutil.Process(int(pid)) for pid in known if psutil.pid_exists(int(pid))]
         children = [child for leader in leaders for child in leader.children()]
         return next(child for child in children if "osmosis.testing.fake_trainer" in child.cmdline())
+
+
+def desk_log_count(training: TrainingDesk, words: str) -> int:
+    """How many lines of the run's log begin with these words."""
+    return sum(1 for line in training.desk.api.logs if line.message.startswith(words))
 
 
 async def ended(job: asyncio.subprocess.Process) -> int:
@@ -154,16 +162,18 @@ async def test_a_run_from_commit_to_checkpoints(training: TrainingDesk) -> None:
     assert await training.run() == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
     assert training.done == COMPLETE
+    assert f"sandbox of the trainer: level {int(probe().level)}" in desk.log
     assert training.curve("rollout/raw_reward") == [1, 2, 3, 4]
     assert training.curve("eval/validation/reward") == [0, 2, 4]
     assert [saved.step for saved in desk.api.checkpoints] == [2, 4]
     assert all(read_manifest(Path(saved.path)).run == "multiply-1" for saved in desk.api.checkpoints)
-    last = desk.api.heartbeats[-1]
-    assert (last.stage, last.completed, last.total) == (Stage.TRAINING, 4, 4)
+    last = [beat for beat in desk.api.heartbeats if beat.stage is Stage.TRAINING][-1]
+    assert (last.completed, last.total) == (4, 4)
     assert {point.step for point in desk.api.metrics} == {0, 1, 2, 3, 4}
     assert desk.servers() == []
-    stored = (desk.folder / "work" / "steps" / "train-000003" / "rollouts.jsonl").read_text().splitlines()
-    tokens = json.loads(stored[0])["tokens"][0]
+    step = StepJournal(desk.folder / "work" / "steps", "train", 3)
+    assert not step.rollouts_path.exists(), "a step that is over is packed"
+    tokens = next(step.lines())["tokens"][0]
     said = [chr(t) for t, own in zip(tokens["completion_token_ids"], tokens["mask"], strict=True) if not own]
     assert "".join(said) == "<user>once more\x03<assistant>"
 
@@ -212,6 +222,28 @@ async def test_a_stop_saves_a_checkpoint_and_the_next_job_goes_on(training: Trai
     assert await ended(await training.start(job)) == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
     assert training.done == COMPLETE
+
+
+async def test_a_trainer_that_is_killed_again_and_again_ends_the_run_with_what_to_change(
+    training: TrainingDesk,
+) -> None:
+    """As the kernel does it where memory runs out."""
+    job = training.write()
+    training.hold_row_of(1)
+    process = await training.start(job)
+    for life in range(1, 4):
+        await until(
+            lambda life=life: desk_log_count(training, "starting the trainer") == life, within=90, what="a life"
+        )
+        await until(lambda: training.done.get(1, 0) >= 4, within=90, what="the half of step 1")
+        await until(training.lives, within=90, what="the trainer")
+        training.trainer().send_signal(signal.SIGKILL)
+    assert await ended(process) == 0
+    failure = training.desk.result.failure
+    assert failure is not None
+    assert "the trainer ended 3 times in a row without finishing a step" in failure.message
+    assert "memory ran out" in failure.message
+    assert "gradient_accumulation" in (failure.fix or "")
 
 
 @pytest.mark.parametrize(

@@ -2,60 +2,27 @@
 
 from __future__ import annotations
 
-import sys
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from osmosis.base.redact import Redactor
+from osmosis.errors import ModelError
 from osmosis.jobs.commands import Leftovers
+from osmosis.jobs.deployed_model import served_model
 from osmosis.jobs.job import JobContext, JobFailed, JobLog
 from osmosis.jobs.platform_model import platform_model
 from osmosis.jobs.reporter import Reporter
-from osmosis.jobs.trainer_environment import TrainerEnvironment
-from osmosis.llm.model import ChatRequest
-from osmosis.records.plan import ModelSpec
-from osmosis.records.run import JobSpec, LogLine
+from osmosis.llm.model import ChatRequest, Model
+from osmosis.records.plan import EvalPlan, ModelSpec, Retry, Selection
+from osmosis.records.run import Handover, JobSpec, LogLine
+from osmosis.sandbox import Level, probe
+from osmosis.testing.fake_serving import program
 from osmosis.testing.model_files import write_adapter, write_model
-
-SERVER = """
-import sys
-from pathlib import Path
-from osmosis.training.link import Failed, Sample
-from osmosis.training.link.serving_plan import ServingPlan
-from osmosis.training.trainer.service import TrainerService
-
-plan = ServingPlan.model_validate_json(Path(sys.argv[1]).read_bytes())
-
-class Sampler:
-    async def stream(self, request):
-        text = f"{plan.name} {Path(plan.adapter_path).name} x {plan.concurrency}"
-        yield Sample(prompt_ids=[1], token_ids=[2], logprobs=[0.0], content=text, finish_reason="stop", parse="content")
-
-with TrainerService(plan.name, Path(sys.argv[2])) as service:
-    if plan.name == "osmosis/dies":
-        sys.exit(9)
-    if plan.name == "osmosis/broken":
-        service.finish(Failed(category="memory", message="it does not fit", fix="choose a smaller one"))
-        sys.exit(1)
-    service.sampler = Sampler()
-    service.health.state = "ready"
-    service.stop_requested.wait(60)
-"""
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> TrainerEnvironment:
-    """A trainer's environment that is this Python, with a server that samples nothing."""
-    (tmp_path / "env/bin").mkdir(parents=True)
-    python = tmp_path / "env/bin/python"
-    python.write_text(
-        f'#!/bin/sh\nPYTHONPATH=$PYTHONPATH:{":".join(p for p in sys.path if p)} exec {sys.executable} "$@"\n'
-    )
-    python.chmod(0o755)
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code/server_of_test.py").write_text(SERVER)
-    return TrainerEnvironment(tmp_path / "env", tmp_path / "code", {"torch": "2"}, "3.11.0")
 
 
 def context(folder: Path, lines: list[LogLine]) -> JobContext:
@@ -75,17 +42,20 @@ def context(folder: Path, lines: list[LogLine]) -> JobContext:
     log, leftovers = JobLog(None, lines.append), Leftovers(folder / "work")
     return JobContext(
         spec=spec, environ={"PATH": "/usr/bin:/bin"}, secrets={}, log=log, reporter=reporter, redactor=redactor,
-        leftovers=leftovers,
+        leftovers=leftovers, handover=Handover(token="the-lease"),
     )  # fmt: skip
 
 
-async def test_it_is_asked_while_the_run_lasts(tmp_path: Path, made: TrainerEnvironment) -> None:
+async def asked(model: Model, content: str = "hi") -> str:
+    return str((await model.complete(ChatRequest([{"role": "user", "content": content}]))).message["content"])
+
+
+async def test_it_is_asked_while_the_run_lasts(tmp_path: Path) -> None:
     lines: list[LogLine] = []
     job = context(tmp_path, lines)
     spec = ModelSpec.parse("osmosis/multiply-1")
-    async with platform_model(job, spec, concurrency=8, made=made, module="server_of_test") as model:
-        answer = await model.complete(ChatRequest([{"role": "user", "content": "hi"}]))
-    assert answer.message["content"] == "osmosis/multiply-1 step-20 x 8"
+    async with platform_model(job, spec, concurrency=8, program=program()) as model:
+        assert await asked(model) == "osmosis/multiply-1 (step-20): hi"
     assert any(line.message.startswith("base model osmosis/multiply-1: Qwen3ForCausalLM") for line in lines)
     assert job.leftovers.end_all() == 0, "its process is gone"
 
@@ -94,14 +64,90 @@ async def test_it_is_asked_while_the_run_lasts(tmp_path: Path, made: TrainerEnvi
     ("name", "words", "fix"),
     [("broken", "it does not fit", "choose a smaller one"), ("dies", "its process ended", None)],
 )
-async def test_one_that_cannot_be_loaded_says_why(
-    tmp_path: Path, made: TrainerEnvironment, name: str, words: str, fix: str | None
-) -> None:
+async def test_one_that_cannot_be_loaded_says_why(tmp_path: Path, name: str, words: str, fix: str | None) -> None:
     job = context(tmp_path, [])
     with pytest.raises(JobFailed) as refused:
-        async with platform_model(
-            job, ModelSpec.parse(f"osmosis/{name}"), concurrency=1, made=made, module="server_of_test"
-        ):
+        async with platform_model(job, ModelSpec.parse(f"osmosis/{name}"), concurrency=1, program=program()):
             pass
     assert words in refused.value.failure.message
     assert fix is None or refused.value.failure.fix == fix
+
+
+@pytest.mark.skipif(probe().level is Level.NONE, reason="no sandbox works on this machine")
+async def test_its_process_reads_its_own_files_alone(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("of another run")
+    lines: list[LogLine] = []
+    job = context(tmp_path, lines)
+    async with platform_model(job, ModelSpec.parse("osmosis/x"), concurrency=8, program=program()) as model:
+        assert "Qwen3ForCausalLM" in await asked(model, f"read {job.spec.model_path}/config.json")
+        assert (await asked(model, f"read {secret}")).endswith(": FileNotFoundError")
+    assert any("level 1; the model's process has no network" in line.message for line in lines)
+
+
+async def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
+    lines: list[LogLine] = []
+    job = context(tmp_path, lines)
+    async with platform_model(job, ModelSpec.parse("osmosis/x"), concurrency=8, program=program()) as model:
+        with pytest.raises(ModelError, match="trainer"):
+            await asked(model, "die")  # asked again, for it could have been chance, but not for ever
+        assert await asked(model, "and now?") == "osmosis/x (step-20): and now?"
+        assert not model.failed.done()
+    assert sum("starting it again" in line.message for line in lines) >= 2
+    assert job.leftovers.end_all() == 0
+
+
+async def test_one_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
+    job = context(tmp_path, [])
+    async with platform_model(job, ModelSpec.parse("osmosis/x"), concurrency=8, program=program()) as model:
+        while not model.failed.done():
+            with pytest.raises(ModelError):
+                await asked(model, "die")
+        assert "ended 5 times in a row, the last time with exit code 9" in model.failed.result().failure.message
+        with pytest.raises(ModelError, match="5 times in a row"):
+            await asked(model)
+
+
+async def test_a_deployment_is_asked_until_it_is_gone(tmp_path: Path) -> None:
+    """The run goes on with a process of its own when somebody undeploys the model in the middle."""
+    lines: list[LogLine] = []
+    job = context(tmp_path, lines)
+    async with deployment_of("osmosis/multiply-1") as (address, asked_of_it, gone):
+        job.spec = job.spec.model_copy(update={"deployed": True, "platform_url": address})
+        plan = EvalPlan(
+            name="r-1", agent="x", dataset="d", model=ModelSpec.parse("osmosis/multiply-1"), selection=Selection(),
+            retry=Retry(max_attempts=1),
+        )  # fmt: skip
+        async with served_model(job, plan, program()) as model:
+            assert await asked(model) == "of the deployment"
+            gone.set()
+            assert await asked(model) == "osmosis/multiply-1 (step-20): hi"
+    assert asked_of_it == ["Bearer the-lease"] * 3, "a probe, an answer, a refusal"
+    assert any("is not deployed any more: loading it for this run" in line.message for line in lines)
+
+
+@asynccontextmanager
+async def deployment_of(name: str) -> AsyncIterator[tuple[str, list[str], asyncio.Event]]:
+    """A platform that passes questions on to a deployment, until that is gone."""
+    seen: list[str] = []
+    gone = asyncio.Event()
+
+    async def chat(request: web.Request) -> web.Response:
+        seen.append(request.headers["Authorization"])
+        assert (await request.json())["model"] == name
+        if gone.is_set():
+            error = {"message": "not deployed", "code": "model_not_deployed", "type": "not_found_error"}
+            return web.json_response({"error": error}, status=404)
+        message = {"role": "assistant", "content": "of the deployment"}
+        return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", chat)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", seen, gone
+    finally:
+        await runner.cleanup()

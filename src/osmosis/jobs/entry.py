@@ -1,0 +1,64 @@
+"""How a job begins: it has the address of its run and the lease, and asks the platform for all the rest.
+
+The secrets are handed over once for each lease: whoever steals a lease later gets none. Runs nothing yet.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+import orjson
+
+from osmosis.errors import OsmosisError, ValidationError
+from osmosis.records.run import Handover, JobEntry, JobSpec
+
+from .job_client import JobClient, patiently
+
+MARK = "/api/jobs/"
+
+
+@dataclass(frozen=True, slots=True)
+class JobAddress:
+    """`https://platform/api/jobs/<run>`: where a job speaks to."""
+
+    platform_url: str
+    run_id: str
+
+    @classmethod
+    def of(cls, url: str) -> JobAddress:
+        """ValidationError for another kind of URL."""
+        platform, mark, run_id = url.rstrip("/").rpartition(MARK)
+        if not mark or not platform or not run_id or "/" in run_id:
+            raise ValidationError(f"{url!r} is not the address of a job: https://PLATFORM{MARK}RUN")
+        return cls(platform, run_id)
+
+
+async def enter(address: JobAddress, entry: JobEntry) -> tuple[JobSpec, Handover]:
+    """What the job is to do, with its places on this machine, and its secrets.
+
+    Raises `LeaseLost` when another process has the job, `NetworkError` when the platform cannot be reached.
+    """
+    client = JobClient(address.platform_url, address.run_id, entry.lease, ca_file=entry.ca_file)
+    await client.open()
+    try:
+        told = await patiently(lambda: client.request("GET", "spec", None))
+        spec = JobSpec.model_validate(told)
+        taker = orjson.dumps({"taker": secrets.token_urlsafe(32)})
+        given = await patiently(lambda: client.post("secrets", taker))
+    finally:
+        await client.close()
+    places: dict[str, object] = {
+        "platform_url": address.platform_url,
+        "work_dir": entry.work_dir,
+        "cache_dir": entry.cache_dir,
+    }
+    if entry.sandbox is not None:
+        required = spec.sandbox.required or entry.sandbox.required
+        places["sandbox"] = entry.sandbox.model_copy(update={"required": required})
+    return spec.model_copy(update=places), Handover(token=entry.lease, secrets=given.get("values", {}))
+
+
+def why_not(problem: OsmosisError) -> str:
+    """In one line, for the executor's log."""
+    return f"{problem.message}: {problem.hint}" if problem.hint else problem.message

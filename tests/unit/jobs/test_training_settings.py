@@ -1,0 +1,114 @@
+"""Every key of a training config has an effect: this fails for a new one that nobody reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from osmosis.jobs import server_stages
+from osmosis.jobs.boundary import Boundary
+from osmosis.jobs.job import JobFailed
+from osmosis.jobs.training_examples import Examples
+from osmosis.jobs.training_settings import rollout_plan, trainer_plan
+from osmosis.jobs.training_work import engine_secret
+from osmosis.platform.services import imitation, job_specs, placement
+from osmosis.records.advanced import TrainingAdvanced
+from osmosis.records.config import Checkpoints, Sampling, Training, TrainingConfig
+from osmosis.records.run import JobSpec
+
+SERVER = {"sampler": "vllm", "base_url": "http://127.0.0.1:1"}
+OTHERWISE: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
+    "training": {
+        "lr": (1e-3, {}), "total_epochs": (2, {}), "n_samples_per_prompt": (4, {}), "rollout_batch_size": (8, {}),
+        "max_prompt_length": (100, {}), "max_response_length": (100, {}), "agent_workflow_timeout_s": (7.0, {}),
+        "grader_timeout_s": (7.0, {}),
+    },
+    "sampling": {"rollout_temperature": (0.7, {}), "rollout_top_p": (0.7, {})},
+    "checkpoints": {"eval_interval": (3, {}), "checkpoint_save_freq": (3, {}), "keep": (3, {})},
+    "advanced": {
+        "network": ("gate", {}), "engine": ("tinker", {"base_url": "http://127.0.0.1:1"}),
+        "sampler": ("vllm", {"base_url": "http://127.0.0.1:1"}), "base_url": ("http://127.0.0.1:2", SERVER),
+        "api_key_env": ("KEY", SERVER), "method": ("sft", {"from_run": "a-1"}), "max_steps": (1, {}),
+        "validation_rows": (1, {}), "validation_samples": (2, {}), "lora_rank": (4, {}), "lora_alpha": (4, {}),
+        "lora_targets": (["q_proj"], {}), "loss": ("grpo", {}), "scale_rewards": ("none", {}), "kl": (0.1, {}),
+        "clip": (0.1, {}), "clip_high": (0.1, {}), "num_iterations": (2, {}), "schedule": ("cosine", {}),
+        "warmup_steps": (2, {}), "precision": ("bf16", {}), "gradient_accumulation": (8, {}),
+        "gradient_checkpointing": (False, {}), "seed": (1, {}),
+    },
+}  # fmt: skip
+"""Of each key, a value that is not its default, and what it needs beside it."""
+ELSEWHERE = {
+    "from_run": imitation.__file__,
+    "min_score": imitation.__file__,
+    "tokenizer": job_specs.__file__,
+    "resources": placement.__file__,
+    "sandbox": server_stages.__file__,
+    "sandbox_image": server_stages.__file__,
+}
+"""Keys of [advanced] that are read by the platform, or when the rollout server starts, and where."""
+TABLES = {"training": Training, "sampling": Sampling, "checkpoints": Checkpoints, "advanced": TrainingAdvanced}
+
+
+def outcome(tables: dict[str, dict[str, Any]]) -> str:
+    """All that a config comes to in a job."""
+    config = TrainingConfig.model_validate(
+        {
+            "experiment": {"rollout": "r", "entrypoint": "main.py", "dataset": "d", "model_path": "m"},
+            "secrets": {"required": ["KEY"]},
+            **tables,
+        }
+    )
+    spec = JobSpec(
+        run_id="r", run_name="r-1", kind="training", platform_url="http://127.0.0.1:1", repository="r",
+        commit_sha="0" * 40, config=config, dataset_path="d.jsonl", rows=list(range(80)), work_dir="w", cache_dir="c",
+    )  # fmt: skip
+    examples = Examples(Path("e.jsonl"), 80) if config.advanced.method == "sft" else None
+    plan = trainer_plan(config, spec, models_dir=Path("m"), gpus=0, examples=examples)
+    rollouts = rollout_plan(config, spec).model_dump_json()
+    try:
+        boundary = str(Boundary.of(spec))
+    except JobFailed as refused:  # where there is no sandbox
+        boundary = refused.message
+    return f"{plan.model_dump_json()} {rollouts} {engine_secret(config)} {boundary}"
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_key_has_an_effect(table: str) -> None:
+    known = OTHERWISE[table]
+    elsewhere = ELSEWHERE if table == "advanced" else {}
+    new = TABLES[table].model_fields.keys() - known.keys() - elsewhere.keys()
+    assert not new, f"who reads {new}? Add it here with another value, once somebody does"
+    for key, (value, needs) in known.items():
+        assert TABLES[table].model_fields[key].get_default(call_default_factory=True) != value
+        before = outcome({table: dict(needs)} if needs == SERVER else {})
+        assert outcome({table: {**needs, key: value}}) != before, f"[{table}].{key} has no effect"
+
+
+@pytest.mark.parametrize("key", ELSEWHERE)
+def test_what_others_read_is_read_there(key: str) -> None:
+    text = Path(ELSEWHERE[key]).read_text()
+    assert f"advanced.{key}" in text or f'advanced.get("{key}")' in text
+
+
+@pytest.mark.parametrize(
+    ("advanced", "key"),
+    [
+        ({"engine": "tinker", "base_url": "http://127.0.0.1:1", "kl": 0.1}, "kl"),
+        ({"engine": "tinker", "base_url": "http://127.0.0.1:1", "lora_alpha": 8}, "lora_alpha"),
+        ({"engine": "tinker", "base_url": "http://127.0.0.1:1", "method": "sft", "from_run": "a-1"}, "method"),
+        ({"engine": "tinker"}, "base_url"),
+        ({"sampler": "vllm"}, "base_url"),
+        ({"base_url": "http://127.0.0.1:1"}, "base_url"),
+        ({"tokenizer": "tiny"}, "tokenizer"),
+        ({"loss": "dr_grpo", "scale_rewards": "batch"}, "scale_rewards"),
+        ({"method": "sft"}, "from_run"),
+        ({"method": "sft", "from_run": "a-1", "clip": 0.1}, "clip"),
+    ],
+)
+def test_a_key_that_would_have_no_effect_is_refused(advanced: dict[str, Any], key: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        outcome({"advanced": advanced})
+    assert [error["loc"][-1] for error in refused.value.errors()] == [key]
