@@ -3,14 +3,19 @@ route is asked, too."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import httpx
 import pytest
 
-from osmosis.platform.services import users, workspaces
+from osmosis.platform import tables
+from osmosis.platform.services import tokens, users, workspaces
+from osmosis.records.contract.accounts import NewToken
+from osmosis.records.policy import ROLES
 from osmosis.testing.platform_app import RunningPlatform, running_platform
+from osmosis.testing.platform_data import add_run
 
 OPEN = {
     ("get", "/health"), ("get", "/ready"), ("get", "/metrics"),
@@ -24,6 +29,41 @@ PERSONAL = {
     ("get", "/api/cli/quickstart"), ("post", "/api/cli/quickstart"),
 }  # fmt: skip
 """Routes that are of a person, not of a workspace."""
+
+
+APART = ("/api/jobs/", "/api/objects/", "/hooks/", "/api/workers/", "/api/cli/workers")
+"""Routes with credentials of their own: leases, signed addresses, signed messages, tokens of workers; and the list of
+one's own workers."""
+OPERATOR = {
+    ("get", "/api/cli/users"), ("post", "/api/cli/users"), ("delete", "/api/cli/users/{handle}"),
+    ("post", "/api/cli/users/{handle}/link"), ("get", "/api/cli/platform/audit"),
+    ("put", "/api/cli/workspaces/{name}/quota"),
+}  # fmt: skip
+"""Routes of the person who runs the platform."""
+OWN = {
+    ("post", "/api/cli/rollout-server/{server_id}/heartbeat"), ("delete", "/api/cli/rollout-server/{server_id}"),
+}  # fmt: skip
+"""Routes about a thing of the person's own, whatever their role: who may not make one has none."""
+LEAST: dict[tuple[str, str], str] = {
+    ("post", "/api/cli/eval-runs/{name}/samples/download-urls"): "viewer",
+    ("post", "/api/cli/members"): "admin",
+    ("put", "/api/cli/members/{person}"): "admin",
+    ("delete", "/api/cli/members/{person}"): "admin",  # and whoever leaves
+    ("get", "/api/cli/audit"): "admin",
+    ("get", "/api/cli/webhook"): "admin",
+    ("get", "/api/cli/environment-secrets"): "member",
+    ("post", "/api/cli/environment-secrets"): "admin",
+    ("delete", "/api/cli/environment-secrets"): "admin",
+    ("post", "/api/cli/workspaces/{name}/connect"): "admin",
+}
+"""The least role that a route takes, where it is not the usual: viewers read, members do the rest."""
+BODIES = {
+    "/api/cli/members": {"person": "nobody@localhost", "role": "viewer"},
+    "/api/cli/members/{person}": {"role": "viewer"},
+    "/api/cli/environment-secrets": {"name": "SHARED", "value": "x", "scope": "workspace"},
+    "/api/cli/workspaces/{name}/connect": {"repository_url": "file:///nowhere/there"},
+}
+"""Where the body decides what is asked for: the most that can be."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +81,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         with running.parts.db.write() as session:
             other = users.create_user(session, "mallory", email="m@localhost", name="Mallory")
             workspaces.create(session, other, "elsewhere")
-            stranger = users.issue_token(session, other, "test").text
+            stranger = tokens.issue(session, other, "test").text
         document = httpx.get(f"{running.url}/openapi.json", timeout=60).json()
         routes = [
             (method, path) for path, item in document["paths"].items() for method in item if method != "parameters"
@@ -51,9 +91,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield Site(running, stranger, routes, http)
 
 
-def ask(site: Site, method: str, path: str, **headers: str) -> httpx.Response:
+def ask(site: Site, method: str, path: str, body: bytes | None = None, **headers: str) -> httpx.Response:
     filled = path.replace("{", "").replace("}", "")
-    body = None if method in ("get", "delete") else b"{}"
+    body = body or (None if method in ("get", "delete") else b"{}")
     sent = {"Content-Type": "application/json", **headers}
     return site.http.request(method, filled, headers=sent, content=body)
 
@@ -69,7 +109,9 @@ def test_nobody_without_a_credential_gets_an_answer(site: Site) -> None:
         for headers in ({}, bearer("osm_wrong"), {"Authorization": "Basic eDp5"}):
             answer = ask(site, method, path, **headers)
             # a job shows its lease, which is compared when the form of its message is known
-            allowed = (400, 401, 409) if path.startswith("/api/jobs/") else (401,)
+            allowed = (400, 401, 404, 409) if path.startswith("/api/jobs/") else (401,)
+            if path.startswith("/hooks/"):
+                allowed = (401,)  # signed with the secret of the repository
             if path.startswith("/api/objects/"):
                 allowed = (400, 403)  # the signature in the address is the credential
             assert answer.status_code in allowed, (method, path, headers, answer.status_code, answer.text)
@@ -77,7 +119,7 @@ def test_nobody_without_a_credential_gets_an_answer(site: Site) -> None:
 
 def test_a_member_of_another_workspace_learns_nothing(site: Site) -> None:
     for method, path in site.routes:
-        if (method, path) in OPEN | PERSONAL or path.startswith(("/api/jobs/", "/api/objects/")):
+        if (method, path) in OPEN | PERSONAL | OPERATOR or path.startswith(APART):
             continue
         answer = ask(site, method, path, **bearer(site.stranger), **{"X-Osmosis-Workspace": "demo"})
         assert answer.status_code in (400, 403, 404), (method, path, answer.status_code, answer.text)
@@ -86,12 +128,12 @@ def test_a_member_of_another_workspace_learns_nothing(site: Site) -> None:
 def test_a_revoked_token_is_none_at_the_next_request(site: Site) -> None:
     with site.running.parts.db.write() as session:
         owner = users.ensure_owner(session, "local")
-        issued = users.issue_token(session, owner, "to be revoked")
+        issued = tokens.issue(session, owner, "to be revoked")
     headers = {**bearer(issued.text), "X-Osmosis-Workspace": "demo"}
     gets = [path for method, path in site.routes if method == "get" and path.startswith("/api/cli/")]
     assert ask(site, "get", "/api/cli/verify", **headers).status_code == 200
     with site.running.parts.db.write() as session:
-        users.revoke_token(session, owner, issued.row.id)
+        tokens.revoke(session, issued.row, issued.row.id)
     for path in gets:
         assert ask(site, "get", path, **headers).status_code == 401, path
 
@@ -102,3 +144,80 @@ def test_no_route_fails_over_an_empty_request_of_a_member(site: Site) -> None:
             continue
         answer = ask(site, method, path, **site.running.headers)
         assert answer.status_code < 500 or answer.status_code == 501, (method, path, answer.text)
+
+
+def least_of(method: str, path: str) -> str:
+    return LEAST.get((method, path), "viewer" if method == "get" else "member")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_route_asks_what_the_role_may(site: Site, role: str) -> None:
+    """A route that is new is held to the usual until `LEAST` says otherwise."""
+    with site.running.parts.db.write() as session:
+        person = users.create_user(session, f"a-{role}", email=f"{role}@localhost", name=role)
+        session.add(tables.Member(workspace_id=site.running.workspace_id, user_id=person.id, role=role))
+        token = tokens.issue(session, person, "test").text
+    headers = {**bearer(token), "X-Osmosis-Workspace": "demo"}
+    of_workspaces = [*site.routes, *LEAST]
+    for method, path in dict.fromkeys(of_workspaces):
+        if (method, path) in OPEN | PERSONAL | OPERATOR | OWN or path.startswith(APART):
+            continue
+        body = json.dumps(BODIES[path]).encode() if path in BODIES and method != "get" else None
+        filled = path.replace("{name}", "demo") if path.startswith("/api/cli/workspaces/") else path
+        answer = ask(site, method, filled, body, **headers)
+        refused = answer.status_code == 403 and answer.json().get("code") == "ROLE_MISSING"
+        allowed = ROLES.index(role) >= ROLES.index(least_of(method, path))
+        assert refused is not allowed, (role, method, path, answer.status_code, answer.text)
+
+
+def test_only_who_runs_the_platform_and_with_a_login_gets_at_all_of_it(site: Site) -> None:
+    with site.running.parts.db.write() as session:
+        owner = users.ensure_owner(session, "local")
+        login = tokens.issue(session, owner, "login").row
+        by_name = tokens.make(session, login, NewToken(name="ci")).text
+        guest = users.create_user(session, "boss", email="boss@localhost", name="Boss")
+        session.add(tables.Member(workspace_id=site.running.workspace_id, user_id=guest.id, role="owner"))
+        text = tokens.issue(session, guest, "login").text
+    assert set(site.routes) >= OPERATOR
+    for method, path in OPERATOR:
+        for token in (text, by_name):
+            answer = ask(site, method, path, **bearer(token), **{"X-Osmosis-Workspace": "demo"})
+            assert (answer.status_code, answer.json()["code"]) == (403, "OPERATOR_NEEDED"), (method, path)
+        assert ask(site, method, path, **site.running.headers).status_code in (200, 400, 404), (method, path)
+
+
+def test_the_routes_that_need_more_than_the_usual_are_there(site: Site) -> None:
+    assert set(LEAST) <= set(site.routes)
+
+
+@pytest.mark.parametrize(("role", "fetch", "push"), [("viewer", 200, 403), ("member", 200, 200), ("none", 404, 404)])
+def test_the_git_host_asks_what_the_role_may(site: Site, role: str, fetch: int, push: int) -> None:
+    with site.running.parts.db.write() as session:
+        person = users.create_user(session, f"git-{role}", email=f"git-{role}@localhost", name=role)
+        if role != "none":
+            session.add(tables.Member(workspace_id=site.running.workspace_id, user_id=person.id, role=role))
+        token = tokens.issue(session, person, "test").text
+    for service, status in (("git-upload-pack", fetch), ("git-receive-pack", push)):
+        found = site.http.get(f"/git/local/demo.git/info/refs?service={service}", headers=bearer(token))
+        assert found.status_code == status, found.text
+        if status == 403:
+            assert site.http.post(f"/git/local/demo.git/{service}", headers=bearer(token)).status_code == 403
+
+
+PAGES = ("/runs/{run}/stop", "/runs/{run}/retry", "/demo/repository/sync")
+
+
+def test_a_viewer_changes_nothing_on_pages(site: Site) -> None:
+    run = add_run(site.running.parts, site.running.workspace_id, "shown")
+    with site.running.parts.db.write() as session:
+        person = users.create_user(session, "looker", email="looker@localhost", name="Looker")
+        session.add(tables.Member(workspace_id=site.running.workspace_id, user_id=person.id, role="viewer"))
+        token = tokens.issue(session, person, "test").text
+    page = site.http.get(f"/runs/{run}", headers=bearer(token))
+    assert page.status_code == 200
+    assert "<button>Stop" not in page.text
+    for path in PAGES:
+        form = {"csrf": ""}
+        answer = site.http.post(path.format(run=run), headers=bearer(token), data=form)
+        assert answer.status_code == 403, path
+        assert "at least the role member" in answer.text

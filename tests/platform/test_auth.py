@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from osmosis.platform import tables
 from osmosis.platform.app import create_app
-from osmosis.platform.services import login_flows, users
+from osmosis.platform.services import login_flows, tokens, users
 from osmosis.records.base import utc_now
 
 
@@ -118,7 +118,7 @@ def test_the_workspace_is_named_by_one_header(site) -> None:
 def test_a_stranger_sees_no_workspace_of_others(site) -> None:
     with site.platform.db.write() as session:
         stranger = users.create_user(session, "eve", email="eve@localhost", name="Eve")
-        token = users.issue_token(session, stranger, "test").text
+        token = tokens.issue(session, stranger, "test").text
     assert site.anonymous.get("/api/cli/workspaces", headers=_bearer(token)).json() == {"workspaces": []}
     identity = site.json("GET", "workspaces")["workspaces"][0]["connected_repo"]["repo_full_name"]
     for header in ({"X-Osmosis-Workspace": "demo"}, {"X-Osmosis-Git": identity}):

@@ -11,7 +11,8 @@ from osmosis.records.base import Record
 
 from .conftest import Site, rows_of
 
-NO_JSON = {"/git", "/static", "/api/objects"}
+TO_JOBS = {f"/api/jobs/{{run_id}}/{name}" for name in ("source", "dataset", "examples")}
+NO_JSON = {"/git", "/static", "/api/objects", *TO_JOBS}
 PAGE = {"total_count", "has_more", "next_offset"}
 ROW = {"id", "name", "status", "created_at", "started_at", "completed_at", "creator_name", "creator_email"}
 ROW |= {"platform_url", "model", "dataset", "rollout"}

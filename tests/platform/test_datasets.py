@@ -9,6 +9,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 
 from osmosis.platform import objects, tables
 from osmosis.platform.services import dataset_ingest
@@ -164,6 +165,42 @@ def test_a_taken_name_is_a_conflict_and_overwriting_makes_a_new_version(site) ->
     assert second["sha256"] != first["sha256"]
     assert second["updated_at"] > first["updated_at"]
     assert len(list(objects.dataset_dir(site.platform, first["id"]).iterdir())) == 1
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_uploads_of_one_dataset_at_once_both_end_well(site, order, named) -> None:
+    """Whoever says last that it is there has the dataset; also among clients that do not say which upload it is."""
+    first = site.upload("d", small("0"))
+    both = [site.announce("d", small(text), overwrite_dataset_id=first["id"]) for text in ("1", "2")]
+    done = []
+    for number in order:
+        body = {"upload_id": both[number]["upload"]["upload_id"]} if named else {}
+        done.append(site.json("POST", f"datasets/{first['id']}/complete", json=body))
+    assert [answer["status"] for answer in done] == ["uploaded", "uploaded"]
+    hashes = {hashlib.sha256(small(text)).hexdigest() for text in ("1", "2")}
+    assert {answer["sha256"] for answer in done} == hashes
+    assert len(list(objects.dataset_dir(site.platform, first["id"]).iterdir())) == 1
+    with site.platform.db.read() as session:
+        assert set(session.scalars(sa.select(tables.Upload.status))) == {"done"}
+
+
+def test_who_finishes_or_gives_up_leaves_the_upload_of_somebody_else_alone(site) -> None:
+    """One asks again after a lost answer while the other still sends, and one gives up while the other does not."""
+    first = site.upload("d", small("0"))
+    body = {"file_name": "d", "file_size": len(small("2")), "extension": "jsonl", "overwrite_dataset_id": first["id"]}
+    whole = site.announce("d", small("1"), overwrite_dataset_id=first["id"])
+    sending = site.json("POST", "datasets", json=body)
+    mine = site.json("POST", f"datasets/{first['id']}/complete", json={})
+    assert mine["sha256"] == hashlib.sha256(small("1")).hexdigest()
+    assert site.json("POST", f"datasets/{first['id']}/complete", json={}) == mine
+    third = site.announce("d", small("3"), overwrite_dataset_id=first["id"])
+    site.json("POST", f"datasets/{first['id']}/abort", json={"upload_id": third["upload"]["upload_id"]})
+    site.json("POST", f"datasets/{first['id']}/abort", expect=404, json={"upload_id": "another"})
+    assert site.anonymous.put(path_of(sending["upload"]["presigned_url"]), content=small("2")).status_code == 200
+    theirs = site.json("POST", f"datasets/{first['id']}/complete", json={})
+    assert theirs["sha256"] == hashlib.sha256(small("2")).hexdigest()
+    assert whole["id"] == sending["id"] == first["id"]
 
 
 def test_a_refused_new_version_leaves_the_old_one(site) -> None:

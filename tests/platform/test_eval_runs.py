@@ -11,12 +11,13 @@ import sqlalchemy as sa
 from sqlalchemy.orm import undefer
 
 from osmosis.platform import tables
-from osmosis.platform.services import rollouts, run_lifecycle
+from osmosis.platform.services import job_queue, rollouts, run_lifecycle
 from osmosis.platform.services.submit import pick_rows
 from osmosis.records.report import PassAtK, Report, ScoreReport
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
 from osmosis.records.run import JobResult, RunStatus
 from osmosis.records.trajectory import Trajectory
+from osmosis.testing.platform_data import a_worker
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/calculator", "dataset": "sums"}
 
@@ -67,7 +68,7 @@ def finished(site, *stored: Rollout, status: RunStatus = RunStatus.FINISHED, **c
     """A run that is over, with these rollouts."""
     run = submit(site, **changes)
     with site.platform.db.write() as session:
-        row, _ = run_lifecycle.claim(session, "test", 60)
+        row = job_queue.claim(session, a_worker(session), 60).run
         assert row.id == run["id"]
         rollouts.store(session, row.id, stored)
         run_lifecycle.end(session, row, JobResult(status=status, report=a_report()), "done")
@@ -118,6 +119,14 @@ def test_submits_at_the_same_moment_get_names_of_their_own(ready) -> None:
     with ThreadPoolExecutor(6) as pool:
         names = list(pool.map(lambda _: submit(ready)["name"], range(6)))
     assert sorted(names) == [f"multiply-{n}" for n in range(1, 7)]
+
+
+def test_a_name_of_ones_own_is_kept_or_refused(ready) -> None:
+    assert submit(ready, name="nightly.1")["name"] == "nightly.1"
+    assert submit(ready)["name"] == "multiply-1"
+    assert submit(ready, expect=409, name="nightly.1")["message"] == "there is already a run named nightly.1"
+    for name in ("-x", "a b", "", "x" * 97, 7):
+        assert "is not a name of a run" in submit(ready, expect=400, name=name)["message"]
 
 
 @pytest.mark.parametrize(("total", "limit", "count"), [(4, None, 1), (9, None, 1), (205, None, 20), (5, 50, 5)])
@@ -369,7 +378,7 @@ def test_a_pending_run_stops_at_once(ready) -> None:
     assert ready.json("POST", f"eval-runs/{name}/stop", json={})["status"] == "stopped"
     assert ready.json("POST", f"eval-runs/{name}/stop", json={})["status"] == "stopped"
     with ready.platform.db.write() as session:
-        assert run_lifecycle.claim(session, "test", 60) is None
+        assert job_queue.claim(session, a_worker(session), 60) is None
 
 
 def test_retry_repeats_what_failed_and_keeps_the_rest(ready) -> None:
@@ -385,9 +394,15 @@ def test_retry_repeats_what_failed_and_keeps_the_rest(ready) -> None:
     ready.json("POST", f"eval-runs/{run['id']}/retry", expect=409, json={})
 
 
-def test_retry_of_a_run_without_failures_starts_from_nothing(ready) -> None:
+def test_retry_of_a_run_without_failures_repeats_what_succeeded_only_when_told(ready) -> None:
     run = finished(ready, *(a_rollout(n) for n in range(4)))
-    assert ready.json("POST", f"eval-runs/{run['id']}/retry")["retryable_samples"] == 0
+    for body in ({}, {"everything": False}, None):
+        refused = ready.json("POST", f"eval-runs/{run['id']}/retry", expect=409, json=body)
+        assert (refused["code"], refused["rollouts"]) == ("NOTHING_TO_RETRY", 4)
+    assert ready.json("GET", f"eval-runs/{run['id']}")["eval_run"]["status"] == "finished"
+    assert ready.json("GET", f"eval-runs/{run['id']}/rollouts")["total_count"] == 4
+    again = ready.json("POST", f"eval-runs/{run['id']}/retry", json={"everything": True})
+    assert again["retryable_samples"] == 0
     assert ready.json("GET", f"eval-runs/{run['id']}/rollouts")["total_count"] == 0
 
 

@@ -18,7 +18,8 @@ from alembic.migration import MigrationContext
 from osmosis.errors import Conflict
 from osmosis.platform import tables
 from osmosis.platform.db import HEAD, MIGRATIONS, Database
-from osmosis.platform.services import rollouts
+from osmosis.platform.security.tokens import hash_token
+from osmosis.platform.services import rollouts, tokens
 from osmosis.records.rollout import Rollout
 
 OF_1_0 = Path(__file__).with_name("database_of_1_0.sql")
@@ -106,6 +107,67 @@ def test_snapshots_of_earlier_runs_leave_their_config(tmp_path: Path, database_u
         found = {run.id: (run.snapshot, run.config) for run in session.scalars(sa.select(tables.Run))}
     assert found["with"] == (taken, {"experiment": {}, "advanced": {"base_url": "http://x"}})
     assert found["without"] == (None, {"experiment": {}, "advanced": {}})
+    db.close()
+
+
+def test_logins_of_earlier_versions_go_on_with_what_they_could(tmp_path: Path, database_url: str) -> None:
+    db = Database(database_url or f"sqlite:///{tmp_path / 'x.db'}")
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.attributes["engine"] = db.engine
+    command.upgrade(config, "0009")
+    before = sa.MetaData()
+    before.reflect(db.engine)
+    with db.engine.begin() as connection:
+        for number, handle in enumerate(("ada", "bob")):
+            made = {"created_at": datetime(2026, 1, 1 + number), "email": handle, "handle": handle, "id": handle}
+            _insert(connection, before.tables["users"], made)
+        for kind in ("device", "personal", "session"):
+            values = {"id": kind, "hash": hash_token(kind), "user_id": "ada", "kind": kind}
+            _insert(connection, before.tables["tokens"], {**values, "created_at": datetime(2026, 1, 1)})
+    db.migrate()
+    with db.read() as session:
+        found = {kind: tokens.authenticate(session, kind).scopes for kind in ("device", "personal", "session")}
+        operators = dict(session.execute(sa.select(tables.User.id, tables.User.operator)).all())
+    assert found == {"device": "api git inference", "personal": "api git", "session": "api"}
+    assert operators == {"ada": True, "bob": False}
+    db.close()
+
+
+def test_runs_of_earlier_versions_get_their_job_with_its_lease(tmp_path: Path, database_url: str) -> None:
+    db = Database(database_url or f"sqlite:///{tmp_path / 'x.db'}")
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.attributes["engine"] = db.engine
+    command.upgrade(config, "0010")
+    before = sa.MetaData()
+    before.reflect(db.engine)
+    now = datetime(2026, 1, 1)
+    leased = {"lease_hash": "h", "lease_until": now, "worker": "here", "starts": 2, "handle": {"pid": 7}}
+    runs = {
+        "waits": {"status": "pending"},
+        "works": {"status": "running", **leased},
+        "lost": {"status": "running", "starts": 1},
+        "done": {"status": "finished", "lease_hash": "old", "starts": 1},
+        "uploaded": {"status": "finished", "imported": {"name": "x"}},
+    }
+    with db.engine.begin() as connection:
+        _insert(connection, before.tables["workspaces"], {"id": "w1", "name": "here", "created_at": now})
+        for name, values in runs.items():
+            common = {"id": name, "name": name, "workspace_id": "w1", "created_at": now, "updated_at": now}
+            _insert(connection, before.tables["runs"], {**common, **values})
+    db.migrate()
+    with db.read() as session:
+        jobs = {job.run_id: job for job in session.scalars(sa.select(tables.Job))}
+    assert {name: (job.state, job.starts) for name, job in jobs.items()} == {
+        "waits": ("waiting", 0),
+        "works": ("held", 2),
+        "lost": ("waiting", 1),
+        "done": ("over", 1),
+    }
+    works = jobs["works"]
+    assert (works.lease_hash, works.worker, works.handle) == ("h", "here", {"pid": 7})
+    assert works.lease_until is not None
     db.close()
 
 

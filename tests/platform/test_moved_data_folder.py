@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import sqlalchemy as sa
+
+from osmosis.platform import tables
 from osmosis.platform.app import create_app
+from osmosis.platform.own_worker import own_worker
+from osmosis.platform.services import job_specs
 from osmosis.platform.settings import PlatformSettings
-from osmosis.platform.worker import Worker
-from osmosis.records.run import JobSpec
 
 BODY = {
     "experiment_config": {"rollout": "multiply", "entrypoint": "main.py", "model_path": "offline/calculator"},
@@ -42,11 +45,13 @@ def test_a_platform_goes_on_in_a_data_folder_that_was_moved(ready, tmp_path: Pat
     link = ready.json("GET", "datasets/sums/download")["presigned_url"]
     assert len(ready.anonymous.get(link.removeprefix(moved.url)).content.splitlines()) == 40
     after = ready.json("POST", "eval-runs", json=_submit("sums"))
-    worker = Worker(ready.platform)
+    worker = own_worker(ready.platform)
     assert worker.step()
     assert worker.step()
     for run, head in ((before, None), (after, commit)):
-        spec = JobSpec.model_validate_json((new / "runs" / run["id"] / "job.json").read_text())
+        with ready.platform.db.read() as session:
+            job = session.scalars(sa.select(tables.Job).where(tables.Job.run_id == run["id"])).one()
+            spec = job_specs.spec_of(session, moved, job)
         assert Path(spec.repository).parent.parent == new
         assert (Path(spec.repository) / "HEAD").is_file()
         assert Path(spec.dataset_path).is_relative_to(new)

@@ -15,10 +15,10 @@ import pytest
 
 from osmosis.errors import Conflict, PlatformError, ValidationError
 from osmosis.platform.announce import listen
-from osmosis.platform.executors.local import LocalExecutor, LocalHandle
 from osmosis.platform.settings import PlatformSettings
-from osmosis.records.config import EvalConfig, Experiment, Secrets
-from osmosis.records.run import Handover, JobSpec
+from osmosis.records.run import JobEntry
+from osmosis.worker.executors.executor import JobStart
+from osmosis.worker.executors.local import LocalExecutor, LocalHandle
 
 SLEEPER = """
 import subprocess, sys, time
@@ -27,21 +27,9 @@ time.sleep(60)
 """
 
 
-def spec(folder: Path) -> JobSpec:
-    experiment = Experiment(rollout="r", entrypoint="main.py", model_path="offline/x", dataset="d")
-    return JobSpec(
-        run_id="r1",
-        run_name="r-1",
-        kind="eval",
-        platform_url="http://127.0.0.1:1",
-        repository="/nowhere",
-        commit_sha="0" * 40,
-        config=EvalConfig(experiment=experiment, secrets=Secrets(required=[])),
-        dataset_path="d.jsonl",
-        rows=[0],
-        work_dir=str(folder / "work"),
-        cache_dir=str(folder / "cache"),
-    )
+def job(folder: Path, lease: str = "lease") -> JobStart:
+    entry = JobEntry(lease=lease, work_dir=str(folder / "work"), cache_dir=str(folder / "cache"))
+    return JobStart("http://127.0.0.1:1/api/jobs/r1", entry)
 
 
 def gone(executor: LocalExecutor, handle: dict) -> bool:
@@ -55,7 +43,7 @@ def gone(executor: LocalExecutor, handle: dict) -> bool:
 
 def test_killing_a_job_ends_everything_it_started(tmp_path: Path) -> None:
     executor = LocalExecutor((sys.executable, "-c", SLEEPER), os.environ)
-    handle = executor.start(spec(tmp_path), Handover(token="lease"))
+    handle = executor.start(job(tmp_path))
     assert executor.owns(handle)
     assert executor.poll(handle).alive
     executor.kill(handle)
@@ -85,7 +73,7 @@ def test_another_process_with_the_same_id_is_never_signalled(tmp_path: Path) -> 
 
 def test_what_a_job_printed_last_is_kept(tmp_path: Path) -> None:
     executor = LocalExecutor((sys.executable, "-c", "print('x' * 9000, 'the end'); raise SystemExit(3)"), os.environ)
-    handle = executor.start(spec(tmp_path), Handover(token="lease"))
+    handle = executor.start(job(tmp_path))
     assert gone(executor, handle)
     later = LocalExecutor(("true",), {}).poll(handle)
     assert not later.alive
@@ -106,33 +94,33 @@ def test_only_listed_variables_reach_a_job(tmp_path: Path) -> None:
     }
     code = "import os; print(' '.join(sorted(os.environ)))"
     executor = LocalExecutor((sys.executable, "-c", code), environ)
-    handle = executor.start(spec(tmp_path), Handover(token="lease"))
+    handle = executor.start(job(tmp_path))
     assert gone(executor, handle)
     names = set(Path(handle["output"]).read_text().split())
     assert {"PATH", "LC_ALL", "https_proxy", "UV_CACHE_DIR"} <= names
     assert not names & {"OPENAI_API_KEY", "OSMOSIS_TOKEN", "OSMOSIS_MASTER_KEY", "PYTHONPATH", "MY_PROXY_KEY"}
 
 
-def test_lease_and_secrets_go_through_a_pipe_however_large(tmp_path: Path) -> None:
+def test_the_lease_goes_through_a_pipe_however_large(tmp_path: Path) -> None:
     """Neither the environment nor the command line nor a file of the job has them."""
     code = (
         "import json, sys, pathlib; given = json.loads(sys.stdin.buffer.read());"
         "own = pathlib.Path('/proc/self');"
         "public = b''.join((own / name).read_bytes() for name in ('environ', 'cmdline'));"
-        "print(given['token'], len(given['secrets']['KEY']), given['token'].encode() in public, b'v' * 9 in public)"
+        "print(len(given['lease']), given['lease'].encode() in public, (b'the-' + b'lease') in public)"
     )
     executor = LocalExecutor((sys.executable, "-c", code), os.environ)
-    handle = executor.start(spec(tmp_path), Handover(token="the-lease", secrets={"KEY": "v" * 2_000_000}))
+    handle = executor.start(job(tmp_path, "the-lease" * 200_000))
     assert gone(executor, handle)
-    assert executor.poll(handle).words == "the-lease 2000000 False False"
-    written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "job.log"]
+    assert executor.poll(handle).words == "1800000 False False"
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert written
     assert not [path for path in written if b"the-lease" in path.read_bytes()]
 
 
 def test_a_command_that_does_not_exist_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(PlatformError, match="could not be started"):
-        LocalExecutor(("/no/such/program",), {}).start(spec(tmp_path), Handover(token="lease"))
+        LocalExecutor(("/no/such/program",), {}).start(job(tmp_path))
 
 
 def test_a_taken_port_and_an_address_nobody_could_reach(tmp_path: Path) -> None:
@@ -196,3 +184,49 @@ async def test_a_kept_connection_does_not_wait_for_acknowledgements(tmp_path: Pa
         await reader.read()
         writer.close()
     assert delays == [1]
+
+
+SAYS = """
+import json, sys
+words = sys.argv[1:]
+if words == ["--wait"]:
+    words.append(sys.stdin.readline().strip())
+given = sys.stdin.read()
+if given:
+    open(json.loads(given)["work_dir"] + "/said", "w").write(" ".join(words) + " " + given)
+"""
+
+
+def test_a_process_stands_ready_for_the_next_job(tmp_path: Path) -> None:
+    executor = LocalExecutor((sys.executable, "-c", SAYS), os.environ, spare=True)
+    first = executor.start(job(tmp_path / "1", "lease-1"))
+    assert gone(executor, first)
+    executor.reap()
+    spare = executor._spare
+    assert spare is not None
+    second = executor.start(job(tmp_path / "2", "lease-2"))
+    assert second["pid"] == spare.pid
+    assert gone(executor, second)
+    said = {name: (tmp_path / name / "work" / "said").read_text() for name in "12"}
+    assert said["1"].startswith("--run http://127.0.0.1:1/api/jobs/r1 {")
+    assert said["2"].startswith("--wait http://127.0.0.1:1/api/jobs/r1 {")
+    assert "lease-2" in said["2"]
+    executor.reap()
+    unused = executor._spare
+    assert unused is not None
+    unused.kill()
+    unused.wait(20)
+    executor.reap()
+    assert executor._spare is None  # one that ended by itself is not replaced again and again
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_job_that_waits_prints_into_its_folder_or_ends(tmp_path: Path, told: bool) -> None:
+    (tmp_path / "job.log").touch()
+    entry = JobEntry(lease="lease", work_dir=str(tmp_path), cache_dir=str(tmp_path))
+    given = b"http://127.0.0.1:1/not-a-job\n" + entry.model_dump_json().encode() if told else b""
+    done = subprocess.run(
+        [sys.executable, "-m", "osmosis.jobs", "--wait"], input=given, capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2 if told else 0, b"", b"")
+    assert bool((tmp_path / "job.log").read_text()) is told

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from osmosis.errors import ValidationError
 from osmosis.platform import tables
-from osmosis.platform.services import rollout_servers, server_probe, users
+from osmosis.platform.services import rollout_servers, server_probe, tokens, users
 from osmosis.platform.services.server_probe import Target
 from osmosis.platform.settings import PlatformSettings
 
@@ -194,7 +194,7 @@ def stranger(site: Any, *, member: bool) -> dict[str, str]:
         workspace = session.scalars(sa.select(tables.Workspace)).one()
         if member:
             session.add(tables.Member(workspace_id=workspace.id, user_id=user.id, role="member"))
-        return {"Authorization": f"Bearer {users.issue_token(session, user, 'test').text}"}
+        return {"Authorization": f"Bearer {tokens.issue(session, user, 'test').text}"}
 
 
 def test_a_member_sees_the_workspaces_servers_and_touches_only_his_own(site, agent) -> None:

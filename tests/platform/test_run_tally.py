@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import sqlalchemy as sa
 
 from osmosis.platform import tables
@@ -55,6 +57,22 @@ def counted_plainly(session, run_id):
     for status, _ in rows:
         statuses[status] = statuses.get(status, 0) + 1
     return statuses, sorted(reward for _, reward in rows if reward is not None)
+
+
+def test_rollouts_that_two_jobs_store_at_once_are_all_counted(site) -> None:
+    """The one whose transaction ends last was written first, and somebody looks in between."""
+    platform = site.platform
+    run_id = add_run(platform, workspace_of(site), sampled_rows=4)
+    other = threading.Thread(target=add_rollouts, args=(platform, run_id, [rollout(1, 0, 0.5)]))
+    with platform.db.write() as session:
+        rollouts.store(session, run_id, [rollout(0, 0, 1.0)])
+        other.start()
+        other.join(1.0)
+        with platform.db.read() as look:
+            assert tally_of(look, run_id).total == 0
+    other.join()
+    with platform.db.read() as session:
+        assert list(tally_of(session, run_id).rewards) == [0.5, 1.0]
 
 
 def test_a_transaction_that_is_rolled_back_leaves_nothing_behind(site) -> None:

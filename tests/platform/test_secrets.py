@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from osmosis.errors import InternalError, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.security.vault import Vault
-from osmosis.platform.services import secrets, users
+from osmosis.platform.services import secrets, tokens, users
 
 VALUE = "value-that-must-not-leak"
 
@@ -66,7 +66,7 @@ def test_a_member_sets_personal_secrets_only_and_sees_no_personal_ones_of_others
         member = users.create_user(session, "bob", email="bob@localhost", name="Bob")
         workspace = session.scalars(sa.select(tables.Workspace)).one()
         session.add(tables.Member(workspace_id=workspace.id, user_id=member.id, role="member"))
-        token = users.issue_token(session, member, "test").text
+        token = tokens.issue(session, member, "test").text
     headers = {"Authorization": f"Bearer {token}", "X-Osmosis-Workspace": "demo"}
     body = {"name": "SHARED", "value": "v", "scope": "workspace"}
     assert site.anonymous.post("/api/cli/environment-secrets", json=body, headers=headers).status_code == 403

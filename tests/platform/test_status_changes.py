@@ -50,5 +50,6 @@ def test_a_change_is_written_with_all_that_belongs_to_it(ready) -> None:
         run_lifecycle.switch_status(session, run, RunStatus.STOPPED, "stopped")
     with ready.platform.db.read() as session:
         run = session.get_one(tables.Run, run_id)
-        assert (run.status, run.lease_until) == ("stopped", None)
+        assert (run.status, run.stop_requested_at) == ("stopped", None)
+        assert [job.state for job in run_lifecycle.jobs_of(session, run_id)] == ["over"]
         assert None not in (run.started_at, run.completed_at)

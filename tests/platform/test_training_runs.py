@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import sqlalchemy as sa
+
 from osmosis.platform import tables
-from osmosis.platform.services import rollouts, run_lifecycle, training
+from osmosis.platform.services import job_queue, rollouts, run_lifecycle, training
 from osmosis.records.config import TrainingConfig
 from osmosis.records.rollout import Rollout, RolloutStatus, Score
 from osmosis.records.run import JobResult, MetricPoint, RunStatus
+from osmosis.testing.platform_data import a_worker
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "Qwen/Qwen3-0.6B", "dataset": "sums"}
 
@@ -77,7 +81,7 @@ def test_a_run_goes_on_or_starts_once_more(ready) -> None:
     run = submit(ready, training_config={"rollout_batch_size": 4})
     assert "already" in ready.json("POST", "training-runs/multiply-1/resume", expect=409, json={})["message"]
     with ready.platform.db.write() as session:
-        row, _ = run_lifecycle.claim(session, "test", 60)
+        row = job_queue.claim(session, a_worker(session), 60).run
         point = MetricPoint(key="rollout/raw_reward", step=3, value=0.25)
         training.store(session, row.id, [point])
         run_lifecycle.end(session, row, JobResult(status=RunStatus.FAILED), "killed")
@@ -90,6 +94,71 @@ def test_a_run_goes_on_or_starts_once_more(ready) -> None:
     first, second = (ready.json("GET", f"training-runs/multiply-{number}") for number in (1, 2))
     assert (first["config"], first["commit_sha"]) == (second["config"], second["commit_sha"])
     with ready.platform.db.write() as session:
-        row, _ = run_lifecycle.claim(session, "test", 60)
+        row = job_queue.claim(session, a_worker(session), 60).run
         run_lifecycle.end(session, row, JobResult(status=RunStatus.FINISHED), "done")
     assert "is complete" in ready.json("POST", "training-runs/multiply-1/resume", expect=409, json={})["message"]
+
+
+IMITATES = {"training_config": {"rollout_batch_size": 4}}
+
+
+def over(site, name: str) -> None:
+    """A run that is over, whatever it was doing."""
+    with site.platform.db.write() as session:
+        run = session.scalars(sa.select(tables.Run).where(tables.Run.name == name, tables.Run.kind == "eval")).one()
+        run_lifecycle.end(session, run, JobResult(status=RunStatus.STOPPED), "test")
+
+
+def test_what_a_supervised_run_learns_from_is_checked(ready) -> None:
+    def refused(**advanced: Any) -> dict[str, Any]:
+        sent = {"method": "sft", "from_run": "multiply-1", **advanced}
+        issue: dict[str, Any] = submit(ready, expect=400, **IMITATES, advanced_config=sent)["issues"][0]
+        assert issue["key"] == "advanced.from_run"
+        return issue
+
+    assert "there is no run named 'nowhere'" in refused(from_run="nowhere")["message"]
+    evaluate(ready, {row: [1.0, 0.5] for row in range(4)})
+    assert "run 'multiply-1' is pending" in refused()["message"]
+    over(ready, "multiply-1")
+    sent = {"method": "sft", "from_run": "multiply-1", "min_score": 0.25}
+    submit(ready, **IMITATES, advanced_config=sent)
+    few = refused(min_score=1.5)
+    assert few["message"] == "run 'multiply-1' has 0 rollouts with a score of at least 1.5, and one step takes 4"
+    body = {"experiment_config": EXPERIMENT, **IMITATES, "advanced_config": {"method": "sft", "from_run": "multiply-1"}}
+    found = ready.json("POST", "training-runs/check", json=body)
+    assert (found["eval_run"], found["examples"], found["steps"], found["rollouts_per_step"]) == ("multiply-1", 4, 1, 4)
+    assert found["findings"] == []
+
+
+def test_a_job_gets_the_examples_of_its_own_config_and_no_others(ready) -> None:
+    tool = {"type": "function", "function": {"name": "add"}}
+    evaluate(ready, {row: [1.0, 0.5] for row in range(4)})
+    name = str(evaluate(ready, {row: [0.0] for row in range(4)}))
+    with ready.platform.db.write() as session:
+        run = session.scalars(sa.select(tables.Run).where(tables.Run.name == "multiply-1")).one()
+        said = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]
+        score = {"reward": Score(name="reward", value=1.0)}
+        more = Rollout(
+            rollout_id="r", row_index=9, attempt=0, status=RolloutStatus.SUCCESS, scores=score, messages=said,
+            tools=[tool],
+        )  # fmt: skip
+        failed = more.model_copy(update={"row_index": 10, "status": RolloutStatus.FAILED})
+        rollouts.store(session, run.id, [more, failed])
+    for one in ("multiply-1", name):
+        over(ready, one)
+    sent = submit(ready, **IMITATES, advanced_config={"method": "sft", "from_run": "multiply-1"})
+    with ready.platform.db.write() as session:
+        claimed = job_queue.claim(session, a_worker(session), 60)
+        headers = {"Authorization": f"Bearer {claimed.token}"}
+
+    def page(run_id: str, query: str) -> Any:
+        return ready.http.get(f"/api/jobs/{run_id}/examples?{query}", headers=headers)
+
+    lines = [json.loads(line) for line in page(sent["id"], "limit=3").text.splitlines()]
+    assert len(lines) == 3
+    rest = [json.loads(line) for line in page(sent["id"], f"after={lines[-1]['place']}").text.splitlines()]
+    assert [(one["messages"], one["tools"]) for one in rest[1:]] == [(said, [tool])]
+    assert len(lines + rest) == 5
+    assert page(sent["id"], f"after={rest[-1]['place']}").text == ""
+    assert page(sent["id"], "limit=100000").status_code in (400, 422)
+    assert page("another", "").status_code == 404

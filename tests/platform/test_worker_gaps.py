@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis.platform import tables
+from osmosis.platform.own_worker import own_worker
 from osmosis.platform.settings import PlatformSettings
-from osmosis.platform.worker import Worker
 
 BODY = {
     "experiment_config": {
@@ -37,6 +37,11 @@ def run_of(site: Any, run_id: str) -> tables.Run:
         return session.get_one(tables.Run, run_id)
 
 
+def job_of(site: Any, run_id: str) -> tables.Job:
+    with site.platform.db.read() as session:
+        return session.scalars(sa.select(tables.Job).where(tables.Job.run_id == run_id)).one()
+
+
 def lines_of(site: Any, run_id: str) -> str:
     with site.platform.db.read() as session:
         query = sa.select(tables.RunLog.message).where(tables.RunLog.run_id == run_id)
@@ -46,20 +51,20 @@ def lines_of(site: Any, run_id: str) -> str:
 def test_after_a_gap_leases_are_extended_before_a_job_counts_as_silent(ready) -> None:
     site = with_settings(ready, lease_s=1.0, poll_s=0.05, job_command=("sh", "-c", "sleep 60"))
     run = site.json("POST", "eval-runs", json=BODY)
-    worker = Worker(site.platform)
+    worker = own_worker(site.platform)
     try:
         assert worker.step()
-        pid = run_of(site, run["id"]).handle["pid"]
+        pid = job_of(site, run["id"]).handle["pid"]
         time.sleep(1.5)  # nobody looks: suspended, with the job
         worker.step()
         assert psutil.pid_exists(pid)
-        assert run_of(site, run["id"]).starts == 1
+        assert job_of(site, run["id"]).starts == 1
         assert "stood still" in lines_of(site, run["id"])
         deadline = time.monotonic() + 30
-        while run_of(site, run["id"]).starts == 1 and time.monotonic() < deadline:
+        while job_of(site, run["id"]).starts == 1 and time.monotonic() < deadline:
             worker.step()  # somebody looks, and the job still says nothing
             time.sleep(0.05)
-        assert run_of(site, run["id"]).starts == 2
+        assert job_of(site, run["id"]).starts == 2
     finally:
         worker.stop()
 
@@ -67,12 +72,13 @@ def test_after_a_gap_leases_are_extended_before_a_job_counts_as_silent(ready) ->
 def test_a_job_whose_run_is_over_is_no_zombie(ready) -> None:
     site = with_settings(ready, job_command=("sh", "-c", "sleep 0.2"))
     run = site.json("POST", "eval-runs", json=BODY)
-    worker = Worker(site.platform)
+    worker = own_worker(site.platform)
     try:
         assert worker.step()
-        pid = run_of(site, run["id"]).handle["pid"]
+        pid = job_of(site, run["id"]).handle["pid"]
         with site.platform.db.write() as session:  # it reported its end, and nobody asks after it any more
-            session.execute(sa.update(tables.Run).values(status="finished", lease_hash=None))
+            session.execute(sa.update(tables.Run).values(status="finished"))
+            session.execute(sa.update(tables.Job).values(state="over", lease_hash=None))
         deadline = time.monotonic() + 30
         while psutil.pid_exists(pid) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -89,14 +95,14 @@ def test_a_start_that_the_disk_refuses_says_so_on_the_run(ready) -> None:
     runs = site.platform.settings.runs_dir
     runs.rmdir()
     runs.write_text("where folders should be")  # no folder can be made in it, whoever asks
-    worker = Worker(site.platform)
+    worker = own_worker(site.platform)
     try:
         assert worker.step()
         assert worker.step()
     finally:
         worker.stop()
     ended = run_of(site, run["id"])
-    assert (ended.status, ended.starts) == ("failed", 2)
+    assert (ended.status, job_of(site, run["id"]).starts) == ("failed", 2)
     assert "could not be started: " in lines_of(site, run["id"])
 
 
@@ -109,3 +115,18 @@ def test_the_files_of_a_deleted_dataset_go_with_the_last_run_that_needed_them(re
     assert ready.http.delete(f"/api/cli/eval-runs/{run['id']}").status_code == 204
     assert not file.exists()
     assert not file.parent.exists()
+
+
+def test_a_worker_does_not_wait_for_its_next_round_when_there_is_work(ready) -> None:
+    site = with_settings(ready, poll_s=120.0, job_command=("sh", "-c", "sleep 60"))
+    worker = own_worker(site.platform)
+    worker.start()
+    try:
+        time.sleep(0.5)  # it has looked, and found nothing
+        run = site.json("POST", "eval-runs", json=BODY)
+        deadline = time.monotonic() + 30
+        while job_of(site, run["id"]).handle is None:
+            assert time.monotonic() < deadline, "nobody woke it"
+            time.sleep(0.02)
+    finally:
+        worker.stop()

@@ -6,8 +6,10 @@ Where a line belongs:
 - `services`: what the platform decides, one file a noun (`secrets`): functions over a session, without HTTP.
 - `tables`: what it stores. Rows refer to each other, so all of them are there, also those of a room.
 - A room holds all the rest of one subject: `gitsync` (repositories and their commits), `run_upload` (a local run on
-  its way in), `githost` (git over HTTP), `web` (pages), `executors` (jobs as processes), `security` (tokens, sealing).
-- Here, at the top: the process itself, its settings, database, object folder and worker.
+  its way in), `githost` (git over HTTP), `web` (pages), `executors` (jobs as processes), `security` (tokens, sealing),
+  `archive` (a platform as one file), `upkeep` (backup, retention, doctor, metrics, logs).
+- Here, at the top: the process itself, its settings, database, object folder, worker, and what passes questions on to
+  deployed models.
 
 It never imports user code, the engine or a model library: a crash of user code is the exit code of a job, never of
 the platform.
@@ -15,9 +17,11 @@ the platform.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from .archive.upgrade import upgrade
 from .db import Database
+from .security.rate_limits import RateLimits
 from .security.vault import Vault
 from .settings import PlatformSettings
 
@@ -29,6 +33,7 @@ class Platform:
     settings: PlatformSettings
     db: Database
     vault: Vault
+    rates: RateLimits = field(default_factory=RateLimits)
 
     @classmethod
     def open(cls, settings: PlatformSettings) -> Platform:
@@ -37,5 +42,5 @@ class Platform:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         vault = Vault.open(settings.data_dir, settings.master_key.get_secret_value())
         db = Database(settings.database)
-        db.migrate()
+        upgrade(settings, db, vault)
         return cls(settings, db, vault)

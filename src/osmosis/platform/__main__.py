@@ -22,14 +22,15 @@ from pydantic import ValidationError as BadSettings
 
 from osmosis.base.bounded_http import BoundedHttp
 from osmosis.errors import OsmosisError, UsageError
-from osmosis.records.sandbox import SandboxSettings
+from osmosis.records.sandbox import LIMITS, SandboxSettings, limit_of
 from osmosis.sandbox import Level, probe
 
 from . import Platform
 from .announce import AnnouncingServer, listen
 from .app import create_app
-from .settings import PlatformSettings
-from .worker import Worker
+from .own_worker import own_worker
+from .settings import LogFormat, PlatformSettings
+from .upkeep.log_lines import formatter
 
 LOG_BYTES = 10 * 1024 * 1024
 
@@ -49,6 +50,18 @@ def parser() -> argparse.ArgumentParser:
     )
     serve.add_argument(
         "--private-servers", action="store_true", help="let rollout servers on private networks register"
+    )
+    serve.add_argument(
+        "--insecure-http", action="store_true", help="listen beyond this machine without https: tokens can be read"
+    )
+    serve.add_argument(
+        "--remote-allow",
+        action="append",
+        metavar="HOST",
+        help="host of git remotes that may be reached although its address is private; may be repeated",
+    )
+    serve.add_argument(
+        "--remote-poll", type=float, help="seconds between looks at repositories elsewhere (300; 0: never)"
     )
     serve.add_argument("--no-worker", action="store_true", help="do not run jobs in this process")
     serve.add_argument("--detached", action="store_true", help="once it is up, log only to the file")
@@ -70,14 +83,19 @@ def parser() -> argparse.ArgumentParser:
             metavar="HOST:PORT",
             help="what rollouts may reach on this machine or in its network; may be repeated",
         )
+        command.add_argument(
+            "--sandbox-limit",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help=f"what a rollout server may use: {', '.join(LIMITS)}; may be repeated",
+        )
         command.add_argument("--max-jobs", type=int, help="jobs at once (1)")
         command.add_argument(
             "--lease", type=float, help="seconds without a heartbeat after which a job is replaced (60)"
         )
         command.add_argument("--stop-grace", type=float, help="seconds a stopped job gets to finish (20)")
-        command.add_argument(
-            "--job-command", type=shlex.split, help="command that runs a job folder (python -m osmosis.jobs)"
-        )
+        command.add_argument("--job-command", type=shlex.split, help="command that runs a job (python -m osmosis.jobs)")
     return root
 
 
@@ -104,9 +122,15 @@ def _serve(args: argparse.Namespace, given: dict[str, object]) -> int:
     given |= {"host": args.host, "port": args.port, "public_url": args.public_url}
     given |= {"allowed_hosts": tuple(args.allowed_host) if args.allowed_host else None}
     given |= {"worker": not args.no_worker, "private_servers": args.private_servers}
+    given |= {
+        "remote_allow": tuple(args.remote_allow) if args.remote_allow else None,
+        "remote_poll_s": args.remote_poll,
+    }
     settings = PlatformSettings.from_environ(os.environ, **given)
+    if not args.insecure_http:
+        settings.refuse_open_http()
     listener = listen(settings)
-    stderr = _log_to(settings.log_file)
+    stderr = _log_to(settings.log_file, settings.log_format)
     config = uvicorn.Config(
         create_app(settings),
         http=BoundedHttp,
@@ -134,18 +158,25 @@ def _sandbox(args: argparse.Namespace) -> SandboxSettings:
     if args.require_sandbox:
         probe().require(Level.NAMESPACES)
     try:
-        return SandboxSettings(required=args.require_sandbox, off=args.no_sandbox, allow=args.sandbox_allow)
-    except BadSettings as problem:
-        raise UsageError(f"--sandbox-allow: {problem.errors()[0]['msg']}") from None
+        limits = dict(limit_of(text) for text in args.sandbox_limit)
+        settings = {"required": args.require_sandbox, "off": args.no_sandbox, "allow": args.sandbox_allow}
+        return SandboxSettings.model_validate({**settings, **limits})
+    except ValueError as problem:
+        first = problem.errors()[0] if isinstance(problem, BadSettings) else None
+        if first is None:
+            raise UsageError(f"--sandbox-limit: {problem}") from None
+        name = str(first["loc"][0])
+        flag = "--sandbox-allow" if name == "allow" else f"--sandbox-limit {name}"
+        raise UsageError(f"{flag}: {first['msg']}") from None
 
 
 def _worker(args: argparse.Namespace, given: dict[str, object]) -> int:
     settings = PlatformSettings.from_environ(
         os.environ, **given, public_url=args.platform_url, job_url=args.platform_url
     )
-    _log_to(settings.log_file.with_name(f"worker-{os.getpid()}.log"))
+    _log_to(settings.log_file.with_name(f"worker-{os.getpid()}.log"), settings.log_format)
     platform = Platform.open(settings)
-    worker = Worker(platform)
+    worker = own_worker(platform, spare=True)
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
@@ -164,14 +195,15 @@ def _user_name() -> str:
         return "local"
 
 
-def _log_to(path: Path) -> logging.Handler:
+def _log_to(path: Path, form: LogFormat) -> logging.Handler:
     """Log to this file, rotated, and to standard error; the handler of the latter is the answer."""
     path.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.parent.mkdir(exist_ok=True)
     file = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=3, encoding="utf-8")
     stderr = logging.StreamHandler(sys.stderr)
-    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, handlers=[file, stderr], format=form)
+    for handler in (file, stderr):
+        handler.setFormatter(formatter(form))
+    logging.basicConfig(level=logging.INFO, handlers=[file, stderr])
     for chatty in ("alembic", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     return stderr

@@ -20,7 +20,7 @@ from osmosis.errors import Conflict, ValidationError
 from osmosis.records.base import utc_now
 
 from .settings import WILDCARDS, PlatformSettings
-from .web.live import live_pages
+from .web.session import live_pages
 
 ANNOUNCEMENT = "platform.json"
 

@@ -5,11 +5,12 @@ Opening it migrates the database. It starts nothing but the worker and stops it 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from osmosis._version import __version__
@@ -21,12 +22,31 @@ from .api import ROUTERS
 from .api.error_bodies import handle_errors
 from .api.versions import ClientVersions
 from .edge.bodies import BodyLimits
+from .edge.metrics_door import check_reader
+from .edge.request_log import RequestLog
+from .gitsync import syncing
+from .inference_proxy import InferenceProxy
+from .own_worker import Caretaker, own_worker
 from .run_upload import finished_run
 from .services import dataset_ingest, login_flows
 from .settings import PlatformSettings
-from .worker import Worker
+from .slow_work import apart
+from .upkeep.daily import DailySweep
+from .upkeep.measurements import Measurements
 
 log = logging.getLogger(__name__)
+
+
+async def _poll(platform: Platform) -> None:
+    """Look at repositories elsewhere now and then; webhooks only make it sooner."""
+    while True:
+        await asyncio.sleep(platform.settings.remote_poll_s)
+        try:
+            for repository_id in await run_in_threadpool(syncing.due, platform.db):
+                await apart("sync", syncing.poll, platform.db, platform.settings, repository_id)
+        except Exception:
+            # The border of a task that must go on: one bad look is not the last.
+            log.exception("looking at repositories elsewhere failed")
 
 
 def create_app(settings: PlatformSettings) -> FastAPI:
@@ -39,32 +59,52 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         dataset_ingest.forget_abandoned(platform)
         dataset_ingest.recover(platform)
         finished_run.recover(platform)
-        worker = Worker(platform) if settings.worker else None
+        caretaker = Caretaker(platform)
+        caretaker.start()
+        worker = own_worker(platform, spare=True) if settings.worker else None
+        daily = DailySweep(platform)
         if worker is not None:
             worker.start()
+            daily.start()
+        polling = asyncio.create_task(_poll(platform)) if settings.remote_poll_s else None
         try:
             yield
         finally:
+            if polling is not None:
+                polling.cancel()
+            daily.stop()
             if worker is not None:
                 await run_in_threadpool(worker.stop)
+            await app.state.inference.close()
+            await run_in_threadpool(caretaker.stop)
             platform.db.close()
 
     app = FastAPI(title="osmosis platform", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.platform = platform
+    app.state.inference = InferenceProxy(settings.inference_timeout_s)
     for router in ROUTERS:
         # as they are: include_router would build each of them again, at the first request
         app.router.routes.extend(router.routes)
     githost.mount(app)
-    web.mount(app)
     handle_errors(app)
+    web.mount(app)  # which shows some errors as pages
     app.add_middleware(ClientVersions)
     app.add_middleware(BodyLimits, platform=platform)
+    measurements = Measurements(platform)
     app.add_middleware(
         HostGuard,
         names=HostNames(settings.host_names),
         hint="start the platform with --allowed-host NAME, or with --public-url https://NAME",
         open_paths=("/health", "/ready"),
     )
+
+    app.add_middleware(RequestLog, measurements=measurements, lines=settings.log_requests)
+
+    @app.get("/metrics", include_in_schema=False)
+    def metrics(request: Request) -> Response:
+        """For Prometheus and its like."""
+        check_reader(request, settings)
+        return Response(measurements.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/health")
     def health() -> Health:

@@ -7,8 +7,9 @@ and does no network or process work inside one.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from sqlalchemy.orm import Session, sessionmaker
 from osmosis.errors import Conflict, ValidationError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD = "0009"
+HEAD = "0017"
 """The newest migration; a test compares it with the files."""
 BUSY_TIMEOUT_MS = 30_000
 SHARED = "shared"
 """The key in `Session.info` of what the views of a process keep between them."""
+WORK = "work"
+"""The key in `Session.info` of a transaction that puts work for a worker into the database."""
 
 
 def open_engine(url: str) -> sa.Engine:
@@ -71,18 +74,31 @@ def _why(error: Exception) -> str:
     return str(getattr(error, "orig", error)).split("\n")[0][:200]
 
 
+def count_of(session: Session, query: sa.Select[Any]) -> int:
+    """How many rows a query without grouping finds, whatever it selects: counted in an index where one will do."""
+    counting = query.order_by(None).with_only_columns(sa.func.count(), maintain_column_froms=True)
+    return session.scalar(counting) or 0
+
+
 class Database:
     """Sessions over one engine: `with db.write() as session` and `with db.read() as session`."""
 
     def __init__(self, url: str) -> None:
         if url.startswith("sqlite:///"):
-            Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+            path = Path(url.removeprefix("sqlite:///"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+            with suppress(PermissionError):  # somebody else's, who sees to it
+                path.chmod(0o600)  # what SQLite puts beside it has the same mode
         self.engine = open_engine(url)
         self._write = sessionmaker(self.engine, expire_on_commit=False)
         reading = self.engine.execution_options(reading=True)
         # One dict for all views of this process, in each one's `info`. Writers have none: what they see may be
         # rolled back.
         self._read = sessionmaker(reading, expire_on_commit=False, info={SHARED: {}})
+        self.work_waits = threading.Event()
+        """Set when a transaction of this process has put work for its worker into the database: it need not wait until
+        it looks again."""
 
     @property
     def is_sqlite(self) -> bool:
@@ -93,6 +109,8 @@ class Database:
         """One transaction: committed at the end of the block, rolled back when it raises."""
         with storable_values(), self._write.begin() as session:
             yield session
+        if session.info.get(WORK):
+            self.work_waits.set()
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -104,14 +122,15 @@ class Database:
                 session.expunge_all()  # a rollback would expire them
                 session.rollback()
 
-    def migrate(self) -> None:
-        """Bring the tables to this version. Safe when several processes start at once.
+    def migrate(self, revision: str = HEAD) -> None:
+        """Bring the tables to this version, or an empty database to an earlier one. Safe when several processes start
+        at once.
 
         Where they are already, Alembic is not even loaded: it is a good part of a start. Raises `Conflict` for
         a database that this version cannot read, or whose rows would not fit; nothing is changed then.
         """
-        found = self._version()
-        if found == HEAD:
+        found = self.revision()
+        if found == revision:
             return
         from alembic import command
         from alembic.config import Config
@@ -121,15 +140,17 @@ class Database:
         config.set_main_option("script_location", str(MIGRATIONS))
         config.attributes["engine"] = self.engine
         known = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
-        if found is not None and found not in known:
-            raise Conflict(
-                f"the database is at revision {found}; this version of osmosis supports {known[-1]} to {known[0]}",
-                hint="use the osmosis version that wrote it, or start with another data folder: "
-                "OSMOSIS_DATA_DIR=FOLDER",
-            )
-        command.upgrade(config, "head")
+        for wanted in (found, revision):
+            if wanted is not None and wanted not in known:
+                raise Conflict(
+                    f"the database is at revision {wanted}; this version of osmosis supports {known[-1]} to {known[0]}",
+                    hint="use the osmosis version that wrote it, or start with another data folder: "
+                    "OSMOSIS_DATA_DIR=FOLDER",
+                )
+        command.upgrade(config, revision)
 
-    def _version(self) -> str | None:
+    def revision(self) -> str | None:
+        """The last migration that was applied; None in an empty database."""
         with self.engine.connect() as connection:
             if not sa.inspect(connection).has_table("alembic_version"):
                 return None

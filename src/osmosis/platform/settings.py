@@ -9,22 +9,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
-from osmosis.base.net import host_of, is_http
+from osmosis.base.net import host_of, is_http, is_loopback
 from osmosis.base.paths import data_dir as default_data_dir
 from osmosis.base.variables import Settings, Variable
+from osmosis.errors import UsageError
 from osmosis.records.run import TorchBuild
 from osmosis.records.sandbox import SandboxSettings
 
 DEFAULT_PORT = 7575
+Days = Annotated[int | None, Field(ge=0), BeforeValidator(lambda value: None if value == "never" else value)]
+"""How long something is kept; None, or `never` in a variable: it never goes by itself."""
+LogFormat = Literal["text", "json"]
 WILDCARDS = ("0.0.0.0", "::", "")
 
 
 def local_job_command() -> tuple[str, ...]:
-    """What an executor starts; the job folder is appended."""
+    """What an executor starts; `--run URL` is appended."""
     return (sys.executable, "-m", "osmosis.jobs")
 
 
@@ -43,8 +47,24 @@ class PlatformSettings(Settings):
     """How jobs of this machine reach it; empty = by host and port. A worker in a process of its own is told."""
     database_url: Annotated[str, Variable("OSMOSIS_DATABASE_URL")] = Field(default="", repr=False)
     """SQLAlchemy URL; empty = SQLite in `data_dir`."""
+    backup_before_upgrade: Annotated[bool, Variable("OSMOSIS_BACKUP_BEFORE_UPGRADE")] = True
+    """Keep the rows of a database before a newer version changes its tables."""
+    keep_runs_days: Annotated[Days, Variable("OSMOSIS_KEEP_RUNS_DAYS")] = 30
+    """What a run worked with (checkout, journal) goes so many days after its end; its results stay."""
+    keep_artifacts_days: Annotated[Days, Variable("OSMOSIS_KEEP_ARTIFACTS_DAYS")] = None
+    """The files that its rollouts left."""
+    keep_logs_days: Annotated[Days, Variable("OSMOSIS_KEEP_LOGS_DAYS")] = None
+    """The log of a run that is over."""
+    keep_caches_days: Annotated[Days, Variable("OSMOSIS_KEEP_CACHES_DAYS")] = 14
+    """Environments, wheels, uv's caches and fetched models that no run has used for so long."""
     master_key: Annotated[SecretStr, Variable("OSMOSIS_MASTER_KEY")] = SecretStr("")
     """Base64 of the 32 bytes that encrypt secrets; empty = a file in `data_dir`."""
+    log_format: Annotated[LogFormat, Variable("OSMOSIS_LOG_FORMAT")] = "text"
+    """Lines of the log as text, or as one JSON object each."""
+    log_requests: Annotated[bool, Variable("OSMOSIS_LOG_REQUESTS")] = False
+    """A line of the log for every request."""
+    metrics_token: Annotated[SecretStr, Variable("OSMOSIS_METRICS_TOKEN")] = SecretStr("")
+    """Who sends it as bearer token may read `/metrics`; empty: whoever asks from this machine, and through no proxy."""
     worker: bool = True
     """Run the worker inside this process."""
     max_jobs: int = Field(default=1, ge=1)
@@ -60,7 +80,7 @@ class PlatformSettings(Settings):
     max_starts: int = Field(default=3, ge=1)
     """How often one run is started before it is declared failed."""
     job_command: tuple[str, ...] = Field(default_factory=local_job_command)
-    """The job process; the job folder is appended. Tests pass a fake."""
+    """The job process; `--run URL` is appended. Tests pass a fake."""
     part_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
     """Uploads above twice this size are sent in parts of it."""
     inline_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
@@ -69,6 +89,10 @@ class PlatformSettings(Settings):
     """How long a signed object URL works."""
     owner_name: str = "local"
     """Handle of the first user, who starts the platform; also the owner part of internal repositories."""
+    remote_allow: tuple[str, ...] = ()
+    """Hosts of git remotes that may be reached although their addresses are private: `gitlab.lan`."""
+    remote_poll_s: float = Field(default=300.0, ge=0)
+    """How often repositories elsewhere are looked at for new commits; 0: only when asked or told by a webhook."""
     private_servers: bool = False
     """Rollout servers on loopback and private networks may register although this platform is reached by others."""
 
@@ -76,6 +100,11 @@ class PlatformSettings(Settings):
     """Folders of this machine, separated by `:`, below which a training config may name its base model by path."""
     torch: Annotated[TorchBuild, Variable("OSMOSIS_TORCH")] = "auto"
     """Which build of torch the trainer's environment gets: with CUDA, for the CPU, or by whether there is a GPU."""
+
+    max_deployments: Annotated[int, Variable("OSMOSIS_MAX_DEPLOYMENTS")] = Field(default=2, ge=0)
+    """Models that are served at once; each is held in memory for as long as it is deployed."""
+    inference_timeout_s: float = Field(default=900.0, gt=0)
+    """How long one answer of a deployed model may take."""
 
     @field_validator("allowed_hosts", mode="before")
     @classmethod
@@ -91,6 +120,14 @@ class PlatformSettings(Settings):
         if value and not is_http(value):
             raise ValueError("must be an http:// or https:// URL, such as https://osmosis.example.com")
         return value
+
+    def refuse_open_http(self) -> None:
+        """UsageError where tokens and secrets would cross a network in the open."""
+        hint = "put https in front and say --public-url https://NAME; in a network you trust: --insecure-http"
+        if self.public_url and not self.public_url.startswith("https://") and not is_loopback(self.public_url):
+            raise UsageError(f"{self.public_url} is plain http: whoever is in between reads tokens", hint=hint)
+        if not is_loopback(self.host) and not self.public_url.startswith("https://"):
+            raise UsageError(f"{self.host} can be reached by others over plain http", hint=hint)
 
     @property
     def url(self) -> str:
@@ -136,6 +173,15 @@ class PlatformSettings(Settings):
     def cache_dir(self) -> Path:
         """Environments and wheels of jobs, shared by runs."""
         return self.data_dir / "cache"
+
+    def viewer_index(self, run_id: str) -> Path:
+        """The index of a run's rollouts that its pages search; may be removed at any time."""
+        return self.cache_dir / "viewer" / f"{run_id}.db"
+
+    @property
+    def sent_dir(self) -> Path:
+        """What is made for jobs on other machines to fetch, one folder per run."""
+        return self.data_dir / "sent"
 
     def stored(self, path: Path) -> str:
         """A path as the database keeps it: relative to the data folder, so that the folder can be moved."""

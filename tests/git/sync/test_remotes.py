@@ -1,72 +1,242 @@
+"""What may be fetched, by whom and with what: paths, private addresses, redirects, secrets, webhooks."""
+
 from __future__ import annotations
 
+import base64
+import contextlib
+import hashlib
+import hmac
+import http.server
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
 import pytest
+import sqlalchemy as sa
 
-from osmosis.errors import ValidationError
-from osmosis.platform.gitsync.repositories import internal_name, parse_repository_url
+from osmosis.base.git import Git, GitError
+from osmosis.errors import Forbidden, UsageError, ValidationError
+from osmosis.platform import tables
+from osmosis.platform.gitsync import mirror, repositories, syncing
+from osmosis.platform.gitsync.remotes import Remote, reaching
+from osmosis.platform.settings import PlatformSettings
+from osmosis.testing.platform_app import RunningPlatform, running_platform
+from osmosis.testing.platform_process import until
 
-
-@pytest.mark.parametrize(
-    ("url", "identity", "local"),
-    [
-        ("https://github.com/Ann/Demo.git", "ann/demo", False),
-        ("https://github.com/ann/demo", "ann/demo", False),
-        ("https://git.example:8443/group/sub/demo.git", "sub/demo", False),
-        ("ssh://git@host:2222/ann/demo.git", "ann/demo", False),
-        ("git@github.com:ann/demo.git", "ann/demo", False),
-        ("host:ann/demo", "ann/demo", False),
-        ("git://host/ann/demo", "ann/demo", False),
-        ("file:///srv/git/ann/demo.git", "ann/demo", True),
-        ("/srv/git/ann/demo.git/", "ann/demo", True),
-        ("/demo.git", "local/demo", True),
-    ],
-)
-def test_every_usual_form(url: str, identity: str, local: bool) -> None:
-    remote = parse_repository_url(url)
-    assert (remote.identity, remote.local) == (identity, local)
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----"
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "demo",
-        "-u/x/y",
-        "--upload-pack=/bin/sh x/y",
-        "ext::sh -c x",
-        "ext::sh/x/y",
-        "ftp://host/a/b",
-        "javascript://host/a/b",
-        "https:///a/b",
-        "https://host/only",
-        "https://host/a\n/b",
-        "https://host/a b/c",
-        "../relative/repo",
-        "~/repo/x",
-        "https://host/a/..",
-    ],
-)
-def test_what_cannot_be_fetched_from(url: str) -> None:
-    with pytest.raises(ValidationError):
-        parse_repository_url(url)
+def settings_of(folder: Path, **more: object) -> PlatformSettings:
+    return PlatformSettings(data_dir=folder / "data", environ={"PATH": os.environ["PATH"], "HOME": "/home/op"}, **more)
+
+
+def environ_of(remote: Remote, settings: PlatformSettings) -> dict[str, str]:
+    with reaching(remote, settings) as environ:
+        return environ
+
+
+def pairs(environ: dict[str, str]) -> dict[str, str]:
+    """Git's configuration in an environment."""
+    count = int(environ["GIT_CONFIG_COUNT"])
+    return {environ[f"GIT_CONFIG_KEY_{n}"]: environ[f"GIT_CONFIG_VALUE_{n}"] for n in range(count)}
+
+
+def test_a_path_of_the_machine_is_for_who_runs_it_and_never_in_the_data_folder(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    bare = tmp_path / "ann" / "origin.git"
+    with pytest.raises(Forbidden, match="only by the person who runs the platform"):
+        environ_of(Remote(str(bare)), settings)
+    assert environ_of(Remote(str(bare), trusted=True), settings)["HOME"] == "/home/op"
+    (tmp_path / "way").symlink_to(tmp_path / "data")
+    for inside in ("data/repositories/x.git", "way/repositories/x.git", "ann/../data/x/y"):
+        for url in (str(tmp_path / inside), f"file://{tmp_path / inside}"):
+            with pytest.raises(ValidationError, match="inside the platform's own data folder"):
+                environ_of(Remote(url, trusted=True), settings)
+    with pytest.raises(ValidationError, match="only when the platform listens on loopback"):
+        environ_of(Remote(str(bare), trusted=True), settings_of(tmp_path, host="0.0.0.0"))
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        "https://ann:hunter2@host/a/b",
-        "https://hunter2@host/a/b",
-        "https://host/a/b.git?access_token=hunter2",
-        "ssh://g:hunter2@h/a/b",
-        "git:hunter2@host:a/b",
+        "http://127.0.0.1:1/a/b.git", "https://localhost/a/b.git", "https://10.0.0.1/a/b", "https://169.254.169.254/a/b",
+        "https://[::1]/a/b.git", "https://[::ffff:10.0.0.1]/a/b", "ssh://git@192.168.1.1/a/b", "git@127.0.0.1:a/b.git",
+        "https://0.0.0.0/a/b", "https://100.64.0.1/a/b", "git://172.16.0.1/a/b", "https://2130706433/a/b",
+    ],
+)  # fmt: skip
+def test_private_addresses_are_out_of_reach_unless_allowed(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ValidationError, match=r"not a public address|cannot be resolved"):
+        environ_of(Remote(url), settings_of(tmp_path))
+    with pytest.raises(ValidationError, match=r"not a public address|cannot be resolved"):
+        environ_of(Remote(url, trusted=True), settings_of(tmp_path, host="0.0.0.0"))
+
+
+def test_git_is_held_to_the_address_that_was_judged(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, remote_allow=("127.0.0.1", "localhost"))
+    config = pairs(environ_of(Remote("https://localhost:8443/a/b"), settings))
+    assert config["http.curloptResolve"].startswith("localhost:8443:")
+    assert "127.0.0.1" in config["http.curloptResolve"]
+    assert config["http.followRedirects"] == "false"
+    ssh = environ_of(Remote("git@localhost:a/b.git", credential=KEY), settings)["GIT_SSH_COMMAND"]
+    assert "HostKeyAlias=localhost" in ssh
+    assert "HostName=127.0.0.1" in ssh or "HostName=::1" in ssh
+
+
+def test_a_secret_is_in_no_word_of_a_command_and_in_no_url(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, remote_allow=("127.0.0.1",))
+    for given, pair in (("tok-canary", "x-access-token:tok-canary"), ("me:tok-canary", "me:tok-canary")):
+        remote = Remote("https://127.0.0.1/a/b.git", credential=given)
+        environ = environ_of(remote, settings)
+        expected = f"Authorization: Basic {base64.b64encode(pair.encode()).decode()}"
+        assert pairs(environ)["http.extraHeader"] == expected
+        assert "tok-canary" not in repr(remote)
+        assert environ["HOME"] == "/nonexistent"  # and none of the operator's own
+    with reaching(Remote("git@127.0.0.1:a/b.git", credential=KEY), settings) as environ:
+        words = environ["GIT_SSH_COMMAND"]
+        path = Path(words.split("-i ")[1].split()[0])
+        assert path.read_text().strip() == KEY
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert "abc" not in words
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "credential", "why"),
+    [
+        ("http://127.0.0.1/a/b", "token", "in the open"),
+        ("https://127.0.0.1/a/b", KEY, "is for ssh"),
+        ("git@127.0.0.1:a/b", "token", "not a private key"),
     ],
 )
-def test_a_credential_is_refused_and_not_repeated(url: str) -> None:
-    with pytest.raises(ValidationError) as caught:
-        parse_repository_url(url)
-    assert "hunter2" not in str(caught.value.to_wire())
+def test_a_secret_that_does_not_fit_the_address_is_refused(tmp_path: Path, url: str, credential: str, why: str) -> None:
+    settings = settings_of(tmp_path, remote_allow=("127.0.0.1",))
+    with pytest.raises(ValidationError, match=why):
+        environ_of(Remote(url, credential=credential), settings)
 
 
-def test_internal_names_are_safe_path_segments() -> None:
-    assert internal_name("Ann", "My Work/space") == "ann/my-work-space"
-    assert internal_name("..", "..") == "local/local"
+@contextlib.contextmanager
+def redirecting(to: str) -> Iterator[tuple[str, list[str]]]:
+    """A server that sends everybody elsewhere, and what it was asked."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(302)
+            self.send_header("Location", f"{to}{self.path}")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, remote_allow=("127.0.0.1",))
+    with redirecting("http://127.0.0.1:9") as (inner, reached), redirecting(inner) as (outer, asked):
+        with pytest.raises((ValidationError, GitError), match=r"redirect|302|cannot be read"):
+            mirror.check_url(Remote(f"{outer}/a/b.git"), settings)
+        assert asked
+        assert not reached
+
+
+@pytest.fixture
+def connected(tmp_path: Path) -> Iterator[tuple[RunningPlatform, Git, str]]:
+    """A running platform whose workspace is connected to a bare repository on this machine, and a checkout of it."""
+    bare = tmp_path / "ann" / "origin.git"
+    Git(None).run("init", "-q", "--bare", "--initial-branch=main", str(bare))
+    checkout = tmp_path / "checkout"
+    Git(None).run("clone", "-q", str(bare), str(checkout))
+    git = Git(checkout)
+    commit(git, "first")
+    with running_platform(tmp_path / "data", hosted=False) as running:
+        with running.parts.db.write() as session:
+            workspace = session.get_one(tables.Workspace, running.workspace_id)
+            row = repositories.connect_external(session, running.parts.settings, workspace, str(bare), trusted=True)
+        yield running, git, row.id
+
+
+def commit(git: Git, name: str) -> str:
+    assert git.cwd is not None
+    (git.cwd / "rollouts" / name).mkdir(parents=True)
+    (git.cwd / "rollouts" / name / "main.py").write_text("x = 1\n")
+    git.run("add", "-A")
+    git.run("-c", "user.name=T", "-c", "user.email=t@localhost", "commit", "-q", "-m", name)
+    git.run("push", "-q", "origin", "HEAD:main")
+    return git.text("rev-parse", "HEAD").strip()
+
+
+def synced(running: RunningPlatform, commit_sha: str) -> bool:
+    with running.parts.db.read() as session:
+        return session.scalars(sa.select(tables.Repository.last_synced_commit)).one() == commit_sha
+
+
+def test_a_signed_webhook_syncs_and_an_unsigned_one_does_nothing(connected: tuple[RunningPlatform, Git, str]) -> None:
+    running, git, _ = connected
+    told = httpx.get(f"{running.url}/api/cli/webhook", headers=running.headers).json()
+    body = json.dumps({"ref": "refs/heads/main", "padding": "x" * 100_000}).encode()  # as long as real ones are
+
+    def post(headers: dict[str, str], content: bytes = body) -> int:
+        return httpx.post(told["url"], content=content, headers=headers, timeout=30).status_code
+
+    def signature(content: bytes, secret: str = told["secret"]) -> dict[str, str]:
+        return {"X-Hub-Signature-256": "sha256=" + hmac.new(secret.encode(), content, hashlib.sha256).hexdigest()}
+
+    tip = commit(git, "second")
+    for bad in ({}, {"X-Gitlab-Token": ""}, {"X-Gitlab-Token": "x"}, signature(body, "other"), signature(body + b" ")):
+        assert post(bad) == 401
+    assert not synced(running, tip)
+    assert post(signature(body)) == 202
+    until(lambda: synced(running, tip), "the webhook of GitHub syncs")
+    tip = commit(git, "third")
+    assert post({"X-Gitlab-Token": told["secret"]}) == 202
+    until(lambda: synced(running, tip), "the webhook of GitLab syncs")
+    with running.parts.db.read() as session:
+        events = session.scalars(sa.select(tables.SyncEvent.status)).all()
+    assert post({"X-Gitlab-Token": told["secret"]}) == 202  # nothing moved
+    until(lambda: True, "")
+    assert set(events) == {"Success"}
+
+
+def test_a_poll_syncs_what_moved_and_writes_nothing_else(connected: tuple[RunningPlatform, Git, str]) -> None:
+    running, git, repository_id = connected
+    db, settings = running.parts.db, running.parts.settings
+    assert syncing.due(db) == [repository_id]
+    for _ in range(2):
+        syncing.poll(db, settings, repository_id)
+    with db.read() as session:
+        assert session.scalar(sa.select(sa.func.count()).select_from(tables.SyncEvent)) == 1
+    tip = commit(git, "second")
+    syncing.poll(db, settings, repository_id)
+    assert synced(running, tip)
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({"host": "127.0.0.1"}, False),
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "192.168.1.5", "public_url": "http://osmosis.lan"}, True),
+        ({"host": "127.0.0.1", "public_url": "http://osmosis.lan"}, True),
+        ({"host": "0.0.0.0", "public_url": "https://osmosis.example.com"}, False),
+        ({"host": "127.0.0.1", "public_url": "http://localhost:8080"}, False),
+    ],
+)
+def test_plain_http_beyond_this_machine_is_refused(tmp_path: Path, given: dict[str, str], refused: bool) -> None:
+    settings = settings_of(tmp_path, **given)
+    if not refused:
+        settings.refuse_open_http()
+        return
+    with pytest.raises(UsageError) as error:
+        settings.refuse_open_http()
+    assert "--insecure-http" in str(error.value.hint)

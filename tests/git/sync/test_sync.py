@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, ValidationError
 from osmosis.platform import Platform, tables
@@ -86,7 +87,7 @@ def connect(platform: Platform, url: str) -> str:
     with platform.db.write() as session:
         owner = users.ensure_owner(session, "local")
         workspace = workspaces.create(session, owner, "demo")
-        return repositories.connect_external(session, platform.settings, workspace, url).id
+        return repositories.connect_external(session, platform.settings, workspace, url, trusted=True).id
 
 
 def sync_now(platform: Platform, repository_id: str) -> tables.SyncEvent:
@@ -238,12 +239,9 @@ def test_a_new_start_leaves_no_sync_open(platform: Platform, git: Git, tmp_path:
     assert [status for status, _, _ in all_events(platform)] == ["Success", "Failed"]
 
 
-def test_local_paths_need_a_loopback_platform(tmp_path: Path) -> None:
-    settings = PlatformSettings(data_dir=tmp_path / "data", host="0.0.0.0", worker=False)
-    platform = Platform.open(settings)
-    with pytest.raises(ValidationError, match="only when the platform listens on loopback"):
-        connect(platform, str(tmp_path / "ann" / "origin.git"))
-    platform.db.close()
+def _connected(session: Session, platform: Platform, workspace: tables.Workspace) -> tables.Repository:
+    url = "https://github.com/ann/other"
+    return repositories.connect_external(session, platform.settings, workspace, url, trusted=True)
 
 
 def test_a_repository_is_not_replaced_under_a_run(platform: Platform, git: Git, tmp_path: Path) -> None:
@@ -269,9 +267,13 @@ def test_a_repository_is_not_replaced_under_a_run(platform: Platform, git: Git, 
     with platform.db.write() as session:
         workspace = session.query(tables.Workspace).one()
         with pytest.raises(Conflict, match="have not finished"):
-            repositories.connect_external(session, platform.settings, workspace, "https://github.com/ann/other")
+            repositories.connect_external(
+                session, platform.settings, workspace, "https://github.com/ann/other", trusted=True
+            )
     with platform.db.write() as session:
         session.query(tables.Run).one().status = "finished"
         workspace = session.query(tables.Workspace).one()
-        other = repositories.connect_external(session, platform.settings, workspace, "https://github.com/ann/other")
+        other = repositories.connect_external(
+            session, platform.settings, workspace, "https://github.com/ann/other", trusted=True
+        )
         assert (other.full_name, other.last_synced_commit) == ("ann/other", None)

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from osmosis.platform.services import users
+from osmosis.platform.services import tokens, users
 from osmosis.platform.web.session import SESSION_COOKIE
 
 CALLBACK = "http://localhost:8976/callback"
@@ -19,7 +19,7 @@ STATE = "state-of-the-command-line"
 def browser(site):
     """A browser that is logged in."""
     with site.platform.db.write() as session:
-        token = users.issue_token(session, users.ensure_owner(session, "x"), "browser", kind="session").text
+        token = tokens.issue(session, users.ensure_owner(session, "x"), "browser", kind="session").text
     site.anonymous.cookies.set(SESSION_COOKIE, token)
     yield site.anonymous
     site.anonymous.cookies.clear()

@@ -11,11 +11,12 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound
 from osmosis.platform import Platform, objects, tables
-from osmosis.platform.services import dataset_ingest, datasets
+from osmosis.platform.services import audit, dataset_ingest, datasets
 from osmosis.platform.services.paging import LogSlice, Page
 from osmosis.platform.slow_work import apart
 from osmosis.records.contract.body import LogPage, Nothing
 from osmosis.records.contract.uploads import (
+    AbortDataset,
     CompleteDataset,
     CreatedDataset,
     DatasetDownload,
@@ -27,9 +28,10 @@ from osmosis.records.contract.uploads import (
 )
 
 from .contract_route import ContractRoute
-from .deps import PlatformDep, Scope, ScopeDep
+from .deps import PlatformDep, Scope, ScopeDep, may
 
 router = APIRouter(route_class=ContractRoute)
+DataDep = Annotated[Scope, may("data")]
 Limit = Annotated[int, Query()]
 
 
@@ -39,7 +41,7 @@ def _said(platform: Platform, session: Session, dataset: tables.Dataset) -> data
 
 
 @router.post("/api/cli/datasets")
-def create(body: NewDataset, platform: PlatformDep, scope: ScopeDep) -> CreatedDataset:
+def create(body: NewDataset, platform: PlatformDep, scope: DataDep) -> CreatedDataset:
     file = datasets.NewFile(body.file_name, body.file_size, body.extension.lower().lstrip("."))
     with platform.db.write() as session:
         dataset, upload = datasets.create(
@@ -50,6 +52,7 @@ def create(body: NewDataset, platform: PlatformDep, scope: ScopeDep) -> CreatedD
             part_bytes=platform.settings.part_bytes,
             overwrite_id=body.overwrite_dataset_id,
         )
+        audit.note(session, scope, "dataset.upload", dataset.name, workspace=scope.workspace, bytes=body.file_size)
         return CreatedDataset(**_said(platform, session, dataset), upload=_upload_body(platform, upload))
 
 
@@ -108,22 +111,24 @@ def _find_upload(platform: Platform, upload_id: str) -> tables.Upload | None:
 
 
 @router.post("/api/cli/datasets/{dataset_id}/complete")
-async def complete(dataset_id: str, body: CompleteDataset, platform: PlatformDep, scope: ScopeDep) -> DatasetRow:
+async def complete(dataset_id: str, body: CompleteDataset, platform: PlatformDep, scope: DataDep) -> DatasetRow:
     return await apart("files", _complete, dataset_id, body, platform, scope)
 
 
 def _complete(dataset_id: str, body: CompleteDataset, platform: Platform, scope: Scope) -> DatasetRow:
     with platform.db.read() as session:
         found = datasets.find(session, scope.workspace, dataset_id)
-    dataset_ingest.complete(platform, found.id, {part.PartNumber: part.ETag for part in body.parts or ()})
+    etags = {part.PartNumber: part.ETag for part in body.parts or ()}
+    dataset_ingest.complete(platform, found.id, etags, upload_id=body.upload_id)
     with platform.db.read() as session:
         return DatasetRow(**_said(platform, session, session.get_one(tables.Dataset, found.id)))
 
 
 @router.post("/api/cli/datasets/{dataset_id}/abort")
-def abort(dataset_id: str, platform: PlatformDep, scope: ScopeDep) -> Nothing:
+def abort(dataset_id: str, platform: PlatformDep, scope: DataDep, body: AbortDataset | None = None) -> Nothing:
+    named = body.upload_id if body else None
     with platform.db.write() as session:
-        upload_id = datasets.abort(session, datasets.find(session, scope.workspace, dataset_id))
+        upload_id = datasets.abort(session, datasets.find(session, scope.workspace, dataset_id), named)
     if upload_id:
         objects.remove_tree(objects.upload_dir(platform, upload_id))
     return Nothing()
@@ -153,6 +158,7 @@ def delete(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
     with platform.db.write() as session:
         dataset = datasets.find(session, scope.workspace, name)
         datasets.delete(session, dataset)
+        audit.note(session, scope, "dataset.delete", dataset.name, workspace=scope.workspace)
     dataset_ingest.clean(platform, dataset.id)
     return Response(status_code=204)
 

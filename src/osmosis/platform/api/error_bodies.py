@@ -1,4 +1,5 @@
-"""Every error leaves in the shape clients know: `error` and `message` (the same text), `code`, `issues`, `hint`.
+"""Every error leaves in the shape clients know: `error` and `message` (the same text), `code`, `issues`, `hint`,
+and the id of the request, by which the log tells more.
 
 A bug leaves as INTERNAL with the place of the log; its traceback stays in the log.
 """
@@ -6,23 +7,30 @@ A bug leaves as INTERNAL with the place of the log; its traceback stays in the l
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from osmosis.base.json_types import JsonObject
 from osmosis.errors import InternalError, OsmosisError, ValidationError, from_wire
+from osmosis.platform.upkeep.log_lines import request_id
 
 log = logging.getLogger("osmosis.platform")
 
 
 def error_response(error: OsmosisError) -> JSONResponse:
     """The body and status of a known error."""
-    headers = {}
-    if (wait := error.details.get("retry_after")) is not None:
-        headers["Retry-After"] = str(wait)
-    return JSONResponse(error.to_wire(), status_code=error.http_status, headers=headers)
+    wait = error.details.get("retry_after")
+    return _answer(error.to_wire(), error.http_status, {} if wait is None else {"Retry-After": str(wait)})
+
+
+def _answer(body: JsonObject, status: int, headers: Mapping[str, str] | None) -> JSONResponse:
+    if known := request_id.get():
+        body, headers = {**body, "request_id": known}, {**(headers or {}), "X-Request-ID": known}
+    return JSONResponse(body, status_code=status, headers=headers)
 
 
 def handle_errors(app: FastAPI) -> None:
@@ -47,11 +55,8 @@ def handle_errors(app: FastAPI) -> None:
     async def plain(request: Request, error: HTTPException) -> Response:
         message = error.detail if error.status_code != 404 else f"no such path: {request.url.path}"
         rebuilt = from_wire(error.status_code, {"message": str(message)})
-        return JSONResponse(
-            {"error": rebuilt.message, "message": rebuilt.message, "code": rebuilt.code},
-            status_code=error.status_code,
-            headers=error.headers,
-        )
+        body = {"error": rebuilt.message, "message": rebuilt.message, "code": rebuilt.code}
+        return _answer(body, error.status_code, error.headers)
 
     @app.exception_handler(Exception)
     async def bug(request: Request, error: Exception) -> JSONResponse:

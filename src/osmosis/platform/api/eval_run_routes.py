@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import orjson
 from fastapi import Body
 from fastapi.responses import Response as Raw
 from fastapi.responses import StreamingResponse
 
 from osmosis.errors import NotFound
 from osmosis.platform import objects, tables
-from osmosis.platform.services import rollouts, run_bodies, run_results, run_retry, samples, submit
+from osmosis.platform.db import count_of
+from osmosis.platform.services import audit, rollouts, run_bodies, run_results, run_retry, samples, submit
 from osmosis.platform.services.paging import Page
 from osmosis.records.contract.eval_bodies import EvalMetrics
 from osmosis.records.contract.run_bodies import (
     FileAddress,
     FileAddresses,
+    OutcomePage,
     RetriedRun,
     RetryRun,
     RolloutPage,
@@ -23,7 +28,7 @@ from osmosis.records.contract.run_bodies import (
 )
 from osmosis.records.rollout import Rollout
 
-from .deps import PlatformDep, ScopeDep
+from .deps import PlatformDep, Scope, ScopeDep, may
 from .run_routes import RunRoutes
 
 routes = RunRoutes("eval")
@@ -35,7 +40,7 @@ MAX_ROLLOUTS = 200
 @router.post(PREFIX)
 def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> SubmittedRun:
     request = submit.parse(body, "eval")
-    run = submit.submit(platform, scope.workspace, scope.user, request, kind="eval")
+    run = submit.submit(platform, scope.workspace, scope, request, kind="eval")
     return run_bodies.accepted(platform.settings, run)
 
 
@@ -49,7 +54,10 @@ def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> EvalMetrics:
 def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | None = None) -> RetriedRun:
     with platform.db.write() as session:
         run = routes.find(session, scope, name)
-        count = run_retry.retry(session, platform.vault, run, scope.user, (body and body.secrets) or {})
+        asked = body or RetryRun()
+        given, everything = asked.secrets or {}, bool(asked.everything)
+        count = run_retry.retry(session, platform.vault, run, scope.user, given, everything=everything)
+        audit.note(session, scope, "run.retry", run.name, workspace=scope.workspace)
         return run_bodies.retried(platform.settings, run, count)
 
 
@@ -67,6 +75,18 @@ def list_rollouts(
         run = routes.find(session, scope, name)
         found, total = page.fetch(session, rollouts.listed(run.id, status))
     return RolloutPage(rollouts=[rollouts.body(row) for row in found], **page.place(len(found), total))
+
+
+@router.get(f"{PREFIX}/{{name}}/outcomes", response_model=OutcomePage)
+def list_outcomes(name: str, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> Raw:
+    """Rollouts without what was said in them: for comparing runs."""
+    page = Page(limit, offset, top=MAX_ROLLOUTS)
+    with platform.db.read() as session:
+        run = routes.find(session, scope, name)
+        total = count_of(session, rollouts.listed(run.id))
+        found = rollouts.outcomes(session, run.id, limit=page.limit, offset=page.offset)
+    place = orjson.dumps(page.place(len(found), total))
+    return Raw(b'{"outcomes":[' + b",".join(found) + b"]," + place[1:], media_type="application/json")
 
 
 @router.get(f"{PREFIX}/{{name}}/rollouts/{{row}}/{{attempt}}", response_model=Rollout)
@@ -87,7 +107,9 @@ def manifest(
 
 
 @router.post(f"{PREFIX}/{{name}}/samples/download-urls")
-def download_urls(name: str, body: WantedFiles, platform: PlatformDep, scope: ScopeDep) -> FileAddresses:
+def download_urls(
+    name: str, body: WantedFiles, platform: PlatformDep, scope: Annotated[Scope, may("read")]
+) -> FileAddresses:
     samples.check_paths([wanted.path for wanted in body.items])
     with platform.db.read() as session:
         run = routes.find(session, scope, name)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
 
 from osmosis.platform import Platform, tables
-from osmosis.platform.services import links, login_flows, users, workspaces
-from osmosis.platform.services.users import IssuedToken
-from osmosis.records.base import utc_now
+from osmosis.platform.security.origin import address_of
+from osmosis.platform.security.rate_limits import limited
+from osmosis.platform.services import audit, links, login_flows, tokens, users, workspaces
+from osmosis.platform.services.tokens import IssuedToken
 from osmosis.records.contract.accounts import (
     Account,
     BrowserLink,
@@ -26,7 +28,7 @@ from osmosis.records.contract.accounts import (
 from osmosis.records.contract.body import moment
 
 from .contract_route import ContractRoute
-from .deps import CallerDep, EitherDep, PlatformDep, bearer
+from .deps import Caller, CallerDep, EitherDep, PersonDep, PlatformDep, bearer
 
 router = APIRouter(prefix="/api/cli", route_class=ContractRoute)
 
@@ -41,10 +43,12 @@ def token_body(issued: IssuedToken) -> IssuedLogin:
         user=user_body(issued.user),
         expires_at=moment(issued.row.expires_at),
         token_id=issued.row.id,
+        name=issued.row.name,
+        scopes=issued.row.scopes.split(),
     )
 
 
-@router.post("/device/authorize")
+@router.post("/device/authorize", dependencies=[limited("login")])
 def authorize(body: DeviceStart, platform: PlatformDep) -> DeviceOffer:
     with platform.db.write() as session:
         login = login_flows.start(session, body.device_name)
@@ -58,26 +62,33 @@ def authorize(body: DeviceStart, platform: PlatformDep) -> DeviceOffer:
     )
 
 
-@router.post("/device/token", response_model=IssuedLogin)
-def device_token(body: DevicePoll, platform: PlatformDep) -> IssuedLogin | JSONResponse:
+@router.post("/device/token", response_model=IssuedLogin, dependencies=[limited("poll")])
+def device_token(body: DevicePoll, request: Request, platform: PlatformDep) -> IssuedLogin | JSONResponse:
     with platform.db.write() as session:
         answer = login_flows.poll(session, body.device_code)
         if isinstance(answer, str):
             return JSONResponse({"error": answer, "message": answer}, status_code=400)
+        _note(session, request, answer, "device code")
         return token_body(answer)
 
 
-@router.post("/bootstrap")
+def _note(session: Session, request: Request, issued: IssuedToken, by: str) -> None:
+    audit.note(session, Caller(issued.user, issued.row, address_of(request)), "login.device", issued.row.name, by=by)
+
+
+@router.post("/bootstrap", dependencies=[limited("login")])
 def bootstrap(body: DeviceStart, request: Request, platform: PlatformDep) -> IssuedLogin:
     """Log in with the bootstrap token: whoever can read the platform's own file is its owner."""
     login_flows.check_bootstrap(platform, bearer(request))
     with platform.db.write() as session:
         owner = users.ensure_owner(session, platform.settings.owner_name)
-        return token_body(users.issue_token(session, owner, body.device_name))
+        issued = tokens.issue(session, owner, body.device_name)
+        _note(session, request, issued, "bootstrap token")
+        return token_body(issued)
 
 
 @router.post("/browser-login")
-def browser_login(platform: PlatformDep, caller: CallerDep) -> BrowserLink:
+def browser_login(platform: PlatformDep, caller: PersonDep) -> BrowserLink:
     """A link that logs a browser in once, for a person whose terminal is logged in.
 
     It carries a device code that is approved already; it works once and for 15 minutes, and opening it asks before
@@ -86,8 +97,9 @@ def browser_login(platform: PlatformDep, caller: CallerDep) -> BrowserLink:
     with platform.db.write() as session:
         login = login_flows.start(session, "browser")
         session.flush()
-        login_flows.decide(session, login.user_code, caller.user, approve=True)
-    return BrowserLink(url=f"{platform.settings.url}/login/link?code={login.device_code}", expires_in=login.expires_in)
+        audit.note(session, caller, "login.link", caller.user.handle)
+        login_flows.decide(session, login.user_code, caller.user, approve=True, maker=caller.token)
+    return BrowserLink(url=links.login(platform.settings, login.device_code), expires_in=login.expires_in)
 
 
 @router.get("/verify")
@@ -112,17 +124,21 @@ def _first_workspace(platform: Platform, user: tables.User) -> WorkspaceRole | N
 
 @router.get("/tokens")
 def list_tokens(platform: PlatformDep, caller: CallerDep) -> TokenList:
+    """The usable tokens of the person; a token made by name sees itself and what was made with it."""
     with platform.db.read() as session:
-        rows = users.list_tokens(session, caller.user)
-    now = utc_now()
-    return TokenList(tokens=[_token_row(row) for row in rows if row.expires_at is None or row.expires_at > now])
+        rows = tokens.listed(session, caller.token)
+    return TokenList(tokens=[_token_row(row, workspace, caller) for row, workspace in rows])
 
 
-def _token_row(row: tables.Token) -> TokenRow:
+def _token_row(row: tables.Token, workspace: str | None, caller: Caller) -> TokenRow:
     return TokenRow(
         id=row.id,
         name=row.name,
         kind=row.kind,
+        scopes=row.scopes.split(),
+        workspace=workspace,
+        parent_id=row.parent_id,
+        current=row.id == caller.token.id,
         created_at=moment(row.created_at),
         expires_at=moment(row.expires_at),
         last_used_at=moment(row.last_used_at),
@@ -131,13 +147,18 @@ def _token_row(row: tables.Token) -> TokenRow:
 
 @router.post("/tokens")
 def make_token(body: NewToken, platform: PlatformDep, caller: CallerDep) -> IssuedLogin:
-    """Create a token for a machine; its text appears only in this answer."""
+    """Create a token for a machine; its text appears only in this answer. It may no more than the one that asks."""
     with platform.db.write() as session:
-        return token_body(users.issue_token(session, caller.user, body.name, kind="personal"))
+        issued = tokens.make(session, caller.token, body)
+        bound = session.get(tables.Workspace, issued.row.workspace_id) if issued.row.workspace_id else None
+        audit.note(session, caller, "token.create", issued.row.name, workspace=bound, scopes=issued.row.scopes)
+    return token_body(issued).model_copy(update={"workspace": bound.name if bound else None})
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
-def revoke(token_id: str, platform: PlatformDep, caller: CallerDep) -> Response:
+def revoke(token_id: str, platform: PlatformDep, caller: CallerDep, logout: bool = False) -> Response:
+    """Revoke a token and all that was made with it; with `?logout=true` what was made by name goes on."""
     with platform.db.write() as session:
-        users.revoke_token(session, caller.user, token_id)
+        gone = tokens.revoke(session, caller.token, token_id, logout=logout)
+        audit.note(session, caller, "login.end" if logout else "token.revoke", gone.name)
     return Response(status_code=204)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -11,7 +12,7 @@ from fastapi.responses import FileResponse
 from osmosis.base import model_folder
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import Platform, objects, tables
-from osmosis.platform.services import models
+from osmosis.platform.services import audit, deployments, models
 from osmosis.records.contract.model_bodies import (
     ModelFile,
     ModelFiles,
@@ -24,17 +25,19 @@ from osmosis.records.contract.training_bodies import ModelRow
 from osmosis.records.contract.uploads import UploadPart, UploadPlan
 
 from .contract_route import ContractRoute
-from .deps import PlatformDep, Scope, ScopeDep
+from .deps import PlatformDep, Scope, ScopeDep, may
 
 router = APIRouter(route_class=ContractRoute)
+DataDep = Annotated[Scope, may("data")]
 PARTS_AT_ONCE = 16
 """Addresses are asked for as they are needed: they work for a quarter of an hour, and a model may take longer."""
 
 
 @router.post("/api/cli/models/base")
-def announce(body: NewModel, platform: PlatformDep, scope: ScopeDep) -> ModelUpload:
+def announce(body: NewModel, platform: PlatformDep, scope: DataDep) -> ModelUpload:
     with platform.db.write() as session:
         model = models.announce(session, platform, scope.workspace, scope.user, body.name, body.files)
+        audit.note(session, scope, "model.upload", model.name, workspace=scope.workspace)
     return _upload(platform, model)
 
 
@@ -49,7 +52,7 @@ def _upload(platform: Platform, model: tables.BaseModel) -> ModelUpload:
 
 
 @router.post("/api/cli/models/base/{name}/uploads")
-def next_parts(name: str, body: ModelPath, platform: PlatformDep, scope: ScopeDep) -> ModelFileUpload:
+def next_parts(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep) -> ModelFileUpload:
     model, number, file = _awaited(platform, scope, name, body.path)
     each = platform.settings.part_bytes
     count = _part_count(platform, file)
@@ -112,7 +115,7 @@ def _to_fill(platform: Platform, model_id: str, number: int) -> tuple[tables.Bas
 
 
 @router.post("/api/cli/models/base/{name}/uploads/complete")
-def complete(name: str, body: ModelPath, platform: PlatformDep, scope: ScopeDep) -> ModelFile:
+def complete(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep) -> ModelFile:
     model, number, file = _awaited(platform, scope, name, body.path)
     if file.state != "uploaded":
         parts = models.parts_of(platform.settings, model.id, number)
@@ -127,13 +130,14 @@ def complete(name: str, body: ModelPath, platform: PlatformDep, scope: ScopeDep)
 
 
 @router.post("/api/cli/models/base/{name}/finalize")
-def finalize(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelRow:
+def finalize(name: str, platform: PlatformDep, scope: DataDep) -> ModelRow:
     with platform.db.read() as session:
         model = models.find_base(session, scope.workspace, name)
     if model.status != models.READY:
         models.ready(platform, model.id)
     with platform.db.read() as session:
-        return models.base_row(session.get_one(tables.BaseModel, model.id))
+        row = models.base_row(session.get_one(tables.BaseModel, model.id))
+        return deployments.rows(session, platform.settings, scope.workspace.id, [row])[0]
 
 
 @router.get("/api/cli/models/base/{name}/files")

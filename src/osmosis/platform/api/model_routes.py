@@ -7,15 +7,12 @@ from __future__ import annotations
 import sqlalchemy as sa
 from fastapi import APIRouter, Response
 
-from osmosis.errors import Conflict, NotFound
 from osmosis.platform import tables
-from osmosis.platform.services import models
+from osmosis.platform.services import audit, deployments, merging, models
 from osmosis.platform.services.paging import Page
 from osmosis.records.contract.training_bodies import (
     BenchmarkPage,
     BenchmarkRunPage,
-    DeploymentPage,
-    ModelDeployment,
     ModelPage,
     ModelRow,
 )
@@ -32,14 +29,15 @@ def base_models(platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset:
     query = sa.select(tables.BaseModel).where(tables.BaseModel.workspace_id == scope.workspace.id)
     with platform.db.read() as session:
         found, total = page.fetch(session, query.order_by(tables.BaseModel.created_at.desc()))
-        shown = [models.base_row(row) for row in found]
+        shown = deployments.rows(session, platform.settings, scope.workspace.id, map(models.base_row, found))
     return ModelPage(models=shown, **page.place(len(shown), total))
 
 
 @router.get("/models/base/{name:path}")
 def base_model(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelRow:
     with platform.db.read() as session:
-        return models.base_row(models.find_base(session, scope.workspace, name))
+        row = models.base_row(models.find_base(session, scope.workspace, name))
+        return deployments.rows(session, platform.settings, scope.workspace.id, [row])[0]
 
 
 @router.delete("/models/base/{name}", status_code=204)
@@ -48,6 +46,8 @@ def delete_base(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
     with platform.db.write() as session:
         model = models.find_base(session, scope.workspace, name)
         models.delete_base(session, model)
+        merging.forget(session, platform, model)
+        audit.note(session, scope, "model.delete", model.name, workspace=scope.workspace)
     models.remove_files(settings, models.folder_of(settings, model.id), settings.models_dir / "uploads" / model.id)
     return Response(status_code=204)
 
@@ -58,15 +58,18 @@ def lora_models(platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset:
     query = models.trained(scope.workspace.id).order_by(tables.Checkpoint.created_at.desc())
     with platform.db.read() as session:
         found, total = page.fetch(session, query)
-        shown = [models.trained_row(row, session.get_one(tables.Run, row.run_id)) for row in found]
-    return ModelPage(models=shown, **page.place(len(shown), total))
+        bare = [models.trained_row(row, session.get_one(tables.Run, row.run_id)) for row in found]
+        shown = deployments.rows(session, platform.settings, scope.workspace.id, bare)
+        room = deployments.room(session, platform.settings)
+    return ModelPage(models=shown, **room, **page.place(len(shown), total))
 
 
 @router.get("/models/{name}")
 def lora_model(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelRow:
     with platform.db.read() as session:
         row = models.find_trained(session, scope.workspace.id, name)
-        return models.trained_row(row, session.get_one(tables.Run, row.run_id))
+        bare = models.trained_row(row, session.get_one(tables.Run, row.run_id))
+        return deployments.rows(session, platform.settings, scope.workspace.id, [bare])[0]
 
 
 @router.delete("/models/{name}", status_code=204)
@@ -74,25 +77,9 @@ def delete_lora(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
     with platform.db.write() as session:
         row = models.find_trained(session, scope.workspace.id, name)
         models.delete_trained(session, row)
+        audit.note(session, scope, "model.delete", row.name, workspace=scope.workspace)
     models.remove_files(platform.settings, platform.settings.located(row.path))
     return Response(status_code=204)
-
-
-@router.post("/models/{name}/{action}")
-def deploy(name: str, action: str, platform: PlatformDep, scope: ScopeDep) -> ModelDeployment:
-    if action not in ("deploy", "undeploy"):
-        raise NotFound(f"no such action: {action}")
-    with platform.db.read() as session:
-        models.find_trained(session, scope.workspace.id, name)
-    raise Conflict(
-        "this platform cannot deploy models: it has no inference service",
-        hint=f'evaluate it with model_path = "osmosis/{name}", or take it elsewhere: osmosis model download {name}',
-    )
-
-
-@router.get("/deployments")
-def deployments(scope: ScopeDep, limit: int = 50, offset: int = 0) -> DeploymentPage:
-    return DeploymentPage(deployments=[], **Page(limit, offset).place(0, 0))
 
 
 @router.get("/benchmarks")

@@ -12,13 +12,14 @@ from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from osmosis.platform import objects, tables
-from osmosis.platform.services import dataset_ingest, datasets, models, run_bodies, run_lifecycle
+from osmosis.platform.services import audit, dataset_ingest, datasets, deployments, models, run_bodies, run_lifecycle
 from osmosis.platform.services.paging import LogSlice, Page
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage
 from osmosis.records.contract.run_bodies import RunDetail, RunPage, StoppingRun
 from osmosis.records.contract.training_bodies import TrainingRunDetail, TrainingRunPage
 from osmosis.records.run import RunKind
+from osmosis.viewer.index.file import remove as remove_index
 
 from .contract_route import ContractRoute
 from .deps import PlatformDep, Scope, ScopeDep
@@ -86,14 +87,18 @@ class RunRoutes:
         with platform.db.write() as session:
             run = self.find(session, scope, name)
             run_lifecycle.request_stop(session, run)
+            audit.note(session, scope, "run.stop", run.name, workspace=scope.workspace)
             return run_bodies.stopping(platform.settings, run)
 
     def delete(self, name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
         with platform.db.write() as session:
             run = self.find(session, scope, name)
+            deployments.refuse_deployed(session, run)
             run_id, dataset_path = run.id, run.dataset_path
             run_lifecycle.delete(session, run)
+            audit.note(session, scope, "run.delete", run.name, workspace=scope.workspace, kind=run.kind)
         objects.remove_tree(platform.settings.runs_dir / run_id)
+        remove_index(platform.settings.viewer_index(run_id))
         models.remove_files(platform.settings, models.checkpoints_of(platform.settings, run_id))
         if dataset_path:  # of a dataset that is gone, or has a newer file, this run was the last that needed it
             dataset_ingest.clean(platform, PurePosixPath(dataset_path).parent.name)

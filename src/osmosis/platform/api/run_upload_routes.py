@@ -8,6 +8,7 @@ from fastapi.concurrency import run_in_threadpool
 from osmosis.platform import Platform, objects, tables
 from osmosis.platform.run_upload import finished_run, sessions
 from osmosis.platform.run_upload.manifest import Manifest
+from osmosis.platform.services import audit
 from osmosis.platform.slow_work import apart
 from osmosis.records.contract.uploads import (
     ImportFile,
@@ -30,6 +31,7 @@ def create(body: Manifest, platform: PlatformDep, scope: ScopeDep) -> ImportSess
     """Open a session, or resume the one with the same manifest: only its pending files are still needed."""
     with platform.db.write() as session:
         row = sessions.open_session(session, scope.workspace, scope.user, body)
+        audit.note(session, scope, "run.upload", row.local_run_id, workspace=scope.workspace)
         return sessions.body(session, platform.settings, row)
 
 

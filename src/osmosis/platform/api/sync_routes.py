@@ -13,7 +13,7 @@ from osmosis.platform.slow_work import apart
 from osmosis.records.contract.repository import SyncedRolloutPage, SyncReport, SyncStarted
 
 from .contract_route import ContractRoute
-from .deps import PlatformDep, Scope, ScopeDep
+from .deps import PlatformDep, Scope, ScopeDep, may
 
 router = APIRouter(prefix="/api/cli", route_class=ContractRoute)
 
@@ -27,7 +27,7 @@ def show_sync(platform: PlatformDep, scope: ScopeDep) -> SyncReport:
 
 @router.post("/sync", status_code=202)
 async def start_sync(
-    platform: PlatformDep, scope: ScopeDep, background: BackgroundTasks, wait: bool = False
+    platform: PlatformDep, scope: Annotated[Scope, may("push")], background: BackgroundTasks, wait: bool = False
 ) -> SyncStarted:
     """Start a sync; with `?wait=true` the answer comes when it has finished."""
     event_id = await run_in_threadpool(_request, platform, scope)

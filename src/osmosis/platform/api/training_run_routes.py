@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import Body
 
-from osmosis.platform.services import run_bodies, run_retry, submit, training, training_check
+from osmosis.platform.services import audit, run_bodies, run_retry, submit, training, training_check
 from osmosis.records.config import TrainingConfig
 from osmosis.records.contract.run_bodies import RetryRun, SubmittedRun
 from osmosis.records.contract.training_bodies import CheckpointList, TrainingCheck, TrainingMetrics
@@ -21,7 +21,7 @@ PREFIX = routes.prefix
 def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> SubmittedRun:
     request = submit.parse(body, "training")
     training.check_machine(platform.settings)
-    run = submit.submit(platform, scope.workspace, scope.user, request, kind="training")
+    run = submit.submit(platform, scope.workspace, scope, request, kind="training")
     return run_bodies.accepted(platform.settings, run)
 
 
@@ -41,6 +41,7 @@ def resume(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | N
     with platform.db.write() as session:
         run = routes.find(session, scope, name)
         run_retry.resume(session, platform.vault, run, scope.user, (body and body.secrets) or {})
+        audit.note(session, scope, "run.resume", run.name, workspace=scope.workspace)
         return run_bodies.accepted(platform.settings, run)
 
 
@@ -50,6 +51,7 @@ def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | No
     with platform.db.write() as session:
         run = routes.find(session, scope, name)
         again = run_retry.once_more(session, platform.vault, run, scope.user, (body and body.secrets) or {})
+        audit.note(session, scope, "run.retry", run.name, workspace=scope.workspace, made=again.name)
         return run_bodies.accepted(platform.settings, again)
 
 

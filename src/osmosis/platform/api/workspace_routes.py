@@ -6,7 +6,8 @@ from fastapi import APIRouter
 
 from osmosis.platform import Platform, tables
 from osmosis.platform.gitsync import mirror, repositories, syncing
-from osmosis.platform.services import workspaces
+from osmosis.platform.gitsync.remotes import Remote
+from osmosis.platform.services import audit, tokens, workspaces
 from osmosis.platform.slow_work import apart
 from osmosis.records.contract.accounts import (
     ConnectedRepository,
@@ -21,7 +22,7 @@ from osmosis.records.contract.accounts import (
 from osmosis.records.contract.body import Nothing
 
 from .contract_route import ContractRoute
-from .deps import Caller, CallerDep, PlatformDep
+from .deps import Caller, CallerDep, PersonDep, PlatformDep
 
 router = APIRouter(prefix="/api/cli", route_class=ContractRoute)
 
@@ -40,19 +41,28 @@ def _body(
     return WorkspaceRow(id=workspace.id, name=workspace.name, role=role, connected_repo=connected)
 
 
+Found = tuple[tables.Workspace, str, tables.Repository | None]
+
+
+def _within(caller: Caller, found: list[Found]) -> list[Found]:
+    """What of these a token that is bound to one workspace speaks for."""
+    return [row for row in found if caller.token.workspace_id in (None, row[0].id)]
+
+
 @router.get("/workspaces")
 def list_workspaces(platform: PlatformDep, caller: CallerDep) -> WorkspaceList:
     with platform.db.read() as session:
-        found = workspaces.of_user(session, caller.user)
+        found = _within(caller, workspaces.of_user(session, caller.user))
     return WorkspaceList(workspaces=[_body(platform, *row) for row in found])
 
 
 @router.post("/workspaces")
-def create(body: NewWorkspace, platform: PlatformDep, caller: CallerDep) -> WorkspaceRow:
+def create(body: NewWorkspace, platform: PlatformDep, caller: PersonDep) -> WorkspaceRow:
     """A workspace with a repository hosted here."""
     with platform.db.write() as session:
         workspace = workspaces.create(session, caller.user, body.name)
         repository = repositories.add_internal(session, platform.settings, workspace, caller.user.handle)
+        audit.note(session, caller, "workspace.create", workspace.name, workspace=workspace)
     mirror.prepare(mirror.Place.of(repository, platform.settings), platform.settings)
     return _body(platform, workspace, "owner", repository)
 
@@ -65,11 +75,19 @@ async def connect(name: str, body: ConnectRepository, platform: PlatformDep, cal
 
 def _connect(name: str, body: ConnectRepository, platform: Platform, caller: Caller) -> WorkspaceRow:
     with platform.db.read() as session:
-        workspaces.by_name(session, caller.user, name)
-    mirror.check_url(body.repository_url, platform.settings)
+        found, role = workspaces.by_name(session, caller.user, name)
+        tokens.require_workspace(caller.token, found)
+        workspaces.require(role, "repository")
+        trusted = tokens.is_operator(session, caller.token)
+        credential = repositories.shared_secret(session, platform.vault, found.id, body.secret) if body.secret else ""
+    mirror.check_url(Remote(body.repository_url, trusted, credential), platform.settings)
     with platform.db.write() as session:
         workspace, role = workspaces.by_name(session, caller.user, name)
-        repository = repositories.connect_external(session, platform.settings, workspace, body.repository_url)
+        workspaces.require(role, "repository")
+        audit.note(session, caller, "repository.connect", body.repository_url, workspace=workspace, secret=body.secret)
+        repository = repositories.connect_external(
+            session, platform.settings, workspace, body.repository_url, trusted=trusted, secret=body.secret
+        )
         event_id = syncing.request(session, repository).id
     syncing.run(platform.db, platform.settings, event_id)
     with platform.db.read() as session:
@@ -80,7 +98,8 @@ def _connect(name: str, body: ConnectRepository, platform: Platform, caller: Cal
 def quickstart(platform: PlatformDep, caller: CallerDep, organizationId: str = "") -> QuickstartState:
     """Older clients poll this after login. There is no billing here, so the workspace is always ready."""
     with platform.db.read() as session:
-        found = [row for row in workspaces.of_user(session, caller.user) if row[0].id == organizationId]
+        mine = _within(caller, workspaces.of_user(session, caller.user))
+        found = [row for row in mine if row[0].id == organizationId]
         repository = found[0][2] if found else None
     connected = repository is not None
     name = repository.full_name if repository else None

@@ -20,8 +20,7 @@ from osmosis.errors import AuthRequired, OsmosisError, TooLarge
 from osmosis.platform import Platform
 from osmosis.platform.api.deps import bearer
 from osmosis.platform.api.error_bodies import error_response
-from osmosis.platform.api.job_routes import check_lease
-from osmosis.platform.services import users
+from osmosis.platform.services import inference, job_queue, tokens
 
 KIB, MIB = 1024, 1024 * 1024
 UNKNOWN_BYTES = 64 * KIB
@@ -29,14 +28,18 @@ UNKNOWN_BYTES = 64 * KIB
 LINGER_BYTES = 8 * MIB
 """What is read and dropped after a refusal: most clients read the answer only when they have sent everything."""
 
-STREAMED = re.compile(r"^/(git/|api/objects/)")
+STREAMED = re.compile(r"^/(git/|api/objects/|api/jobs/[^/]+/artifacts/)")
 """Checked before the first byte is read, and counted where they are written."""
+HOOKS = re.compile(r"^/hooks/")
+"""Signed with a secret of their own, which only the whole body shows."""
 LIMITS: tuple[tuple[re.Pattern[str], int], ...] = (
     (re.compile(r"^/api/jobs/[^/]+/rollouts$"), 64 * MIB),  # one rollout with a long conversation
     (re.compile(r"^/api/jobs/"), 32 * MIB),
     (re.compile(r"^/api/cli/eval-runs/imports"), 64 * MIB),  # a manifest names every file
     (re.compile(r"^/api/cli/(device/|bootstrap$)"), UNKNOWN_BYTES),
     (re.compile(r"^/api/"), 4 * MIB),
+    (re.compile(r"^/v1/"), 16 * MIB),  # a long conversation, with images
+    (HOOKS, MIB),  # a push of many commits; its signature is over all of it
     (re.compile(r""), UNKNOWN_BYTES),
 )
 _JOB = re.compile(r"^/api/jobs/([^/]+)/")
@@ -142,9 +145,15 @@ def _check_credential(platform: Platform, request: Request) -> None:
     if request.url.path.startswith("/api/jobs/"):
         found = _JOB.match(request.url.path)
         with platform.db.read() as session:
-            check_lease(session, found[1] if found else "", bearer(request))
+            job_queue.known_lease(session, found[1] if found else "", bearer(request))
+        return
+    if request.url.path.startswith("/v1/"):
+        with platform.db.read() as session:
+            inference.asker(session, bearer(request), workspace=None, identity=None)
+        return
+    if HOOKS.match(request.url.path):
         return
     if not request.url.path.startswith("/api/"):
         raise AuthRequired("this request is too large for somebody who has not logged in")
     with platform.db.read() as session:
-        users.check_token(session, bearer(request))
+        tokens.authenticate(session, bearer(request))

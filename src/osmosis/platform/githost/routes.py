@@ -17,11 +17,12 @@ from fastapi.responses import PlainTextResponse
 
 from osmosis.base.git import sealed_environ
 from osmosis.errors import AuthRequired, NotFound, OsmosisError
-from osmosis.platform import Platform
+from osmosis.platform import Platform, tables
 from osmosis.platform.gitsync import mirror, repositories, syncing
-from osmosis.platform.services import users, workspaces
+from osmosis.platform.security.origin import address_of
+from osmosis.platform.services import audit, tokens, workspaces
+from osmosis.platform.services.audit import Actor
 from osmosis.platform.slow_work import apart
-from osmosis.records.base import utc_now
 
 from .address import RECEIVE, UPLOAD, GitAddress, Service, parse_address, parse_credential, parse_service
 from .http_backend import BackendResponse, Limits
@@ -41,7 +42,10 @@ class _Visit:
     """Who asked for which repository, settled."""
 
     place: mirror.Place
-    handle: str
+    who: Actor
+    workspace: tables.Workspace
+    name: str
+    """`owner/repo`."""
 
 
 @router.get("/{owner}/{name}/info/refs")
@@ -64,9 +68,8 @@ async def _serve(request: Request, owner: str, name: str, tail: str, *, discover
     try:
         token = parse_credential(request.headers.get("authorization"))
         address = parse_address(owner, name)
-        if discover:
-            parse_service(request.query_params.get("service"))
-        visit = await run_in_threadpool(_admit, platform, token, address)
+        service = parse_service(request.query_params.get("service") if discover else tail)
+        visit = await run_in_threadpool(_admit, platform, token, address, service, address_of(request))
         await apart("sync", mirror.prepare, visit.place, platform.settings)
     except OsmosisError as error:
         return _refusal(error)
@@ -75,23 +78,30 @@ async def _serve(request: Request, owner: str, name: str, tail: str, *, discover
         _environ(platform, request, visit, tail),
         _slots(request),
         limits=_LIMITS,
-        on_exit=_after_push(platform, visit.place.id) if tail == RECEIVE else None,
+        on_exit=_after_push(platform, visit) if tail == RECEIVE else None,
     )
 
 
-def _admit(platform: Platform, token: str, address: GitAddress) -> _Visit:
+def _admit(platform: Platform, token: str, address: GitAddress, service: Service, origin: str) -> _Visit:
     with platform.db.read() as session:
-        row = users.check_token(session, token)
-        touch = users.needs_touch(row, utc_now())
+        row = tokens.authenticate(session, token)
+        tokens.require_scope(row, "git")
         repository = repositories.find_internal(session, address.full_name)
-        if repository is None or workspaces.role_of(session, row.user_id, repository.workspace_id) is None:
+        role = workspaces.role_of(session, row.user_id, repository.workspace_id) if repository is not None else None
+        if repository is None or role is None:
             raise NotFound(
                 f"no repository {address.full_name} for {row.user.handle}", hint="list yours: osmosis workspace list"
             )
-        visit = _Visit(mirror.Place.of(repository, platform.settings), row.user.handle)
-    if touch:
-        with platform.db.write() as session:
-            users.touch_token(session, row.id)
+        workspace = session.get_one(tables.Workspace, repository.workspace_id)
+        tokens.require_workspace(row, workspace)
+        workspaces.require(role, "push" if service == RECEIVE else "read")
+        visit = _Visit(
+            mirror.Place.of(repository, platform.settings),
+            Actor(row.user, row, origin),
+            workspace,
+            repository.full_name,
+        )
+    tokens.touch(platform.db, row)
     return visit
 
 
@@ -118,10 +128,10 @@ def _environ(platform: Platform, request: Request, visit: _Visit, tail: str) -> 
             "REQUEST_METHOD": request.method,
             "QUERY_STRING": "",
             "CONTENT_TYPE": headers.get("content-type", ""),
-            "REMOTE_USER": visit.handle,
+            "REMOTE_USER": visit.who.user.handle,
             "REMOTE_ADDR": request.client.host if request.client else "",
-            "GIT_COMMITTER_NAME": visit.handle,
-            "GIT_COMMITTER_EMAIL": f"{visit.handle}@localhost",
+            "GIT_COMMITTER_NAME": visit.who.user.handle,
+            "GIT_COMMITTER_EMAIL": f"{visit.who.user.handle}@localhost",
         }
     )
     if tail == "info/refs":
@@ -145,11 +155,16 @@ def _slots(request: Request) -> asyncio.Semaphore:
     return slots
 
 
-def _after_push(platform: Platform, repository_id: str) -> Callable[[], Awaitable[None]]:
+def _after_push(platform: Platform, visit: _Visit) -> Callable[[], Awaitable[None]]:
     """Git Sync of the pushed repository, finished before `git push` returns unless it takes long."""
 
+    def note_and_sync() -> None:
+        with audit.change(platform.db, visit.who, "git.push", visit.name, workspace=visit.workspace):
+            pass
+        syncing.after_push(platform.db, platform.settings, visit.place.id)
+
     async def wait_for_sync() -> None:
-        job = asyncio.ensure_future(apart("sync", syncing.after_push, platform.db, platform.settings, repository_id))
+        job = asyncio.ensure_future(apart("sync", note_and_sync))
         _running.add(job)
         job.add_done_callback(_finished)
         await asyncio.wait({job}, timeout=SYNC_WAIT_S)

@@ -12,18 +12,18 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
 from osmosis.base import locks
-from osmosis.base.git import Git, GitError, GitMissing, fetching_environ, sealed_environ
-from osmosis.base.net import is_loopback
+from osmosis.base.git import Git, GitError, GitMissing, sealed_environ
 from osmosis.errors import Conflict, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.settings import PlatformSettings
 
-from .repositories import parse_repository_url
+from .remotes import Remote, reaching
+from .repositories import credential_of, parse_repository_url
 
 HIDDEN_REFS = "refs/osmosis"
 SNAPSHOT_REFS = "refs/osmosis/snapshots"
@@ -72,11 +72,27 @@ class Place:
     url: str
     path: Path
     default_branch: str
+    trusted: bool = False
+    credential: str = field(default="", repr=False)
+    """This and the one before: as in `remotes.Remote`."""
 
     @classmethod
     def of(cls, repository: tables.Repository, settings: PlatformSettings) -> Place:
         path = settings.located(repository.path)
-        return cls(repository.id, repository.kind, repository.url, path, repository.default_branch)
+        credential = credential_of(repository, settings)
+        return cls(
+            repository.id,
+            repository.kind,
+            repository.url,
+            path,
+            repository.default_branch,
+            repository.trusted,
+            credential,
+        )
+
+    @property
+    def remote(self) -> Remote:
+        return Remote(self.url, self.trusted, self.credential)
 
     def git(self, environ: Mapping[str, str], **settings: str) -> Git:
         """Git on the folder, which sees nothing of the person's configuration."""
@@ -122,24 +138,13 @@ def fetch(place: Place, settings: PlatformSettings) -> str | None:
     prepare(place, settings)
     if place.kind == "internal":
         return None
-    environ = _remote_environ(settings)
-    symref = Git.bare(None, environ).run("ls-remote", "--symref", "--", place.url, "HEAD")
-    refspecs = [f"+{name}/*:{name}/*" for name in ("refs/heads", "refs/tags", SNAPSHOT_REFS)]
-    git = Git.bare(place.path, environ, timeout_s=FETCH_TIMEOUT_S)
-    git.run("fetch", "--quiet", "--prune", "--no-tags", "--no-write-fetch-head", "--", place.url, *refspecs)
+    with reaching(place.remote, settings) as environ:
+        symref = Git.bare(None, environ).run("ls-remote", "--symref", "--", place.url, "HEAD")
+        refspecs = [f"+{name}/*:{name}/*" for name in ("refs/heads", "refs/tags", SNAPSHOT_REFS)]
+        git = Git.bare(place.path, environ, timeout_s=FETCH_TIMEOUT_S)
+        git.run("fetch", "--quiet", "--prune", "--no-tags", "--no-write-fetch-head", "--", place.url, *refspecs)
     match = re.match(rb"ref: refs/heads/(\S+)\tHEAD", symref)
     return match[1].decode() if match else None
-
-
-def _remote_environ(settings: PlatformSettings) -> dict[str, str]:
-    return fetching_environ(
-        settings.environ,
-        settings={
-            "protocol.file.allow": "always" if is_loopback(settings.host) else "never",
-            "http.lowSpeedLimit": "1000",
-            "http.lowSpeedTime": "30",
-        },
-    )
 
 
 def heads(place: Place, environ: Mapping[str, str]) -> list[Head]:
@@ -194,9 +199,10 @@ def find_commit(place: Place, text: str, settings: PlatformSettings) -> str | No
     if place.kind == "external" and FULL_SHA.fullmatch(short):
         pin = f"+{short}:{_PINNED_REFS}/{short}"
         try:
-            git = Git.bare(place.path, _remote_environ(settings), timeout_s=FETCH_TIMEOUT_S)
-            git.run("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", place.url, pin)
-        except GitError:
+            with reaching(place.remote, settings) as environ:
+                git = Git.bare(place.path, environ, timeout_s=FETCH_TIMEOUT_S)
+                git.run("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", place.url, pin)
+        except (GitError, ValidationError):
             return None
         return _in_folder(place, short, settings.environ)
     return None
@@ -230,14 +236,15 @@ def _ref(place: Place, name: str, environ: Mapping[str, str]) -> str | None:
         return None
 
 
-def check_url(url: str, settings: PlatformSettings) -> None:
+def check_url(remote: Remote, settings: PlatformSettings) -> None:
     """Ask a remote for its HEAD, so that a wrong URL or a missing credential is known before it is stored.
 
     ValidationError with git's own words otherwise.
     """
-    remote = parse_repository_url(url)
+    url = parse_repository_url(remote.url).url
     try:
-        Git.bare(None, _remote_environ(settings), timeout_s=30.0).run("ls-remote", "--", remote.url, "HEAD")
+        with reaching(remote, settings) as environ:
+            Git.bare(None, environ, timeout_s=30.0).run("ls-remote", "--", url, "HEAD")
     except GitMissing:
         raise
     except GitError as error:

@@ -10,12 +10,13 @@ import re
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, object_session
 
 from osmosis.base.git_url import parse_git_url
-from osmosis.base.net import is_loopback
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import tables
+from osmosis.platform.db import count_of
+from osmosis.platform.security.vault import Sealed, Vault
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.run import RunStatus
 
@@ -94,6 +95,27 @@ def require(session: Session, workspace_id: str) -> tables.Repository:
     return repository
 
 
+def credential_of(repository: tables.Repository, settings: PlatformSettings) -> str:
+    """The value of the secret that the repository is fetched with; empty where it has none. While its session lives.
+
+    NotFound when the secret is gone.
+    """
+    session = object_session(repository)
+    if repository.secret_name is None or session is None:
+        return ""
+    vault = Vault.open(settings.data_dir, settings.master_key.get_secret_value())
+    return shared_secret(session, vault, repository.workspace_id, repository.secret_name)
+
+
+def shared_secret(session: Session, vault: Vault, workspace_id: str, name: str) -> str:
+    """The value of a secret that all of the workspace share. NotFound when there is none."""
+    shared = (tables.Secret.scope == "workspace", tables.Secret.owner_id == workspace_id, tables.Secret.name == name)
+    row = session.scalar(sa.select(tables.Secret).where(tables.Secret.workspace_id == workspace_id, *shared))
+    if row is None:
+        raise NotFound(f"the workspace has no secret named {name}", hint=f"osmosis secret set {name} --scope workspace")
+    return vault.unseal(Sealed(row.key_id, row.nonce, row.ciphertext), row.about)
+
+
 def find_internal(session: Session, full_name: str) -> tables.Repository | None:
     """The repository that the git host serves under this name."""
     query = sa.select(tables.Repository).where(
@@ -129,22 +151,24 @@ def add_internal(
 
 
 def connect_external(
-    session: Session, settings: PlatformSettings, workspace: tables.Workspace, url: str
+    session: Session,
+    settings: PlatformSettings,
+    workspace: tables.Workspace,
+    url: str,
+    *,
+    trusted: bool,
+    secret: str | None = None,
 ) -> tables.Repository:
-    """Make a repository elsewhere the workspace's one; the same URL again is a no-op.
+    """Make a repository elsewhere the workspace's one; the same URL again changes only how it is reached.
 
+    `trusted` and `secret` (the name of a secret of the workspace) as in `remotes.Remote`, which is asked before.
     ValidationError for a URL that git cannot fetch; Conflict while runs of the former repository are unfinished.
-    Local paths are accepted only by a platform that listens on loopback.
     """
     remote = parse_repository_url(url)
-    if remote.local and not is_loopback(settings.host):
-        raise _bad_url(
-            "is a path on the platform's machine, which is allowed only when the platform listens on loopback"
-        )
     former = of_workspace(session, workspace.id)
     if former is not None:
         if former.kind == "external" and former.url == remote.url:
-            former.status = "active"
+            former.status, former.trusted, former.secret_name = "active", trusted, secret
             return former
         _refuse_while_running(session, former)
         session.delete(former)
@@ -157,6 +181,8 @@ def connect_external(
         url=remote.url,
         path="",
         default_branch=DEFAULT_BRANCH,
+        trusted=trusted,
+        secret_name=secret,
     )
     repository.path = settings.stored(settings.mirrors_dir / f"{repository.id}.git")
     session.add(repository)
@@ -165,15 +191,11 @@ def connect_external(
 
 
 def _refuse_while_running(session: Session, repository: tables.Repository) -> None:
-    open_runs = session.scalar(
-        sa.select(sa.func.count())
-        .select_from(tables.Run)
-        .where(
-            tables.Run.repository_id == repository.id,
-            tables.Run.status.in_([RunStatus.PENDING.value, RunStatus.RUNNING.value]),
-        )
+    running = sa.select(tables.Run).where(
+        tables.Run.repository_id == repository.id,
+        tables.Run.status.in_([RunStatus.PENDING.value, RunStatus.RUNNING.value]),
     )
-    if open_runs:
+    if open_runs := count_of(session, running):
         raise Conflict(
             f"{open_runs} run(s) of {repository.full_name} have not finished",
             hint="wait for them to finish, or stop them first",

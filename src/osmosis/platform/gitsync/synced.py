@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import ValidationError
 from osmosis.platform import tables
-from osmosis.platform.db import Database
+from osmosis.platform.db import Database, count_of
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.config import Experiment
 from osmosis.records.contract.body import moment
@@ -116,8 +116,8 @@ def events(
 ) -> tuple[list[tables.SyncEvent], int]:
     """Sync events, newest first, and how many there are."""
     mine = tables.SyncEvent.repository_id == repository_id
-    total = session.scalar(sa.select(sa.func.count()).select_from(tables.SyncEvent).where(mine)) or 0
     query = sa.select(tables.SyncEvent).where(mine).order_by(tables.SyncEvent.created_at.desc())
+    total = count_of(session, query)
     return list(session.scalars(query.limit(limit).offset(offset))), total
 
 

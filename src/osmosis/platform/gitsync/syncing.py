@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from osmosis.base.redact import without_credentials
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.platform import tables
-from osmosis.platform.db import Database
+from osmosis.platform.db import Database, count_of
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
 from osmosis.records.run import SyncStatus
@@ -98,6 +98,31 @@ def after_push(db: Database, settings: PlatformSettings, repository_id: str) -> 
                 event_id = request(session, repository).id
             _fail(db, event_id, error.message)
         _tidy(place, settings)
+
+
+def poll(db: Database, settings: PlatformSettings, repository_id: str) -> None:
+    """Fetch a repository elsewhere and sync what moved; without a move nothing is written. A failure is logged."""
+    with db.read() as session:
+        repository = session.get(tables.Repository, repository_id)
+        if repository is None or repository.kind != "external":
+            return
+        place = Place.of(repository, settings)
+    try:
+        with mirror.locked(place):
+            _look(db, settings, place, mirror.fetch(place, settings), event_id=None)
+    except OsmosisError as error:
+        log.warning("repository %s could not be fetched: %s", place.id, without_credentials(error.message))
+        return
+    _tidy(place, settings)
+
+
+def due(db: Database) -> list[str]:
+    """The ids of all repositories elsewhere."""
+    wanted = sa.select(tables.Repository.id).where(
+        tables.Repository.kind == "external", tables.Repository.status == "active"
+    )
+    with db.read() as session:
+        return list(session.scalars(wanted))
 
 
 def _tidy(place: Place, settings: PlatformSettings) -> None:
@@ -244,4 +269,4 @@ def _of_commit(repository_id: str, commit: str) -> sa.Select[tables.SyncedRollou
 
 def _count(session: Session, repository_id: str, commit: str) -> int:
     query = _of_commit(repository_id, commit).where(tables.SyncedRollout.kind == "rollout")
-    return session.scalar(sa.select(sa.func.count()).select_from(query.subquery())) or 0
+    return count_of(session, query)

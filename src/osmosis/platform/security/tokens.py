@@ -9,6 +9,8 @@ import hashlib
 import secrets
 
 PREFIX = "osm_"
+JOB_PREFIX = "osj_"
+"""Of the leases that jobs hold."""
 ALPHABET = "BCDFGHJKLMNPQRSTVWXZ23456789"
 
 

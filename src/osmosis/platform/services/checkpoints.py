@@ -17,6 +17,8 @@ from osmosis.platform import tables
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.run import CheckpointReport
 
+from . import run_lifecycle
+
 READY = "ready"
 
 
@@ -45,7 +47,8 @@ def store(session: Session, settings: PlatformSettings, run: tables.Run, reports
             else:
                 session.expunge(one)
     if new:
-        run.starts = min(run.starts, 1)  # a run that gets on is not one whose jobs keep dying
+        for job in run_lifecycle.jobs_of(session, run.id):
+            job.starts = min(job.starts, 1)  # a run that gets on is not one whose jobs keep dying
     session.flush()
     return new
 

@@ -9,6 +9,7 @@ import logging
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -47,13 +48,16 @@ class Work:
     parts: int
 
 
-def complete(platform: Platform, dataset_id: str, etags: dict[int, str] | None = None) -> None:
-    """Finish the latest upload of a dataset. DatasetError with line-numbered issues when the file is refused.
+def complete(
+    platform: Platform, dataset_id: str, etags: dict[int, str] | None = None, *, upload_id: str | None = None
+) -> None:
+    """Finish an upload of a dataset: the named one, or the one that is meant. DatasetError with line-numbered issues
+    when the file is refused.
 
     Small files are checked before this returns; large ones in the background, with status `processing`. Asking
     again after an answer was lost changes nothing.
     """
-    work = _begin(platform, dataset_id)
+    work = _begin(platform, dataset_id, upload_id)
     if work is None:
         return
     if etags:
@@ -109,12 +113,17 @@ def _work(upload: tables.Upload, dataset: tables.Dataset) -> Work:
     return Work(upload.id, dataset.id, dataset.name, upload.format, upload.size, upload.parts)
 
 
-def _begin(platform: Platform, dataset_id: str) -> Work | None:
+def _is_whole(platform: Platform, upload: tables.Upload) -> bool:
+    folder = objects.upload_dir(platform, upload.id)
+    return all((folder / str(number)).is_file() for number in range(1, upload.parts + 1))
+
+
+def _begin(platform: Platform, dataset_id: str, upload_id: str | None = None) -> Work | None:
     """Load: None when this upload is already done or being worked on."""
     with platform.db.write() as session:
-        dataset = session.get_one(tables.Dataset, dataset_id)
-        upload = datasets.latest_upload(session, dataset)
-        if upload.status in ("done", "processing"):
+        dataset = session.get_one(tables.Dataset, dataset_id, with_for_update=True)
+        upload = datasets.upload_meant(session, dataset, upload_id, partial(_is_whole, platform))
+        if upload is None or upload.status in ("done", "processing"):
             return None
         if upload.status == "aborted":
             raise Conflict(f"the upload of {dataset.name!r} was abandoned", hint="upload the file again")

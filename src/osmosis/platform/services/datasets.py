@@ -6,6 +6,7 @@ need it exists. File contents are handled in `ingest`, outside of sessions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -22,7 +23,7 @@ from osmosis.records.contract.uploads import DatasetRow
 from osmosis.records.dataset import FORMATS, MAX_BYTES, DatasetStatus
 from osmosis.records.run import RunStatus
 
-from . import links
+from . import links, quotas
 
 MAX_NAME = 128
 GONE = (DatasetStatus.ERROR.value, DatasetStatus.CANCELLED.value)
@@ -51,6 +52,7 @@ def create(
     """A dataset that waits for its file. Conflict with `existing_dataset_id` when the name is in use."""
     _check_new(file)
     dataset = _to_fill(session, workspace, file.name, overwrite_id)
+    quotas.check_dataset(session, workspace, file.size, new=dataset is None)
     if dataset is None:
         dataset = tables.Dataset(workspace_id=workspace.id, creator_id=user.id, name=file.name)
         session.add(dataset)
@@ -147,9 +149,39 @@ def latest_upload(session: Session, dataset: tables.Dataset) -> tables.Upload:
     return upload
 
 
-def abort(session: Session, dataset: tables.Dataset) -> str | None:
-    """Give the upload up; the id of the upload whose parts may go, None when none was open."""
-    upload = latest_upload(session, dataset)
+def upload_meant(
+    session: Session, dataset: tables.Dataset, upload_id: str | None, is_whole: Callable[[tables.Upload], bool]
+) -> tables.Upload | None:
+    """The upload that a `complete` is about, when several may be on their way; None when it is done already.
+
+    The one that is named; else the first one open that is whole. A client that names none and asks again, after an
+    answer was lost, leaves alone what somebody else still sends.
+    """
+    if upload_id is not None:
+        return _named_upload(session, dataset, upload_id)
+    newest_first = sa.select(tables.Upload).where(tables.Upload.dataset_id == dataset.id)
+    uploads = list(session.scalars(newest_first.order_by(tables.Upload.created_at.desc())))
+    for upload in reversed(uploads):
+        if upload.status == "open" and is_whole(upload):
+            return upload
+    latest = latest_upload(session, dataset)
+    others = [upload for upload in uploads if upload.status in ("done", "processing")]
+    if latest.status == "open" and any(upload.updated_at >= latest.created_at for upload in others):
+        return None
+    return latest
+
+
+def _named_upload(session: Session, dataset: tables.Dataset, upload_id: str) -> tables.Upload:
+    upload = session.get(tables.Upload, upload_id)
+    if upload is None or upload.dataset_id != dataset.id:
+        raise NotFound(f"dataset {dataset.name!r} has no upload {upload_id}", field="upload_id")
+    return upload
+
+
+def abort(session: Session, dataset: tables.Dataset, upload_id: str | None = None) -> str | None:
+    """Give the upload up, the latest unless one is named; the id of the upload whose parts may go, None when none was
+    open."""
+    upload = _named_upload(session, dataset, upload_id) if upload_id else latest_upload(session, dataset)
     if upload.status != "open":
         return None
     abandon(session, dataset, upload)
@@ -175,7 +207,7 @@ def delete(session: Session, dataset: tables.Dataset) -> None:
 
 
 def unused_files(session: Session, settings: PlatformSettings, dataset_id: str, folder: Path) -> list[Path]:
-    """Files of a dataset that neither its row nor any run refers to."""
+    """Files of a dataset that neither its row nor any run refers to, and that no upload is about to put there."""
     if not folder.exists():
         return []
     dataset = session.get(tables.Dataset, dataset_id)
@@ -185,7 +217,14 @@ def unused_files(session: Session, settings: PlatformSettings, dataset_id: str, 
         return []
     query = sa.select(tables.Run.dataset_path).where(tables.Run.dataset_path.in_(list(files)))
     used = set(session.scalars(query))
-    return [path for stored, path in files.items() if stored not in used]
+    arriving = set(
+        session.scalars(
+            sa.select(tables.Upload.id).where(
+                tables.Upload.dataset_id == dataset_id, tables.Upload.status == "processing"
+            )
+        )
+    )
+    return [path for stored, path in files.items() if stored not in used and path.stem not in arriving]
 
 
 def log(

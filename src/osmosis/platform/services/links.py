@@ -19,12 +19,21 @@ def dataset(settings: PlatformSettings, dataset_id: str) -> str:
     return f"{settings.url}/datasets/{dataset_id}"
 
 
+def model(settings: PlatformSettings, model_id: str) -> str:
+    return f"{settings.url}/models/{model_id}"
+
+
 def secrets(settings: PlatformSettings, workspace_name: str) -> str:
     return f"{settings.url}/{quote(workspace_name)}/secrets"
 
 
 def repository(settings: PlatformSettings, workspace_name: str) -> str:
     return f"{settings.url}/{quote(workspace_name)}/repository"
+
+
+def login(settings: PlatformSettings, code: str) -> str:
+    """A one-time link that logs a browser in."""
+    return f"{settings.url}/login/link?code={quote(code)}"
 
 
 def device(settings: PlatformSettings, user_code: str | None = None) -> str:

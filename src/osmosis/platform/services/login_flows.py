@@ -20,8 +20,8 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.security.tokens import hash_token, new_token, new_user_code
 from osmosis.records.base import utc_now
 
-from . import users
-from .users import IssuedToken, issue_token
+from . import tokens, users
+from .tokens import IssuedToken, issue
 
 LIFETIME_S = 900
 INTERVAL_S = 2
@@ -38,20 +38,41 @@ class DeviceLogin:
     interval: int = INTERVAL_S
 
 
-def start(session: Session, device_name: str) -> DeviceLogin:
+def start(session: Session, device_name: str, *, lifetime_s: int = LIFETIME_S) -> DeviceLogin:
     """A new login; expired ones are swept away here."""
     now = utc_now()
     session.execute(sa.delete(tables.DeviceCode).where(tables.DeviceCode.expires_at < now - timedelta(days=1)))
-    login = DeviceLogin(new_token("osd_"), new_user_code())
+    login = DeviceLogin(new_token("osd_"), new_user_code(), lifetime_s)
     session.add(
         tables.DeviceCode(
             device_hash=hash_token(login.device_code),
             user_code=login.user_code,
             device_name=device_name[:200] or "unnamed device",
-            expires_at=now + timedelta(seconds=LIFETIME_S),
+            expires_at=now + timedelta(seconds=lifetime_s),
         )
     )
     return login
+
+
+def link_for(session: Session, person: tables.User, maker: tables.Token, *, hours: int = 24) -> DeviceLogin:
+    """A login of somebody else that needs no further approval: whoever has its code is them, once.
+
+    The caller has seen that `maker` is of a person who runs the platform; the code ends when that token is revoked.
+    """
+    login = start(session, "login link", lifetime_s=hours * 3600)
+    session.flush()
+    row = find(session, login.user_code)
+    row.status, row.user_id, row.maker_id = "approved", person.id, maker.id
+    return login
+
+
+def whose(session: Session, device_code: str) -> tables.User | None:
+    """Whom this code logs in now; None for a code that is used, too old or not known."""
+    query = sa.select(tables.DeviceCode).where(tables.DeviceCode.device_hash == hash_token(device_code))
+    row = session.scalars(query).first()
+    if row is None or row.status != "approved" or row.expires_at <= utc_now() or row.user_id is None:
+        return None
+    return session.get(tables.User, row.user_id)
 
 
 def find(session: Session, user_code: str) -> tables.DeviceCode:
@@ -63,18 +84,26 @@ def find(session: Session, user_code: str) -> tables.DeviceCode:
     return row
 
 
-def decide(session: Session, user_code: str, user: tables.User, *, approve: bool) -> tables.DeviceCode:
-    """The person's answer. Conflict when it was answered before."""
+def decide(
+    session: Session, user_code: str, user: tables.User, *, approve: bool, maker: tables.Token | None = None
+) -> tables.DeviceCode:
+    """The person's answer, given with the token `maker`. Conflict when it was answered before."""
+    if maker is not None:
+        tokens.require_unbound(maker)
     row = find(session, user_code)
     if row.status != "pending":
         raise Conflict(f"this login was already {row.status}", hint="start again: osmosis login")
     row.status = "approved" if approve else "denied"
     row.user_id = user.id if approve else None
+    row.maker_id = maker.id if maker is not None else None
     return row
 
 
-def poll(session: Session, device_code: str) -> IssuedToken | str:
-    """The token once approved, else one of `authorization_pending`, `slow_down`, `expired_token`, `access_denied`."""
+def poll(session: Session, device_code: str, *, browser: str = "") -> IssuedToken | str:
+    """The token once approved, else one of `authorization_pending`, `slow_down`, `expired_token`, `access_denied`.
+
+    A `browser` of this name gets a session.
+    """
     query = sa.select(tables.DeviceCode).where(tables.DeviceCode.device_hash == hash_token(device_code))
     row = session.scalars(query.with_for_update()).first()
     if row is None:
@@ -89,10 +118,15 @@ def poll(session: Session, device_code: str) -> IssuedToken | str:
         row.last_polled_at = now
         return "slow_down" if early else "authorization_pending"
     user = session.get(tables.User, row.user_id)
-    if user is None:
+    maker = session.get(tables.Token, row.maker_id) if row.maker_id else None
+    if user is None or (maker is not None and maker.revoked_at is not None):
         return "access_denied"
     row.status = "used"
-    return issue_token(session, user, row.device_name, kind="device")
+    if maker is not None and maker.user_id != user.id:
+        maker = None  # made for another person: what they do with it is theirs
+    if browser:
+        return issue(session, user, browser, kind="session", maker=maker)
+    return issue(session, user, row.device_name, kind="device", maker=maker)
 
 
 def prepare(platform: Platform) -> None:

@@ -7,6 +7,7 @@ folder stays with the run. Loads no model and knows no library that could.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from sqlalchemy.orm import Session
 from osmosis.base import model_folder
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import Platform, tables
+from osmosis.platform.db import count_of
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
 from osmosis.records.contract.body import moment
@@ -26,6 +28,8 @@ from osmosis.records.contract.model_bodies import AnnouncedFile, ModelFile
 from osmosis.records.contract.training_bodies import ModelRow
 from osmosis.records.plan import PLATFORM_MODEL
 from osmosis.records.run import RunStatus
+
+from . import quotas
 
 READY, UPLOADING = "ready", "uploading"
 MAX_NAME = 128
@@ -59,7 +63,8 @@ def announce(
     files: Sequence[AnnouncedFile],
 ) -> tables.BaseModel:
     """A model that waits for its files, or the one of the same files that waits or is ready already."""
-    _check(platform, name, files)
+    check_name(name)
+    _check(platform, files)
     wanted = [file.to_dict() for file in sorted(files, key=lambda file: file.path)]
     query = sa.select(tables.BaseModel).where(
         tables.BaseModel.workspace_id == workspace.id, tables.BaseModel.name == name
@@ -72,6 +77,7 @@ def announce(
             f"a base model named {name!r} already exists, with other files",
             hint=f"osmosis model delete {name}, or upload it under another name: --name NAME",
         )
+    quotas.check_bytes(session, workspace, sum(file.size for file in files))
     if model is None:
         model = tables.BaseModel(workspace_id=workspace.id, creator_id=user.id, name=name)
         session.add(model)
@@ -83,10 +89,14 @@ def announce(
     return model
 
 
-def _check(platform: Platform, name: str, files: Sequence[AnnouncedFile]) -> None:
+def check_name(name: str) -> None:
+    """ValidationError for what is no name of a model."""
     if not name or len(name) > MAX_NAME or not all(c.isalnum() or c in "._-" for c in name) or not name[0].isalnum():
         what = f"{name!r} is no name for a model: use letters, digits, '.', '_' and '-', at most {MAX_NAME}"
         raise ValidationError(what, hint="--name NAME", field="name")
+
+
+def _check(platform: Platform, files: Sequence[AnnouncedFile]) -> None:
     for file in files:
         model_folder.check_name(file.path)
         if file.size > model_folder.MAX_TEXT_BYTES and not file.path.endswith(".safetensors"):
@@ -155,12 +165,20 @@ def delete_base(session: Session, model: tables.BaseModel) -> None:
 
 def refuse_in_use(session: Session, workspace_id: str, name: str) -> None:
     """Conflict while a run that is not over uses a model of this name."""
-    used = (name, f"osmosis/{name}")
-    query = sa.select(tables.Run.name).where(
-        tables.Run.workspace_id == workspace_id, tables.Run.model_path.in_(used), tables.Run.status.in_(OPEN)
+    used = [name, f"{PLATFORM_MODEL}{name}"]
+    of_it = trained(workspace_id).where(tables.Checkpoint.base_model == name).with_only_columns(tables.Checkpoint.name)
+    deployed = sa.and_(tables.Run.kind == "serving", tables.Run.name.in_(of_it))
+    query = sa.select(tables.Run).where(
+        tables.Run.workspace_id == workspace_id,
+        tables.Run.status.in_(OPEN),
+        sa.or_(tables.Run.model_path.in_(used), deployed),
     )
-    if run := session.scalars(query.limit(1)).first():
-        raise Conflict(f"model {name!r} is in use by run {run!r}", hint="wait for the run, or stop it first")
+    if (run := session.scalars(query.limit(1)).first()) is not None:
+        if run.kind == "serving":
+            what = "it is" if run.name == name else f"its adapter {run.name!r} is"
+            hint = f"osmosis model undeploy {run.name}"
+            raise Conflict(f"model {name!r} cannot be deleted: {what} deployed", hint=hint)
+        raise Conflict(f"model {name!r} is in use by run {run.name!r}", hint="wait for the run, or stop it first")
 
 
 # --- trained models ---------------------------------------------------------------------------------------------
@@ -191,6 +209,9 @@ def find_trained(session: Session, workspace_id: str, name: str) -> tables.Check
 def adapter_of(settings: PlatformSettings, checkpoint: tables.Checkpoint) -> Path:
     """The folder with the adapter of a checkpoint. Conflict when it was removed."""
     folder = settings.located(checkpoint.path)
+    if (folder / TINKER).is_file():
+        what = f"model {checkpoint.name!r} is on the Tinker server that trained it: {_weights_there(folder)}"
+        raise Conflict(what, hint="ask that server for it, under this name")
     if not (folder / ADAPTER).is_file():
         what = f"the files of model {checkpoint.name!r} are gone: a newer checkpoint took their place"
         raise Conflict(what, hint="osmosis model list; [checkpoints] keep = N keeps more of them")
@@ -198,6 +219,14 @@ def adapter_of(settings: PlatformSettings, checkpoint: tables.Checkpoint) -> Pat
 
 
 ADAPTER = "adapter_model.safetensors"
+TINKER = "tinker.json"
+
+
+def _weights_there(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / TINKER).read_text("utf-8"))["weights"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "its name there is not known"
 
 
 # --- what an evaluation asks -------------------------------------------------------------------------------------
@@ -211,14 +240,18 @@ class Served:
     """Folder or hub name of the base model."""
     adapter: str = ""
     """Folder of the adapter; empty for a base model."""
+    tokenizer: str = ""
+    """Folder or hub name, where the model itself is on an engine elsewhere."""
 
 
 def served(session: Session, settings: PlatformSettings, workspace_id: str, wanted: str) -> Served:
-    """What `osmosis/NAME` stands for: a base model, a checkpoint, or a training run's best one. ValidationError with an
-    issue when there is none."""
+    """What `osmosis/NAME` stands for: a base model, a checkpoint, or a training run's best one; a NAME with a slash is
+    a hub name or a folder, as training configs have them. ValidationError with an issue when there is none."""
     name = wanted.removeprefix(PLATFORM_MODEL)
+    if "/" in name:
+        return Served(resolve(session, settings, workspace_id, name))
     same = tables.BaseModel.workspace_id == workspace_id, tables.BaseModel.name == name
-    if session.scalar(sa.select(sa.func.count()).select_from(tables.BaseModel).where(*same)):
+    if count_of(session, sa.select(tables.BaseModel).where(*same)):
         return Served(resolve(session, settings, workspace_id, name))
     try:
         checkpoint = find_trained(session, workspace_id, name)
@@ -232,9 +265,12 @@ def served(session: Session, settings: PlatformSettings, workspace_id: str, want
 # --- what a config names ----------------------------------------------------------------------------------------
 
 
-def resolve(session: Session, settings: PlatformSettings, workspace_id: str, wanted: str) -> str:
-    """The base model that a training config names: a model of the store, a folder on this machine where the operator
-    allows that, else a hub name, which the trainer looks up. ValidationError says why it cannot be used."""
+def resolve(
+    session: Session, settings: PlatformSettings, workspace_id: str, wanted: str, *, weights: bool = True
+) -> str:
+    """The base model, or without `weights` the tokenizer, that a training config names: a model of the store, a folder
+    on this machine where the operator allows that, else a hub name, which the job looks up. ValidationError says why it
+    cannot be used."""
     query = sa.select(tables.BaseModel).where(
         tables.BaseModel.workspace_id == workspace_id, tables.BaseModel.name == wanted
     )
@@ -243,21 +279,21 @@ def resolve(session: Session, settings: PlatformSettings, workspace_id: str, wan
             raise _unusable(f"base model {wanted!r} is not complete", f"osmosis model upload FOLDER --name {wanted}")
         return str(folder_of(settings, model.id))
     if wanted.startswith(("/", "./", "../", "~")):
-        return _folder(settings, wanted)
+        return _folder(settings, wanted, weights=weights)
     if wanted.count("/") != 1:
         near = f"no base model named {wanted!r} on this platform, and it is no hub name (OWNER/NAME)"
         raise _unusable(near, f"osmosis model list --type base, or: osmosis model upload FOLDER --name {wanted}")
     return wanted
 
 
-def _folder(settings: PlatformSettings, wanted: str) -> str:
+def _folder(settings: PlatformSettings, wanted: str, *, weights: bool) -> str:
     allowed = [Path(part).expanduser().resolve() for part in settings.model_folders.split(":") if part]
     folder = Path(wanted).expanduser()
     places = [folder] if folder.is_absolute() else [root / folder for root in allowed]
     for place in places:
         real = place.resolve()
         if real.is_dir() and any(real.is_relative_to(root) for root in allowed):
-            model_folder.check_model(real)
+            (model_folder.check_model if weights else model_folder.check_tokenizer)(real)
             return str(real)
     if not allowed:
         fix = "osmosis model upload FOLDER, then name the model; or let the operator set OSMOSIS_MODEL_FOLDERS"

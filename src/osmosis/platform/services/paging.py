@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import ValidationError
 from osmosis.platform import tables
+from osmosis.platform.db import count_of
 from osmosis.records.contract.body import LogEntry, LogPage, moment
 
 MAX_LIMIT = 50
@@ -54,12 +55,6 @@ class Page:
         """The rows of this page and how many there are in all."""
         rows = list(session.scalars(query.limit(self.limit).offset(self.offset)))
         return rows, count_of(session, query)
-
-
-def count_of(session: Session, query: sa.Select[Any]) -> int:
-    """How many rows a query without grouping finds, whatever it selects: counted in an index where one will do."""
-    counting = query.order_by(None).with_only_columns(sa.func.count(), maintain_column_froms=True)
-    return session.scalar(counting) or 0
 
 
 @dataclass(frozen=True, slots=True)

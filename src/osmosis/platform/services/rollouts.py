@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
@@ -21,6 +22,10 @@ from osmosis.records.contract.run_bodies import RolloutRow
 from osmosis.records.keys import DerivedKeys, Key
 from osmosis.records.rollout import Rollout, RolloutStatus
 
+from . import run_tally
+
+SAID = ("messages", "calls", "info")
+"""What a rollout said: most of its record, and nothing that is counted."""
 KEY = ["run_id", "step", "row_key", "attempt"]
 ROWS = re.compile(r"^\d+(-\d+)?$")
 
@@ -36,6 +41,7 @@ def store_columns(session: Session, run_id: str, columns: Iterable[Mapping[str, 
     values = [{**one, "run_id": run_id, "created_at": now} for one in columns]
     if not values:
         return 0
+    run_tally.in_turn(session, run_id)
     dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
     insert = dialect.insert(tables.Rollout).on_conflict_do_nothing(index_elements=KEY).returning(tables.Rollout.id)
     return len(list(session.execute(insert, values)))
@@ -83,11 +89,17 @@ def _category(rollout: Rollout) -> str | None:
     return failed.category.value if failed else None
 
 
-def keys(session: Session, run_id: str) -> list[Key]:
-    """Of everything stored."""
+def keys(session: Session, run_id: str, *, rows: tuple[int, int] | None = None) -> list[Key]:
+    """Of everything stored, or of these rows: the first and the last."""
     query = sa.select(tables.Rollout.step, tables.Rollout.row_key, tables.Rollout.attempt)
-    found = session.execute(query.where(tables.Rollout.run_id == run_id).order_by(*_order()))
+    found = session.execute(query.where(_of(run_id, rows)).order_by(*_order()))
     return [(step, row_key, attempt) for step, row_key, attempt in found]
+
+
+def _of(run_id: str, rows: tuple[int, int] | None) -> sa.ColumnElement[bool]:
+    """Of a run, and of these rows: the first and the last."""
+    of_run = tables.Rollout.run_id == run_id
+    return of_run if rows is None else sa.and_(of_run, tables.Rollout.row_index.between(*rows))
 
 
 def _order() -> tuple[InstrumentedAttribute[int], InstrumentedAttribute[int]]:
@@ -104,10 +116,23 @@ def listed(run_id: str, status: str | None = None) -> sa.Select[tables.Rollout]:
     return query.order_by(*_order())
 
 
-def with_bodies(session: Session, run_id: str, *, limit: int, offset: int = 0) -> list[str]:
+def with_bodies(
+    session: Session, run_id: str, *, limit: int, offset: int = 0, rows: tuple[int, int] | None = None
+) -> list[str]:
     """The records themselves, as JSON text."""
-    query = sa.select(tables.Rollout.body).where(tables.Rollout.run_id == run_id)
+    query = sa.select(tables.Rollout.body).where(_of(run_id, rows))
     return list(session.scalars(query.order_by(*_order()).limit(limit).offset(offset)))
+
+
+def outcomes(session: Session, run_id: str, *, limit: int, offset: int) -> list[bytes]:
+    """The records without conversations and calls, which are most of them, as JSON: what comparing needs."""
+    found = []
+    for text in with_bodies(session, run_id, limit=limit, offset=offset):
+        record = orjson.loads(text)
+        for name in SAID:
+            record.pop(name, None)
+        found.append(orjson.dumps(record))
+    return found
 
 
 def get(session: Session, run_id: str, row_index: int, attempt: int) -> Rollout:

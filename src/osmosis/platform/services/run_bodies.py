@@ -33,7 +33,7 @@ from osmosis.records.contract.training_bodies import (
 from osmosis.records.run import RunKind
 from osmosis.records.source import SnapshotNote
 
-from . import links, run_lifecycle, run_results, training
+from . import links, placement, run_lifecycle, run_results, training
 from .paging import Place
 
 
@@ -158,7 +158,7 @@ def detail(session: Session, settings: PlatformSettings, run: tables.Run, creato
     }
     if run.kind == "eval":
         figures = run_results.full(session, run)
-        about = eval_row(settings, run, creator).model_copy(update={"results": figures})
+        about = eval_row(settings, run, creator).model_copy(update={"results": figures, **_waiting(session, run)})
         return EvalRunDetail(eval_run=about, **shared, results=figures, report=run_results.report_of(run))
     return TrainingRunDetail(
         training_run=training_row(settings, run, creator, training.latest_rewards(session, [run.id]).get(run.id)),
@@ -167,6 +167,12 @@ def detail(session: Session, settings: PlatformSettings, run: tables.Run, creato
         examples_processed_count=training.rollouts_done(session, run.id),
         notes=None,
     )
+
+
+def _waiting(session: Session, run: tables.Run) -> dict[str, RunProgress]:
+    """In the place of a stage: why no worker can take a run that waits."""
+    why = placement.why_waiting(session, run)
+    return {"progress": RunProgress(stage=why, completed=0, total=0)} if why else {}
 
 
 class _Accepted(TypedDict):

@@ -1,27 +1,26 @@
-"""Runs: their states, their names, the queue and the leases.
+"""Runs: their states, their names, their logs, how they end.
 
 `switch_status` is the only place where a status changes; it writes the event beside it. Who works on a run is
-decided by the lease: its token is given to one job, and writes with another token are dropped (`LeaseLost`).
+decided in `job_queue`.
 """
 
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
-from osmosis.errors import Conflict, LeaseLost, NotFound
+from osmosis.errors import Conflict, NotFound
 from osmosis.platform import tables
-from osmosis.platform.security.tokens import hash_token, new_token
+from osmosis.platform.tables import QueueState
 from osmosis.records.base import utc_now
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.run_bodies import RunEvent
 from osmosis.records.report import Report
-from osmosis.records.rollout import Failure
-from osmosis.records.run import JobResult, LogLine, Progress, RunStatus, Stage
+from osmosis.records.run import JobResult, LogLine, RunStatus, Stage
 
 from . import secrets
 
@@ -33,6 +32,12 @@ ALLOWED = {
     RunStatus.STOPPED: {RunStatus.PENDING},
 }
 MAX_LOG_MESSAGE = 16_000
+SUBMITTED = ("eval", "training")
+"""The kinds of runs that people submit and look at."""
+SERVING: Final = "serving"
+"""The kind of a deployment."""
+MERGE: Final = "merge"
+"""The kind of what makes a model of its own of an adapter."""
 
 
 def switch_status(session: Session, run: tables.Run, status: RunStatus, reason: str = "") -> None:
@@ -56,8 +61,21 @@ def switch_status(session: Session, run: tables.Run, status: RunStatus, reason: 
         run.completed_at, run.failure = None, None
     if status.over:
         run.completed_at = now
-        run.handle = run.lease_until = run.stop_requested_at = None
+        run.stop_requested_at = None
+        _close_jobs(session, run)
     session.add(tables.RunEvent(run_id=run.id, before=before.value, status=status.value, reason=reason, timestamp=now))
+
+
+def _close_jobs(session: Session, run: tables.Run) -> None:
+    """Nobody looks after the jobs of a run that is over; the leases stay known, for a last message that is repeated."""
+    for job in jobs_of(session, run.id):
+        job.state = QueueState.OVER
+        job.handle = job.lease_until = None
+
+
+def jobs_of(session: Session, run_id: str) -> list[tables.Job]:
+    """In the order of their shards."""
+    return list(session.scalars(sa.select(tables.Job).where(tables.Job.run_id == run_id).order_by(tables.Job.shard)))
 
 
 def find(session: Session, workspace: tables.Workspace, kind: str, name_or_id: str) -> tables.Run:
@@ -97,14 +115,15 @@ def log(session: Session, run_id: str, message: str, *, level: str = "info", ste
     session.add(tables.RunLog(run_id=run_id, level=level, step=step, message=storable(message)))
 
 
-def add_lines(session: Session, run: tables.Run, lines: list[LogLine]) -> None:
-    """Lines of the job."""
+def add_lines(session: Session, run: tables.Run, lines: list[LogLine], *, shard: int | None = None) -> None:
+    """Lines of the job; those of one of several shards say which."""
+    mark = "" if shard is None else f"shard {shard + 1} "
     session.add_all(
         tables.RunLog(
             run_id=run.id,
             timestamp=line.timestamp,
             level=line.level,
-            step=line.step[:100],
+            step=f"{mark}{line.step}"[:100],
             message=storable(line.message),
             details=line.details,
         )
@@ -115,95 +134,6 @@ def add_lines(session: Session, run: tables.Run, lines: list[LogLine]) -> None:
 def storable(message: str) -> str:
     """A log message as the database takes it: no NUL, of a bearable length."""
     return message.replace("\0", "")[:MAX_LOG_MESSAGE]
-
-
-# --- the queue -------------------------------------------------------------------------------------------------
-
-
-def waiting() -> sa.Select[tables.Run]:
-    """Runs that need a job, oldest first: pending, or running without a lease, since their job is known to be gone."""
-    gone = sa.and_(tables.Run.status == RunStatus.RUNNING.value, tables.Run.lease_hash.is_(None))
-    query = sa.select(tables.Run).where(sa.or_(tables.Run.status == RunStatus.PENDING.value, gone))
-    return query.order_by(tables.Run.created_at, tables.Run.id)
-
-
-def claim(session: Session, worker: str, lease_s: float) -> tuple[tables.Run, str] | None:
-    """Take the oldest run that waits, with a new lease token; None when none waits.
-
-    One transaction on a locked row, so no two workers get the same.
-    """
-    run = session.scalars(waiting().limit(1).with_for_update(skip_locked=True)).first()
-    if run is None:
-        return None
-    token = new_token("osj_")
-    run.lease_hash, run.lease_until = hash_token(token), utc_now() + timedelta(seconds=lease_s)
-    run.worker, run.handle = worker, None
-    run.starts += 1
-    if run.status == RunStatus.PENDING.value:
-        switch_status(session, run, RunStatus.RUNNING, f"claimed by {worker}")
-    else:
-        log(session, run.id, f"restarting (start {run.starts})", level="warning")
-    return run, token
-
-
-def of_lease(session: Session, run_id: str, token: str) -> tables.Run:
-    """The run this token speaks for. LeaseLost when another job does, or the run is over."""
-    run = session.get(tables.Run, run_id, with_for_update=True)
-    if run is None:
-        raise NotFound(f"no run {run_id}")
-    if run.lease_hash is None or run.lease_hash != hash_token(token):
-        raise LeaseLost(f"another job has taken over run {run.name!r}")
-    if run.status != RunStatus.RUNNING.value:
-        raise LeaseLost(f"run {run.name!r} is {run.status}")
-    return run
-
-
-def extend(run: tables.Run, lease_s: float, now: datetime | None = None) -> None:
-    run.lease_until = (now or utc_now()) + timedelta(seconds=lease_s)
-
-
-def heartbeat(session: Session, run: tables.Run, progress: Progress, lease_s: float) -> bool:
-    """Note how far the job is; whether it should stop is the answer."""
-    extend(run, lease_s)
-    run.progress = {"stage": progress.stage.value, "completed": progress.completed, "total": progress.total}
-    if progress.sandbox:
-        run.progress["sandbox"] = progress.sandbox
-    if progress.report is not None:
-        run.report = progress.report.to_dict()
-    run.updated_at = utc_now()
-    return run.stop_requested_at is not None
-
-
-def release(session: Session, run: tables.Run, reason: str, *, max_starts: int, count: bool = True) -> None:
-    """The job is gone without a word: the run waits for another, or has failed for good.
-
-    `count=False` for a job that the platform itself ended: that start does not count.
-    """
-    run.lease_hash = run.lease_until = run.handle = None
-    if not count:
-        run.starts = max(0, run.starts - 1)
-    if run.stop_requested_at is not None:
-        end(session, run, JobResult(status=RunStatus.STOPPED), "stopped by request")
-    elif run.starts >= max_starts:
-        failure = Failure(
-            phase="setup",
-            category="server_died",
-            message=f"the job ended {run.starts} times without a result; last time: {reason}",
-            fix="read the run's log, then retry the run",
-        )
-        end(session, run, JobResult(status=RunStatus.FAILED, failure=failure), reason)
-    else:
-        log(session, run.id, reason, level="warning")
-
-
-def finish(session: Session, run: tables.Run, result: JobResult, *, max_starts: int) -> None:
-    """The job's last message. `stopped` without a request means it was interrupted: the run resumes later."""
-    if result.status is RunStatus.STOPPED and run.stop_requested_at is None:
-        if result.report is not None:
-            run.report = result.report.to_dict()
-        release(session, run, "the job was interrupted", max_starts=max_starts)
-        return
-    end(session, run, result, "")
 
 
 def end(session: Session, run: tables.Run, result: JobResult, reason: str) -> None:
@@ -233,7 +163,13 @@ def request_stop(session: Session, run: tables.Run) -> None:
     if status.over:
         return
     run.stop_requested_at = run.stop_requested_at or utc_now()
-    if status is RunStatus.PENDING or run.lease_hash is None:
+    jobs = jobs_of(session, run.id)
+    if status is RunStatus.RUNNING and len(jobs) > 1:
+        for job in jobs:
+            if job.state == QueueState.WAITING:  # nobody has begun it: what the others have is merged without it
+                job.state, job.status = QueueState.OVER, RunStatus.STOPPED.value
+        log(session, run.id, "stop requested")
+    elif status is RunStatus.PENDING or not any(job.state == QueueState.HELD for job in jobs):
         end(session, run, JobResult(status=RunStatus.STOPPED), "stopped by request")
     else:
         log(session, run.id, "stop requested")

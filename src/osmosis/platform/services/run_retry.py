@@ -1,8 +1,8 @@
 """Again, please. Of an evaluation: the rollouts that failed, were skipped or never came about, in a fresh work folder.
 Of a training run: on from its last checkpoint, or from the start as a new run.
 
-Successful rollouts are kept; a run in which all succeeded starts from nothing. Values given with the first submit
-are gone by then and are asked for.
+Successful rollouts are kept; a run in which all succeeded starts from nothing, when that is asked for. Values given
+with the first submit are gone by then and are asked for.
 """
 
 from __future__ import annotations
@@ -12,16 +12,27 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.errors import Conflict, NotFound, NothingToRetry, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.security.vault import Vault
 from osmosis.records.run import RunStatus
 
-from . import rollouts, run_lifecycle, secrets
+from . import job_queue, rollouts, run_lifecycle, secrets
 
 
-def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, given: Mapping[str, str]) -> int:
-    """Make a run pending again; how many rollouts are to be made (0 = all of it, from the start) is the answer."""
+def retry(
+    session: Session,
+    vault: Vault,
+    run: tables.Run,
+    user: tables.User,
+    given: Mapping[str, str],
+    *,
+    everything: bool = False,
+) -> int:
+    """Make a run pending again; how many rollouts are to be made (0 = all of it, from the start) is the answer.
+
+    NothingToRetry for a run in which all succeeded, unless `everything` is to be made again.
+    """
     if not RunStatus(run.status).over:
         raise Conflict(f"run {run.name!r} is {run.status}: only a finished run can be retried")
     _refuse_elsewhere(run)
@@ -33,11 +44,16 @@ def retry(session: Session, vault: Vault, run: tables.Run, user: tables.User, gi
     kept = len(rollouts.keys(session, run.id))
     missing = total - kept
     if not missing:
+        if not everything:
+            raise NothingToRetry(
+                f"all {total} rollouts of run {run.name!r} succeeded: a retry would run all of them again",
+                hint=f"osmosis eval retry {run.name} --yes runs them again and drops what is there",
+                rollouts=total,
+            )
         session.execute(sa.delete(tables.Rollout).where(tables.Rollout.run_id == run.id))
         run.report = None
     run.retries += 1
-    run.starts = 0
-    run.lease_hash = None
+    job_queue.put(session, run)
     run.progress = run.started_at = None
     run_lifecycle.switch_status(session, run, RunStatus.PENDING, f"retried by {user.name}")
     run_lifecycle.log(session, run.id, f"retry {run.retries}: {missing or total} of {total} rollouts")
@@ -54,8 +70,7 @@ def resume(session: Session, vault: Vault, run: tables.Run, user: tables.User, g
     _check_inputs(session, run, given)
     secrets.put_for_run(session, vault, run, user.id, given)
     run.secret_scopes, _ = secrets.resolve(session, run.workspace_id, run.creator_id, run.secret_scopes, given)
-    run.starts = 0
-    run.lease_hash = None
+    job_queue.put(session, run)
     run_lifecycle.switch_status(session, run, RunStatus.PENDING, f"resumed by {user.name}")
     run_lifecycle.log(session, run.id, f"resumed by {user.name}, from the last checkpoint")
 
@@ -83,7 +98,7 @@ def once_more(
         secret_scopes=scopes,
     )
     session.add(again)
-    session.flush()
+    job_queue.put(session, again)
     secrets.put_for_run(session, vault, again, user.id, given)
     reason = f"a retry of {run.name} by {user.name}"
     session.add(tables.RunEvent(run_id=again.id, before=None, status=again.status, reason=reason))

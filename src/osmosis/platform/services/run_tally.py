@@ -91,6 +91,18 @@ class Tallies:
             self._kept.pop(stale, None)
 
 
+def in_turn(session: Session, run_id: str) -> None:
+    """Before rollouts of a run are stored: one transaction at a time does, so that ids grow in the order in which they
+    can be seen. Several jobs may store rollouts of one run at once, and PostgreSQL gives an id when a row is written,
+    not when its transaction ends: one that ended later with a smaller id would never be counted.
+
+    SQLite has one writer anyway. The lock is of this purpose alone, so nobody who has it waits for a row of another.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        key = sa.func.hashtextextended(f"rollouts of {run_id}", 0)
+        session.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
+
+
 def tally_of(session: Session, run_id: str) -> RunTally:
     """Of what is stored of a run as this session sees it."""
     tallies: Tallies = session.info.get(SHARED, {}).setdefault(Tallies, Tallies())

@@ -15,6 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session, undefer
 
 from osmosis._version import __version__
+from osmosis.base import artifact_files
+from osmosis.base.artifact_files import ArtifactFile
 from osmosis.errors import NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.settings import PlatformSettings
@@ -23,8 +25,7 @@ from osmosis.records.rollout import Rollout
 from osmosis.records.trajectory import trajectory_of
 from osmosis.records.wire import check_rollout_id
 
-from . import artifact_files, rollouts, run_results
-from .artifact_files import ArtifactFile
+from . import rollouts, run_results
 
 TYPES = ("metrics", "trajectories", "artifacts", "logs")
 MAX_URLS = 500
@@ -72,14 +73,18 @@ def _trajectory(body: str) -> bytes:
     return trajectory_of(Rollout.model_validate_json(body), version=__version__).to_line()
 
 
-def _places(run: tables.Run, rollout_id: str) -> Iterator[list[str]]:
+def _places(session: Session, run: tables.Run, rollout_id: str) -> Iterator[list[str]]:
     """Where in the run's folder a rollout may have left files: in each of its work folders, the newest first."""
+    shards = session.scalar(sa.select(sa.func.max(tables.Job.shards)).where(tables.Job.run_id == run.id)) or 1
+    shards = shards if shards > 1 else 0
     try:
         check_rollout_id(rollout_id)  # it comes from a job, and becomes a folder's name
     except ValueError:
         return
+    cut = [[], *([f"shard-{number}"] for number in range(shards))]
     for work in (*([f"retry-{number}"] for number in range(run.retries, 0, -1)), []):
-        yield [*work, "artifacts", rollout_id, "artifacts"]
+        for part in cut:
+            yield [*work, *part, "artifacts", rollout_id, "artifacts"]
 
 
 def _most_bytes(settings: PlatformSettings) -> int:
@@ -93,7 +98,7 @@ def _artifacts(
         if not _selected(row.row_index, ranges):
             continue
         root = settings.runs_dir / run.id
-        for place in _places(run, row.rollout_id):
+        for place in _places(session, run, row.rollout_id):
             found = artifact_files.listed(root, place, most_bytes=_most_bytes(settings))
             if found is not None:
                 before = f"artifacts/row_{row.row_index}_run_{row.attempt}"
@@ -142,7 +147,7 @@ def artifact(session: Session, settings: PlatformSettings, run: tables.Run, path
         return None
     row = rollouts.row(session, run.id, int(match[1]), int(match[2]))
     root = settings.runs_dir / run.id
-    for place in _places(run, row.rollout_id):
+    for place in _places(session, run, row.rollout_id):
         parts = [*place, *match[3].split("/")]
         if found := artifact_files.opened(root, parts, most_bytes=_most_bytes(settings)):
             return found

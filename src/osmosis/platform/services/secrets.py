@@ -20,6 +20,7 @@ from osmosis.records.base import utc_now
 from osmosis.records.config import SECRET_NAME
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.secret import SecretRow
+from osmosis.records.policy import may
 
 SCOPES = ("workspace", "user")
 MAX_NAME = 255
@@ -61,9 +62,11 @@ def slot_for(workspace: tables.Workspace, user: tables.User, role: str, *, scope
     check_name(name)
     if scope not in SCOPES:
         raise ValidationError("scope must be workspace or user", field="scope")
-    if scope == "workspace" and role not in ("owner", "admin"):
+    if scope == "workspace" and not may(role, "secrets.shared"):
         raise Forbidden(
-            "only the owner or an admin can set workspace secrets", hint="set a personal one: --scope personal"
+            f"a {role} cannot set secrets of the workspace; its owners and admins can",
+            hint="set a personal one: --scope personal",
+            code="ROLE_MISSING",
         )
     return Slot(workspace.id, scope, workspace.id if scope == "workspace" else user.id, name)
 
@@ -79,7 +82,7 @@ def put(session: Session, vault: Vault, slot: Slot, value: str, user_id: str | N
         row.creator_id, row.created_at = user_id, now
         session.add(row)
     row.version += 1
-    sealed = vault.seal(value, _about(row))
+    sealed = vault.seal(value, row.about)
     row.key_id, row.nonce, row.ciphertext = sealed.key_id, sealed.nonce, sealed.ciphertext
     row.updater_id, row.updated_at = user_id, now
     session.flush()
@@ -101,6 +104,17 @@ def delete(session: Session, slot: Slot) -> None:
         scope = "personal" if slot.scope == "user" else slot.scope
         raise NotFound(f"no {scope} secret named {slot.name}", hint="osmosis secret list")
     session.delete(row)
+
+
+def delete_of_member(session: Session, workspace_id: str, user_id: str) -> None:
+    """What somebody who leaves a workspace had set for themselves there."""
+    theirs = sa.delete(tables.Secret).where(tables.Secret.scope == "user", tables.Secret.owner_id == user_id)
+    session.execute(theirs.where(tables.Secret.workspace_id == workspace_id))
+
+
+def delete_of_person(session: Session, user_id: str) -> None:
+    """The same, everywhere."""
+    session.execute(sa.delete(tables.Secret).where(tables.Secret.scope == "user", tables.Secret.owner_id == user_id))
 
 
 def delete_of_run(session: Session, run_id: str) -> None:
@@ -179,14 +193,9 @@ def _rows_for_run(session: Session, run: tables.Run) -> dict[str, tables.Secret]
 
 def _open(vault: Vault, row: tables.Secret) -> str:
     try:
-        return vault.unseal(Sealed(row.key_id, row.nonce, row.ciphertext), _about(row))
+        return vault.unseal(Sealed(row.key_id, row.nonce, row.ciphertext), row.about)
     except InternalError as error:
         raise InternalError(f"secret {row.name} cannot be decrypted: {error.message}", hint=error.hint) from None
-
-
-def _about(row: tables.Secret) -> str:
-    """What a ciphertext is bound to."""
-    return "|".join((row.workspace_id, row.scope, row.owner_id, row.name, str(row.version)))
 
 
 def _find(session: Session, slot: Slot) -> tables.Secret | None:

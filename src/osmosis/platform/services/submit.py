@@ -23,14 +23,13 @@ from osmosis.records.config import CONFIGS, EvalConfig, TrainingConfig
 from osmosis.records.config_check import issues_of
 from osmosis.records.dataset import DatasetStatus
 from osmosis.records.plan import PLATFORM_MODEL
-from osmosis.records.run import RunKind, RunStatus
+from osmosis.records.run import RUN_NAME, RunKind, RunStatus, sampled
 from osmosis.records.source import SnapshotNote
 
-from . import datasets, links, models, run_lifecycle, secrets, training_check
+from . import audit, datasets, imitation, job_queue, links, models, quotas, run_lifecycle, secrets, training_check
+from .audit import Actor
 
 NAME_TRIES = 20
-SAMPLE = 10
-"""Without a limit, one row in ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,8 @@ class RunRequest:
     config: EvalConfig | TrainingConfig
     given: dict[str, str]
     """Secret values that came with the request, for this run only."""
+    name: str | None = None
+    """Of the run; None: the rollout's with a number."""
     snapshot: SnapshotNote | None = None
     """What was not committed, when the code is a working tree as it was."""
 
@@ -53,8 +54,9 @@ def parse(body: dict[str, object], kind: str) -> RunRequest:
         key = ".".join(["snapshot", *map(str, found["loc"])])
         raise ValidationError(f"{key}: {found['msg']}", hint="submit again without --snapshot", field=key) from None
     try:
+        name = _named(rest.pop("name", None))
         config, given = CONFIGS[kind].from_request(rest)
-        return RunRequest(config, given, snapshot)
+        return RunRequest(config, given, name, snapshot)
     except pydantic.ValidationError as error:
         issues = issues_of(CONFIGS[kind], error)
     said = "; ".join(f"{issue.key}: {issue.what}" for issue in issues[:5])
@@ -63,6 +65,15 @@ def parse(body: dict[str, object], kind: str) -> RunRequest:
         hint="fix the config and submit it again",
         issues=[issue.to_dict() for issue in issues],
     )
+
+
+def _named(name: object) -> str | None:
+    if name is None:
+        return None
+    if not isinstance(name, str) or not RUN_NAME.match(name):
+        hint = "1 to 96 letters, digits, . _ and -, starting with a letter or digit"
+        raise ValidationError(f"name: {name!r} is not a name of a run", hint=hint, field="name")
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +87,17 @@ class Picked:
 
 def pick_rows(total: int, limit: int | None, seed: int) -> Picked:
     """The first `limit` rows in order, else a random tenth (at least one) drawn with `seed`."""
+    count = sampled(total, limit)
     if limit is not None:
-        return Picked(list(range(min(limit, total))), None)
-    count = max(1, total // SAMPLE)
+        return Picked(list(range(count)), None)
     return Picked(sorted(random.Random(seed).sample(range(total), count)), seed)
 
 
 def submit(
-    platform: Platform, workspace: tables.Workspace, user: tables.User, request: RunRequest, *, kind: RunKind
+    platform: Platform, workspace: tables.Workspace, who: Actor, request: RunRequest, *, kind: RunKind
 ) -> tables.Run:
     """Store a new pending run. ValidationError with issues, or NotFound naming the missing secrets."""
-    config = request.config
+    config, user = request.config, who.user
     with platform.db.read() as session:
         repository = repositories.require(session, workspace.id)
         issues = _dataset_issues(session, workspace, config.experiment.dataset)
@@ -107,7 +118,7 @@ def submit(
             platform_url=links.secrets(platform.settings, workspace.name),
             missing=missing,
         )
-    return _store(platform, _Order(workspace, user, request, kind, repository.id, code))
+    return _store(platform, _Order(workspace, who, request, kind, repository.id, code))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +126,7 @@ class _Order:
     """A submit in which everything was found."""
 
     workspace: tables.Workspace
-    user: tables.User
+    who: Actor
     request: RunRequest
     kind: str
     repository_id: str
@@ -128,10 +139,13 @@ def _store(platform: Platform, order: _Order) -> tables.Run:
         try:
             with platform.db.write() as session:
                 run = _insert(session, order)
-                secrets.put_for_run(session, platform.vault, run, order.user.id, order.request.given)
+                secrets.put_for_run(session, platform.vault, run, order.who.user.id, order.request.given)
+                audit.note(session, order.who, "run.submit", run.name, workspace=order.workspace, kind=order.kind)
             return run
         except IntegrityError:
-            continue
+            if order.request.name is not None:
+                what = f"there is already a run named {order.request.name}"
+                raise Conflict(what, hint="choose another --name, or leave it out") from None
     raise Conflict("too many submits at the same time", hint="submit again")
 
 
@@ -150,29 +164,43 @@ def _dataset_issues(session: Session, workspace: tables.Workspace, name: str) ->
 def _model_issues(
     session: Session, platform: Platform, workspace: tables.Workspace, config: EvalConfig | TrainingConfig
 ) -> list[dict[str, str]]:
-    named, settings = config.experiment.model_path, platform.settings
+    named, settings, key = config.experiment.model_path, platform.settings, "experiment.model_path"
     try:
         if isinstance(config, EvalConfig):
             if named.startswith(PLATFORM_MODEL) and not config.advanced.base_url:
                 models.served(session, settings, workspace.id, named)
         elif config.advanced.engine == "trl":
             models.resolve(session, settings, workspace.id, named)
+        else:
+            key = "advanced.tokenizer"
+            models.resolve(session, settings, workspace.id, config.advanced.tokenizer or named, weights=False)
     except ValidationError as error:
-        return [{"key": "experiment.model_path", "message": error.message, "hint": error.hint or ""}]
+        return [{"key": key, "message": error.message, "hint": error.hint or ""}]
     return []
 
 
 def _size_issues(
     session: Session, workspace: tables.Workspace, config: EvalConfig | TrainingConfig
 ) -> list[dict[str, str]]:
-    if not isinstance(config, TrainingConfig) or config.advanced.method != "grpo":
+    if not isinstance(config, TrainingConfig):
         return []
+    if config.advanced.method == "sft":
+        return _example_issues(session, workspace, config)
     query = sa.select(tables.Dataset.row_count).where(
         tables.Dataset.workspace_id == workspace.id, tables.Dataset.name == config.experiment.dataset
     )
     rows = session.scalar(query)
     what = None if rows is None else training_check.too_small(config, rows)
     return [{"key": "training.rollout_batch_size", "message": what, "hint": "lower it, or add rows"}] if what else []
+
+
+def _example_issues(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> list[dict[str, str]]:
+    try:
+        what = imitation.too_few(session, workspace, config)
+    except ValidationError as error:
+        return [{"key": "advanced.from_run", "message": error.message, "hint": error.hint or ""}]
+    fix = "lower min_score or rollout_batch_size, or name a run with more passed rollouts"
+    return [{"key": "advanced.from_run", "message": what, "hint": fix}] if what else []
 
 
 def _code(
@@ -190,7 +218,7 @@ def _code(
 
 
 def _insert(session: Session, order: _Order) -> tables.Run:
-    workspace, user, request, kind, code = order.workspace, order.user, order.request, order.kind, order.code
+    workspace, user, request, kind, code = order.workspace, order.who.user, order.request, order.kind, order.code
     config = request.config
     dataset = datasets.find(session, workspace, config.experiment.dataset)
     limit = config.evaluation.limit if isinstance(config, EvalConfig) else dataset.row_count
@@ -203,7 +231,7 @@ def _insert(session: Session, order: _Order) -> tables.Run:
         dataset_id=dataset.id,
         creator_id=user.id,
         kind=kind,
-        name=run_lifecycle.next_name(session, workspace.id, kind, config.experiment.rollout),
+        name=request.name or run_lifecycle.next_name(session, workspace.id, kind, config.experiment.rollout),
         status=RunStatus.PENDING.value,
         config=config.to_dict(),
         rollout=config.experiment.rollout,
@@ -221,7 +249,10 @@ def _insert(session: Session, order: _Order) -> tables.Run:
         snapshot=request.snapshot.to_dict() if request.snapshot else None,
     )
     session.add(run)
-    session.flush()
+    quotas.check_rollouts(workspace, job_queue.rollouts_of(run))
+    job_queue.put(session, run)
+    if waits := quotas.why_waiting(session, workspace):
+        run_lifecycle.log(session, run.id, waits)
     session.add(tables.RunEvent(run_id=run.id, before=None, status=run.status, reason=f"submitted by {user.name}"))
     where = f"commit {code.commit_sha[:12]}" + (f" of branch {code.branch}" if code.branch else "")
     drawn = f", drawn with seed {picked.seed}" if picked.seed is not None else ""

@@ -15,6 +15,7 @@ from osmosis.base.machine import TRAINER_PYTHON, find_python
 from osmosis.errors import PlatformError
 from osmosis.metrics.training_curves import curve_info, in_order
 from osmosis.platform import tables
+from osmosis.platform.db import count_of
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.training_bodies import (
@@ -117,8 +118,8 @@ def latest_rewards(session: Session, run_ids: Sequence[str]) -> dict[str, float]
 
 def rollouts_done(session: Session, run_id: str) -> int:
     """Rollouts that a run has stored."""
-    query = sa.select(sa.func.count()).select_from(tables.Rollout).where(tables.Rollout.run_id == run_id)
-    return session.scalar(query) or 0
+    query = sa.select(tables.Rollout).where(tables.Rollout.run_id == run_id)
+    return count_of(session, query)
 
 
 def checkpoints(session: Session, run: tables.Run) -> CheckpointList:

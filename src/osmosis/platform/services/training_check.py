@@ -7,17 +7,18 @@ here is only what no run could do: a dataset that does not fill one step.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from osmosis.metrics.will_it_train import Gate, Tried, will_it_train
+from osmosis.metrics.will_it_train import Gate, Tried, will_it_imitate, will_it_train
 from osmosis.platform import tables
 from osmosis.records.config import TrainingConfig
 from osmosis.records.contract.training_bodies import GateFinding, TrainingCheck
 from osmosis.records.training_plan import TrainingPlan, plan_training
 
-from . import datasets, run_lifecycle
+from . import datasets, imitation, run_lifecycle
 
 MAX_ROLLOUTS = 1000
 PAGE = 100
@@ -28,6 +29,8 @@ def check(
 ) -> TrainingCheck:
     """By the named evaluation, else by the newest of the same rollout and dataset that has rollouts."""
     dataset = datasets.find(session, workspace, config.experiment.dataset)
+    if config.advanced.method == "sft":
+        return _of_imitation(session, workspace, config, range(dataset.row_count or 0))
     plan = plan_training(config, range(dataset.row_count or 0))
     if eval_run is not None:
         run: tables.Run | None = run_lifecycle.find(session, workspace, "eval", eval_run)
@@ -37,6 +40,17 @@ def check(
     stored = run.config.get("evaluation", tables.StoredEvaluation()) if run else tables.StoredEvaluation()
     gate = will_it_train(config, plan, tried, at_once=stored.get("batch_size"))
     return _body(plan, gate, run)
+
+
+def _of_imitation(
+    session: Session, workspace: tables.Workspace, config: TrainingConfig, rows: Sequence[int]
+) -> TrainingCheck:
+    source = imitation.source(session, workspace, config)
+    examples = imitation.count(session, source, config)
+    plan = plan_training(config, rows, examples=examples)
+    found = _body(plan, will_it_imitate(config, plan, examples), source)
+    found.examples = examples
+    return found
 
 
 def too_small(config: TrainingConfig, rows: int) -> str | None:

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, Forbidden, NotFound, ValidationError
 from osmosis.platform import tables
+from osmosis.records.policy import Action, may, rule_of
 from osmosis.records.workspace_name import check_workspace_name
 
 IDENTITY = re.compile(r"^[A-Za-z0-9._~-]+/[A-Za-z0-9._-]+$")
@@ -21,6 +22,7 @@ _WITH_ROLE = sa.select(tables.Workspace, tables.Member.role).outerjoin(
     sa.and_(tables.Member.workspace_id == tables.Workspace.id, tables.Member.user_id == sa.bindparam("user_id")),
 )
 _BY_NAME = _WITH_ROLE.where(tables.Workspace.name == sa.bindparam("name"))
+_BY_ID = _WITH_ROLE.where(tables.Workspace.id == sa.bindparam("id"))
 _BY_IDENTITY = (
     _WITH_ROLE.join(tables.Repository, tables.Repository.workspace_id == tables.Workspace.id)
     .where(tables.Repository.full_name == sa.bindparam("identity"))
@@ -65,6 +67,25 @@ def by_name(session: Session, user: tables.User, name: str) -> tuple[tables.Work
     if found is None or found[1] is None:
         raise NotFound(f"no workspace named {name!r}", hint="list yours: osmosis workspace list")
     return found[0], found[1]
+
+
+def by_id(session: Session, user: tables.User, workspace_id: str) -> tuple[tables.Workspace, str]:
+    """NotFound unless it exists and the person belongs to it."""
+    found = session.execute(_BY_ID, {"id": workspace_id, "user_id": user.id}).first()
+    if found is None or found[1] is None:
+        raise NotFound("no such workspace", hint="list yours: osmosis workspace list")
+    return found[0], found[1]
+
+
+def require(role: str, action: Action) -> None:
+    """Forbidden unless this role may: every service, page and the git host ask here."""
+    if not may(role, action):
+        rule = rule_of(action)
+        raise Forbidden(
+            f"you are a {role} of this workspace; at least the role {rule.least} is needed to {rule.about}",
+            hint="ask one of its owners: osmosis workspace members",
+            code="ROLE_MISSING",
+        )
 
 
 def resolve(

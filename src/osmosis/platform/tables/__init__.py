@@ -1,4 +1,4 @@
-"""The tables, in four files: `people`, `code`, `data`, `run_rows`. Rows store; rules are in `services`.
+"""The tables, in five files: `people`, `code`, `data`, `run_rows`, `machines`. Rows store; rules are in `services`.
 
 Used as `tables.Run`, so that a row is never mistaken for the record of the same name.
 """
@@ -6,13 +6,17 @@ Used as `tables.Run`, so that a row is never mistaken for the record of the same
 from .base import Base, UtcDateTime, new_id
 from .code import Repository, SyncedRollout, SyncEvent
 from .data import BaseModel, Dataset, DatasetLog, Upload
-from .people import DeviceCode, Member, RolloutServer, Secret, Token, User, Workspace
+from .machines import Worker
+from .people import AuditEntry, DeviceCode, Invitation, Member, RolloutServer, Secret, Token, User, Workspace
 from .run_rows import (
+    Annotation,
     Checkpoint,
     Import,
     Imported,
     ImportFile,
+    Job,
     MetricPoint,
+    QueueState,
     Rollout,
     Run,
     RunEvent,
@@ -24,6 +28,8 @@ from .run_rows import (
 )
 
 __all__ = [
+    "Annotation",
+    "AuditEntry",
     "Base",
     "BaseModel",
     "Checkpoint",
@@ -33,8 +39,11 @@ __all__ = [
     "Import",
     "ImportFile",
     "Imported",
+    "Invitation",
+    "Job",
     "Member",
     "MetricPoint",
+    "QueueState",
     "Repository",
     "Rollout",
     "RolloutServer",
@@ -52,6 +61,7 @@ __all__ = [
     "Upload",
     "User",
     "UtcDateTime",
+    "Worker",
     "Workspace",
     "new_id",
 ]

@@ -28,6 +28,10 @@ class Repository(Base):
     path: Mapped[str]
     """The bare repository below the data folder: the hosted one, or the mirror of an external one."""
     default_branch: Mapped[str] = mapped_column(default="main")
+    trusted: Mapped[bool] = mapped_column(default=False)
+    """Connected by the person who runs the platform, whose git credentials fetch it where it has no secret."""
+    secret_name: Mapped[str | None]
+    """The secret of the workspace that fetches it: a token, or a key."""
     status: Mapped[str] = mapped_column(default="active")
     """`active` or `inactive`."""
     last_synced_commit: Mapped[str | None]

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from osmosis.records.base import utc_now
 
-from .base import Base, new_id
+from .base import Base, Json, new_id
 
 
 class User(Base):
@@ -24,11 +24,13 @@ class User(Base):
     """Lower-case word: the owner part of internal repositories."""
     email: Mapped[str] = mapped_column(unique=True)
     name: Mapped[str]
+    operator: Mapped[bool] = mapped_column(default=False)
+    """Whether this person runs the platform: adds and removes people, and may what touches its machine."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class Token(Base):
-    """A credential; only its SHA-256 is stored."""
+    """A credential of any kind; only its SHA-256 is stored. What the columns mean together: `services.tokens`."""
 
     __tablename__ = "tokens"
 
@@ -38,7 +40,13 @@ class Token(Base):
     name: Mapped[str]
     """The device or purpose it was made for."""
     kind: Mapped[str]
-    """`device`, `personal` (made by hand) or `session` (a browser)."""
+    """`device` or `session` (a terminal or a browser that logged in), or `personal` (made by name)."""
+    scopes: Mapped[str]
+    """What it may be used for, separated by blanks: `api`, `git`, `worker`, `inference`."""
+    workspace_id: Mapped[str | None] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True)
+    """The only workspace it is good for; None for all of the person's."""
+    parent_id: Mapped[str | None] = mapped_column(sa.ForeignKey("tokens.id", ondelete="SET NULL"), index=True)
+    """The token it was made with, whose revocation revokes it."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     expires_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
@@ -58,6 +66,8 @@ class DeviceCode(Base):
     status: Mapped[str] = mapped_column(default="pending")
     """`pending`, `approved`, `denied` or `used`."""
     user_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"))
+    maker_id: Mapped[str | None] = mapped_column(sa.ForeignKey("tokens.id", ondelete="CASCADE"))
+    """The token with which it was approved."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     expires_at: Mapped[datetime]
     last_polled_at: Mapped[datetime | None]
@@ -68,6 +78,13 @@ class Workspace(Base):
 
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     name: Mapped[str] = mapped_column(unique=True)
+    max_runs: Mapped[int | None]
+    """This and the three below: its quotas (`services.quotas`); None: no limit."""
+    max_rollouts: Mapped[int | None]
+    max_datasets: Mapped[int | None]
+    max_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
+    served_at: Mapped[datetime | None]
+    """When a job of it was last given out: among workspaces the one that waits longest comes first."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
@@ -77,8 +94,42 @@ class Member(Base):
     workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True)
     user_id: Mapped[str] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True)
     role: Mapped[str] = mapped_column(default="member")
-    """`owner`, `admin` or `member`."""
+    """records.policy.Role."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Invitation(Base):
+    """A role that waits for somebody who has no account yet, by their address."""
+
+    __tablename__ = "invitations"
+
+    workspace_id: Mapped[str] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True)
+    email: Mapped[str] = mapped_column(primary_key=True, index=True)
+    """Lower-case."""
+    role: Mapped[str]
+    inviter_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class AuditEntry(Base):
+    """A change, in words that outlive whom and what they name."""
+
+    __tablename__ = "audit_log"
+    __table_args__ = (sa.Index("ix_audit_log_workspace_id_id", "workspace_id", "id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    timestamp: Mapped[datetime] = mapped_column(default=utc_now, index=True)
+    workspace_id: Mapped[str | None] = mapped_column(sa.ForeignKey("workspaces.id", ondelete="SET NULL"))
+    actor_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"), index=True)
+    actor: Mapped[str]
+    """Their handle then."""
+    token: Mapped[str]
+    """Kind and name of the credential they used."""
+    address: Mapped[str]
+    action: Mapped[str]
+    """`noun.verb`."""
+    target: Mapped[str] = mapped_column(sa.Text)
+    details: Mapped[dict[str, object] | None] = mapped_column(Json)
 
 
 class Secret(Base):
@@ -103,6 +154,11 @@ class Secret(Base):
     last_used_at: Mapped[datetime | None]
     last_used_by: Mapped[str | None]
     """Name of the run whose job was last given the value."""
+
+    @property
+    def about(self) -> str:
+        """What its value is bound to: with any of these changed it cannot be decrypted."""
+        return f"{self.workspace_id}|{self.scope}|{self.owner_id}|{self.name}|{self.version}"
 
 
 class RolloutServer(Base):

@@ -1,12 +1,12 @@
-"""Runs and all they leave: events, logs, rollouts, curves, checkpoints; and local runs on their way in.
+"""Runs, their jobs and all they leave: events, logs, rollouts, curves, checkpoints; and local runs on their way in.
 
-The row of a run is also its place in the queue: the lease says who works. JSON columns say what is in them.
+JSON columns say what is in them.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -33,12 +33,23 @@ class StoredEvaluation(TypedDict, total=False):
     pass_threshold: float
 
 
+class StoredTraining(TypedDict, total=False):
+    """How many prompts are rolled out at once, and how often each."""
+
+    rollout_batch_size: int
+    n_samples_per_prompt: int
+
+
 class StoredConfig(TypedDict, total=False):
     """A checked config in the shape of the TOML file; the record of its kind reads it whole."""
 
     experiment: StoredExperiment
     evaluation: StoredEvaluation
+    training: StoredTraining
     env: dict[str, str]
+    model: str
+    """Of a run of kind `serving` or `merge`: records.run.ModelJob."""
+    dtype: Literal["auto", "fp32", "bf16"]
 
 
 class StoredProgress(TypedDict, total=False):
@@ -48,6 +59,7 @@ class StoredProgress(TypedDict, total=False):
     completed: int
     total: int
     sandbox: str
+    endpoint: str
 
 
 class Imported(TypedDict):
@@ -63,7 +75,7 @@ class Run(Base):
     __tablename__ = "runs"
     __table_args__ = (
         sa.UniqueConstraint("workspace_id", "kind", "name"),
-        sa.Index("ix_runs_queue", "status", "lease_until", "created_at"),
+        sa.Index("ix_runs_queue", "status", "created_at"),
         sa.Index("ix_runs_listed", "workspace_id", "kind", "created_at"),
     )
 
@@ -73,7 +85,8 @@ class Run(Base):
     dataset_id: Mapped[str | None] = mapped_column(sa.ForeignKey("datasets.id", ondelete="SET NULL"), index=True)
     creator_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
     kind: Mapped[str]
-    """`eval` or `training`."""
+    """records.run.JobKind. A deployment (`serving`) and a merge are runs of which only the machinery knows: they are
+    in the same queue, with the same leases and logs; rollout, dataset and code are empty."""
     name: Mapped[str]
     status: Mapped[str]
     """records.run.RunStatus; changed only by `services.run_lifecycle.switch_status`."""
@@ -109,21 +122,59 @@ class Run(Base):
     snapshot: Mapped[dict[str, object] | None] = mapped_column(Json)
     """records.source.SnapshotNote: what was not committed, when a working tree was submitted as it was."""
 
-    lease_hash: Mapped[str | None]
-    """SHA-256 of the token of the job that speaks for this run."""
-    lease_until: Mapped[datetime | None]
-    worker: Mapped[str | None]
-    """Name of the worker that started the job."""
-    starts: Mapped[int] = mapped_column(default=0)
-    """Jobs started for this run since it was submitted or retried."""
-    handle: Mapped[dict[str, object] | None] = mapped_column(Json)
-    """What the executor needs to find its job again (local: pid and start time)."""
     stop_requested_at: Mapped[datetime | None]
 
     created_at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
     started_at: Mapped[datetime | None]
     completed_at: Mapped[datetime | None]
+
+
+class QueueState:
+    """Where a job of a run is."""
+
+    WAITING = "waiting"
+    """For a worker, also after one that is gone."""
+    HELD = "held"
+    """By whoever has its lease."""
+    OVER = "over"
+
+
+class Job(Base):
+    """The work of a run, or of one shard of its rows: its place in the queue, and the lease that says who does it."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        sa.UniqueConstraint("run_id", "shard"),
+        sa.Index("ix_jobs_queue", "state", "lease_until"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
+    run_id: Mapped[str] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    shard: Mapped[int] = mapped_column(default=0)
+    shards: Mapped[int] = mapped_column(default=1, server_default="1")
+    """Of how many it is one (records.shard.Shard)."""
+    state: Mapped[str] = mapped_column(default=QueueState.WAITING)
+    rollouts: Mapped[int] = mapped_column(default=1)
+    """How many it may have in flight: what counts against the quota of its workspace."""
+    lease_hash: Mapped[str | None] = mapped_column(unique=True)
+    """SHA-256 of the token of who does it now, or did it last."""
+    lease_until: Mapped[datetime | None]
+    worker_id: Mapped[str | None] = mapped_column(sa.ForeignKey("workers.id", ondelete="SET NULL"), index=True)
+    worker: Mapped[str | None]
+    """Name of the worker that has it, or had it last."""
+    secrets_taker: Mapped[str | None]
+    """SHA-256 of what the process gave that was handed the secrets under this lease; None before that."""
+    starts: Mapped[int] = mapped_column(default=0)
+    """How often it was started since the run was submitted or retried."""
+    handle: Mapped[dict[str, object] | None] = mapped_column(Json)
+    """What the executor needs to find it again (local: pid and start time)."""
+    progress: Mapped[StoredProgress | None] = mapped_column(Json)
+    """Of one of several shards."""
+    report: Mapped[dict[str, object] | None] = mapped_column(Json)
+    """records.report.Report of one of several shards, while it goes on."""
+    status: Mapped[str | None]
+    """How it said that it ended (records.run.RunStatus)."""
 
 
 class RunEvent(Base):
@@ -196,6 +247,22 @@ class Rollout(Base):
     failure_category: Mapped[str | None]
     body: Mapped[str] = mapped_column(sa.Text, deferred=True)
     """records.rollout.Rollout as JSON text; loaded only when asked for."""
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Annotation(Base):
+    """What a person said about a rollout."""
+
+    __tablename__ = "annotations"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[str] = mapped_column(sa.ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    author_id: Mapped[str | None] = mapped_column(sa.ForeignKey("users.id", ondelete="SET NULL"))
+    step: Mapped[int]
+    row_index: Mapped[int]
+    attempt: Mapped[int]
+    body: Mapped[str] = mapped_column(sa.Text)
+    """records.annotation.Annotation as JSON text."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from . import cli_auth, login, run_pages, workspace_pages
-from .live import LivePages
-from .templating import mount_static
+from osmosis.viewer.live import LivePages
+
+from . import cli_auth, login, model_pages, people_pages, run_pages, token_pages, workspace_pages
+from .docs_site import mount_docs
+from .templating import mount_static, show_missing
 
 
 def mount(app: FastAPI) -> None:
     """Add the pages and their static files to the platform."""
     app.state.live = LivePages()
     mount_static(app)
-    for pages in (login, cli_auth, run_pages, workspace_pages):
+    mount_docs(app)
+    show_missing(app)
+    for pages in (login, cli_auth, token_pages, people_pages, run_pages, model_pages, workspace_pages):
         app.router.routes.extend(pages.router.routes)  # as in ..app

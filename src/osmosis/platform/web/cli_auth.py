@@ -15,10 +15,11 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 
 from osmosis.base.net import is_loopback
 from osmosis.errors import ValidationError
-from osmosis.platform.services import users
+from osmosis.platform.services import audit, tokens
+from osmosis.viewer.render import SECURITY
 
 from .session import Viewer, check_viewer_form, platform_of, viewer
-from .templating import SECURITY, PageRoute, page, redirect
+from .templating import PageRoute, page, redirect
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 ViewerDep = Annotated[Viewer, Depends(viewer)]
@@ -97,5 +98,6 @@ def decide(
         said = {"error": "access_denied", "error_description": "the login was denied in the browser"}
         return redirect(callback.answer(**said))
     with platform_of(request).db.write() as session:
-        issued = users.issue_token(session, who.user, device_name, kind="device")
+        issued = tokens.issue(session, who.user, device_name, kind="device", maker=who.token)
+        audit.note(session, who, "login.approve", device_name)
     return redirect(callback.answer(token=issued.text))

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Request, Response
+from sqlalchemy.orm import Session
 
 from osmosis.base.net import is_loopback
-from osmosis.errors import AuthRequired, NotFound, OsmosisError
-from osmosis.platform.services import login_flows, users
+from osmosis.errors import AuthRequired, Forbidden, NotFound, OsmosisError
+from osmosis.platform.security.origin import address_of
+from osmosis.platform.security.rate_limits import limited
+from osmosis.platform.services import audit, login_flows, tokens, users
+from osmosis.platform.services.audit import Actor
+from osmosis.platform.services.tokens import IssuedToken
 from osmosis.platform.settings import PlatformSettings
 
 from .session import (
@@ -42,8 +47,10 @@ def login_page(request: Request, next: str = "/") -> Response:
     return redirect(safe_next(next))
 
 
-def _form(request: Request, next_page: str, *, problem: OsmosisError | None = None, link: str = "") -> Response:
-    """The login form, bound to a guest cookie; `link` is the secret of a one-time link."""
+def _form(
+    request: Request, next_page: str, *, problem: OsmosisError | None = None, link: str = "", person: str = ""
+) -> Response:
+    """The login form, bound to a guest cookie; `link` is the secret of a one-time link, which logs `person` in."""
     platform = platform_of(request)
     secret = guest_secret(request)
     response = page(
@@ -54,6 +61,7 @@ def _form(request: Request, next_page: str, *, problem: OsmosisError | None = No
         next_page=safe_next(next_page),
         problem=problem,
         link=link,
+        person=person,
         guest_csrf=csrf_of(platform, secret),
         bootstrap_file=_bootstrap_file(platform.settings),
     )
@@ -67,7 +75,7 @@ def _bootstrap_file(settings: PlatformSettings) -> str:
     return f"{folder}/{login_flows.BOOTSTRAP_FILE}"
 
 
-@router.post("/login")
+@router.post("/login", dependencies=[limited("login")])
 def login(request: Request, token: Text, csrf: Text = "", next: Text = "/") -> Response:
     """Log in with a platform token, or with the text of the bootstrap file."""
     platform = platform_of(request)
@@ -78,13 +86,15 @@ def login(request: Request, token: Text, csrf: Text = "", next: Text = "/") -> R
             login_flows.check_bootstrap(platform, text)
             with platform.db.write() as session:
                 owner = users.ensure_owner(session, platform.settings.owner_name)
-                issued = users.issue_token(session, owner, _browser(request), kind="session")
+                issued = tokens.issue(session, owner, _browser(request), kind="session")
+                _note(session, request, issued, "bootstrap token")
         else:
             with platform.db.write() as session:
-                issued = users.issue_token(
-                    session, users.check_token(session, text).user, _browser(request), kind="session"
-                )
-    except AuthRequired as error:
+                maker = tokens.authenticate(session, text)
+                tokens.require_scope(maker, "api")
+                issued = tokens.issue(session, maker.user, _browser(request), kind="session", maker=maker)
+                _note(session, request, issued, "token")
+    except (AuthRequired, Forbidden) as error:
         return _form(request, next, problem=error)
     return _enter(request, issued.text, next)
 
@@ -92,28 +102,37 @@ def login(request: Request, token: Text, csrf: Text = "", next: Text = "/") -> R
 @router.get("/login/link")
 def login_link(request: Request, code: str) -> Response:
     """A one-time link asks before it logs in: fetching it ahead, as some programs do, uses nothing up."""
-    return _form(request, "/", link=code)
+    with platform_of(request).db.read() as session:
+        person = login_flows.whose(session, code)
+    if person is None:
+        return _form(request, "/", problem=_used_up())
+    return _form(request, "/", link=code, person=person.name)
 
 
-@router.post("/login/link")
+def _used_up() -> AuthRequired:
+    return AuthRequired("this link was already used or has expired", hint="create a new one")
+
+
+@router.post("/login/link", dependencies=[limited("login")])
 def use_login_link(request: Request, code: Text, csrf: Text = "") -> Response:
     platform = platform_of(request)
     check_form(request, csrf, csrf_of(platform, request.cookies.get(GUEST_COOKIE, "")))
     with platform.db.write() as session:
-        answer = login_flows.poll(session, code)
+        answer = login_flows.poll(session, code, browser=_browser(request))
         if not isinstance(answer, str):
-            users.revoke_token(session, answer.user, answer.row.id)  # the browser gets one of its own kind
-            answer = users.issue_token(session, answer.user, _browser(request), kind="session")
+            _note(session, request, answer, "link")
     if isinstance(answer, str):
-        return _form(
-            request, "/", problem=AuthRequired("this link was already used or has expired", hint="create a new one")
-        )
+        return _form(request, "/", problem=_used_up())
     return _enter(request, answer.text, "/")
+
+
+def _note(session: Session, request: Request, issued: IssuedToken, by: str) -> None:
+    audit.note(session, Actor(issued.user, issued.row, address_of(request)), "login.browser", issued.user.handle, by=by)
 
 
 def _enter(request: Request, token: str, next_page: str) -> Response:
     response = redirect(safe_next(next_page))
-    set_cookie(response, platform_of(request), SESSION_COOKIE, token, max_age=users.SESSION_DAYS * 86400)
+    set_cookie(response, platform_of(request), SESSION_COOKIE, token, max_age=tokens.SESSION_DAYS * 86400)
     response.delete_cookie(GUEST_COOKIE, path="/")
     return response
 
@@ -126,7 +145,8 @@ def _browser(request: Request) -> str:
 def logout(request: Request, who: ViewerDep, csrf: Text = "") -> Response:
     check_viewer_form(request, who, csrf)
     with platform_of(request).db.write() as session:
-        users.revoke_token(session, who.user, who.token_id)
+        tokens.revoke(session, who.token, who.token.id, logout=True)
+        audit.note(session, who, "login.end", who.user.handle)
     response = redirect("/login")
     response.delete_cookie(SESSION_COOKIE, path="/")
     return response
@@ -154,13 +174,14 @@ def _with_dash(user_code: str) -> str:
     return f"{text[:4]}-{text[4:]}" if len(text) == 8 and "-" not in text else text
 
 
-@router.post("/device")
+@router.post("/device", dependencies=[limited("login")])
 def decide_device(request: Request, who: ViewerDep, user_code: Text, answer: Text, csrf: Text = "") -> Response:
     check_viewer_form(request, who, csrf)
     problem = None
     try:
         with platform_of(request).db.write() as session:
-            login_flows.decide(session, user_code, who.user, approve=answer == "approve")
+            row = login_flows.decide(session, user_code, who.user, approve=answer == "approve", maker=who.token)
+            audit.note(session, who, f"login.{'approve' if answer == 'approve' else 'deny'}", row.device_name)
     except OsmosisError as error:
         problem = error
     done = "" if problem else ("approved" if answer == "approve" else "denied")

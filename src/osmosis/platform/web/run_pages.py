@@ -11,16 +11,19 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from osmosis.platform import Platform, tables
-from osmosis.platform.services import run_lifecycle, run_results, run_retry, workspaces
-from osmosis.platform.services.paging import count_of
+from osmosis.platform.db import count_of
+from osmosis.platform.services import audit, judgements, run_lifecycle, run_results, run_retry, workspaces
+from osmosis.records.rollout import Rollout
 from osmosis.records.run import RunStatus
-from osmosis.viewer import pages
-from osmosis.viewer.pages import View
+from osmosis.viewer import pages, site
+from osmosis.viewer.annotating import annotation_of
+from osmosis.viewer.asked import Asked
+from osmosis.viewer.render import SECURITY
+from osmosis.viewer.view import Document
 
-from .live import live_pages
-from .run_source import DatabaseRun, find_run, state_of
-from .session import Viewer, check_viewer_form, platform_of, viewer
-from .templating import SECURITY, PageRoute, fragment, framed, html, page, redirect
+from .run_source import DatabaseLibrary, DatabaseRun, find_run, state_of
+from .session import Viewer, check_viewer_form, live_pages, platform_of, viewer
+from .templating import PageRoute, document, fragment, framed, html, page, redirect
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 ViewerDep = Annotated[Viewer, Depends(viewer)]
@@ -43,6 +46,7 @@ def overview(
         names = {row.id: row.name for row, _, _ in workspaces.of_user(session, who.user)}
         wanted = [
             tables.Run.workspace_id.in_([id_ for id_, name in names.items() if workspace in ("", name)]),
+            tables.Run.kind.in_(run_lifecycle.SUBMITTED),
             *(column == value for column, value in ((tables.Run.kind, kind), (tables.Run.status, status)) if value),
         ]
         if words := q.strip()[:200]:
@@ -85,18 +89,6 @@ def _listed(run: tables.Run, workspace: str, creator: str | None) -> dict[str, o
             "creator": creator}  # fmt: skip
 
 
-def _page(request: Request, who: Viewer, found: DatabaseRun, view: View) -> Response:
-    return framed(request, view, who, here="runs", workspace=found.workspace.name)
-
-
-@router.get("/runs/{run_id}")
-def run_page(request: Request, who: ViewerDep, run_id: str) -> Response:
-    with platform_of(request).db.read() as session:
-        found = find_run(session, who, run_id)
-        view = pages.run_page(found)
-    return _page(request, who, found, view)
-
-
 @router.get("/{workspace}/evals/{name}")
 def run_by_name(request: Request, who: ViewerDep, workspace: str, name: str) -> Response:
     return _by_name(request, who, workspace, "eval", name)
@@ -111,13 +103,6 @@ def _by_name(request: Request, who: Viewer, workspace: str, kind: str, name: str
     with platform_of(request).db.read() as session:
         row, _ = workspaces.by_name(session, who.user, workspace)
         return redirect(f"/runs/{run_lifecycle.find(session, row, kind, name).id}")
-
-
-@router.get("/runs/{run_id}/live")
-def live(request: Request, who: ViewerDep, run_id: str) -> Response:
-    """The live part alone: what the page asks for when events do not come through."""
-    with platform_of(request).db.read() as session:
-        return fragment(pages.live_part(find_run(session, who, run_id)))
 
 
 @router.get("/runs/{run_id}/events")
@@ -136,7 +121,7 @@ async def events(request: Request, who: ViewerDep, run_id: str) -> Response:
 
 def _may_see(platform: Platform, who: Viewer, run_id: str) -> None:
     with platform.db.read() as session:
-        find_run(session, who, run_id)
+        find_run(session, platform, who, run_id)
 
 
 def _live_text(platform: Platform, run_id: str) -> tuple[str, bool]:
@@ -145,15 +130,18 @@ def _live_text(platform: Platform, run_id: str) -> tuple[str, bool]:
         run = session.get(tables.Run, run_id)
         if run is None:
             return "", True
-        found = DatabaseRun(session, run, session.get_one(tables.Workspace, run.workspace_id))
+        found = DatabaseRun(session, platform, run, session.get_one(tables.Workspace, run.workspace_id))
         return html(pages.live_part(found)), RunStatus(run.status).over
 
 
 @router.post("/runs/{run_id}/stop")
 def stop(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str, Form()] = "") -> Response:
     check_viewer_form(request, who, csrf)
-    with platform_of(request).db.write() as session:
-        run_lifecycle.request_stop(session, find_run(session, who, run_id).run)
+    platform = platform_of(request)
+    with platform.db.write() as session:
+        found = find_run(session, platform, who, run_id, "run")
+        run_lifecycle.request_stop(session, found.run)
+        audit.note(session, who, "run.stop", found.run.name, workspace=found.workspace)
     return redirect(f"/runs/{run_id}")
 
 
@@ -163,56 +151,63 @@ def retry_run(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str
     check_viewer_form(request, who, csrf)
     platform = platform_of(request)
     with platform.db.write() as session:
-        run_retry.retry(session, platform.vault, find_run(session, who, run_id).run, who.user, {})
+        found = find_run(session, platform, who, run_id, "run")
+        run_retry.retry(session, platform.vault, found.run, who.user, {})
+        audit.note(session, who, "run.retry", found.run.name, workspace=found.workspace)
     return redirect(f"/runs/{run_id}")
 
 
-@router.get("/runs/{run_id}/config")
-def config_page(request: Request, who: ViewerDep, run_id: str) -> Response:
-    with platform_of(request).db.read() as session:
-        found = find_run(session, who, run_id)
-        view = pages.config_page(found)
-    return _page(request, who, found, view)
+@router.get("/compare")
+@router.get("/compare.json")
+def compare(request: Request, who: ViewerDep) -> Response:
+    """Runs of the viewer's workspaces beside each other."""
+    platform = platform_of(request)
+    with platform.db.read() as session:
+        library = DatabaseLibrary(session, platform, who)
+        answer = site.of_library(library, request.url.path, Asked(request.query_params.multi_items()))
+    return document(answer) if isinstance(answer, Document) else framed(request, answer, who, here="runs")
 
 
-@router.get("/runs/{run_id}/logs")
-def log_page(
-    request: Request, who: ViewerDep, run_id: str, cursor: str = "", direction: str = "older", level: str = ""
-) -> Response:
-    lines_alone = bool(request.headers.get("hx-request"))
-    with platform_of(request).db.read() as session:
-        found = find_run(session, who, run_id)
-        view = pages.log_page(found, level=level, cursor=cursor, newer=direction == "newer", fragment=lines_alone)
-    return fragment(view) if lines_alone else _page(request, who, found, view)
+@router.get("/runs/{run_id}")
+def run_page(request: Request, who: ViewerDep, run_id: str) -> Response:
+    return _answer(request, who, run_id, "")
 
 
-@router.get("/runs/{run_id}/rollouts")
-def rollout_list(
-    request: Request,
-    who: ViewerDep,
-    run_id: str,
-    outcome: str = "",
-    category: str = "",
-    row: str = "",
-    order: str = "row",
-    step: str = "",
-    at: int = 1,
-) -> Response:
-    with platform_of(request).db.read() as session:
-        found = find_run(session, who, run_id)
-        view = pages.rollouts_page(found, outcome=outcome, category=category, row=row, order=order, step=step, at=at)
-    return _page(request, who, found, view)
+@router.post("/runs/{run_id}/rollouts/{row}/{attempt}/annotate")
+async def annotate(request: Request, who: ViewerDep, run_id: str, row: int, attempt: int) -> Response:
+    """Keeps what a person says about a rollout."""
+    form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+    check_viewer_form(request, who, form.get("csrf", ""))
+    asked = Asked(request.query_params.multi_items())
+    platform = platform_of(request)
+
+    def keep() -> None:
+        with platform.db.write() as session:
+            found = find_run(session, platform, who, run_id, "run")
+            record = Rollout.model_validate_json(found.rollout(row, attempt, asked.number("step") or 0))
+            judgements.add(session, run_id, annotation_of(form, record, who.user.name), who.user.id)
+
+    await run_in_threadpool(keep)
+    rest = asked.link()
+    return redirect(f"/runs/{run_id}/rollouts/{row}/{attempt}{rest if rest != '?' else ''}#judgement")
 
 
-@router.get("/runs/{run_id}/rollouts/{row_index}/{attempt}")
-def rollout_page(
-    request: Request, who: ViewerDep, run_id: str, row_index: int, attempt: int, step: int = 0, raw: bool = False
-) -> Response:
-    """One rollout; `?step=N` is that of a training step, `?raw=true` its record as JSON."""
-    with platform_of(request).db.read() as session:
-        found = find_run(session, who, run_id)
-        if raw:
-            headers = {**SECURITY, "Cache-Control": "no-store"}
-            return Response(found.rollout(row_index, attempt, step), media_type="application/json", headers=headers)
-        view = pages.rollout_page(found, row_index, attempt, step)
-    return _page(request, who, found, view)
+@router.get("/runs/{run_id}/{path:path}")
+def part_of_run(request: Request, who: ViewerDep, run_id: str, path: str) -> Response:
+    """Every page below a run, as `viewer.site` knows them; `.json` behind it is its record."""
+    return _answer(request, who, run_id, path)
+
+
+def _answer(request: Request, who: Viewer, run_id: str, path: str) -> Response:
+    asked = Asked(request.query_params.multi_items())
+    platform = platform_of(request)
+    with platform.db.read() as session:
+        if not path and run_id.endswith(".json"):
+            run_id, path = run_id.removesuffix(".json"), "index.json"
+        found = find_run(session, platform, who, run_id)
+        answer = site.answer(found, path, asked)
+        if isinstance(answer, Document):
+            return document(answer)
+    if answer.part:
+        return fragment(answer)
+    return framed(request, answer, who, here="runs", workspace=found.workspace.name)

@@ -5,8 +5,9 @@ Lives as long as the session it reads from; holds what the person who looks may 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from urllib.parse import quote
 
@@ -14,42 +15,38 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound
-from osmosis.platform import tables
-from osmosis.platform.services import rollouts, run_lifecycle, run_results, workspaces
-from osmosis.platform.services.paging import LogSlice, count_of
+from osmosis.platform import Platform, tables
+from osmosis.platform.services import judgements, placement, rollouts, run_lifecycle, run_results, workspaces
+from osmosis.platform.services.paging import LogSlice
 from osmosis.platform.services.run_tally import RunTally, tally_of
+from osmosis.records import policy
+from osmosis.records.annotation import Annotation
 from osmosis.records.contract.body import LogPage
-from osmosis.records.contract.run_bodies import RolloutRow
 from osmosis.records.report import Report
-from osmosis.records.rollout import Failure, RolloutStatus
+from osmosis.records.rollout import Failure
 from osmosis.records.run import MetricPoint, RunStatus
+from osmosis.viewer.index.search import Search
+from osmosis.viewer.library import RunCard
 from osmosis.viewer.source import (
     LEVELS,
     Action,
     CheckpointLine,
     Fact,
     Link,
-    Neighbours,
     Origin,
-    RolloutList,
-    RolloutQuery,
+    RolloutTable,
     RunPlace,
     RunSettings,
     RunState,
 )
 
+from .run_feed import FILLERS, RunFeed
 from .session import Viewer
 
 LOG_LINES = 200
 SCOPES = {"user": "personal", "user_override": "personal, overrides the workspace's", "run": "given at submit"}
-_ROW, _ATTEMPT = tables.Rollout.row_index, tables.Rollout.attempt
-_STEP = tables.Rollout.step
-_ORDERS = {
-    "row": (_STEP, _ROW, _ATTEMPT),
-    "reward": (tables.Rollout.reward.asc(), _ROW, _ATTEMPT),
-    "tokens": (tables.Rollout.tokens.desc(), _ROW, _ATTEMPT),
-    "duration": (tables.Rollout.duration_ms.desc(), _ROW, _ATTEMPT),
-}
+WAIT_S = 0.7
+"""So long a page waits for its index to be filled; the rest follows."""
 
 
 def state_of(run: tables.Run, stored: int, report: Report | None) -> RunState:
@@ -80,8 +77,13 @@ class DatabaseRun:
     """One run, read from the database for one page: report and state are read once."""
 
     session: Session
+    platform: Platform
     run: tables.Run
     workspace: tables.Workspace
+    role: str = "viewer"
+    """Of whoever looks, in that workspace."""
+    author: str | None = None
+    """Who looks and may label; None where nobody does."""
 
     @cached_property
     def _report(self) -> Report | None:
@@ -93,17 +95,22 @@ class DatabaseRun:
 
     @cached_property
     def _state(self) -> RunState:
-        return state_of(self.run, self._tally.total, self._report)
+        state = state_of(self.run, self._tally.total, self._report)
+        why = placement.why_waiting(self.session, self.run)
+        return replace(state, stage=why) if why else state
 
     def state(self) -> RunState:
         return self._state
 
     def place(self) -> RunPlace:
         name = self.workspace.name
-        return RunPlace((Link("Runs", "/"), Link(name, f"/?workspace={quote(name, safe='')}")), self._actions())
+        crumbs = (Link("Runs", "/"), Link(name, f"/?workspace={quote(name, safe='')}"))
+        return RunPlace(crumbs, self._actions(), author=self.author)
 
     def _actions(self) -> tuple[Action, ...]:
         run, url = self.run, f"/runs/{self.run.id}"
+        if not policy.may(self.role, "run"):
+            return ()
         if not RunStatus(run.status).over:
             stopping = run.stop_requested_at is not None
             return (Action("Stopping" if stopping else "Stop", f"{url}/stop", enabled=not stopping),)
@@ -176,9 +183,19 @@ class DatabaseRun:
             facts += [
                 Fact("Seed", seed),
                 Fact("Secrets", scopes or None),
-                Fact("Job starts", str(run.starts), note=f"last one on {run.worker}" if run.worker else ""),
+                self._starts(),
             ]
         return RunSettings(run.config, "As run" if imported else "Pinned at submit", facts)
+
+    def _starts(self) -> Fact:
+        jobs = run_lifecycle.jobs_of(self.session, self.run.id)
+        last = next((job.worker for job in jobs if job.worker), None)
+        note = f"last one on {last}" if last else ""
+        if len(jobs) > 1:
+            states = Counter(job.state for job in jobs)
+            held, over = states[tables.QueueState.HELD], states[tables.QueueState.OVER]
+            note = f"{len(jobs)} shards: {held} running, {over} over, {len(jobs) - held - over} waiting"
+        return Fact("Job starts", str(sum(job.starts for job in jobs)), note=note)
 
     def rewards(self) -> Sequence[float]:
         return self._tally.rewards
@@ -193,45 +210,31 @@ class DatabaseRun:
         found = self.session.scalars(query.order_by(tables.Checkpoint.step))
         return [CheckpointLine(row.name, row.step, row.status, row.reward, row.created_at) for row in found]
 
-    def rollouts(self, query: RolloutQuery) -> RolloutList:
-        wanted = sa.select(tables.Rollout).where(tables.Rollout.run_id == self.run.id)
-        if query.outcome:
-            wanted = wanted.where(_where(query.outcome, query.threshold))
-        if query.category:
-            wanted = wanted.where(tables.Rollout.failure_category == query.category)
-        if query.row is not None:
-            wanted = wanted.where(tables.Rollout.row_index == query.row)
-        if query.step is not None:
-            wanted = wanted.where(tables.Rollout.step == query.step)
-        outcomes = self._tally.outcomes(query.threshold)
-        if query.category or query.row is not None or query.step is not None:
-            total = count_of(self.session, wanted)
-        else:
-            total = outcomes[query.outcome] if query.outcome else self._tally.total
-        page = wanted.order_by(*_ORDERS[query.order]).limit(query.limit).offset(query.offset)
-        rows = [rollouts.body(row) for row in self.session.scalars(page)]
-        return RolloutList(rows, total, outcomes)
+    def table(self) -> RolloutTable:
+        return self._table
+
+    @cached_property
+    def _table(self) -> RolloutTable:
+        path = self.platform.settings.viewer_index(self.run.id)
+        index, progress = FILLERS.filled(path, self._feed(), self._state.pass_threshold, seconds=WAIT_S)
+        said = judgements.version(self.session, self.run.id)
+        index.label(said, self.annotations)
+        return RolloutTable(Search(index), progress)
+
+    def _feed(self) -> RunFeed:
+        newest = self.session.scalar(
+            sa.select(sa.func.max(tables.Rollout.id)).where(tables.Rollout.run_id == self.run.id)
+        )
+        known = self.run.dataset_path
+        dataset = self.platform.settings.located(known) if known else None
+        epoch = f"{self.run.id}:{self.run.retries}"
+        return RunFeed(self.platform, self.run.id, epoch, newest or 0, dataset, self.run.rows)
+
+    def annotations(self) -> Sequence[Annotation]:
+        return judgements.of_run(self.session, self.run.id)
 
     def rollout(self, row_index: int, attempt: int, step: int) -> str:
         return rollouts.text(self.session, self.run.id, row_index, attempt, step)
-
-    def neighbours(self, row_index: int, attempt: int, step: int) -> Neighbours:
-        key = sa.tuple_(_STEP, _ROW, _ATTEMPT)
-        here = sa.tuple_(sa.literal(step), sa.literal(row_index), sa.literal(attempt))
-        base = sa.select(_ROW, _ATTEMPT, _STEP).where(tables.Rollout.run_id == self.run.id)
-        before = base.where(key < here).order_by(_STEP.desc(), _ROW.desc(), _ATTEMPT.desc())
-        after = base.where(key > here).order_by(_STEP, _ROW, _ATTEMPT)
-        return Neighbours(self._key(before), self._key(after), self._key(after.where(tables.Rollout.reward.is_(None))))
-
-    def _key(self, query: sa.Select[int, int, int]) -> tuple[int, int, int] | None:
-        row = self.session.execute(query.limit(1)).first()
-        return (row[0], row[1], row[2]) if row else None
-
-    def attempts(self, row_index: int, step: int) -> Sequence[RolloutRow]:
-        query = sa.select(tables.Rollout).where(
-            tables.Rollout.run_id == self.run.id, tables.Rollout.row_index == row_index, tables.Rollout.step == step
-        )
-        return [rollouts.body(row) for row in self.session.scalars(query.order_by(_ATTEMPT).limit(100))]
 
     def log(self, level: str, *, cursor: str | None = None, newer: bool = False) -> LogPage:
         wanted = LogSlice(limit=LOG_LINES, direction="newer" if newer else "older", cursor=cursor)
@@ -240,25 +243,36 @@ class DatabaseRun:
         return wanted.fetch(self.session, tables.RunLog, owner)
 
 
-def find_run(session: Session, who: Viewer, run_id: str) -> DatabaseRun:
-    """NotFound unless it exists in a workspace of the viewer's."""
+def find_run(
+    session: Session, platform: Platform, who: Viewer, run_id: str, action: policy.Action = "read"
+) -> DatabaseRun:
+    """NotFound unless it exists in a workspace of the viewer's, Forbidden unless their role may do this with it."""
     run = session.get(tables.Run, run_id)
-    if run is None or workspaces.role_of(session, who.user.id, run.workspace_id) is None:
+    seen = run is not None and run.kind in run_lifecycle.SUBMITTED
+    role = workspaces.role_of(session, who.user.id, run.workspace_id) if run is not None else None
+    if run is None or not seen or role is None:
         raise NotFound(
             "no such run", hint="it may have been deleted, or it belongs to a workspace you are not a member of"
         )
-    return DatabaseRun(session, run, session.get_one(tables.Workspace, run.workspace_id))
+    workspaces.require(role, action)
+    author = who.user.name if policy.may(role, "run") else None
+    return DatabaseRun(session, platform, run, session.get_one(tables.Workspace, run.workspace_id), role, author)
 
 
-def _where(outcome: str, threshold: float) -> sa.ColumnElement[bool]:
-    reward, status = tables.Rollout.reward, tables.Rollout.status
-    skipped = status == RolloutStatus.SKIPPED.value
-    return {
-        "passed": sa.and_(~skipped, reward >= threshold),
-        "not-passed": sa.and_(~skipped, reward < threshold),
-        "failed": sa.and_(~skipped, reward.is_(None)),
-        "skipped": skipped,
-    }[outcome]
+@dataclass(frozen=True)
+class DatabaseLibrary:
+    """The runs that a person may see (`viewer.library.Library`)."""
+
+    session: Session
+    platform: Platform
+    who: Viewer
+
+    def run(self, id: str) -> DatabaseRun:
+        return find_run(self.session, self.platform, self.who, id)
+
+    def cards(self) -> Sequence[RunCard]:
+        """Listed by the overview, which knows workspaces."""
+        return ()
 
 
 def _git_of(imported: tables.Imported) -> dict[str, object]:

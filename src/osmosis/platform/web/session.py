@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 from fastapi import Request, Response
+from starlette.applications import Starlette
 
 from osmosis.errors import AuthRequired, Forbidden
-from osmosis.platform import Platform, tables
+from osmosis.platform import Platform
+from osmosis.platform.security.origin import address_of
 from osmosis.platform.security.tokens import hash_token
-from osmosis.platform.services import users
-from osmosis.records.base import utc_now
+from osmosis.platform.services import tokens
+from osmosis.platform.services.audit import Actor
+from osmosis.viewer.live import LivePages
 
 SESSION_COOKIE = "osmosis_session"
 GUEST_COOKIE = "osmosis_guest"
@@ -35,11 +38,9 @@ class LoginNeeded(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Viewer:
+class Viewer(Actor):
     """A person who looks at a page."""
 
-    user: tables.User
-    token_id: str
     csrf: str
     """The value forms carry; empty with a bearer token."""
 
@@ -49,31 +50,36 @@ def platform_of(request: Request) -> Platform:
     return platform
 
 
+def live_pages(app: Starlette) -> LivePages:
+    """The event streams of an application, made at its start."""
+    found: LivePages = app.state.live
+    return found
+
+
 def viewer(request: Request) -> Viewer:
     """The person behind a page request. LoginNeeded without a credential, AuthRequired with a bad bearer token."""
-    platform = platform_of(request)
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     if scheme:
         if scheme.lower() != "bearer" or not bearer.strip():
             raise AuthRequired("the Authorization header has no bearer token", code="TOKEN_MISSING")
-        return _checked(platform, bearer.strip(), csrf=False)
+        return _checked(request, bearer.strip(), csrf=False)
     cookie = request.cookies.get(SESSION_COOKIE)
     if not cookie:
         raise LoginNeeded(_wanted(request))
     try:
-        return _checked(platform, cookie, csrf=True)
+        return _checked(request, cookie, csrf=True)
     except AuthRequired:
         raise LoginNeeded(_wanted(request)) from None
 
 
-def _checked(platform: Platform, token: str, *, csrf: bool) -> Viewer:
+def _checked(request: Request, token: str, *, csrf: bool) -> Viewer:
+    platform = platform_of(request)
     with platform.db.read() as session:
-        row = users.check_token(session, token)
-        found = Viewer(row.user, row.id, csrf_of(platform, token) if csrf else "")
-        touch = users.needs_touch(row, utc_now())
-    if touch:
-        with platform.db.write() as session:
-            users.touch_token(session, found.token_id)
+        row = tokens.authenticate(session, token)
+        tokens.require_scope(row, "api")
+        tokens.require_unbound(row)
+        found = Viewer(row.user, row, address_of(request), csrf_of(platform, token) if csrf else "")
+    tokens.touch(platform.db, row)
     return found
 
 
@@ -105,6 +111,7 @@ def check_viewer_form(request: Request, who: Viewer, given: str) -> None:
     """The same for a person who is logged in; a bearer token needs no form value."""
     if who.csrf:
         check_form(request, given, who.csrf)
+    platform_of(request).rates.take("write", who.user.id)
 
 
 def guest_secret(request: Request) -> str:

@@ -11,36 +11,28 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from osmosis.errors import AuthRequired, InternalError, OsmosisError, ValidationError
+from osmosis.errors import AuthRequired, InternalError, NotFound, OsmosisError, ValidationError
 from osmosis.platform.services import workspaces
-from osmosis.viewer.pages import View
-from osmosis.viewer.render import STATIC, environment
+from osmosis.viewer.render import SECURITY, STATIC, environment
+from osmosis.viewer.view import Document, View
 
+from .docs_site import SITE, is_built
 from .session import LoginNeeded, Viewer, login_url, platform_of, viewer
 
 log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
 MAX_FORM_BYTES = 64 * 1024
-SECURITY = {
-    "Content-Security-Policy": (
-        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
-        "form-action 'self'; frame-ancestors 'none'"
-    ),
-    "Referrer-Policy": "same-origin",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
-
-
 ENVIRONMENT = environment(HERE / "templates")
+ENVIRONMENT.globals["has_docs"] = is_built(SITE)
 
 
 def html(view: View) -> str:
@@ -67,6 +59,12 @@ def framed(request: Request, view: View, who: Viewer | None, *, status: int = 20
 def fragment(view: View) -> HTMLResponse:
     """A part of a page, for a page that is already open."""
     return HTMLResponse(html(view), headers={**SECURITY, "Cache-Control": "no-store"})
+
+
+def document(found: Document) -> Response:
+    """Something that is no page, sent as it is made."""
+    headers = {**SECURITY, "Cache-Control": "no-store", **found.headers}
+    return StreamingResponse(iter(found.content), media_type=found.media_type, headers=headers)
 
 
 def redirect(to: str) -> RedirectResponse:
@@ -128,7 +126,24 @@ def error_page(request: Request, error: OsmosisError) -> HTMLResponse:
     response = page(request, "error.html", who, status=error.http_status, error=error)
     if isinstance(error, AuthRequired):
         response.headers["WWW-Authenticate"] = "Bearer"
+    if (wait := error.details.get("retry_after")) is not None:
+        response.headers["Retry-After"] = str(wait)
     return response
+
+
+def show_missing(app: FastAPI) -> None:
+    """An address that there is none of is a page for a browser; who asks for anything else gets what it got before."""
+    before = app.exception_handlers[HTTPException]
+
+    async def missing(request: Request, error: HTTPException) -> Response:
+        wants_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+        if error.status_code == 404 and wants_page and not request.url.path.startswith(("/api/", "/v1/", "/static/")):
+            unknown = NotFound(f"there is no page {request.url.path}", hint="the list of runs is at /")
+            return await run_in_threadpool(error_page, request, unknown)
+        answer: Response = await before(request, error)  # type: ignore[misc]
+        return answer
+
+    app.exception_handler(HTTPException)(missing)
 
 
 class _Assets(StaticFiles):

@@ -10,10 +10,11 @@ from fastapi import APIRouter, BackgroundTasks, Depends, Form, Request, Response
 
 from osmosis.errors import NotFound
 from osmosis.platform import tables
+from osmosis.platform.db import count_of
 from osmosis.platform.gitsync import repositories, synced, syncing
 from osmosis.platform.services import datasets, rollout_servers, secrets, workspaces
-from osmosis.platform.services.paging import count_of
 from osmosis.platform.slow_work import apart
+from osmosis.records.policy import may
 
 from .session import Viewer, check_viewer_form, platform_of, viewer
 from .templating import PageRoute, page, redirect
@@ -47,7 +48,8 @@ def dataset_list(request: Request, who: ViewerDep, workspace: str, at: int = 1) 
 def dataset_page(request: Request, who: ViewerDep, dataset_id: str) -> Response:
     with platform_of(request).db.read() as session:
         dataset = session.get(tables.Dataset, dataset_id)
-        if dataset is None or workspaces.role_of(session, who.user.id, dataset.workspace_id) is None:
+        role = workspaces.role_of(session, who.user.id, dataset.workspace_id) if dataset is not None else None
+        if dataset is None or role is None:
             raise NotFound(
                 "no such dataset", hint="it may have been deleted, or it belongs to a workspace you are not a member of"
             )
@@ -69,13 +71,14 @@ def dataset_page(request: Request, who: ViewerDep, dataset_id: str) -> Response:
 def secret_list(request: Request, who: ViewerDep, workspace: str) -> Response:
     with platform_of(request).db.read() as session:
         row, role = workspaces.by_name(session, who.user, workspace)
+        workspaces.require(role, "secrets.own")
         found = list(session.scalars(secrets.visible(row, who.user, "all")))
         people = datasets.creator_names(session, {secret.updater_id for secret in found})
     personal = {secret.name for secret in found if secret.scope == "user"}
     shared = {secret.name for secret in found if secret.scope == "workspace"}
     return page(
         request, "secrets.html", who, here="secrets", workspace=workspace, found=found, people=people,
-        shadowed=personal & shared, role=role,
+        shadowed=personal & shared, shared_too=may(role, "secrets.shared"),
     )  # fmt: skip
 
 
@@ -118,7 +121,8 @@ def start_sync(
     check_viewer_form(request, who, csrf)
     platform = platform_of(request)
     with platform.db.write() as session:
-        row, _ = workspaces.by_name(session, who.user, workspace)
+        row, role = workspaces.by_name(session, who.user, workspace)
+        workspaces.require(role, "push")
         event_id = syncing.request(session, repositories.require(session, row.id)).id
     background.add_task(apart, "sync", syncing.run, platform.db, platform.settings, event_id)
     return redirect(f"/{workspace}/repository")

@@ -1,0 +1,394 @@
+"""Workers: who they are, which job each is given, what becomes of the jobs of one that is gone.
+
+Decided here for every worker alike: the platform's own calls these functions, others come by HTTP. What a worker says
+of a job counts only while the job is that worker's under that lease.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis._version import __version__
+from osmosis.errors import Forbidden, OsmosisError
+from osmosis.platform import Platform, tables
+from osmosis.platform.db import count_of
+from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.tables import QueueState
+from osmosis.records.base import utc_now
+from osmosis.records.contract.worker_bodies import (
+    JobOrder,
+    JobStarted,
+    JobWord,
+    KeptJob,
+    WorkerHello,
+    WorkerLeaves,
+    WorkerOrders,
+    WorkerRound,
+    WorkerWelcome,
+)
+from osmosis.records.rollout import Category, Failure, Phase
+from osmosis.records.run import JOB_PROTOCOL, JobKind, JobResult, RunStatus
+
+from . import job_files, job_queue, job_specs, placement, run_lifecycle, secrets, shards
+
+log = logging.getLogger(__name__)
+
+LOST_AFTER_S = placement.LOST_AFTER.total_seconds()
+FORGOTTEN_AFTER = timedelta(days=7)
+LEASE_ID = 16
+PER_SECOND = 50
+"""How many rounds of all workers together are wanted in a second, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAccess:
+    """What a worker showed when it came."""
+
+    token_id: str | None
+    """None: it is the platform's own."""
+    workspace_id: str | None = None
+    """The only workspace whose runs it may take."""
+
+    @property
+    def embedded(self) -> bool:
+        return self.token_id is None
+
+
+OWN = WorkerAccess(None)
+
+
+def hello(platform: Platform, access: WorkerAccess, who: WorkerHello) -> WorkerWelcome:
+    """Takes a worker on, new or again. The jobs of its earlier lives are its own, and get time to report."""
+    with platform.db.write() as session:
+        known = _earlier(session, access, who.ids)
+        worker = known[0] if known else tables.Worker(id=tables.new_id(), created_at=utc_now())
+        if worker.removed_at is not None:
+            raise Forbidden(f"worker {worker.name!r} was removed", hint="start it again without its folder's state")
+        _note(session, worker, access, who)
+        session.add(worker)
+        session.flush()
+        jobs = _adopt(session, platform.settings, worker, [one.id for one in known])
+        for other in known[1:]:
+            session.delete(other)
+        return WorkerWelcome(worker_id=worker.id, name=worker.name, version=__version__, note=unfit(worker), jobs=jobs)
+
+
+def round_of(platform: Platform, access: WorkerAccess, said: WorkerRound) -> WorkerOrders:
+    """What a worker is to end, and what to start. Forbidden for one that is not wanted any more."""
+    _bridge_gap(platform, access, said)
+    with platform.db.read() as session:
+        worker = _mine(session, access, said.worker_id)
+        ends = [end for word in said.jobs if (end := _end_of(session, platform.settings, worker, word)) is not None]
+        among = None
+        if (said.slots or said.places) and not worker.draining and not unfit(worker):
+            among = job_queue.waiting_for(worker, others=said.slots > 0, deployments=said.places > 0)
+        work = among is not None and session.scalars(among.limit(1)).first() is not None
+        alive = _alive(session)
+        over = _over(session, said.kept)
+    for end in ends:
+        _apply(platform, end)
+    if utc_now() - worker.last_seen > _seen_every(platform.settings) or worker.slots != said.slots:
+        with platform.db.write() as session:
+            seen = sa.update(tables.Worker).where(tables.Worker.id == worker.id)
+            session.execute(seen.values(last_seen=utc_now(), slots=said.slots))
+    return WorkerOrders(
+        end=[end.word.lease_id for end in ends],
+        start=_give(platform, worker, among) if work else None,
+        drain=worker.draining,
+        forget=over,
+        poll_s=max(platform.settings.poll_s, alive / PER_SECOND),
+    )
+
+
+def started(platform: Platform, access: WorkerAccess, said: JobStarted) -> None:
+    """What became of an order. The word of a worker that has lost the job meanwhile is dropped."""
+    with platform.db.write() as session:
+        worker = _mine(session, access, said.worker_id)
+        held = _held_by(session, worker, said.job_id, said.lease_id)
+        if held is None:
+            return
+        if said.problem:
+            log.warning("run %s: %s", held.run.name, said.problem)
+            job_queue.release(session, held, said.problem, max_starts=platform.settings.max_starts)
+            return
+        held.job.handle = said.handle
+        where = "" if access.embedded else f" on {worker.name}"
+        process = (said.handle or {}).get("pid")
+        run_lifecycle.log(session, held.run.id, f"job started{where}" + (f" (process {process})" if process else ""))
+
+
+def leave(platform: Platform, access: WorkerAccess, said: WorkerLeaves) -> None:
+    """A worker ends, and has ended its jobs: they go on elsewhere."""
+    with platform.db.write() as session:
+        worker = _mine(session, access, said.worker_id)
+        why = f"{_who(worker)} was stopped"
+        worker.slots = 0
+        for word in said.jobs:
+            if (held := _held_by(session, worker, word.job_id, word.lease_id)) is not None:
+                job_queue.release(session, held, why, max_starts=platform.settings.max_starts, count=False)
+
+
+def unfit(worker: tables.Worker) -> str:
+    """Why a worker of this version is given no work; empty for one that is."""
+    if worker.protocol == JOB_PROTOCOL:
+        return ""
+    return (
+        f"osmosis {worker.version} speaks another job protocol ({worker.protocol}) than this platform "
+        f"({JOB_PROTOCOL}, osmosis {__version__}): install osmosis-ai=={__version__} there"
+    )
+
+
+def forget_gone(session: Session) -> None:
+    """Rows of workers that have not been seen for a week."""
+    gone = sa.delete(tables.Worker).where(tables.Worker.last_seen < utc_now() - FORGOTTEN_AFTER)
+    session.execute(gone)
+
+
+# --- inside ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A job that its worker is to end."""
+
+    word: JobWord
+    lease_hash: str
+    reason: str
+    """Empty when the platform does not count it as working any more."""
+
+
+def _seen_every(settings: PlatformSettings) -> timedelta:
+    return timedelta(seconds=min(2.0, settings.lease_s / 8))
+
+
+def _bridge_gap(platform: Platform, access: WorkerAccess, said: WorkerRound) -> None:
+    """A worker that was not heard for long stood still, or we did (a machine that was suspended): nobody could extend a
+    lease, so each of its live jobs gets the time to do it before it counts as silent."""
+    settings, now = platform.settings, utc_now()
+    with platform.db.read() as session:
+        worker = _mine(session, access, said.worker_id)
+    still_s = (now - worker.last_seen).total_seconds()
+    if still_s < max(settings.lease_s / 4, 4 * settings.poll_s):
+        return
+    with platform.db.write() as session:
+        for word in said.jobs:
+            held = _held_by(session, worker, word.job_id, word.lease_id) if word.alive else None
+            if held is not None and held.job.lease_until is not None and held.job.lease_until < now:
+                job_queue.extend(held.job, settings.lease_s)
+                run_lifecycle.log(
+                    session, held.run.id, f"{_who(worker)} stood still for {still_s:.0f} s; the job continues"
+                )
+
+
+def _who(worker: tables.Worker) -> str:
+    return "the platform" if worker.embedded else "its worker"
+
+
+def _end_of(session: Session, settings: PlatformSettings, worker: tables.Worker, word: JobWord) -> _End | None:
+    """None for a job that works as it should."""
+    held = _held_by(session, worker, word.job_id, word.lease_id)
+    if held is None:
+        return _End(word, "", "")
+    job, run, now = held.job, held.run, utc_now()
+    reason = ""
+    if not word.alive:
+        reason = _obituary(word)
+    elif _overdue(settings, run, now):
+        reason = "the job did not stop in time and was killed"
+    elif job.lease_until is not None and job.lease_until < now:
+        reason = f"the job sent no heartbeat for {settings.lease_s:g} s and was killed"
+    return _End(word, job.lease_hash or "", reason) if reason else None
+
+
+def _apply(platform: Platform, end: _End) -> None:
+    if not end.reason:
+        return
+    with platform.db.write() as session:
+        if (held := job_queue.held(session, end.word.job_id, end.lease_hash)) is not None:
+            log.info("run %s: %s", held.run.name, end.reason)
+            job_queue.release(session, held, end.reason, max_starts=platform.settings.max_starts)
+
+
+def _overdue(settings: PlatformSettings, run: tables.Run, now: datetime) -> bool:
+    grace_s = settings.training_stop_grace_s if run.kind == "training" else settings.stop_grace_s
+    return run.stop_requested_at is not None and now - run.stop_requested_at > timedelta(seconds=grace_s)
+
+
+def _obituary(word: JobWord) -> str:
+    how = f"ended with exit code {word.exit_code}" if word.exit_code is not None else "is gone"
+    return f"the job {how} without a result" + (f"; its last output:\n{word.words}" if word.words else "")
+
+
+def _give(platform: Platform, worker: tables.Worker, among: sa.Select[tables.Job] | None) -> JobOrder | None:
+    with platform.db.write() as session:
+        claimed = job_queue.claim(session, worker, platform.settings.lease_s, among)
+        if claimed is None:
+            return None
+        log.info("run %s: claimed by %s", claimed.run.name, worker.name)
+        if not _can_start(platform, session, claimed):
+            return None
+        return JobOrder(
+            job_id=claimed.job.id,
+            lease_id=_lease_id(claimed.job),
+            run_id=claimed.run.id,
+            run_name=claimed.run.name,
+            kind=kind_of(claimed.run),
+            folder=job_specs.folder_of(claimed.run, claimed.job),
+            lease=claimed.token,
+        )
+
+
+def kind_of(run: tables.Run) -> JobKind:
+    """What its jobs do."""
+    kinds: tuple[JobKind, ...] = ("training", run_lifecycle.SERVING, run_lifecycle.MERGE)
+    return next((kind for kind in kinds if kind == run.kind), "eval")
+
+
+def _can_start(platform: Platform, session: Session, claimed: job_queue.Claimed) -> bool:
+    """Whether what the job needs is there. A run that cannot be started at all has failed, and says why."""
+    try:
+        job_specs.spec_of(session, platform.settings, claimed.job)
+        secrets.values_for_run(session, platform.vault, claimed.run)
+        return True
+    except OsmosisError as error:
+        problem = error
+    except ValueError as error:  # what an earlier version stored
+        problem = OsmosisError(f"this run cannot be started: {error}", hint="submit it again")
+    failure = Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=problem.message, fix=problem.hint)
+    run_lifecycle.end(session, claimed.run, JobResult(status=RunStatus.FAILED, failure=failure), problem.message)
+    return False
+
+
+def _lease_id(job: tables.Job) -> str:
+    """Which lease of a job is meant, without saying it."""
+    return (job.lease_hash or "")[:LEASE_ID]
+
+
+def _held_by(session: Session, worker: tables.Worker, job_id: str, lease_id: str) -> job_queue.Held | None:
+    job = session.get(tables.Job, job_id)
+    if job is None or job.state != QueueState.HELD or job.worker_id != worker.id or _lease_id(job) != lease_id:
+        return None
+    return job_queue.Held(session.get_one(tables.Run, job.run_id), job)
+
+
+def _earlier(session: Session, access: WorkerAccess, ids: Sequence[str]) -> list[tables.Worker]:
+    """The rows of these ids, in their order, as far as they are this worker's to take."""
+    rows = {row.id: row for row in session.scalars(sa.select(tables.Worker).where(tables.Worker.id.in_(ids[:100])))}
+    found = [rows[one] for one in ids if one in rows]
+    return [row for row in found if row.embedded == access.embedded and row.workspace_id == access.workspace_id]
+
+
+def _note(session: Session, worker: tables.Worker, access: WorkerAccess, who: WorkerHello) -> None:
+    worker.name = _free_name(session, worker, who.name)
+    worker.token_id, worker.workspace_id, worker.embedded = access.token_id, access.workspace_id, access.embedded
+    worker.machine, worker.version, worker.protocol = who.machine, who.version, who.protocol
+    worker.executor, worker.kinds, worker.max_jobs = who.executor, list(who.kinds), who.max_jobs
+    worker.labels, worker.resources, worker.sandbox = who.labels, who.resources.to_dict(), who.sandbox
+    worker.draining, worker.slots, worker.last_seen = False, 0, utc_now()
+
+
+def _free_name(session: Session, worker: tables.Worker, wanted: str) -> str:
+    """As it asks, with a number where another worker that is not lost has the name."""
+    since = utc_now() - timedelta(seconds=LOST_AFTER_S)
+    query = sa.select(tables.Worker.name).where(
+        tables.Worker.id != worker.id, tables.Worker.removed_at.is_(None), tables.Worker.last_seen > since
+    )
+    taken, name, number = set(session.scalars(query)), wanted, 1
+    while name in taken:
+        number += 1
+        name = f"{wanted}-{number}"
+    return name
+
+
+def _adopt(session: Session, settings: PlatformSettings, worker: tables.Worker, ids: Sequence[str]) -> list[KeptJob]:
+    """Jobs of its earlier lives. One that was never started goes back to the queue."""
+    kept = []
+    for job in held_jobs(session, ids):
+        run = session.get_one(tables.Run, job.run_id)
+        if job.handle is None:
+            why = "its worker was ended before it was started"
+            job_queue.release(session, job_queue.Held(run, job), why, max_starts=settings.max_starts, count=False)
+            continue
+        job.worker_id, job.worker = worker.id, worker.name
+        job_queue.extend(job, settings.lease_s)
+        run_lifecycle.log(session, run.id, f"{_who(worker)} was restarted; the job continues")
+        kept.append(
+            KeptJob(job_id=job.id, lease_id=_lease_id(job), run_name=run.name, kind=kind_of(run), handle=job.handle)
+        )
+    return kept
+
+
+def held_jobs(session: Session, ids: Sequence[str]) -> list[tables.Job]:
+    """The jobs that these workers have."""
+    query = sa.select(tables.Job).where(tables.Job.worker_id.in_(ids), tables.Job.state == QueueState.HELD)
+    return list(session.scalars(query))
+
+
+def _mine(session: Session, access: WorkerAccess, worker_id: str) -> tables.Worker:
+    worker = session.get(tables.Worker, worker_id)
+    if worker is None or worker.removed_at is not None:
+        raise Forbidden("this worker was removed", hint="start it again: osmosis worker start")
+    if worker.embedded != access.embedded or worker.workspace_id != access.workspace_id:
+        raise Forbidden("this is another worker's id")
+    return worker
+
+
+def _alive(session: Session) -> int:
+    since = utc_now() - timedelta(seconds=LOST_AFTER_S)
+    return count_of(session, sa.select(tables.Worker).where(tables.Worker.last_seen > since))
+
+
+def _over(session: Session, run_ids: Sequence[str]) -> list[str]:
+    """Those of these runs that are over, or not known at all."""
+    if not run_ids:
+        return []
+    live = (RunStatus.PENDING.value, RunStatus.RUNNING.value)
+    query = sa.select(tables.Run.id).where(tables.Run.id.in_(run_ids[:1000]), tables.Run.status.in_(live))
+    known = set(session.scalars(query))
+    return [run_id for run_id in run_ids[:1000] if run_id not in known]
+
+
+def look_after(platform: Platform, *, gap: str = "") -> None:
+    """What no worker says: leases that ran out, and what was made for runs that are over.
+
+    After a gap (it says what: a machine that was suspended, a platform that was away) nobody could extend a lease, so
+    each gets the time to do it before it counts as silent.
+    """
+    settings = platform.settings
+    with platform.db.write() as session:
+        query = sa.select(tables.Job).where(tables.Job.state == QueueState.HELD)
+        for job in session.scalars(query.where(tables.Job.lease_until < utc_now())).all():
+            held = job_queue.Held(session.get_one(tables.Run, job.run_id), job)
+            if gap:
+                job_queue.extend(job, settings.lease_s)
+                run_lifecycle.log(session, job.run_id, f"{gap}; the job continues")
+            elif _silent(session, settings, job):
+                why = "the job sent nothing and its lease expired"
+                log.info("run %s: %s", held.run.name, why)
+                job_queue.release(session, held, why, max_starts=settings.max_starts)
+        forget_gone(session)
+        merging = shards.over_but_running(session)
+    for run_id in merging:
+        shards.merge(platform, run_id)
+    with suppress(FileNotFoundError):
+        made = [entry.name for entry in settings.sent_dir.iterdir()]
+        with platform.db.read() as session:
+            over = _over(session, made)
+        for run_id in over:
+            job_files.forget(settings, run_id)
+
+
+def _silent(session: Session, settings: PlatformSettings, job: tables.Job) -> bool:
+    """Whether nobody else will end this job: a worker that is there kills its process first, and says so."""
+    worker = session.get(tables.Worker, job.worker_id) if job.worker_id else None
+    if worker is None or job.lease_until is None:
+        return True
+    grace = timedelta(seconds=max(5.0, settings.lease_s / 4))
+    return utc_now() - worker.last_seen > grace or utc_now() - job.lease_until > grace

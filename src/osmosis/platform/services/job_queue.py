@@ -1,0 +1,311 @@
+"""The jobs of runs: which waits, who holds which, and until when.
+
+A job is the work of a run, or of one shard of its rows. Its lease says who does it: the token goes to one process, and
+writes with another token are dropped (`LeaseLost`). What a run's status becomes is decided in `run_lifecycle`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, aliased
+
+from osmosis.errors import Conflict, LeaseLost, NotFound
+from osmosis.platform import tables
+from osmosis.platform.db import WORK
+from osmosis.platform.security.tokens import JOB_PREFIX, hash_token, new_token
+from osmosis.platform.security.vault import Vault
+from osmosis.platform.tables import QueueState
+from osmosis.records.base import utc_now
+from osmosis.records.rollout import Category, Failure, Phase
+from osmosis.records.run import HeartbeatReply, JobResult, Progress, RunStatus, Stage
+from osmosis.records.shard import shards_for
+
+from . import placement, run_lifecycle, secrets, shards
+
+ADDED_UP_EVERY = timedelta(seconds=1)
+"""How often the figures of shards are put together while they go on."""
+
+LOOKED_AT = 100
+"""Jobs at the head of the queue among which a worker finds one that it can do."""
+
+CLAIM_LOCK = 0x6F736D71
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A job and its run, as the holder of the lease sees them."""
+
+    run: tables.Run
+    job: tables.Job
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed(Held):
+    """A job that was just taken."""
+
+    token: str
+    """Of its lease; nobody can look it up later."""
+
+
+def put(session: Session, run: tables.Run) -> None:
+    """Let a run wait for its turn, with new jobs: whoever worked on it before has lost it."""
+    session.flush()
+    session.execute(sa.delete(tables.Job).where(tables.Job.run_id == run.id))
+    advanced = run.config.get("advanced")
+    wanted = advanced.get("shards", 1) if isinstance(advanced, dict) and not placement.needs_our_disk(run) else 1
+    concurrency = run.config.get("evaluation", {}).get("batch_size", 1)
+    room = _room(session, run) if wanted == "auto" else 0
+    count = shards_for(wanted, rows=run.sampled_rows, concurrency=concurrency, room=room)
+    session.info[WORK] = True
+    each = -(-rollouts_of(run) // count)
+    session.add_all(tables.Job(run_id=run.id, shard=number, shards=count, rollouts=each) for number in range(count))
+    if count > 1:
+        run_lifecycle.log(session, run.id, f"its rows are cut into {count} shards, each a job of its own")
+
+
+def _room(session: Session, run: tables.Run) -> int:
+    """How many jobs the workers that are there would do at once for this run."""
+    return sum(worker.max_jobs for worker in placement.there(session, run.workspace_id)) or 1
+
+
+def rollouts_of(run: tables.Run) -> int:
+    """How many rollouts a run may have in flight, by its config."""
+    training = run.config.get("training")
+    if training is not None:
+        return training.get("rollout_batch_size", 1) * training.get("n_samples_per_prompt", 1)
+    return run.config.get("evaluation", {}).get("batch_size", 1)
+
+
+def waiting(*, deployments: bool = True, others: bool = True) -> sa.Select[tables.Job]:
+    """Jobs for which there is no process, the next one first.
+
+    A workspace beyond its quota of runs or rollouts in flight waits, unless nothing of it is in flight or the run is
+    in flight already, and deployments do not count. Among workspaces the one with the fewest jobs comes first, then
+    the one that was served longest ago; within one the oldest run. Deployments, or all the others, can be left out:
+    they have slots of their own.
+    """
+    query = sa.select(tables.Job).join(tables.Run, tables.Run.id == tables.Job.run_id)
+    query = query.join(tables.Workspace, tables.Workspace.id == tables.Run.workspace_id)
+    query = query.where(
+        tables.Job.state == QueueState.WAITING,
+        tables.Run.status.in_((RunStatus.PENDING.value, RunStatus.RUNNING.value)),
+    )
+    if not deployments:
+        query = query.where(tables.Run.kind != run_lifecycle.SERVING)
+    if not others:
+        query = query.where(tables.Run.kind == run_lifecycle.SERVING)
+    held, of_run = aliased(tables.Job), aliased(tables.Run)
+    flying = (
+        sa.select()
+        .select_from(held)
+        .join(of_run, of_run.id == held.run_id)
+        .where(held.state == QueueState.HELD, of_run.kind != run_lifecycle.SERVING)
+        .where(of_run.workspace_id == tables.Workspace.id)
+        .correlate(tables.Workspace)
+    )
+    jobs = flying.add_columns(sa.func.count(held.id)).scalar_subquery()
+    runs = flying.add_columns(sa.func.count(sa.distinct(held.run_id))).scalar_subquery()
+    rollouts = flying.add_columns(sa.func.coalesce(sa.func.sum(held.rollouts), 0)).scalar_subquery()
+    mine = flying.add_columns(held.id).where(held.run_id == tables.Job.run_id).correlate(tables.Workspace, tables.Job)
+    most_runs, most_rollouts = tables.Workspace.max_runs, tables.Workspace.max_rollouts
+    within = sa.and_(
+        sa.or_(most_runs.is_(None), runs < most_runs, mine.exists()),
+        sa.or_(most_rollouts.is_(None), rollouts + tables.Job.rollouts <= most_rollouts, jobs == 0),
+    )
+    query = query.where(sa.or_(tables.Run.kind == run_lifecycle.SERVING, within))
+    longest = tables.Workspace.served_at.asc().nulls_first()
+    return query.order_by(jobs, longest, tables.Run.created_at, tables.Run.id, tables.Job.shard)
+
+
+def claim(
+    session: Session, worker: tables.Worker, lease_s: float, among: sa.Select[tables.Job] | None = None
+) -> Claimed | None:
+    """Take the first job that waits and that this worker can do, with a new lease token; None when there is none.
+    `among` is a form of `waiting_for`.
+
+    One transaction on a locked row, so no two workers get the same; claims come one after the other, so what is in
+    flight is counted right.
+    """
+    if session.get_bind().dialect.name == "postgresql":  # writers of SQLite are alone anyway
+        session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": CLAIM_LOCK})
+    query = waiting_for(worker) if among is None else among
+    job, free = None, placement.free_of(session, worker)
+    for found in session.scalars(query.limit(LOOKED_AT).with_for_update(skip_locked=True, of=tables.Job)):
+        if placement.can_take(worker, free, session.get_one(tables.Run, found.run_id)):
+            job = found
+            break
+    if job is None:
+        return None
+    run = session.get_one(tables.Run, job.run_id, with_for_update=True)
+    token = new_token(JOB_PREFIX)
+    job.state = QueueState.HELD
+    job.lease_hash, job.lease_until = hash_token(token), utc_now() + timedelta(seconds=lease_s)
+    job.worker_id, job.worker, job.handle, job.secrets_taker = worker.id, worker.name, None, None
+    job.starts += 1
+    now = sa.update(tables.Workspace).where(tables.Workspace.id == run.workspace_id).values(served_at=utc_now())
+    session.execute(now)
+    if run.status == RunStatus.PENDING.value:
+        run_lifecycle.switch_status(session, run, RunStatus.RUNNING, f"claimed by {worker.name}")
+    elif job.starts > 1:
+        which = f"shard {job.shard + 1}: " if job.shards > 1 else ""
+        run_lifecycle.log(session, run.id, f"{which}restarting (start {job.starts})", level="warning")
+    if job.shards > 1:
+        run_lifecycle.log(session, run.id, f"shard {job.shard + 1} of {job.shards} is with {worker.name}")
+    return Claimed(run, job, token)
+
+
+def waiting_for(worker: tables.Worker, *, deployments: bool = True, others: bool = True) -> sa.Select[tables.Job]:
+    """Of those that wait, the jobs that this worker may have."""
+    query = waiting(deployments=deployments, others=others).where(tables.Run.kind.in_(worker.kinds))
+    return query if worker.workspace_id is None else query.where(tables.Run.workspace_id == worker.workspace_id)
+
+
+def of_lease(session: Session, run_id: str, token: str) -> Held:
+    """The job this token speaks for. LeaseLost when another process does it, or the run is over."""
+    query = sa.select(tables.Job).where(tables.Job.run_id == run_id, tables.Job.lease_hash == hash_token(token))
+    job = session.scalars(query.with_for_update()).first()
+    run = session.get(tables.Run, run_id)
+    if run is None:
+        raise NotFound(f"no run {run_id}")
+    if job is None:
+        raise LeaseLost(f"another job has taken over run {run.name!r}")
+    if job.state != QueueState.HELD or run.status != RunStatus.RUNNING.value:
+        raise LeaseLost(f"run {run.name!r} is {run.status}")
+    return Held(run, job)
+
+
+def known_lease(session: Session, run_id: str, token: str) -> tables.Job:
+    """The job this token speaks for, or spoke for at its end: it may look at what is stored. LeaseLost otherwise."""
+    query = sa.select(tables.Job).where(tables.Job.run_id == run_id, tables.Job.lease_hash == hash_token(token))
+    job = session.scalars(query).first()
+    if job is None or job.state == QueueState.WAITING:
+        raise LeaseLost("another job has taken over this run")
+    return job
+
+
+def of_run(session: Session, run_id: str) -> tables.Job | None:
+    """A job of this run that somebody does now."""
+    query = sa.select(tables.Job).where(tables.Job.run_id == run_id, tables.Job.state == QueueState.HELD)
+    return session.scalars(query.limit(1)).first()
+
+
+def run_of_lease(session: Session, token: str) -> tables.Run | None:
+    """The run that this token works on now; None when it is nobody's any more."""
+    query = sa.select(tables.Run).join(tables.Job, tables.Job.run_id == tables.Run.id)
+    held = tables.Job.lease_hash == hash_token(token), tables.Job.state == QueueState.HELD
+    return session.scalars(query.where(*held, tables.Run.status == RunStatus.RUNNING.value)).first()
+
+
+def over(session: Session, run_id: str, token: str) -> str | None:
+    """How the job ended that this token did to its end; None for one that goes on, or is another's."""
+    query = sa.select(tables.Job).where(tables.Job.run_id == run_id, tables.Job.lease_hash == hash_token(token))
+    job = session.scalars(query).first()
+    return job.status if job is not None and job.state == QueueState.OVER else None
+
+
+def held(session: Session, job_id: str, lease_hash: str) -> Held | None:
+    """The job as long as this lease of it holds; None afterwards."""
+    job = session.get(tables.Job, job_id, with_for_update=True)
+    if job is None or job.lease_hash != lease_hash or job.state != QueueState.HELD:
+        return None
+    return Held(session.get_one(tables.Run, job.run_id), job)
+
+
+def extend(job: tables.Job, lease_s: float, now: datetime | None = None) -> None:
+    job.lease_until = (now or utc_now()) + timedelta(seconds=lease_s)
+
+
+def take_secrets(session: Session, vault: Vault, held: Held, taker: str) -> dict[str, str]:
+    """NAME -> value, for whoever asks first under this lease; the same asker may ask again, because an answer can be
+    lost. Conflict for another one."""
+    digest = hash_token(taker)
+    if held.job.secrets_taker not in (None, digest):
+        raise Conflict("the secrets of this job were handed over already")
+    held.job.secrets_taker = digest
+    values = secrets.values_for_run(session, vault, held.run)
+    secrets.note_use(session, held.run)
+    return values
+
+
+def heartbeat(session: Session, held: Held, progress: Progress, lease_s: float) -> HeartbeatReply:
+    """Note how far the job is; whether it should stop is the answer, and for a shard its part of the concurrency."""
+    run, job = held.run, held.job
+    extend(job, lease_s)
+    if job.shards > 1:
+        return _shard_heartbeat(session, run, job, progress)
+    run.progress = {"stage": progress.stage.value, "completed": progress.completed, "total": progress.total}
+    if progress.sandbox:
+        run.progress["sandbox"] = progress.sandbox
+    if progress.stage is Stage.SERVING:
+        run.progress["endpoint"] = progress.endpoint
+        held.job.starts = min(held.job.starts, 1)  # a deployment that serves is not one whose jobs keep dying
+    if progress.report is not None:
+        run.report = progress.report.to_dict()
+    run.updated_at = utc_now()
+    return HeartbeatReply(stop=run.stop_requested_at is not None)
+
+
+def _shard_heartbeat(session: Session, run: tables.Run, job: tables.Job, progress: Progress) -> HeartbeatReply:
+    job.progress = tables.StoredProgress(
+        stage=progress.stage.value, completed=progress.completed, total=progress.total, sandbox=progress.sandbox
+    )
+    if progress.report is not None:
+        job.report = progress.report.to_dict()
+    jobs, now = run_lifecycle.jobs_of(session, run.id), utc_now()
+    if now - run.updated_at > ADDED_UP_EVERY or progress.completed == progress.total:
+        shards.add_up(run, jobs)
+        run.updated_at = now
+    concurrency = shards.concurrency_now(run, job, jobs)
+    return HeartbeatReply(stop=run.stop_requested_at is not None, concurrency=concurrency)
+
+
+def release(session: Session, held: Held, reason: str, *, max_starts: int, count: bool = True) -> None:
+    """The job is gone without a word: another does it, or the run has failed for good.
+
+    `count=False` for a job that the platform itself ended: that start does not count.
+    """
+    run, job = held.run, held.job
+    job.state, job.lease_hash, job.lease_until, job.handle = QueueState.WAITING, None, None, None
+    if run.progress and "endpoint" in run.progress:
+        run.progress = {**run.progress, "endpoint": ""}
+    if not count:
+        job.starts = max(0, job.starts - 1)
+    if run.stop_requested_at is not None and job.shards > 1:
+        job.state, job.status = QueueState.OVER, RunStatus.STOPPED.value
+    elif run.stop_requested_at is not None:
+        run_lifecycle.end(session, run, JobResult(status=RunStatus.STOPPED), "stopped by request")
+    elif job.starts >= max_starts:
+        failure = Failure(
+            phase=Phase.SETUP,
+            category=Category.SERVER_DIED,
+            message=f"the job ended {job.starts} times without a result; last time: {reason}",
+            fix="read the run's log, then retry the run",
+        )
+        run_lifecycle.end(session, run, JobResult(status=RunStatus.FAILED, failure=failure), reason)
+    else:
+        run_lifecycle.log(session, run.id, reason, level="warning")
+
+
+def finish(session: Session, held: Held, result: JobResult, *, max_starts: int) -> None:
+    """The job's last message. `stopped` without a request means it was interrupted: the run resumes later."""
+    run = held.run
+    if result.status is RunStatus.STOPPED and run.stop_requested_at is None:
+        if result.report is not None and held.job.shards == 1:
+            run.report = result.report.to_dict()
+        release(session, held, "the job was interrupted", max_starts=max_starts, count=False)
+        return
+    job = held.job
+    job.status = result.status.value
+    if job.shards == 1 or result.status is RunStatus.FAILED:
+        figures = result if job.shards == 1 else result.model_copy(update={"report": None})
+        run_lifecycle.end(session, run, figures, "")
+        return
+    job.state, job.handle, job.lease_until = QueueState.OVER, None, None
+    if result.report is not None:
+        job.report = result.report.to_dict()
+        done = tables.StoredProgress(stage=Stage.REPORT.value, total=result.report.total)
+        job.progress = {**(job.progress or {}), **done, "completed": result.report.completed}
+    shards.add_up(run, run_lifecycle.jobs_of(session, run.id))

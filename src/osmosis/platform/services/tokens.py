@@ -1,0 +1,251 @@
+"""Tokens: made, checked, listed, revoked. One table has them all: logins, browser sessions, tokens made by name.
+
+A login (`device`, `session`) acts as its person. A token made by name (`personal`) has chosen scopes, an end, and
+perhaps one workspace; what is made with it may no more and lives no longer than itself. Revoking a token revokes all
+that was made with it. A browser session stands for the person or the token that opened it, so what is made in one
+does not end with it. The text of a token is returned once; afterwards only its hash is known. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from osmosis.errors import AuthRequired, Forbidden, NotFound
+from osmosis.platform import tables
+from osmosis.platform.db import Database
+from osmosis.platform.security.tokens import hash_token, new_token
+from osmosis.records.base import utc_now
+from osmosis.records.contract.accounts import SCOPES, TOKEN_DAYS, USUAL_SCOPES, NewToken, TokenScope
+from osmosis.records.policy import may
+
+from . import workspaces
+
+TokenKind = Literal["device", "session", "personal"]
+SESSION_DAYS = 14
+TOUCH_EVERY = timedelta(minutes=1)
+_USUAL: dict[TokenKind, tuple[TokenScope, ...]] = {
+    "device": ("api", "git", "inference"),
+    "session": ("api",),
+    "personal": USUAL_SCOPES,
+}
+# Made once: building a statement takes as long as running it, and this one is every request's.
+_BY_HASH = sa.select(tables.Token).where(tables.Token.hash == sa.bindparam("hash"))
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedToken:
+    """A token just made: the only moment its text exists here."""
+
+    text: str
+    row: tables.Token
+    user: tables.User
+
+
+def authenticate(session: Session, text: str, *, now: datetime | None = None) -> tables.Token:
+    """The token's row with its user: the one check of a token. AuthRequired with a `code` that says why not.
+
+    What it may be used for is `require_scope`'s question.
+    """
+    row = session.scalars(_BY_HASH, {"hash": hash_token(text)}).first()
+    if row is None:
+        raise AuthRequired(
+            "this platform does not know this token", hint="log in again: osmosis login", code="TOKEN_INVALID"
+        )
+    if row.revoked_at is not None:
+        raise AuthRequired("this token was revoked", hint="log in again: osmosis login", code="TOKEN_REVOKED")
+    if row.expires_at is not None and row.expires_at <= (now or utc_now()):
+        raise AuthRequired("this token has expired", hint="log in again: osmosis login", code="TOKEN_EXPIRED")
+    return row
+
+
+def require_scope(token: tables.Token, scope: TokenScope) -> None:
+    """Forbidden unless the token was made for this use."""
+    if scope not in scopes_of(token):
+        raise Forbidden(
+            f"this token has the scopes {', '.join(token.scopes.split())}; this needs {scope}",
+            hint=f"make one that has it: osmosis token create NAME --scope {scope}",
+            code="TOKEN_SCOPE_MISSING",
+        )
+
+
+def require_unbound(token: tables.Token) -> None:
+    """Forbidden for a token that is good for one workspace only, where the person as a whole is asked."""
+    if token.workspace_id is not None:
+        raise Forbidden(
+            "this token is good for one workspace only; this is about the person behind it",
+            hint="use a login: osmosis login",
+            code="TOKEN_WORKSPACE",
+        )
+
+
+def require_workspace(token: tables.Token, workspace: tables.Workspace) -> None:
+    """Forbidden for a token that is good for another workspace only."""
+    if token.workspace_id not in (None, workspace.id):
+        raise Forbidden(
+            f"this token is good for another workspace than {workspace.name!r}",
+            hint=f"make one for it: osmosis token create NAME --workspace {workspace.name}",
+            code="TOKEN_WORKSPACE",
+        )
+
+
+def require_operator(session: Session, token: tables.Token) -> None:
+    """Forbidden unless the person who runs the platform asks, with a login: a token made by name gets around."""
+    if not is_operator(session, token):
+        raise Forbidden(
+            "only the person who runs this platform may do this, and with a login",
+            hint="on its machine: osmosis login",
+            code="OPERATOR_NEEDED",
+        )
+
+
+def is_operator(session: Session, token: tables.Token) -> bool:
+    """Whether this is a login of somebody who runs the platform."""
+    return token.user.operator and _bound(session, token) is None
+
+
+def scopes_of(token: tables.Token) -> frozenset[str]:
+    return frozenset(token.scopes.split())
+
+
+def touch(db: Database, token: tables.Token) -> None:
+    """Note that it was used, at most once a minute: it is every request's."""
+    now = utc_now()
+    if token.last_used_at is None or now - token.last_used_at > TOUCH_EVERY:
+        with db.write() as session:
+            session.execute(sa.update(tables.Token).where(tables.Token.id == token.id).values(last_used_at=now))
+
+
+def issue(
+    session: Session,
+    user: tables.User,
+    name: str,
+    *,
+    kind: TokenKind = "device",
+    scopes: Iterable[TokenScope] | None = None,
+    workspace_id: str | None = None,
+    lifetime: timedelta | None = None,
+    maker: tables.Token | None = None,
+) -> IssuedToken:
+    """A new token for this person: of 90 days (a session 14) and the usual scopes of its kind unless told.
+
+    `maker` is the token that asked; its bounds hold for the new one. None: the person proved who they are otherwise.
+    """
+    wanted = set(_USUAL[kind] if scopes is None else scopes)
+    ends = utc_now() + (lifetime or timedelta(days=SESSION_DAYS if kind == "session" else TOKEN_DAYS))
+    bound = _bound(session, maker)
+    if bound is not None:
+        wanted = wanted & scopes_of(bound) if scopes is None else _within(wanted, bound)
+        workspace_id = _same_workspace(workspace_id, bound, kind)
+        ends = min(ends, bound.expires_at or ends)
+    text = new_token()
+    row = tables.Token(
+        user_id=user.id,
+        hash=hash_token(text),
+        name=name[:200] or "unnamed",
+        kind=kind,
+        scopes=" ".join(scope for scope in SCOPES if scope in wanted),
+        workspace_id=workspace_id,
+        parent_id=_parent(maker),
+        expires_at=ends,
+    )
+    session.add(row)
+    session.flush()
+    return IssuedToken(text, row, user)
+
+
+def make(session: Session, maker: tables.Token, wish: NewToken) -> IssuedToken:
+    """The token that somebody asks for by name. Forbidden for more than they, or the token they ask with, may."""
+    workspace = None
+    if wish.workspace is not None:
+        workspace, role = workspaces.by_name(session, maker.user, wish.workspace)
+    if "worker" in wish.scopes and not (maker.user.operator or (workspace is not None and may(role, "workers"))):
+        raise Forbidden(
+            "a worker is given code and secrets of the runs it takes: of all workspaces only the person who runs the "
+            "platform makes its token, of one workspace its owners and admins",
+            hint="osmosis token create NAME --scope worker --workspace WORKSPACE",
+        )
+    return issue(
+        session,
+        maker.user,
+        wish.name,
+        kind="personal",
+        scopes=wish.scopes,
+        workspace_id=workspace.id if workspace is not None else None,
+        lifetime=timedelta(seconds=wish.expires_in) if wish.expires_in is not None else None,
+        maker=maker,
+    )
+
+
+def listed(session: Session, asker: tables.Token) -> list[tuple[tables.Token, str | None]]:
+    """The usable tokens of the person, newest first, each with the name of its workspace if it is bound to one.
+
+    A token made by name sees itself and what was made with it.
+    """
+    query = (
+        sa.select(tables.Token, tables.Workspace.name)
+        .outerjoin(tables.Workspace, tables.Workspace.id == tables.Token.workspace_id)
+        .where(tables.Token.user_id == asker.user_id, tables.Token.revoked_at.is_(None))
+        .where(sa.or_(tables.Token.expires_at.is_(None), tables.Token.expires_at > utc_now()))
+        .order_by(tables.Token.created_at.desc(), tables.Token.id)
+    )
+    if (bound := _bound(session, asker)) is not None:
+        query = query.where(tables.Token.id.in_(_family(bound.id)))
+    return [(token, workspace) for token, workspace in session.execute(query)]
+
+
+def revoke(session: Session, asker: tables.Token, token_id: str, *, logout: bool = False) -> tables.Token:
+    """Take back one of the person's own tokens with all that was made with it; NotFound for another's.
+
+    A `logout` takes no token with it that was made by name: it accuses nobody.
+    """
+    row = session.get(tables.Token, token_id)
+    bound = _bound(session, asker)
+    family = session.scalars(_family(bound.id)).all() if bound is not None else ()
+    if row is None or row.user_id != asker.user_id or (bound is not None and row.id not in family):
+        raise NotFound(f"no token {token_id}", hint="osmosis token list")
+    if logout:
+        made = sa.update(tables.Token).where(tables.Token.parent_id == row.id, tables.Token.kind == "personal")
+        session.execute(made.values(parent_id=row.parent_id))
+    ended = sa.update(tables.Token).where(tables.Token.id.in_(_family(row.id)), tables.Token.revoked_at.is_(None))
+    session.execute(ended.values(revoked_at=utc_now()))
+    return row
+
+
+def _family(token_id: str) -> sa.Select[str]:
+    """The ids of a token and of all that was made with it, at any depth."""
+    tree = sa.select(tables.Token.id).where(tables.Token.id == token_id).cte("family", recursive=True)
+    tree = tree.union(sa.select(tables.Token.id).join(tree, tables.Token.parent_id == tree.c.id))
+    return sa.select(tree.c.id)
+
+
+def _bound(session: Session, token: tables.Token | None) -> tables.Token | None:
+    """The nearest token made by name in the line that led to this one, itself included: its bounds hold here."""
+    while token is not None and token.kind != "personal":
+        token = session.get(tables.Token, token.parent_id) if token.parent_id else None
+    return token
+
+
+def _parent(maker: tables.Token | None) -> str | None:
+    if maker is None:
+        return None
+    return maker.parent_id if maker.kind == "session" else maker.id
+
+
+def _within(wanted: set[TokenScope], bound: tables.Token) -> set[TokenScope]:
+    for scope in wanted:
+        require_scope(bound, scope)
+    return wanted
+
+
+def _same_workspace(workspace_id: str | None, bound: tables.Token, kind: TokenKind) -> str | None:
+    if bound.workspace_id is None:
+        return workspace_id
+    if kind != "personal" or workspace_id not in (None, bound.workspace_id):
+        require_unbound(bound)
+    return bound.workspace_id

@@ -1,0 +1,215 @@
+"""What could be wrong with the platform in a data folder, whether it runs or not, each with what to type next.
+
+Looks, and changes nothing: an older database stays as it is. What this machine can do (git, uv, disk, sandbox) is
+checked elsewhere and said beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from osmosis._version import __version__
+from osmosis.base.processes import start_token, with_words
+from osmosis.errors import OsmosisError
+from osmosis.platform.archive import table_dump
+from osmosis.platform.db import HEAD, open_engine
+from osmosis.platform.security.vault import Vault
+from osmosis.platform.settings import PlatformSettings
+from osmosis.records.base import utc_now
+from osmosis.records.problem import Problem, Severity
+from osmosis.records.run import RunStatus
+
+from .restore import announcement, running_in
+
+PRIVATE = ("master.key", "bootstrap.token", "platform.db", "platform.json")
+"""Files that only the platform's user may read."""
+SKEW = timedelta(minutes=2)
+QUICK_BYTES = 2 * 1024**3
+"""A larger SQLite file is not read through."""
+Tables = Mapping[str, sa.Table]
+JOBS = "osmosis.jobs"
+"""What the command line of a job has."""
+
+
+def checks(settings: PlatformSettings) -> list[Problem]:
+    """Every finding; what is fine is not mentioned."""
+    if not settings.data_dir.is_dir():
+        return [_problem("no-platform", "there is no platform yet", settings.data_dir, "osmosis platform start")]
+    return [*_process(settings), *_files(settings), *_database(settings)]
+
+
+# --- the process and its address -----------------------------------------------------------------------------------
+
+
+def _process(settings: PlatformSettings) -> Iterator[Problem]:
+    note = announcement(settings.data_dir)
+    if note and running_in(settings.data_dir) is None:
+        what = f"platform.json names process {note.get('pid')}, which no longer runs: the platform was killed"
+        yield _problem("killed", what, "platform.json", "osmosis platform start", "warning")
+    elif not note:
+        yield _problem("not-running", "the platform is not running", "", "osmosis platform start", "warning")
+        yield from _port(settings)
+    elif (version := str(note.get("version"))) != __version__:
+        what = f"the platform that runs is version {version}, this is {__version__}"
+        yield _problem("version", what, "", "osmosis platform stop && osmosis platform start", "warning")
+
+
+def _port(settings: PlatformSettings) -> Iterator[Problem]:
+    remembered = settings.data_dir / "port"
+    try:
+        port = int(remembered.read_text())
+    except (OSError, ValueError):
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            what = f"port {port}, where it was last, cannot be used: {error.strerror}"
+            fix = "end the program that has it, or: osmosis platform start --port 0"
+            yield _problem("port", what, str(remembered), fix, "warning")
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def _files(settings: PlatformSettings) -> Iterator[Problem]:
+    folder = settings.data_dir
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield _problem("not-writable", "the data folder cannot be written", folder, f"chown -R $(id -un) {folder}")
+    for name in PRIVATE:
+        path = folder / name
+        try:
+            mode = stat.S_IMODE(path.stat().st_mode)
+        except OSError:
+            continue
+        if mode & 0o077:
+            what = f"{name} can be read by other users of this machine (mode {mode:04o})"
+            yield _problem("open-file", what, path, f"chmod 600 {path}")
+    if (mode := stat.S_IMODE(folder.stat().st_mode)) & 0o022:
+        what = f"other users of this machine can write the data folder (mode {mode:04o})"
+        yield _problem("open-folder", what, folder, f"chmod 700 {folder}")
+
+
+# --- the database and what it refers to ------------------------------------------------------------------------------
+
+
+def _database(settings: PlatformSettings) -> Iterator[Problem]:
+    sqlite = settings.database.startswith("sqlite")
+    path = settings.data_dir / "platform.db"
+    if sqlite and not path.is_file():
+        fix = "osmosis platform start makes one; for PostgreSQL: osmosis platform doctor --database-url URL"
+        yield _problem("no-database", "there is no platform.db", path, fix)
+        return
+    engine = open_engine(settings.database)
+    try:
+        with table_dump.view(engine) as connection:
+            yield from _revision(connection)
+            if sqlite and path.stat().st_size < QUICK_BYTES:
+                yield from _sound(connection, path)
+            yield from _clock(connection, sqlite=sqlite)
+            tables = table_dump.tables_of(connection).tables
+            yield from _secrets(connection, tables, settings)
+            yield from _lost_files(connection, tables, settings)
+            yield from _stale_jobs(connection, tables, settings)
+    except sa.exc.SQLAlchemyError as error:
+        words = str(getattr(error, "orig", error)).strip().splitlines()
+        fix = "start the database, and check OSMOSIS_DATABASE_URL" if not sqlite else "osmosis platform restore BACKUP"
+        yield _problem("database", f"the database does not answer: {words[0] if words else error}", "", fix)
+    finally:
+        engine.dispose()
+
+
+def _revision(connection: sa.Connection) -> Iterator[Problem]:
+    found = table_dump.revision_of(connection)
+    if found != HEAD:
+        what = f"the database is at revision {found}, this version of osmosis needs {HEAD}"
+        fix = "osmosis platform stop && osmosis platform start upgrades an older one, and keeps its rows in backups/"
+        yield _problem("revision", what, "", fix, "warning" if str(found) < HEAD else "error")
+
+
+def _sound(connection: sa.Connection, path: Path) -> Iterator[Problem]:
+    said = [str(row[0]) for row in connection.exec_driver_sql("PRAGMA quick_check(3)")]
+    if said != ["ok"]:
+        what = f"the database file is damaged: {'; '.join(said)[:300]}"
+        yield _problem("damaged", what, path, "osmosis platform stop, then osmosis platform restore BACKUP")
+    if dangling := connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall():
+        what = f"{len(dangling)} rows refer to rows that are not there, the first in {dangling[0][0]}"
+        yield _problem("dangling", what, path, "restore a backup, or ask for help with this finding", "warning")
+
+
+def _clock(connection: sa.Connection, *, sqlite: bool) -> Iterator[Problem]:
+    """Leases and logins are judged by it."""
+    if sqlite:
+        last = connection.scalar(sa.text("SELECT max(updated_at) FROM runs"))
+        if last and (behind := datetime.fromisoformat(str(last)).replace(tzinfo=timezone.utc) - utc_now()) > SKEW:
+            what = f"the clock of this machine stands {behind.total_seconds():.0f} s before the last change of a run"
+            yield _problem("clock", what, "", "set the clock: timedatectl set-ntp true")
+        return
+    theirs = connection.scalar(sa.text("SELECT clock_timestamp()"))
+    if theirs is not None and (apart := abs(theirs - utc_now())) > SKEW:
+        what = f"the clocks of this machine and of the database differ by {apart.total_seconds():.0f} s"
+        yield _problem("clock", what, "", "set the clocks: timedatectl set-ntp true on both")
+
+
+def _secrets(connection: sa.Connection, tables: Tables, settings: PlatformSettings) -> Iterator[Problem]:
+    given = settings.master_key.get_secret_value()
+    path = settings.data_dir / "master.key"
+    count = dict[str, int]()
+    if "secrets" in tables:
+        column = tables["secrets"].c.key_id
+        count = {key: number for key, number in connection.execute(sa.select(column, sa.func.count()).group_by(column))}
+    if not given and not path.is_file():
+        if count:
+            what = f"there is no master key, and {sum(count.values())} secrets need one"
+            yield _problem("no-key", what, path, f"put the platform's master.key back: {path}")
+        return
+    try:
+        own = Vault.open(settings.data_dir, given).key_id
+    except OsmosisError as error:
+        yield _problem("bad-key", error.message, path, error.hint or "")
+        return
+    if lost := {key: number for key, number in count.items() if key != own}:
+        what = f"{sum(lost.values())} secrets were sealed with another master key ({', '.join(sorted(lost))})"
+        yield _problem("other-key", what, path, "put that key back, or set the secrets again: osmosis secret set NAME")
+
+
+def _lost_files(connection: sa.Connection, tables: Tables, settings: PlatformSettings) -> Iterator[Problem]:
+    """Files that rows refer to and that are not there."""
+    for name, column, what in (("datasets", "path", "datasets"), ("repositories", "path", "repositories")):
+        if name not in tables:
+            continue
+        stored = [path for path in connection.scalars(sa.select(tables[name].c[column])) if path]
+        lost = [path for path in stored if not settings.located(path).exists()]
+        if lost and not (name == "repositories" and all(path.startswith("mirrors/") for path in lost)):
+            said = f"the files of {len(lost)} of {len(stored)} {what} are not there: {lost[0]}"
+            yield _problem("lost-files", said, settings.located(lost[0]), "restore a backup, or upload and push again")
+
+
+def _stale_jobs(connection: sa.Connection, tables: Tables, settings: PlatformSettings) -> Iterator[Problem]:
+    """Processes of jobs whose run is over, and runs that nobody works on."""
+    if "runs" not in tables:
+        return
+    runs = tables["runs"].c
+    live = set(connection.scalars(sa.select(runs.id).where(runs.status == RunStatus.RUNNING.value)))
+    root = f"{settings.runs_dir}{os.sep}"
+    for pid, words in with_words(JOBS):
+        folder = next((word for word in words if word.startswith(root)), "")
+        if folder and folder.removeprefix(root).split(os.sep)[0] not in live and start_token(pid):
+            what = f"process {pid} works for a run that is over"
+            yield _problem("stale-process", what, folder, f"kill {pid}", "warning")
+    waiting = connection.scalar(sa.select(sa.func.count()).where(runs.status == RunStatus.PENDING.value))
+    if waiting and running_in(settings.data_dir) is None:
+        what = f"{waiting} runs wait, and no platform runs"
+        yield _problem("waiting", what, "", "osmosis platform start", "warning")
+
+
+def _problem(code: str, what: str, where: object, fix: str, severity: Severity = "error") -> Problem:
+    return Problem(code=code, what=what, where=str(where), fix=fix, severity=severity)

@@ -1,0 +1,286 @@
+"""A backup becomes a platform again: in an empty data folder, or, of a database alone, beside what is there.
+
+Everything is read and checked before anything is put in its place, so a damaged or foreign archive changes nothing. The
+rows fit SQLite and PostgreSQL, whichever they come from. A run that was in flight waits for a worker: its lease and the
+process of its job belong to the platform that was backed up, which may still run.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from osmosis.base.files import write_bytes
+from osmosis.base.git import Git, sealed_environ
+from osmosis.base.json_types import JsonObject
+from osmosis.base.locks import lock_if_free
+from osmosis.base.processes import is_same
+from osmosis.errors import Conflict, ValidationError
+from osmosis.platform.archive import table_dump
+from osmosis.platform.archive.archive_file import ArchiveReader, BackupHeader, BackupManifest, StoredRepository, reading
+from osmosis.platform.db import HEAD, Database
+from osmosis.platform.gitsync import mirror
+from osmosis.platform.gitsync.mirror import Place
+from osmosis.platform.security.vault import Vault
+from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.tables import QueueState
+from osmosis.records.base import utc_now
+from osmosis.records.run import RunStatus
+
+ANNOUNCEMENT = "platform.json"
+START_LOCK = "start.lock"
+"""Held by whoever starts a platform in the folder."""
+HARMLESS = frozenset({"logs", "port", START_LOCK, ".start.lock", "backups"})
+"""What may lie in a data folder that counts as empty."""
+FETCH_S = 3600.0
+OF_A_LEASE = ("lease_hash", "lease_until", "handle", "worker", "worker_id", "secrets_taker")
+"""What a job in flight has of whoever does it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What came back."""
+
+    header: BackupHeader
+    data_dir: Path
+    files: int
+    rows: int
+    repositories: int
+    runs_in_flight: int
+    has_key: bool
+    """Whether the platform can open its secrets."""
+    put_aside: Path | None
+    """Where the database that was there is now."""
+
+
+def announcement(data_dir: Path) -> JsonObject:
+    """What the platform in this folder says of itself; empty when none does."""
+    try:
+        note = json.loads((data_dir / ANNOUNCEMENT).read_text())
+    except (OSError, ValueError):
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+def running_in(data_dir: Path) -> int | None:
+    """The process of the platform that works in this folder."""
+    note = announcement(data_dir)
+    pid = note.get("pid")
+    return pid if isinstance(pid, int) and is_same(pid, str(note.get("start_token"))) else None
+
+
+def restore(settings: PlatformSettings, source: Path, *, master_key: Path | None = None) -> Restored:
+    """Put a backup in place. Conflict for a folder or database in use, or with something in it; ValidationError for an
+    archive that is none, or not whole."""
+    data_dir = settings.data_dir
+    with reading(source) as archive, lock_if_free(data_dir / START_LOCK) as ours:
+        header = archive.header
+        if not ours or running_in(data_dir):
+            raise Conflict(f"a platform works in {data_dir}", hint="osmosis platform stop")
+        if header.scope == "everything":
+            _refuse_full(data_dir)
+        with _scratch(data_dir) as scratch:
+            unpacked = _unpack(archive, scratch)
+            key = _key_for(settings, header, scratch, master_key)
+            with _database(settings, header, scratch) as db:
+                rows, in_flight = _load(db, header, unpacked)
+                repositories = _unbundle(settings, unpacked)
+                put_aside = _put_aside(data_dir) if settings.database.startswith("sqlite") else None
+                _settle(unpacked, data_dir)
+            if key is not None:
+                write_bytes(data_dir / "master.key", key, mode=0o600, durable=True)
+    files = sum(name.startswith("data/") for name in unpacked.manifest.files)
+    known = _opens(settings, header)
+    return Restored(header, data_dir, files, rows, repositories, in_flight, known, put_aside)
+
+
+def _refuse_full(data_dir: Path) -> None:
+    there = sorted(path.name for path in data_dir.iterdir() if path.name not in HARMLESS) if data_dir.is_dir() else []
+    if there:
+        raise Conflict(
+            f"the data folder {data_dir} is in use: it has {', '.join(there[:3])}",
+            hint="restore into an empty folder: OSMOSIS_DATA_DIR=FOLDER osmosis platform restore FILE",
+        )
+
+
+@contextmanager
+def _scratch(data_dir: Path) -> Iterator[Path]:
+    """A folder beside the places where everything goes, so that it goes there by a rename."""
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    made = Path(tempfile.mkdtemp(prefix=".restoring-", dir=data_dir))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Unpacked:
+    """A whole archive on disk, checked."""
+
+    folder: Path
+    manifest: BackupManifest
+    pieces: list[tuple[str, Path]]
+    """Table and file of each piece of rows, in order."""
+
+
+def _unpack(archive: ArchiveReader, folder: Path) -> _Unpacked:
+    pieces = []
+    for name, content in archive.members():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with target.open("xb") as file:
+            for piece in content:
+                file.write(piece)
+        if name.startswith("database/"):
+            pieces.append((target.stem.partition("-")[2], target))
+    assert archive.manifest is not None
+    return _Unpacked(folder, archive.manifest, sorted(pieces, key=lambda piece: piece[1].name))
+
+
+def _key_for(settings: PlatformSettings, header: BackupHeader, folder: Path, given: Path | None) -> bytes | None:
+    """The master key to put beside the database: the one that was given, or the one in the archive."""
+    source = given or folder / "master.key"
+    if not source.is_file():
+        if given is not None:
+            raise ValidationError(f"there is no master key in {given}", hint="--master-key FILE")
+        return None
+    content = source.read_bytes()
+    try:
+        key_id = Vault(base64.b64decode(content.strip(), validate=True)).key_id
+    except ValueError:
+        raise ValidationError(f"{source} holds no master key") from None
+    if key_id != header.key_id:
+        raise ValidationError(
+            f"{source} is master key {key_id}; the secrets of this backup need {header.key_id}",
+            hint="give the master.key of the platform that was backed up: --master-key FILE",
+        )
+    return content if not settings.master_key.get_secret_value() else None
+
+
+def _opens(settings: PlatformSettings, header: BackupHeader) -> bool:
+    given = settings.master_key.get_secret_value()
+    if not given and not (settings.data_dir / "master.key").is_file():
+        return False
+    return Vault.open(settings.data_dir, given).key_id == header.key_id
+
+
+# --- the database ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _database(settings: PlatformSettings, header: BackupHeader, folder: Path) -> Iterator[Database]:
+    """An empty database at the revision of the backup; one that is a file takes its place when the block ends."""
+    own = settings.database.startswith("sqlite")
+    draft = folder / "platform.db"
+    db = Database(f"sqlite:///{draft}" if own else settings.database)
+    try:
+        if not own:
+            _refuse_tables(db)
+        try:
+            db.migrate(header.revision or HEAD)
+            yield db
+        except BaseException:
+            if not own:  # as empty as it was
+                with db.engine.begin() as connection:
+                    table_dump.tables_of(connection).drop_all(connection)
+            raise
+    finally:
+        db.close()
+    if own:
+        draft.rename(settings.data_dir / "platform.db")
+
+
+def _refuse_tables(db: Database) -> None:
+    with db.engine.connect() as connection:
+        if there := sa.inspect(connection).get_table_names():
+            raise Conflict(
+                f"the database is in use: it has the table {min(there)}", hint="give an empty one: --database-url URL"
+            )
+
+
+def _put_aside(data_dir: Path) -> Path | None:
+    """A database that is there keeps its rows, under another name, with what SQLite has beside it."""
+    if not (data_dir / "platform.db").exists():
+        return None
+    name = f"platform-{utc_now():%Y%m%d-%H%M%S}.db"
+    for beside in ("-wal", "-shm", ""):
+        if (data_dir / f"platform.db{beside}").exists():
+            (data_dir / f"platform.db{beside}").rename(data_dir / f"{name}{beside}")
+    return data_dir / name
+
+
+def _load(db: Database, header: BackupHeader, unpacked: _Unpacked) -> tuple[int, int]:
+    """The rows, and how many runs were in flight."""
+    in_flight: list[str] = []
+
+    def released(job: JsonObject) -> JsonObject:
+        if job["state"] != QueueState.HELD:
+            return job
+        in_flight.append(job["run_id"])
+        return {**_without_job(job), "state": QueueState.WAITING}
+
+    def released_before(run: JsonObject) -> JsonObject:  # of a database in which a run was its own job
+        if run["status"] != RunStatus.RUNNING.value or not run.get("lease_hash"):
+            return run
+        in_flight.append(run["id"])
+        return _without_job(run)
+
+    pieces = ((table, path.read_bytes()) for table, path in unpacked.pieces)
+    with db.engine.begin() as connection:
+        rows = table_dump.load(connection, pieces, {"jobs": released, "runs": released_before})
+        if rows != unpacked.manifest.rows:
+            raise ValidationError(f"the backup has {unpacked.manifest.rows} rows, {rows} could be read")
+        logs = table_dump.tables_of(connection).tables.get("run_logs")
+        if logs is not None and in_flight:
+            now = utc_now() if connection.dialect.name != "sqlite" else utc_now().replace(tzinfo=None)
+            line = {"level": "warning", "step": "platform", "timestamp": now}
+            line["message"] = f"the platform was restored from its backup of {header.made_at}; the run starts again"
+            connection.execute(logs.insert(), [{**line, "run_id": run_id} for run_id in sorted(set(in_flight))])
+    return rows, len(set(in_flight))
+
+
+def _without_job(row: JsonObject) -> JsonObject:
+    """As the next worker takes it, whichever of the columns its revision had."""
+    return {**row, **{name: None for name in OF_A_LEASE if name in row}, "starts": max(0, row["starts"] - 1)}
+
+
+# --- files and repositories --------------------------------------------------------------------------------------
+
+
+def _unbundle(settings: PlatformSettings, unpacked: _Unpacked) -> int:
+    """Repositories as the platform makes them, with the commits and refs of their bundles; how many they are."""
+    for repository in unpacked.manifest.repositories:
+        place = _place(unpacked.folder / "data", repository)
+        mirror.prepare(place, settings)
+        git = Git.bare(place.path, sealed_environ(settings.environ), timeout_s=FETCH_S)
+        if repository.bundled:
+            bundle = str(unpacked.folder / "bundles" / f"{repository.id}.bundle")
+            git.run("fetch", "--quiet", "--no-write-fetch-head", "--", bundle, "+refs/*:refs/*")
+        if repository.head:
+            git.run("symbolic-ref", "HEAD", repository.head)
+    return len(unpacked.manifest.repositories)
+
+
+def _place(root: Path, repository: StoredRepository) -> Place:
+    path = root / repository.path
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise ValidationError(f"the backup names a repository outside of the data folder: {repository.path}")
+    return Place(repository.id, repository.kind, repository.url, path, repository.default_branch)
+
+
+def _settle(unpacked: _Unpacked, data_dir: Path) -> None:
+    root = unpacked.folder / "data"
+    for folder in sorted(root.iterdir()) if root.is_dir() else ():
+        folder.rename(data_dir / folder.name)

@@ -1,0 +1,190 @@
+"""Deployments over the wire, without a worker: who may deploy and ask what, and what each refusal says."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from osmosis.platform import tables
+from osmosis.platform.security.tokens import hash_token
+from osmosis.platform.services import deployments, models, tokens, users, workspaces
+from osmosis.records.base import utc_now
+from osmosis.testing.model_files import write_model
+
+from .conftest import Site
+from .test_models import checkpoint, train, upload
+
+LEASE = "osj_the-lease-of-an-eval"
+
+
+@pytest.fixture
+def store(ready: Site, tmp_path: Path) -> Site:
+    """A base model `tiny`, and two checkpoints of `multiply-1`."""
+    upload(ready, write_model(tmp_path / "tiny"))
+    run = train(ready)
+    for step, reward in ((2, 0.5), (4, 0.75)):
+        checkpoint(ready, run["id"], step, reward)
+    ready.json("POST", f"training-runs/{run['id']}/stop", json={})
+    return ready
+
+
+def hold(session: Session, run_id: str) -> None:
+    """Its job is done by somebody who has the lease `LEASE`."""
+    job = session.query(tables.Job).filter_by(run_id=run_id).one()
+    job.state, job.lease_hash, job.lease_until = "held", hash_token(LEASE), utc_now() + timedelta(seconds=60)
+
+
+def deploy(site: Site, name: str, expect: int = 200) -> dict[str, Any]:
+    return site.json("POST", f"models/{name}/deploy", expect=expect, json={})
+
+
+def ask(site: Site, model: str, *, token: str | None = None) -> tuple[int, str, str]:
+    """Status, code and message: nothing answers here, so there always is an error."""
+    client = site.anonymous if token is not None else site.http
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    body = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
+    answer = client.post("/v1/chat/completions", json=body, headers=headers)
+    error = answer.json()["error"]
+    return answer.status_code, error["code"], error["message"]
+
+
+def test_a_checkpoint_is_deployed_under_every_name_it_has(store: Site) -> None:
+    made = deploy(store, "multiply-1")
+    assert (made["model_name"], made["base_model"]) == ("multiply-1-step-4", "tiny"), "the best"
+    assert (made["status"], made["state"]) == ("active", "starting")
+    assert deploy(store, "multiply-1-step-4")["id"] == made["id"], "once"
+    listed = store.json("GET", "models/lora")
+    states = {row["model_name"]: row["deployment_status"] for row in listed["models"]}
+    assert states == {"multiply-1-step-4": "active", "multiply-1-step-2": "inactive"}
+    assert (listed["active_deployments"], listed["max_active_deployments"]) == (1, 2)
+    row = store.json("GET", "models/multiply-1-step-4")
+    assert (row["inference_model"], row["deployed_by"]) == ("tiny:multiply-1-step-4", "local")
+    assert row["inference_url"].endswith("/v1")
+    for name in ("multiply-1", "multiply-1-step-4", "osmosis/multiply-1-step-4", "tiny:multiply-1-step-4"):
+        assert ask(store, name)[:2] == (503, "model_loading")
+    assert store.json("POST", "models/multiply-1/undeploy", json={})["status"] == "inactive"
+    assert ask(store, "multiply-1")[:2] == (404, "model_not_deployed")
+
+
+def test_its_job_is_told_base_and_adapter(store: Site) -> None:
+    deploy(store, "multiply-1")
+    with store.platform.db.read() as session:
+        run = session.query(tables.Run).filter_by(kind="serving").one()
+        spec = deployments.job_of(session, store.platform.settings, run)
+        known = models.served(session, store.platform.settings, run.workspace_id, "osmosis/multiply-1-step-4")
+    assert (spec.kind, spec.model_path, spec.adapter_path) == ("serving", known.base, known.adapter)
+    assert spec.adapter_path.endswith("step-4")
+    assert spec.secret_names == []
+
+
+def test_there_is_room_for_so_many(store: Site) -> None:
+    deploy(store, "tiny")
+    deploy(store, "multiply-1-step-2")
+    refused = deploy(store, "multiply-1-step-4", expect=409)
+    assert (refused["code"], refused["active_deployments"]) == ("deployment_conflict", 2)
+    assert "OSMOSIS_MAX_DEPLOYMENTS" in refused["hint"]
+    store.json("POST", "models/tiny/undeploy", json={})
+    deploy(store, "multiply-1-step-4")
+
+
+def test_what_is_deployed_is_not_deleted(store: Site) -> None:
+    deploy(store, "multiply-1")
+    for path, words in (
+        ("models/multiply-1-step-4", "it is deployed"),
+        ("models/base/tiny", "its adapter 'multiply-1-step-4' is deployed"),
+        ("training-runs/multiply-1", "its checkpoint 'multiply-1-step-4' is deployed"),
+    ):
+        refused = store.json("DELETE", path, expect=409)
+        assert words in refused["message"]
+        assert refused["hint"] == "osmosis model undeploy multiply-1-step-4"
+    store.json("POST", "models/multiply-1/undeploy", json={})
+    store.json("DELETE", "training-runs/multiply-1", expect=204)
+
+
+def test_deployments_are_no_runs_that_people_look_at(store: Site) -> None:
+    made = deploy(store, "tiny")
+    assert store.json("GET", "eval-runs")["eval_runs"] == []
+    assert [run["name"] for run in store.json("GET", "training-runs")["training_runs"]] == ["multiply-1"]
+    assert store.json("GET", "deployments/tiny")["deployment"]["id"] == made["id"]
+    assert store.json("GET", "models/tiny/logs")["logs"][0]["message"] == "deployed by local"
+    assert store.json("GET", "models/multiply-1/logs", expect=404)["hint"] == "osmosis model deploy multiply-1"
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("tinny", "did you mean tiny?"),
+        ("gpt-5", "deployed: tiny"),
+        ("multiply-1-step-2", "osmosis model deploy multiply-1-step-2"),
+    ],
+)
+def test_a_name_that_nothing_answers_to_says_what_to_type(store: Site, model: str, words: str) -> None:
+    deploy(store, "tiny")
+    status, _, message = ask(store, model)
+    assert status == 404
+    assert words in message
+
+
+def test_a_body_without_a_model_is_the_callers_fault(store: Site) -> None:
+    for content in (b"", b"[]", b'{"messages": []}'):
+        answer = store.http.post("/v1/chat/completions", content=content)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert store.anonymous.post("/v1/chat/completions", content=b" " * (1 << 17)).status_code == 401
+
+
+def test_only_members_reach_a_deployment(store: Site) -> None:
+    deploy(store, "tiny")
+    with store.platform.db.write() as session:
+        other = users.create_user(session, "eve", email="eve@localhost", name="Eve")
+        workspaces.create(session, other, "hers")
+        token = tokens.issue(session, other, "hers").text
+    assert ask(store, "tiny", token=token)[:2] == (404, "model_not_found")
+    assert ask(store, "tiny", token="")[:2] == (401, "auth_header_missing")
+    assert ask(store, "tiny", token="osm_invented")[:2] == (401, "token_invalid")
+    with store.platform.db.write() as session:
+        owner = session.query(tables.User).filter_by(handle="local").one()
+        for_git = tokens.issue(session, owner, "git", kind="personal", scopes=["git"]).text
+    assert ask(store, "tiny", token=for_git)[:2] == (403, "token_scope_missing")
+
+
+def test_a_lease_reaches_the_model_of_its_run_alone(store: Site) -> None:
+    deploy(store, "tiny")
+    body = {
+        "experiment_config": {
+            "rollout": "multiply", "entrypoint": "main.py", "model_path": "osmosis/tiny", "dataset": "sums",
+        },
+        "evaluation_config": {"limit": 4},
+    }  # fmt: skip
+    run_id = store.json("POST", "eval-runs", json=body)["id"]
+    assert ask(store, "osmosis/tiny", token=LEASE)[:2] == (401, "lease_lost")
+    with store.platform.db.write() as session:
+        session.get_one(tables.Run, run_id).status = "running"
+        hold(session, run_id)
+    assert ask(store, "osmosis/tiny", token=LEASE)[:2] == (503, "model_loading")
+    assert ask(store, "osmosis/multiply-1", token=LEASE)[0] == 403
+
+
+def test_an_evaluation_asks_a_deployment_that_answers(store: Site) -> None:
+    deploy(store, "multiply-1")
+    with store.platform.db.write() as session:
+        run = session.query(tables.Run).filter_by(kind="serving").one()
+        of_eval = tables.Run(workspace_id=run.workspace_id, kind="eval", model_path="osmosis/multiply-1")
+        assert not deployments.answers(session, of_eval)
+        run.status = "running"
+        run.progress = {"stage": "serving", "endpoint": "http://127.0.0.1:9/v1"}
+        assert deployments.answers(session, of_eval)
+        run.stop_requested_at = utc_now()
+        assert not deployments.answers(session, of_eval)
+
+
+def test_a_job_cannot_send_questions_anywhere_else(store: Site) -> None:
+    deploy(store, "tiny")
+    with store.platform.db.write() as session:
+        run = session.query(tables.Run).filter_by(kind="serving").one()
+        run.status = "running"
+        run.progress = {"stage": "serving", "endpoint": "http://192.0.2.7:80/v1"}
+    assert ask(store, "tiny")[0] == 403
