@@ -1,16 +1,18 @@
-"""A job that runs nothing: `python -m osmosis.testing.fake_job <job folder>` speaks the job API like a real one.
+"""A job that runs nothing: `python -m osmosis.testing.fake_job --run URL` speaks the job API like a real one.
 
-It reads `job.json`, makes a rollout per row and attempt (reward 1.0 for even rows, else 0.0), keeps a journal in the
+It asks what to do, makes a rollout per row and attempt (reward 1.0 for even rows, else 0.0), keeps a journal in the
 job folder and reports each. How it misbehaves is said in `[env]` of the run's config: `FAKE_JOB` is a comma-separated
 list of `crash-once:N` (dies after N rollouts, the first time), `crash` (dies at once, always), `mute` (never reports),
 `wait:N` (waits after N rollouts until told to stop or until `<job folder>/go` exists), `fail` (reports failed),
-`environ` (logs the names in its environment, and of its secrets).
+`environ` (logs the names in its environment, and of its secrets), `orderly` (told to end, it reports that it was).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ from osmosis.base.json_types import JsonObject
 from osmosis.records.base import Record
 from osmosis.records.report import Report, ScoreReport
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score
-from osmosis.records.run import Handover, JobResult, JobSpec, LogLine, Progress, RolloutBatch, RunStatus, Stage
+from osmosis.records.run import JobEntry, JobResult, JobSpec, LogLine, Progress, RolloutBatch, RunStatus, Stage
 
 RETRY_S = 0.05
 PATIENCE_S = 60.0
@@ -35,17 +37,19 @@ class Stopped(Exception):
 class FakeJob:
     """One life of the job."""
 
-    def __init__(self, folder: Path, handover: Handover) -> None:
-        self.folder = folder
-        self.secrets = handover.secrets
-        self.spec = JobSpec.model_validate_json((folder / "job.json").read_text())
-        self.modes = dict(_modes(self.spec.config.env.get("FAKE_JOB", "")))
-        self.journal = folder / "fake-journal.jsonl"
+    def __init__(self, url: str, entry: JobEntry) -> None:
+        self.folder = Path(entry.work_dir)
         self.http = httpx.Client(
-            base_url=f"{self.spec.platform_url}/api/jobs/{self.spec.run_id}",
-            headers={"Authorization": f"Bearer {handover.token}"},
+            base_url=url,
+            headers={"Authorization": f"Bearer {entry.lease}"},
             trust_env=False,
+            verify=entry.ca_file or True,
         )
+        self.spec = JobSpec.model_validate(self.request("GET", "spec", None))
+        taker = {"taker": secrets.token_urlsafe(32)}
+        self.secrets: dict[str, str] = self.request("POST", "secrets", taker)["values"]
+        self.modes = dict(_modes(self.spec.submitted.env.get("FAKE_JOB", "")))
+        self.journal = self.folder / "fake-journal.jsonl"
 
     def run(self) -> int:
         if "crash" in self.modes:
@@ -61,6 +65,9 @@ class FakeJob:
             failure = Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message="failed as told", fix="do not tell")
             self.post("finish", JobResult(status=RunStatus.FAILED, failure=failure))
             return 1
+        if "orderly" in self.modes:
+            signal.signal(signal.SIGTERM, _stopped)
+            self.log("orderly: ready")
         try:
             self.work()
         except Stopped:
@@ -74,7 +81,7 @@ class FakeJob:
         self.post("rollouts", RolloutBatch(rollouts=list(self.rollouts())))
         stored = {tuple(key) for key in self.request("GET", "rollouts", None)["keys"]}
         attempts = getattr(getattr(self.spec.config, "evaluation", None), "n", 1)
-        for row in self.spec.rows:
+        for row in self.spec.own_rows:
             for attempt in range(attempts):
                 rollout = _rollout(row, attempt)
                 if rollout.key in done or rollout.key in stored:
@@ -104,7 +111,7 @@ class FakeJob:
         progress = Progress(
             stage=Stage.ROLLOUTS,
             completed=len(list(self.rollouts())),
-            total=len(self.spec.rows),
+            total=len(self.spec.own_rows),
             report=self.report(),
         )
         if self.post("heartbeat", progress)["stop"]:
@@ -132,15 +139,15 @@ class FakeJob:
             pass_rate=passed / len(rewards) if rewards else None,
         )
         return Report(
-            rows=len(self.spec.rows),
+            rows=len(self.spec.own_rows),
             attempts=1,
             pass_threshold=1.0,
-            total=len(self.spec.rows),
+            total=len(self.spec.own_rows),
             completed=len(rewards),
             succeeded=len(rewards),
             failed=0,
             skipped=0,
-            coverage=len(rewards) / max(1, len(self.spec.rows)),
+            coverage=len(rewards) / max(1, len(self.spec.own_rows)),
             scores=[score],
         )
 
@@ -165,6 +172,10 @@ class FakeJob:
             return found
 
 
+def _stopped(*_: object) -> None:
+    raise Stopped
+
+
 def _modes(text: str) -> Iterator[tuple[str, str]]:
     for part in filter(None, text.split(",")):
         name, _, value = part.partition(":")
@@ -185,4 +196,4 @@ def _rollout(row: int, attempt: int) -> Rollout:
 
 
 if __name__ == "__main__":
-    sys.exit(FakeJob(Path(sys.argv[1]), Handover.model_validate_json(sys.stdin.buffer.read())).run())
+    sys.exit(FakeJob(sys.argv[2], JobEntry.model_validate_json(sys.stdin.buffer.read())).run())

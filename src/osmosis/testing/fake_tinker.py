@@ -39,6 +39,8 @@ class FakeTinker:
     def __init__(self, answers: Sequence[Sequence[int]], *, seed: int = 0) -> None:
         self.answers = [list(answer) for answer in answers]
         self.requests: Counter[str] = Counter()
+        self.keys: set[str | None] = set()
+        """The API keys that came."""
         self.losses: list[JsonObject] = []
         """The bodies of `forward_backward`."""
         self.url = ""
@@ -73,6 +75,7 @@ class FakeTinker:
     async def _post(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         self.requests[name] += 1
+        self.keys.add(request.headers.get("X-API-Key"))
         body: JsonObject = await request.json() if request.can_read_body else {}
         now: dict[str, Callable[[JsonObject], JsonObject]] = {
             "client/config": lambda _: {},

@@ -1,7 +1,8 @@
-"""A training job whose trainer has no model: `python -m osmosis.testing.fake_training_job FOLDER`.
+"""A training job, or a deployment, without a model: `python -m osmosis.testing.fake_training_job --run URL`.
 
 Everything but the trainer is real: checkout, environment, rollout server, proxy, driver, reports. The trainer is
-`osmosis.testing.fake_trainer`, a process of its own that speaks the real protocol and saves real, empty checkpoints.
+`osmosis.testing.fake_trainer`, a process of its own that speaks the real protocol and saves real, empty checkpoints;
+what serves a model is `osmosis.testing.fake_serving`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import sys
 from pathlib import Path
 
 import osmosis
+from osmosis.jobs.entry import JobAddress, enter
 from osmosis.jobs.job import JobContext
 from osmosis.jobs.runner import Exit, JobRunner
+from osmosis.jobs.serving_work import ServingWork
 from osmosis.jobs.trainer_process import TrainerCommand
 from osmosis.jobs.training_work import TrainingWork
 from osmosis.records.config import TrainingConfig
-from osmosis.records.run import Handover, JobSpec
+from osmosis.records.run import JobEntry, ModelJob
+from osmosis.testing import fake_serving
 
 
 async def make_trainer(context: JobContext) -> TrainerCommand:
@@ -34,13 +38,20 @@ def work_of(context: JobContext) -> TrainingWork:
     return TrainingWork(context, config, make_trainer=make_trainer)
 
 
-async def run(folder: Path, handover: Handover) -> Exit:
+def serving_of(context: JobContext) -> ServingWork:
+    """The work of a deployment, but for its model."""
+    job = context.spec.config
+    assert isinstance(job, ModelJob)
+    return ServingWork(context, job, program=fake_serving.program())
+
+
+async def run(url: str, entry: JobEntry) -> Exit:
     """The job to its end."""
-    spec = JobSpec.model_validate_json((folder / "job.json").read_bytes())
-    job = JobRunner(spec, handover, dict(os.environ), kinds={"training": work_of})
+    spec, handover = await enter(JobAddress.of(url), entry)
+    job = JobRunner(spec, handover, dict(os.environ), kinds={"training": work_of, "serving": serving_of})
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, job.stop)
     return await job.go()
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(run(Path(sys.argv[1]), Handover.model_validate_json(sys.stdin.buffer.read()))))
+    sys.exit(asyncio.run(run(sys.argv[2], JobEntry.model_validate_json(sys.stdin.buffer.read()))))

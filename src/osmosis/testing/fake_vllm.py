@@ -20,6 +20,8 @@ class FakeVllm:
     def __init__(self, answer: Sequence[int]) -> None:
         self.answer = list(answer)
         self.asked: list[JsonObject] = []
+        self.keys: set[str | None] = set()
+        """The Authorization headers that came."""
         self.loaded: list[str] = []
         """Names in the order in which they came, those that went included."""
         self.adapters: dict[str, str] = {}
@@ -42,6 +44,7 @@ class FakeVllm:
             await self._runner.cleanup()
 
     async def _complete(self, request: web.Request) -> web.Response:
+        self.keys.add(request.headers.get("Authorization"))
         body = await request.json()
         if body["model"] not in self.adapters:
             return web.json_response({"error": {"message": f"the model {body['model']} does not exist"}}, status=404)
@@ -52,6 +55,7 @@ class FakeVllm:
         return web.json_response({"object": "text_completion", "model": body["model"], "choices": [choice]})
 
     async def _load(self, request: web.Request) -> web.Response:
+        self.keys.add(request.headers.get("Authorization"))
         body = await request.json()
         if not (Path(body["lora_path"]) / "adapter_model.safetensors").is_file():
             return web.json_response({"error": {"message": "no adapter there"}}, status=400)

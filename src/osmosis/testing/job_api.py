@@ -14,9 +14,10 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from osmosis.errors import LeaseLost
+from osmosis.records.contract.job_messages import JobModel
 from osmosis.records.keys import Key
 from osmosis.records.rollout import Rollout
-from osmosis.records.run import CheckpointReport, JobResult, LogLine, MetricPoint, Progress, RolloutBatch
+from osmosis.records.run import CheckpointReport, JobResult, JobSpec, LogLine, MetricPoint, Progress, RolloutBatch
 
 
 @dataclass
@@ -26,6 +27,11 @@ class FakeJobApi:
     run_id: str
     token: str
     url: str = ""
+    spec: JobSpec | None = None
+    """What a job is told that asks."""
+    secrets: dict[str, str] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+    """What is sent as `source` and `dataset`, and what came as `artifacts/...`."""
     rollouts: dict[Key, Rollout] = field(default_factory=dict)
     received: list[tuple[int, int]] = field(default_factory=list)
     """(row index, attempt) in the order they came, repeated ones too."""
@@ -34,6 +40,7 @@ class FakeJobApi:
     logs: list[LogLine] = field(default_factory=list)
     metrics: list[MetricPoint] = field(default_factory=list)
     checkpoints: list[CheckpointReport] = field(default_factory=list)
+    models: list[JobModel] = field(default_factory=list)
     result: JobResult | None = None
     raw: list[str] = field(default_factory=list)
     """Every accepted body, as it came."""
@@ -66,12 +73,19 @@ async def job_api(run_id: str = "run_1", token: str = "lease-token", port: int =
     api = FakeJobApi(run_id, token)
     app = web.Application(client_max_size=64 * 1024 * 1024, middlewares=[_guard(api)])
     prefix = f"/api/jobs/{run_id}"
+    app.router.add_get(f"{prefix}/spec", _spec(api))
+    app.router.add_post(f"{prefix}/secrets", _secrets(api))
+    for name in ("source", "dataset"):
+        app.router.add_get(f"{prefix}/{name}", _file(api, name))
+    app.router.add_get(f"{prefix}/artifacts/{{rollout_id}}", _artifacts(api))
+    app.router.add_put(f"{prefix}/artifacts/{{rollout_id}}/{{path:.+}}", _put_artifact(api))
     app.router.add_post(f"{prefix}/heartbeat", _heartbeat(api))
     app.router.add_get(f"{prefix}/rollouts", _keys(api))
     app.router.add_post(f"{prefix}/rollouts", _store(api))
     app.router.add_post(f"{prefix}/logs", _logs(api))
     app.router.add_post(f"{prefix}/metrics", _metrics(api))
     app.router.add_post(f"{prefix}/checkpoints", _checkpoints(api))
+    app.router.add_post(f"{prefix}/model", _model(api))
     app.router.add_post(f"{prefix}/finish", _finish(api))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
@@ -94,17 +108,66 @@ def _guard(api: FakeJobApi) -> Middleware:
             if request.method == "POST":
                 api.late_writes += 1
             return web.json_response(LeaseLost("another job has this run").to_wire(), status=409)
-        if request.method == "POST":
+        if request.method == "POST" and not request.path.endswith("/secrets"):
             api.raw.append(await request.text())
         return await handler(request)
 
     return guard
 
 
+def _spec(api: FakeJobApi) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        assert api.spec is not None
+        return web.Response(text=api.spec.model_dump_json(), content_type="application/json")
+
+    return handle
+
+
+def _secrets(api: FakeJobApi) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        return web.json_response({"values": api.secrets})
+
+    return handle
+
+
+def _file(api: FakeJobApi, name: str) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        first = int(request.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+        return web.Response(body=api.files[name][first:], status=206 if first else 200)
+
+    return handle
+
+
+def _artifacts(api: FakeJobApi) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        before = f"artifacts/{request.match_info['rollout_id']}/"
+        there = {path.removeprefix(before): len(body) for path, body in api.files.items() if path.startswith(before)}
+        return web.json_response({"files": there})
+
+    return handle
+
+
+def _put_artifact(api: FakeJobApi) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        path = f"artifacts/{request.match_info['rollout_id']}/{request.match_info['path']}"
+        api.files[path] = api.files.get(path, b"")[: int(request.query["offset"])] + await request.read()
+        return web.json_response({"complete": len(api.files[path]) == int(request.query["size"])})
+
+    return handle
+
+
 def _heartbeat(api: FakeJobApi) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         api.heartbeats.append(Progress.model_validate_json(await request.read()))
         return web.json_response({"stop": api.stop} if api.heartbeat_reply is None else api.heartbeat_reply)
+
+    return handle
+
+
+def _model(api: FakeJobApi) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        api.models.append(JobModel.model_validate_json(await request.read()))
+        return web.json_response({"stored": 1})
 
     return handle
 

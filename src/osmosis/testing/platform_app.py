@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the platform's libraries are loaded when one is started
 from osmosis.base.bounded_http import BoundedHttp
 from osmosis.platform.app import create_app
 from osmosis.platform.gitsync import repositories
-from osmosis.platform.services import users, workspaces
+from osmosis.platform.services import tokens, users, workspaces
 from osmosis.platform.settings import PlatformSettings
 
 START_TIMEOUT_S = 20.0
@@ -67,7 +67,7 @@ def running_platform(data_dir: Path, *, workspace: str = "demo", hosted: bool = 
     parts = app.state.platform
     with parts.db.write() as session:
         owner = users.ensure_owner(session, "local")
-        token = users.issue_token(session, owner, "test").text
+        token = tokens.issue(session, owner, "test").text
         row = workspaces.create(session, owner, workspace)
         if hosted and repositories.of_workspace(session, row.id) is None:
             repositories.add_internal(session, settings, row, owner.handle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from osmosis._version import __version__
 from osmosis.base.json_types import JsonObject
 from osmosis.platform import tables
 from osmosis.platform.services import rollouts as service
@@ -27,11 +28,27 @@ from osmosis.records.rollout import (
     Score,
     Usage,
 )
+from osmosis.records.run import JOB_PROTOCOL
 
 if TYPE_CHECKING:  # the platform's libraries are loaded with the platform under test
+    from sqlalchemy.orm import Session
+
     from osmosis.platform import Platform
 
 COMMIT = "4f1c2d3e" * 5
+
+
+def a_worker(session: Session, name: str = "test", **changes: Any) -> tables.Worker:
+    """A worker of the platform's own, that does nothing by itself."""
+    values: dict[str, Any] = {
+        "embedded": True, "machine": "here", "version": __version__, "protocol": JOB_PROTOCOL, "executor": "local",
+        "kinds": ["eval", "training", "serving"], "labels": {}, "resources": {}, "max_jobs": 1, "slots": 1,
+        "sandbox": "",
+    }  # fmt: skip
+    worker = tables.Worker(name=name, **{**values, **changes})
+    session.add(worker)
+    session.flush()
+    return worker
 
 
 def conversation(a: int, b: int, answer: int) -> list[Message]:

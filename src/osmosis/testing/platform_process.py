@@ -70,6 +70,11 @@ class PlatformProcess:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30)
 
+    def end(self) -> None:
+        """At the end of a test: stopped in order, if it still runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.terminate()
+
     def login(self) -> None:
         token = (self.data_dir / "bootstrap.token").read_text().strip()
         answer = self.http.post("/api/cli/bootstrap", json={}, headers={"Authorization": f"Bearer {token}"})
