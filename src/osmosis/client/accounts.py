@@ -11,12 +11,17 @@ from osmosis.records.contract.accounts import (
     DevicePoll,
     DeviceStart,
     IssuedLogin,
+    NewToken,
     NewWorkspace,
+    TokenList,
+    TokenRow,
     Verified,
     WorkspaceList,
     WorkspaceRow,
 )
+from osmosis.records.contract.repository import WebhookAddress
 
+from .access import Access
 from .http import Http
 
 
@@ -52,8 +57,18 @@ class Accounts:
         """A link that logs a browser in once."""
         return self._http.read(BrowserLink, "POST", "browser-login", json={}, scoped=False)
 
-    def revoke(self, token_id: str) -> None:
-        self._http.call("DELETE", f"tokens/{quote(token_id, safe='')}", scoped=False, timeout=5.0)
+    def tokens(self) -> list[TokenRow]:
+        """The usable tokens of the person."""
+        return self._http.read(TokenList, "GET", "tokens", scoped=False).tokens
+
+    def make_token(self, wish: NewToken) -> IssuedLogin:
+        """A token by name; its text is in this answer only."""
+        return self._http.read(IssuedLogin, "POST", "tokens", json=wish, scoped=False)
+
+    def revoke(self, token_id: str, *, logout: bool = False) -> None:
+        """Revoke a token and all that was made with it; at a `logout` what was made by name goes on."""
+        path = f"tokens/{quote(token_id, safe='')}"
+        self._http.call("DELETE", path, params={"logout": "true" if logout else None}, scoped=False, timeout=5.0)
 
 
 class Workspaces:
@@ -61,6 +76,7 @@ class Workspaces:
 
     def __init__(self, http: Http) -> None:
         self._http = http
+        self.access = Access(http)
 
     def list(self) -> list[WorkspaceRow]:
         """All of them."""
@@ -74,8 +90,12 @@ class Workspaces:
         """A new workspace with a repository of its own."""
         return self._http.read(WorkspaceRow, "POST", "workspaces", json=NewWorkspace(name=name), scoped=False)
 
-    def connect(self, name: str, repository_url: str) -> WorkspaceRow:
+    def webhook(self) -> WebhookAddress:
+        """What to tell the git host of the workspace that the client speaks for."""
+        return self._http.read(WebhookAddress, "GET", "webhook")
+
+    def connect(self, name: str, repository_url: str, secret: str | None = None) -> WorkspaceRow:
         """Connect a repository elsewhere."""
         path = f"workspaces/{quote(name, safe='')}/connect"
-        body = ConnectRepository(repository_url=repository_url)
+        body = ConnectRepository(repository_url=repository_url, secret=secret)
         return self._http.read(WorkspaceRow, "POST", path, json=body, scoped=False)

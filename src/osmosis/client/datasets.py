@@ -10,6 +10,7 @@ from osmosis.base.backoff import backoff_delay
 from osmosis.errors import OsmosisError, RateLimited
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.uploads import (
+    AbortDataset,
     CompleteDataset,
     CreatedDataset,
     DatasetDownload,
@@ -60,9 +61,10 @@ class Datasets:
         created = self._http.read(CreatedDataset, "POST", "datasets", json=announced)
         try:
             parts = self._transfer.upload(path, created.upload, progress)
-            return self._complete(created.id, CompleteDataset(file_extension=extension, parts=parts or None))
+            sent = CompleteDataset(file_extension=extension, parts=parts or None, upload_id=created.upload.upload_id)
+            return self._complete(created.id, sent)
         except BaseException:
-            self._abort(created.id)
+            self._abort(created.id, AbortDataset(upload_id=created.upload.upload_id))
             raise
 
     def download(self, name: str, destination: Path, progress: Progress | None = None) -> DatasetDownload:
@@ -82,8 +84,8 @@ class Datasets:
                 time.sleep(backoff_delay(attempt + 1, base_s=0.5, max_s=8.0))
         raise AssertionError("unreachable")
 
-    def _abort(self, identifier: str) -> None:
+    def _abort(self, identifier: str, body: AbortDataset) -> None:
         try:
-            self._http.call("POST", f"datasets/{identifier}/abort", json={}, timeout=5.0)
+            self._http.call("POST", f"datasets/{identifier}/abort", json=body, timeout=5.0)
         except OsmosisError:
             return  # the platform sweeps unfinished uploads; the first error is the one to show

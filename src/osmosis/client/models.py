@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
-from osmosis.errors import ValidationError
+from osmosis.errors import NotFound, PlatformError, ValidationError
+from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.model_bodies import (
     AnnouncedFile,
+    MergeRequest,
     ModelFile,
     ModelFiles,
     ModelFileUpload,
+    ModelMerge,
     ModelPath,
     ModelUpload,
     NewModel,
@@ -24,6 +28,7 @@ from osmosis.records.contract.training_bodies import ModelDeployment, ModelPage,
 from .http import Http
 from .transfer import Progress, Transfer
 
+Kind = Literal["base", "lora"]
 JOIN_TIMEOUT_S = 600.0
 """The platform puts a file of gigabytes together and checks it."""
 
@@ -47,11 +52,31 @@ class Models:
     def base(self, name: str) -> ModelRow:
         return self._http.read(ModelRow, "GET", f"models/base/{_word(name)}")
 
+    def find(self, name: str) -> tuple[Kind, ModelRow]:
+        """A base model by its name, else an adapter."""
+        try:
+            return "base", self.base(name)
+        except NotFound:
+            return "lora", self.lora(name)
+
+    def logs(self, name: str, *, limit: int = 50, cursor: str | None = None) -> LogPage:
+        """Lines of the log of its deployment."""
+        params: dict[str, str | int | None] = {"limit": limit, "direction": "older", "cursor": cursor}
+        return self._http.read(LogPage, "GET", f"models/{_word(name)}/logs", params=params)
+
     def deploy(self, name: str) -> ModelDeployment:
         return self._http.read(ModelDeployment, "POST", f"models/{_word(name)}/deploy", json={})
 
     def undeploy(self, name: str) -> ModelDeployment:
         return self._http.read(ModelDeployment, "POST", f"models/{_word(name)}/undeploy", json={})
+
+    def merge(self, name: str, wish: MergeRequest) -> ModelMerge:
+        """Start to make a model of its own of an adapter and its base."""
+        return self._http.read(ModelMerge, "POST", f"models/{_word(name)}/merge", json=wish)
+
+    def merged(self, name: str) -> ModelMerge:
+        """How far that is, by the new model's name or the merge's id."""
+        return self._http.read(ModelMerge, "GET", f"models/{_word(name)}/merge")
 
     def delete(self, kind: str, name: str) -> None:
         path = f"models/base/{_word(name)}" if kind == "base" else f"models/{_word(name)}"
@@ -77,7 +102,11 @@ class Models:
     def files(self, kind: str, name: str) -> ModelFiles:
         """What can be fetched of a model, with addresses that work for a while."""
         path = f"models/base/{_word(name)}/files" if kind == "base" else f"models/{_word(name)}/files"
-        return self._http.read(ModelFiles, "GET", path)
+        found = self._http.read(ModelFiles, "GET", path)
+        for named in (found.name, *(file.path for file in found.files)):
+            if Path(named).name != named or named.startswith("."):
+                raise PlatformError(f"the platform named a file outside the folder: {named}")
+        return found
 
     def fetch(self, file: ModelFile, folder: Path, progress: Progress | None = None) -> bool:
         """One file into `folder`; False when it is there already. ValidationError when it arrived damaged."""

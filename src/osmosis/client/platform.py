@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .secrets import Secrets
     from .sync import Sync
     from .transfer import Transfer
+    from .workers import Workers
 
 
 class PlatformClient:
@@ -91,6 +92,12 @@ class PlatformClient:
         from .secrets import Secrets
 
         return Secrets(self.http)
+
+    @cached_property
+    def workers(self) -> Workers:
+        from .workers import Workers
+
+        return Workers(self.http)
 
     @cached_property
     def models(self) -> Models:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 from urllib.parse import quote
 
@@ -10,6 +10,7 @@ from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.eval_bodies import EvalMetrics, EvalRunDetail, EvalRunPage
 from osmosis.records.contract.run_bodies import (
     FileAddresses,
+    OutcomePage,
     RetriedRun,
     RetryRun,
     RolloutPage,
@@ -35,6 +36,7 @@ from osmosis.records.rollout import Rollout
 from .http import Http
 
 LOG_PAGE = 200
+OUTCOMES = 200
 
 
 class Runs:
@@ -92,15 +94,21 @@ class EvalRuns(Runs):
     whole = EvalRunDetail
     figures = EvalMetrics
 
-    def retry(self, name: str, secrets: Mapping[str, str] | None = None) -> RetriedRun:
-        """Retry failed and skipped rollouts; `secrets` are values for this retry only."""
-        body = RetryRun(secrets=dict(secrets)) if secrets else RetryRun()
+    def retry(self, name: str, secrets: Mapping[str, str] | None = None, *, everything: bool = False) -> RetriedRun:
+        """Retry failed and skipped rollouts; `secrets` are values for this retry only. NothingToRetry when all
+        succeeded, unless `everything` is to run again."""
+        body = RetryRun(secrets=dict(secrets) if secrets else None, everything=everything or None)
         return self._http.read(RetriedRun, "POST", self._path(name, "retry"), json=body)
 
     def rollouts(self, name: str, *, limit: int = 50, offset: int = 0, status: str | None = None) -> RolloutPage:
         """One page of a run's rollouts."""
         params = {"limit": limit, "offset": offset, "status": status}
         return self._http.read(RolloutPage, "GET", self._path(name, "rollouts"), params=params)
+
+    def outcomes(self, name: str) -> Iterator[Rollout]:
+        """All its rollouts, without what was said in them."""
+        for page in self._http.pages(OutcomePage, self._path(name, "outcomes"), limit=OUTCOMES):
+            yield from page.outcomes
 
     def rollout(self, name: str, row: int, attempt: int) -> Rollout:
         """One rollout, whole."""

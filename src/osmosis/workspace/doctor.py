@@ -21,6 +21,7 @@ from . import findings
 from .config_file import ConfigFile, check_file
 from .git import read_source
 from .layout import FILES, FOLDERS, Workspace
+from .python_files import syntax_errors
 from .template_update import instances
 from .templates import WORKSPACE, TemplateRecord, current_version, render_raw, schema_files
 
@@ -34,6 +35,7 @@ def diagnose(workspace: Workspace, source: Source | None) -> list[Problem]:
     return [
         *findings.of_folder(workspace),
         *_configs(workspace),
+        *(problem for folder in workspace.rollouts() for problem in syntax_errors(workspace.root, folder.name)),
         *_repository(source),
         *_ignored(workspace, source),
         *_generated(workspace),

@@ -16,6 +16,7 @@ from osmosis.records.source import PinnedCommit, RolloutFiles, Source, SyncState
 
 from . import findings
 from .git import commit_of_pin, read_source, rollout_files
+from .python_files import syntax_errors
 
 # Which findings a person may overrule with --allow-dirty: the platform then runs what is synced.
 OVERRULED = (
@@ -41,6 +42,8 @@ class Facts:
     files: RolloutFiles | None = None
     pin: PinnedCommit | None = None
     """Of `commit_sha`, when the config pins one."""
+    unreadable: tuple[Problem, ...] = ()
+    """Files of the working tree that Python refuses; none are looked for where other code runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ def gather(root: Path, experiment: Experiment) -> Facts:
         return Facts(None)
     files = rollout_files(root, experiment.rollout)
     if not experiment.commit_sha:
-        return Facts(source, files)
+        wrong = () if experiment.branch else tuple(syntax_errors(root, experiment.rollout))
+        return Facts(source, files, unreadable=wrong)
     return Facts(source, files, commit_of_pin(root, experiment.commit_sha, experiment.rollout, experiment.entrypoint))
 
 
@@ -80,7 +84,7 @@ def check_submit(
     if facts.source is None:
         return [*findings.of_repository(None)]
     case = _Case(experiment, facts.source, facts, sync, f"rollouts/{experiment.rollout}")
-    problems = [*_repository(case), *_contents(case)]
+    problems = [*_repository(case), *_contents(case), *facts.unreadable]
     if not any(p.severity == "error" for p in problems):
         if experiment.commit_sha:
             problems += _pinned(case)

@@ -54,6 +54,8 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if value is None:
         return "not set"
+    if isinstance(value, BaseModel):
+        return "empty"
     if isinstance(value, float):
         return f"`{value:g}`".replace("e-0", "e-")
     return f"`{value}`" if value != {} else "empty"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.cli.main import main
+from osmosis.testing.command_line import run_command
 from osmosis.testing.git_workspace import GitWorkspace
 
 
@@ -66,3 +67,21 @@ def test_outside_a_workspace_each_command_says_so(tmp_path: Path, capsys: pytest
         assert main([*line.split(), "--json"], environ={"HOME": str(tmp_path)}, cwd=tmp_path) == 1
         error = json.loads(capsys.readouterr().err.strip().splitlines()[-1])["error"]
         assert error["code"] == "WORKSPACE_REQUIRED", line
+
+
+def test_a_person_without_a_name_in_git_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "EMAIL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "none"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    made = run_command("init", "demo", "--no-platform", "--json", cwd=tmp_path)
+    assert made.code == 0
+    assert "NO_GIT_IDENTITY" in made.err
+    assert any(
+        "git config --global user.name" in step.get("command", "") for step in made.json["next_steps_structured"]
+    )
+
+    (tmp_path / "none").write_text("[user]\n\tname = Ada\n\temail = ada@example.com\n")
+    known = run_command("init", "other", "--no-platform", "--json", cwd=tmp_path)
+    assert "NO_GIT_IDENTITY" not in known.err

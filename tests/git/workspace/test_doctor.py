@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from osmosis.records.config import Experiment
 from osmosis.testing.git_workspace import EVAL, GitWorkspace
 from osmosis.workspace.create import create_workspace
 from osmosis.workspace.doctor import diagnose, machine, repair, source_of
 from osmosis.workspace.findings import of_folder
 from osmosis.workspace.layout import Workspace
+from osmosis.workspace.preflight import check_submit, gather
 
 
 def codes(root: Path) -> dict[str, str]:
@@ -35,6 +37,21 @@ def test_findings_of_a_damaged_workspace(repo: GitWorkspace) -> None:
     for code in ("missing-file", "untracked", "unpushed"):
         assert found[code] == "warning", code
     assert found["schema"] == "info"
+
+
+def test_a_file_that_python_refuses_is_named_with_its_line(repo: GitWorkspace) -> None:
+    repo.write("rollouts/multiply/tools.py", "def broken(:\n    pass\n")
+    repo.write("rollouts/multiply/.venv/other.py", "not python at all !")
+    workspace = Workspace(repo.root)
+    (found,) = [p for p in diagnose(workspace, source_of(workspace)) if p.code == "syntax"]
+    assert (found.severity, found.where) == ("error", "rollouts/multiply/tools.py:1")
+
+    experiment = Experiment(rollout="multiply", entrypoint="main.py", model_path="m", dataset="d")
+    stopped = check_submit(experiment, gather(repo.root, experiment), None)
+    assert "syntax" in {p.code for p in stopped if p.severity == "error"}
+    # A branch is other code than what lies here.
+    other = experiment.model_copy(update={"branch": "main"})
+    assert "syntax" not in {p.code for p in check_submit(other, gather(repo.root, other), None)}
 
 
 def test_repair_creates_what_is_missing_and_changes_nothing_else(repo: GitWorkspace) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import Any
 
-import uvicorn
 from simpleeval import InvalidExpression, simple_eval
 
 from osmosis import (
@@ -19,46 +17,36 @@ from osmosis import (
     GraderContext,
     LocalBackend,
     create_rollout_server,
+    run_tool_calls,
+    tool,
+    tool_schemas,
 )
 
 MAX_TURNS = 8
 TOLERANCE = 1e-2
 ANSWER = re.compile(r"####\s*\$?(-?[\d,]*\.?\d+(?:[eE][+-]?\d+)?)")
 
-MULTIPLY = {
-    "type": "function",
-    "function": {
-        "name": "multiply",
-        "description": "The product of two numbers.",
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
-            "required": ["a", "b"],
-        },
-    },
-}
+
+@tool
+def multiply(a: float | str, b: float | str) -> str:
+    """The product of two numbers, to four decimals.
+
+    Args:
+        a: A number, or an expression such as "1/4" or "2 * 10**3".
+        b: The other one.
+    """
+    try:
+        return str(round(number(a) * number(b), 4))
+    except (InvalidExpression, ArithmeticError, SyntaxError, ValueError) as error:
+        return f"Error: multiply needs the numbers a and b ({error!r})"  # so that the model can correct itself
 
 
-def multiply(a: float, b: float) -> float:
-    """The product, to four decimals."""
-    return round(a * b, 4)
+TOOLS = [multiply]
 
 
-def number(value: Any) -> float:
+def number(value: float | str) -> float:
     """An argument as a number; models also write `"1/4"` or `"2 * 10**3"`."""
     return float(simple_eval(value) if isinstance(value, str) else value)
-
-
-def run_tool(call: dict[str, Any]) -> str:
-    """The result of one tool call as text; a wrong call is answered, so that the model can correct itself."""
-    function = call["function"]
-    if function["name"] != "multiply":
-        return f"Error: there is no tool {function['name']}"
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-        return str(multiply(number(arguments["a"]), number(arguments["b"])))
-    except (InvalidExpression, ArithmeticError, SyntaxError, ValueError, TypeError, KeyError) as error:
-        return f"Error: multiply needs the numbers a and b ({error!r})"
 
 
 class MultiplyWorkflow(AgentWorkflow[AgentWorkflowConfig]):
@@ -68,12 +56,11 @@ class MultiplyWorkflow(AgentWorkflow[AgentWorkflowConfig]):
         messages = list(ctx.prompt)
         async with ctx.chat() as chat:
             for _ in range(MAX_TURNS):
-                answer = await chat.complete(messages, tools=[MULTIPLY])
+                answer = await chat.complete(messages, tools=tool_schemas(TOOLS))
                 messages.append(answer.message)
                 if not answer.tool_calls:
                     break
-                for call in answer.tool_calls:
-                    messages.append({"role": "tool", "tool_call_id": call["id"], "content": run_tool(call)})
+                messages += await run_tool_calls(answer.tool_calls, TOOLS)
         return messages
 
 
@@ -90,9 +77,12 @@ class MultiplyGrader(Grader):
         if ctx.label is None:
             raise ValueError("the row has no ground_truth to compare with")
         said = [m.get("content") for m in ctx.sample.messages if m.get("role") == "assistant"]
-        number = number_in(str(said[-1] or "")) if said else None
-        right = number is not None and abs(number - float(ctx.label)) <= TOLERANCE
-        ctx.set_reward(1.0 if right else 0.0)
+        found = number_in(str(said[-1] or "")) if said else None
+        if found is None:
+            ctx.set_reward(0.0, reason="no line that begins with ####")
+            return
+        right = abs(found - float(ctx.label)) <= TOLERANCE
+        ctx.set_reward(1.0 if right else 0.0, reason=f"{found:.10g} {'is' if right else 'is not'} {ctx.label}")
 
 
 config = AgentWorkflowConfig(name="multiply", concurrency=ConcurrencyConfig(max_concurrent=64))
@@ -101,4 +91,6 @@ app = create_rollout_server(backend)
 
 
 if __name__ == "__main__":
+    import uvicorn
+
     uvicorn.run(app, host="127.0.0.1", port=int(os.environ.get("_OSMOSIS_ROLLOUT_PORT", "8000")), log_level="warning")
