@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.testing.command_line import CommandRun, run_command
+from osmosis.testing.endpoint import ModelEndpoint
 from osmosis.testing.eval_project import write_rows
 from osmosis.testing.git_workspace import GitWorkspace
 
@@ -93,6 +94,64 @@ def test_a_resume_has_the_configs_variables_and_wants_its_secrets(
     for path in (workspace / ".osmosis").rglob("*"):
         if path.is_file():
             assert TOKEN not in path.read_text(), path
+
+
+ASKS = """
+from osmosis import AgentWorkflow, Grader, LocalBackend, RolloutAgentLoop
+
+class Work(AgentWorkflow):
+    async def run(self, ctx):
+        messages = list(ctx.prompt)
+        async with ctx.chat() as chat:
+            messages.append((await chat.complete(messages)).message)
+        return messages
+
+class Right(Grader):
+    async def grade(self, ctx):
+        ctx.set_reward(0.25)
+
+backend = LocalBackend(Work, grader=Right)
+"""
+LOOP = """
+from osmosis import RolloutAgentLoop
+
+class Chat(RolloutAgentLoop):
+    name = "chat"
+    def get_tools(self, request):
+        return []
+    async def run(self, ctx):
+        messages = [*ctx.request.messages, {"role": "assistant", "content": "done"}]
+        return ctx.complete(messages, reward=0.75)
+
+agent = Chat()
+"""
+
+
+def test_a_test_asks_the_configs_endpoint_with_its_parameters(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workspace)
+    (workspace / "rollouts/multiply/main.py").write_text(ASKS)
+    with ModelEndpoint() as endpoint:
+        advanced = f'[advanced]\nbase_url = "{endpoint.url}"\n[advanced.params]\ntemperature = 0.125\n'
+        config = CONFIG.replace("offline/calculator", "my-model") + advanced
+        (workspace / "configs/eval/multiply.toml").write_text(config)
+        run = go(workspace, "test", "multiply", "--limit", "2", EVAL_TOKEN=TOKEN)
+        asked = [body for body in endpoint.requests if body.get("max_tokens") != 1]
+    assert run.code == 0, run.err
+    assert [one["reward"] for one in run.json["data"]["results"]] == [0.25, 0.25]
+    assert [(body["model"], body["temperature"]) for body in asked[-2:]] == [("my-model", 0.125)] * 2
+
+    # Without the required secret it runs, and says that it is not there; a model of one's own replaces the config's.
+    other = go(workspace, "test", "multiply", "--limit", "1", "--model", "offline/calculator")
+    assert other.code == 0, other.err
+    assert "not set here: EVAL_TOKEN" in other.err
+
+
+def test_an_agent_loop_of_a_config_brings_its_reward(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workspace)
+    (workspace / "rollouts/multiply/main.py").write_text(LOOP)
+    run = go(workspace, "eval", "run", "multiply", "--limit", "3", EVAL_TOKEN=TOKEN)
+    assert run.code == 0, run.err
+    assert run.json["data"]["summary"]["reward"]["mean"] == 0.75
 
 
 @pytest.mark.parametrize(

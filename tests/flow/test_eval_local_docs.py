@@ -79,6 +79,27 @@ def test_the_examples_run(tmp_path, capsys):
     assert (tmp_path / ".osmosis" / "runs" / "nightly" / "report.html").stat().st_size > 5000
 
 
+def test_the_tutorial_runs_and_proves_what_it_says(tmp_path):
+    """Every command as a reader types it, in a process of its own; then what the page claims of the results."""
+    files, commands = examples(ROOT / "docs" / "tutorial.md")
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OSMOSIS_CACHE_DIR": str(tmp_path / "cache")}
+    said = {}
+    for command, expected in commands:
+        words = shlex.split(command)
+        program = (
+            [sys.executable, *words[1:]] if words[0] == "python" else [sys.executable, "-m", "osmosis", *words[1:]]
+        )
+        done = subprocess.run(program, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+        assert done.returncode == expected, f"{command}\n{done.stdout}\n{done.stderr}"
+        said[command] = done.stdout + done.stderr
+    assert len(commands) == 10
+    assert "first -> second: better" in said["osmosis eval compare first second"]
+    assert "expected" in said["osmosis eval show first 0"]
+    assert "1 passed" in said["python -m pytest -q test_solver.py"]
+
+
 def test_the_readme_runs_as_printed(tmp_path):
     files, commands = examples(ROOT / "README.md")
     assert {"agent.py", "data.jsonl"} <= set(files)

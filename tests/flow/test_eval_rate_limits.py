@@ -30,8 +30,9 @@ from osmosis.testing.waiting import until
 
 pytestmark = pytest.mark.flow
 
-AGENT_S = 0.6
-WAIT_S = 0.9
+AGENT_S = 1.5
+"""A loaded machine needs most of a second for a rollout that waits for nothing."""
+WAIT_S = 2.0
 """Longer than the agent may take."""
 
 

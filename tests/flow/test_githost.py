@@ -16,7 +16,7 @@ import pytest
 
 from osmosis.platform import tables
 from osmosis.platform.gitsync import synced
-from osmosis.platform.services import users
+from osmosis.platform.services import tokens, users
 from osmosis.records.config import Experiment
 from osmosis.testing.platform_app import RunningPlatform, running_platform
 
@@ -121,7 +121,7 @@ def test_only_known_tokens_get_in(platform: RunningPlatform, git: Git) -> None:
 def test_someone_outside_the_workspace_sees_no_repository(platform: RunningPlatform, git: Git) -> None:
     with platform.parts.db.write() as session:
         stranger = users.create_user(session, "eve", email="eve@localhost", name="Eve")
-        token = users.issue_token(session, stranger, "test").text
+        token = tokens.issue(session, stranger, "test").text
     url = platform.git_url.replace(platform.token, token)
     assert "not found" in git("push", url, "main", check=False).stderr
     assert "not found" in git("ls-remote", url, check=False).stderr

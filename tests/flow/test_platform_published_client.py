@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from uv import find_uv_bin
 
+from osmosis.platform import tables
+from osmosis.platform.db import Database
+from osmosis.platform.settings import PlatformSettings
+from osmosis.testing.model_files import write_adapter
 from osmosis.testing.platform_process import PlatformProcess, until
+from osmosis.testing.training_platform import JOB, TrainingPlatform, git, training_platform, without_a_model
+from osmosis.testing.waiting import until as until_true
 
 pytestmark = [pytest.mark.flow, pytest.mark.network]
 
@@ -111,7 +118,11 @@ def workspace(tmp_path: Path, platform: PlatformProcess) -> Path:
 
 @pytest.fixture
 def client(tmp_path: Path, published: Path, platform: PlatformProcess, workspace: Path) -> Callable[..., Any]:
-    """Run a command with `--json` and return what it printed; the exit code must be the expected one."""
+    return client_of(published, platform, workspace, tmp_path)
+
+
+def client_of(published: Path, platform: PlatformProcess, workspace: Path, tmp_path: Path) -> Callable[..., Any]:
+    """Runs a command with `--json` and returns what it printed; the exit code must be the expected one."""
     url = str(platform.http.base_url).rstrip("/")
     (tmp_path / "home").mkdir()
     environ = {
@@ -179,6 +190,47 @@ def test_an_eval_from_submit_to_download(
     assert {"metrics.json", "summary.jsonl", "logs.txt", "row_0_run_0.json", "row_1_run_0.json"} <= found
 
 
+@pytest.fixture
+def training(tmp_path: Path, trainer_cache: Path) -> Iterator[TrainingPlatform]:
+    with training_platform(tmp_path, trainer_cache, job_command=JOB) as place:
+        without_a_model(place)
+        # A checkout whose fetch URL the client accepts and whose pushes come to us.
+        repository = place.process.json("GET", "workspaces")["workspaces"][0]["connected_repo"]
+        git(place.folder, "remote", "rename", "origin", "platform")
+        git(place.folder, "remote", "add", "origin", f"https://github.com/{repository['repo_full_name']}.git")
+        git(place.folder, "remote", "set-url", "--push", "origin", repository["url"])
+        yield place
+
+
+async def test_a_training_run_from_submit_to_its_checkpoints(
+    training: TrainingPlatform, published: Path, tmp_path: Path
+) -> None:
+    """Its trainer has no model; everything that this client sees is real."""
+    client = client_of(published, training.process, training.folder, tmp_path)
+    sent = client("train", "submit", "configs/training/add.toml", "--yes")["resource"]
+    name = sent["name"]
+    await until_true(lambda: client("train", "list")["items"][0]["status"] == "running", within=30, what="running")
+    assert await training.until_over(name, within=200) == "finished", training.log(name)
+
+    row = client("train", "list")["items"][0]
+    assert (row["id"], row["name"], row["status"]) == (sent["id"], name, "finished")
+    lines = client("train", "logs", name, "--limit", "200")["items"]
+    assert any("checkpoint of step 4" in line["message"] for line in lines)
+    info = client("train", "info", name)["data"]
+    assert (info["training_run"]["status"], info["training_run"]["current_step"]) == ("finished", 4)
+    assert [one["checkpoint_name"] for one in info["checkpoints"]] == [f"{name}-step-2", f"{name}-step-4"]
+    curves = {curve["key"]: [point["step"] for point in curve["data"]] for curve in info["metrics"]["metrics"]}
+    assert (curves["training_reward"], curves["validation_reward"]) == ([1, 2, 3, 4], [0, 2, 4])
+    trained = client("model", "list")["lora_models"]["items"]
+    assert {(one["model_name"], one["base_model"], one["checkpoint_step"]) for one in trained} == {
+        (f"{name}-step-{step}", "tiny", step) for step in (2, 4)
+    }
+
+    again = client("train", "submit", "configs/training/add.toml", "--yes")["resource"]["name"]
+    client("train", "stop", again, "--yes")
+    assert await training.until_over(again, within=60) == "stopped"
+
+
 def kept_run(folder: Path) -> None:
     """A local run of two rows as that client keeps one: the second rollout failed."""
     versions = {"rollout_protocol": "0.4", "dataset_normalization": 1, "state_schema": 1}
@@ -243,6 +295,43 @@ def test_lists_of_what_there_is_none_of(client: Callable[..., Any]) -> None:
     assert client("train", "list")["items"] == []
     assert client("model", "list")["lora_models"]["items"] == []
     assert client("benchmark", "list")["items"] == []
+
+
+def add_checkpoint(platform: PlatformProcess) -> None:
+    """What a training run `multiply-9` left: one checkpoint on the base model `tiny`."""
+    settings = PlatformSettings(data_dir=platform.data_dir, environ={})
+    database = Database(settings.database)
+    with database.write() as session:
+        workspace = session.scalars(sa.select(tables.Workspace)).one()
+        session.add(tables.BaseModel(workspace_id=workspace.id, name="tiny", status="ready", files=[]))
+        run = tables.Run(
+            workspace_id=workspace.id, kind="training", name="multiply-9", status="finished", rollout="multiply",
+            model_path="tiny", dataset="sums", dataset_path="", commit_sha="0" * 40, rows=[], secret_scopes={},
+            config={"experiment": {"rollout": "multiply", "model_path": "tiny", "dataset": "sums"}},
+        )  # fmt: skip
+        session.add(run)
+        session.flush()
+        folder = write_adapter(settings.models_dir / "runs" / run.id / "step-4")
+        session.add(
+            tables.Checkpoint(
+                run_id=run.id, name="multiply-9-step-4", step=4, status="ready", base_model="tiny",
+                path=settings.stored(folder), reward=0.75,
+            )
+        )  # fmt: skip
+    database.close()
+
+
+def test_a_model_is_deployed_listed_and_undeployed(client: Callable[..., Any], platform: PlatformProcess) -> None:
+    add_checkpoint(platform)
+    deployed = client("model", "deploy", "multiply-9-step-4")
+    assert "multiply-9-step-4" in json.dumps(deployed)
+    assert "active" in json.dumps(deployed)
+    (row,) = client("model", "list")["lora_models"]["items"]
+    assert (row["model_name"], row["deployment_status"]) == ("multiply-9-step-4", "active")
+    assert "tiny:multiply-9-step-4" in json.dumps(client("model", "info", "multiply-9-step-4"))
+    undeployed = client("model", "undeploy", "multiply-9-step-4")
+    assert "inactive" in json.dumps(undeployed)
+    assert platform.json("GET", "models/multiply-9-step-4")["deployment_status"] == "inactive"
 
 
 def test_what_is_not_offered_says_so(client: Callable[..., Any]) -> None:

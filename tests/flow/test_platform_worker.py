@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -62,9 +64,8 @@ def test_a_run_goes_from_submit_to_its_figures(serve) -> None:
     assert {"PATH", "UV_CACHE_DIR"} <= set(names)
     assert not {"API_KEY", "FAKE_JOB", "MARK_OF_THE_PLATFORM"} & set(names)
     assert logs.split("secrets: ")[1].splitlines()[0].split() == ["API_KEY"]
-    job_file = platform.folder(name) / "job.json"
-    assert job_file.stat().st_mode & 0o777 == 0o600
-    assert "the-secret-value" not in job_file.read_text()
+    kept = [path for path in platform.folder(name).rglob("*") if path.is_file()]
+    assert not [path for path in kept if b"the-secret-value" in path.read_bytes()]
     used = platform.json("GET", "environment-secrets")["environment_secrets"][0]
     assert used["last_used_by"] == name
     assert used["last_used_at"]
@@ -188,23 +189,46 @@ def test_several_jobs_at_once_and_a_queue_behind_them(serve) -> None:
         platform.reaches(name, "finished")
 
 
-def test_a_worker_of_its_own_takes_the_runs(serve) -> None:
-    platform = serve(no_worker="")
+@contextmanager
+def worker_of(platform: PlatformProcess, *options: str) -> Iterator[None]:
+    """A worker in a process of its own, told to end at the end."""
     url = str(platform.http.base_url).rstrip("/")
-    name = platform.submit()
     command = [sys.executable, "-m", "osmosis.platform", "worker", "--data-dir", str(platform.data_dir)]
     worker = subprocess.Popen(
-        [*command, "--platform-url", url, "--job-command", FAKE_JOB],
+        [*command, "--platform-url", url, "--job-command", FAKE_JOB, *options],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        platform.reaches(name, "finished")
+        yield
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0
+
+
+def test_a_worker_of_its_own_takes_the_runs(serve) -> None:
+    platform = serve(no_worker="")
+    name = platform.submit()
+    with worker_of(platform):
+        platform.reaches(name, "finished")
     waiting = platform.submit()
     assert platform.run(waiting)["status"] == "pending"
+
+
+def test_a_worker_that_is_restarted_again_and_again_costs_no_start(serve) -> None:
+    """Its job says in order that it was stopped; one more than the starts that a run has."""
+    platform = serve(no_worker="")
+    name = platform.submit("wait:2,orderly")
+    for number in range(4):
+        with worker_of(platform):
+            until(lambda n=number: platform.logs(name).count("orderly: ready") > n, "the job runs")
+        # By the job's last word, or by the worker's.
+        until(
+            lambda n=number: len(re.findall("was interrupted|was stopped", platform.logs(name))) == n + 1, "it is said"
+        )
+    (platform.folder(name) / "go").touch()
+    with worker_of(platform):
+        platform.reaches(name, "finished")
 
 
 def test_a_second_platform_on_the_same_port_says_so_and_ends(platform) -> None:

@@ -83,6 +83,15 @@ def test_workflow_and_grader(examples: Path) -> None:
     assert 0 < data["summary"]["reward"]["mean"] < 1
 
 
+@pytest.mark.usefixtures("isolated")
+def test_code_of_a_model_runs_in_a_sandbox(examples: Path) -> None:
+    words = ["--json", "eval", "-m", "main:backend", "-d", "data.jsonl", "--model", "offline/echo", "--name", "coder"]
+    data = json.loads(run([*OSMOSIS, *words], examples / "code_sandbox"))["data"]
+    assert data["summary"]["total_runs"] == 4
+    assert data["summary"]["failures"] == [], data["summary"]
+    assert data["summary"]["reward"]["mean"] == 0.5, "the right one, and the one that finds nothing to steal"
+
+
 def test_mcp_folder(examples: Path) -> None:
     words = ["--json", "eval", "--mcp", "./mcp", "-d", "data.jsonl", "--eval-fn", "rewards:last_number"]
     data = json.loads(run([*OSMOSIS, *words, "--model", "offline/calculator"], examples / "mcp_tools"))["data"]

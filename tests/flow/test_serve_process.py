@@ -17,6 +17,7 @@ from osmosis.engine.task import Task
 from osmosis.llm import open_model
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan, ModelSpec
+from osmosis.sandbox import Ended, Limits, Policy
 from osmosis.serve.drive.client import served
 from osmosis.serve.drive.process import RolloutServerProcess, ServerStartError
 from osmosis.serve.drive.traingate import TrainGate
@@ -71,6 +72,40 @@ async def test_a_server_that_never_answers_is_ended_in_bounded_time(tmp_path: Pa
     with pytest.raises(ServerStartError, match="did not answer"):
         await server.start()
     assert server.exit_code is not None
+
+
+PRINTS = """
+    import os, threading, http.server
+    def prints():
+        while True:
+            print("x" * 99)
+    threading.Thread(target=prints, daemon=True).start()
+    class Healthy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+        def log_message(self, *words): pass
+    http.server.HTTPServer(("127.0.0.1", int(os.environ["_OSMOSIS_ROLLOUT_PORT"])), Healthy).serve_forever()
+"""
+
+
+async def test_a_server_that_prints_for_ever_fills_no_log_and_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(textwrap.dedent(PRINTS))
+    lines: list[str] = []
+    limits = Limits(output_bytes=1_000_000)
+    command = [sys.executable, "main.py"]
+    server = RolloutServerProcess(command, tmp_path, os.environ, log=lines.append, policy=Policy(limits=limits))
+    try:
+        await server.start()
+        await asyncio.wait_for(server.wait_died(), 60)
+    except ServerStartError:
+        pass  # it printed that much before it was healthy
+    finally:
+        await server.stop()
+    assert server.over_limit is Ended.OUTPUT
+    assert sum(map(len, lines)) < 1_000_100
+    assert "the rest of its output is dropped" in lines[-1]
+    assert "it printed more than 16000000 bytes" in server.last_output()
 
 
 async def test_a_command_that_does_not_exist(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from osmosis.platform import tables
-from osmosis.platform.services import run_lifecycle, secrets, users
+from osmosis.platform.services import run_lifecycle, secrets, tokens, users
 from osmosis.records.rollout import Score
 from osmosis.records.run import RunStatus
 from osmosis.testing.platform_app import RunningPlatform, running_platform
@@ -64,7 +64,7 @@ def log_in(client: httpx.Client, token: str, next_page: str = "/") -> httpx.Resp
 def stranger(platform: RunningPlatform, name: str) -> str:
     with platform.parts.db.write() as session:
         user = users.create_user(session, name, email=f"{name}@localhost", name=name.title())
-        return users.issue_token(session, user, "test").text
+        return tokens.issue(session, user, "test").text
 
 
 # --- getting in --------------------------------------------------------------------------------------------------
@@ -164,7 +164,12 @@ def test_a_form_of_unbounded_size_is_not_read(guest: httpx.Client) -> None:
 
 
 def test_odd_requests_are_pages_too(script: httpx.Client) -> None:
-    for path, status in (("/?at=x", 400), ("/runs/none", 404), ("/runs/none/rollouts?at=x", 400)):
+    for path, status in (
+        ("/?at=x", 400),
+        ("/runs/none", 404),
+        ("/runs/none/rollouts?at=x", 404),
+        ("/runs/none/odd", 404),
+    ):
         answer = script.get(path)
         assert answer.status_code == status
         assert answer.headers["content-type"].startswith("text/html")
@@ -246,7 +251,7 @@ def test_rollouts_are_filtered_ordered_and_paged(script: httpx.Client, platform:
 
     def rows(**params: Any) -> list[int]:
         page = script.get(f"/runs/{run_id}/rollouts", params=params).text
-        return [int(row) for row in re.findall(rf'href="/runs/{run_id}/rollouts/(\d+)/0"', page)]
+        return [int(row) for row in re.findall(rf'href="/runs/{run_id}/rollouts/(\d+)/0[^"]*" data-line', page)]
 
     assert rows() == list(range(50))
     assert rows(row="", outcome="") == rows(row="no number") == rows()
@@ -254,7 +259,38 @@ def test_rollouts_are_filtered_ordered_and_paged(script: httpx.Client, platform:
     assert rows(outcome="not-passed") == list(range(0, 60, 4))
     assert rows(outcome="failed") == rows(category="timeout") == rows(row=7) == [7]
     assert len(rows(outcome="passed")) == 44
-    assert rows(order="duration")[:2] == [59, 58]
+    assert rows(sort="duration")[:2] == [59, 58]
+    assert rows(q='"61 times"') == [59]
+    twin = script.get(f"/runs/{run_id}/rollouts.json", params={"outcome": "failed"}).json()
+    assert [line["label"] for line in twin["found"]["lines"]] == ["7.0"]
+    assert len(script.get(f"/runs/{run_id}/rollouts/export.json").json()) == 60
+    assert script.get(f"/runs/{run_id}.json").json()["run"]["name"] == "many"
+    index = platform.parts.settings.viewer_index(run_id)
+    assert index.exists()
+    headers = {"X-Osmosis-Workspace": "demo"}
+    assert script.delete("/api/cli/eval-runs/many", headers=headers).status_code == 204
+    assert not index.exists(), "what was said goes with the run"
+
+
+def test_an_address_of_nothing_is_a_page_for_a_browser_alone(script: httpx.Client, guest: httpx.Client) -> None:
+    shown = guest.get("/nope/at/all", headers={"accept": "text/html,*/*"})
+    assert (shown.status_code, "<h1>Not found</h1>" in shown.text) == (404, True)
+    for path, accept in (("/nope/at/all", "*/*"), ("/api/cli/nope", "text/html")):
+        assert script.get(path, headers={"accept": accept}).json()["code"] == "NOT_FOUND"
+    assert script.post("/nope/at/all", headers={"accept": "text/html"}).status_code == 404
+
+
+def test_runs_are_compared(script: httpx.Client, platform: RunningPlatform) -> None:
+    ids = [add_run(platform.parts, platform.workspace_id, name) for name in ("before", "after")]
+    for run_id, right in zip(ids, (4, 16), strict=True):
+        add_rollouts(platform.parts, run_id, [rollout(row, 0, float(row < right)) for row in range(20)])
+    page = script.get("/compare", params={"run": ids})
+    assert "after against before: better" in text_of(page.text)
+    assert script.get("/compare.json", params={"run": ids}).json()["found"]["total"] == 12
+    pair = re.findall(r'href="(/compare\?[^"]*row=4[^"]*)"', page.text)
+    assert "What is 6 times 3?" in script.get(html.unescape(pair[0])).text
+    assert script.get("/compare", params={"run": ids[:1]}).status_code == 400
+    assert script.get("/compare", params={"run": [ids[0], "none"]}).status_code == 404
 
 
 def test_a_rollout_is_shown_whole(script: httpx.Client, platform: RunningPlatform) -> None:
@@ -275,6 +311,23 @@ def test_a_rollout_is_shown_whole(script: httpx.Client, platform: RunningPlatfor
     assert raw.json()["rollout_id"] == "r-3-1"
     assert raw.headers["content-type"] == "application/json"
     assert script.get(f"/runs/{run_id}/rollouts/9/9").status_code == 404
+
+
+def test_a_label_is_kept_and_found(browser: httpx.Client, guest: httpx.Client, platform: RunningPlatform) -> None:
+    run_id = add_run(platform.parts, platform.workspace_id, "labelled")
+    add_rollouts(platform.parts, run_id, [rollout(row, 0) for row in range(3)])
+    address = f"/runs/{run_id}/rollouts/1/0"
+    form = {"label": "wrong", "comment": EVIL, "csrf": csrf(browser.get(address).text)}
+    assert guest.post(f"{address}/annotate", data=form).headers["location"].startswith("/login")
+    assert browser.post(f"{address}/annotate", data={**form, "csrf": "odd"}).status_code == 403
+    assert browser.post(f"{address}/annotate", data={**form, "score": "much"}).status_code == 400
+    kept = browser.post(f"{address}/annotate", data=form)
+    assert (kept.status_code, kept.headers["location"]) == (303, f"{address}#judgement")
+    page = browser.get(address).text
+    assert EVIL not in page
+    assert "wrong" in text_of(page)
+    listed = browser.get(f"/runs/{run_id}/rollouts.json", params={"label": "wrong"}).json()["found"]
+    assert [line["label"] for line in listed["lines"]] == ["1.0"]
 
 
 def test_logs_page_back_and_filter(script: httpx.Client, platform: RunningPlatform) -> None:

@@ -17,7 +17,7 @@ from .context import AppContext
 from .own_environment import continue_inside
 
 if TYPE_CHECKING:
-    from osmosis.workspace.layout import RolloutFolder, Workspace
+    from osmosis.records.config import EvalConfig
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class AgentRef:
     """A folder or a URL."""
     dataset: Path | None = None
     """The rollout's own data, when there is one."""
-    model: str | None = None
-    """The model of the rollout's eval config, when there is one."""
+    config: EvalConfig | None = None
+    """The rollout's eval config, when there is one."""
 
 
 def find_agent(ctx: AppContext, name: str | None, module: str | None, mcp: str | None = None) -> AgentRef:
@@ -64,18 +64,13 @@ def _of_workspace(ctx: AppContext, name: str | None) -> AgentRef:
     folder = pick_rollout(workspace, name)
     name = folder.name
     continue_inside(ctx, workspace.root, name)
-    entry, dataset, model = "main.py", name, None
+    entry, dataset, config = "main.py", name, None
     if folder.eval_config is not None:
-        entry, dataset, model = _experiment(workspace, folder)
+        config, _ = load_eval_config(folder.eval_config, workspace.root)
+        entry, dataset = config.experiment.entrypoint, config.experiment.dataset
     if not (folder.path / entry).is_file():
         raise ValidationError(f"rollouts/{name}/{entry} does not exist", hint=f"osmosis config check {name}")
-    return AgentRef(name, folder.path, module=entry, dataset=workspace.local_dataset(dataset), model=model)
-
-
-def _experiment(workspace: Workspace, folder: RolloutFolder) -> tuple[str, str, str | None]:
-    assert folder.eval_config is not None
-    config, _ = load_eval_config(folder.eval_config, workspace.root)
-    return config.experiment.entrypoint, config.experiment.dataset, config.experiment.model_path
+    return AgentRef(name, folder.path, module=entry, dataset=workspace.local_dataset(dataset), config=config)
 
 
 @asynccontextmanager

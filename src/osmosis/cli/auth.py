@@ -97,7 +97,7 @@ def logout(
 ) -> OperationResult:
     """Log out: revoke the token that `osmosis login` created and forget it.
 
-    A token given with --token is forgotten but not revoked.
+    A token given with --token is forgotten but not revoked. Tokens made with `osmosis token create` go on.
 
     Example:
         osmosis logout
@@ -328,7 +328,7 @@ def _revoke(ctx: AppContext, old: Login) -> bool:
         return False
     try:
         with PlatformClient(old.url, old.token) as client:
-            client.accounts.revoke(old.token_id)
+            client.accounts.revoke(old.token_id, logout=True)
         return True
     except AuthRequired:
         return True  # it was gone already

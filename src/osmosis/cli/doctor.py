@@ -7,7 +7,7 @@ each rollout's own environment says. A part that cannot be asked is a finding, n
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -198,6 +198,14 @@ def _names(client: PlatformClient, workspace: Workspace) -> Iterable[Problem]:
     """Datasets and secrets that configs name and the platform does not have."""
     datasets = {row.file_name: row.status for row in client.datasets.all()}
     secrets = {row.name for row in client.secrets.all()}
+    said: set[tuple[str, str]] = set()
+
+    def once(problem: Problem, name: str) -> Iterator[Problem]:
+        # An eval config and a training config often name the same: one thing to do, said once.
+        if (problem.code, name) not in said:
+            said.add((problem.code, name))
+            yield problem
+
     for kind, path in workspace.configs():
         file = ConfigFile(kind, path, workspace.relative(path))
         config, _ = check_file(file, workspace)
@@ -209,16 +217,18 @@ def _names(client: PlatformClient, workspace: Workspace) -> Iterable[Problem]:
             local = workspace.local_dataset(name)
             fix = f"osmosis dataset upload {workspace.relative(local)}" if local else "osmosis dataset list"
             what = f"the platform has no dataset {name}"
-            yield Problem(code="no-dataset", what=what, where=where, fix=fix, severity="warning")
+            yield from once(Problem(code="no-dataset", what=what, where=where, fix=fix, severity="warning"), name)
         elif datasets[name] not in ("uploaded", None):
             what = f"the dataset {name} is {datasets[name]}, not ready"
             fix = f"osmosis dataset info {name}"
-            yield Problem(code="dataset-not-ready", what=what, where=where, fix=fix, severity="warning")
+            found = Problem(code="dataset-not-ready", what=what, where=where, fix=fix, severity="warning")
+            yield from once(found, name)
         for secret in config.secret_names():
             if secret not in secrets:
                 where = f"{file.where('secrets.required')}: secrets.required"
                 what, fix = f"the secret {secret} is not registered", f"osmosis secret set {secret}"
-                yield Problem(code="no-secret", what=what, where=where, fix=fix, severity="warning")
+                found = Problem(code="no-secret", what=what, where=where, fix=fix, severity="warning")
+                yield from once(found, secret)
 
 
 def _imports(ctx: AppContext, workspace: Workspace) -> list[Problem]:
@@ -240,6 +250,13 @@ def _draw(console: Console, data: JsonObject, problems: list[Problem]) -> None:
     console.print(Text(clean(f"platform   {platform['url']}: {reach}, {login}")))
     for line in data["fixed"]:
         console.print(Text(clean(f"fixed      {line}"), style="green"))
+    draw_problems(console, problems)
+
+
+def draw_problems(console: Console, problems: list[Problem]) -> None:
+    """The findings for people, each with what to type next."""
+    from rich.text import Text
+
     styles = {"error": "red", "warning": "yellow", "info": "dim"}
     for problem in problems:
         where = f"{problem.where}: " if problem.where else ""

@@ -20,7 +20,7 @@ from osmosis.errors import AuthRequired, Conflict, NetworkError, OsmosisError, V
 from osmosis.records.workspace_name import WORKSPACE_NAME, check_workspace_name
 from osmosis.workspace.create import Created, check_destination, create_workspace
 from osmosis.workspace.git import read_source
-from osmosis.workspace.gitwrite import push, set_credential_helper, set_remote
+from osmosis.workspace.gitwrite import FALLBACK_NAME, identity_options, push, set_credential_helper, set_remote
 
 from . import prompts
 from .connect import login_of
@@ -205,6 +205,13 @@ def _result(
         "platform": connected and {"platform_url": ctx.platform_url, **connected},
     }
     steps = [] if place == "." else [NextStep("go to the workspace", command=f"cd {place}")]
+    if made.git and identity_options(made.root):
+        what = (
+            f"git does not know your name: the first commit is by {FALLBACK_NAME}, and commits of yours will be refused"
+        )
+        ctx.output.warn("NO_GIT_IDENTITY", what)
+        command = 'git config --global user.name "Your Name" && git config --global user.email you@example.com'
+        steps.append(NextStep("tell git who you are", command=command))
     if template is None:
         steps.append(NextStep("create a rollout", command="osmosis rollout new multiply --template multiply"))
     else:

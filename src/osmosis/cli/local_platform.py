@@ -58,8 +58,12 @@ class StartPlan:
     allowed_hosts: Sequence[str] = ()
     database_url: str | None = None
     max_jobs: int | None = None
-    sandbox: Sequence[str] = ()
-    """Flags about the sandbox of rollouts, as the process takes them."""
+    flags: Sequence[str] = ()
+    """Further flags, as the process takes them."""
+
+    def environ(self) -> dict[str, str]:
+        """What the process is told by variables: a database's URL has a password, and a command line has readers."""
+        return {"OSMOSIS_DATABASE_URL": self.database_url} if self.database_url else {}
 
     def command(self, port: int) -> list[str]:
         """The command line of the process."""
@@ -67,14 +71,13 @@ class StartPlan:
         words += ["--host", self.host, "--port", str(port), "--detached"]
         for flag, value in (
             ("--public-url", self.public_url),
-            ("--database-url", self.database_url),
             ("--max-jobs", self.max_jobs),
         ):
             if value is not None:
                 words += [flag, str(value)]
         for name in self.allowed_hosts:
             words += ["--allowed-host", name]
-        return [*words, *self.sandbox]
+        return [*words, *self.flags]
 
 
 def find(data_dir: Path) -> Running | None:
@@ -103,7 +106,7 @@ def start(
             _must_answer(found)
             return found, False
         port = choose_port(plan, say)
-        process, log = _launch(plan.command(port), plan.data_dir, environ)
+        process, log = _launch(plan.command(port), plan.data_dir, {**environ, **plan.environ()})
         try:
             running = _wait(process, plan.data_dir, log)
         except BaseException:

@@ -8,35 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from osmosis.base.model_folder import FolderFacts, check_model, model_files
-from osmosis.errors import NotFound, PlatformError
 from osmosis.metrics.formats import size
-from osmosis.records.contract.training_bodies import ModelRow
 
 from . import prompts
 from .context import current
+from .deploy import Name, asked, example
 from .download import byte_progress
 from .paging import Everything, Paging
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult, when
 
 if TYPE_CHECKING:
-    from osmosis.client import PlatformClient
     from osmosis.client.transfer import Progress
     from osmosis.records.contract.model_bodies import AnnouncedFile
 
-app = typer.Typer(
-    help="""Base models and trained adapters.
 
-    Example:
-        osmosis model upload ./tiny-qwen
-        osmosis model list
-        osmosis model download multiply-1-step-20
-    """
-)
-Name = Annotated[str, typer.Argument(help="Name of the model; a training run's name is its best checkpoint")]
-Kind = Literal["base", "lora"]
-
-
-@app.command("list")
 def list_models(
     kind: Annotated[Literal["all", "base", "lora"], typer.Option("--type", help="Which models")] = "all",
     limit: Annotated[int | None, typer.Option(min=1, max=50, help="Show at most N of each [default: 50]")] = None,
@@ -61,6 +46,7 @@ def list_models(
         Column("training_run_name", "From run"),
         Column("checkpoint_step", "Step", justify="right"),
         Column("reward", "Reward", justify="right"),
+        Column("deployment_state", "Deployed"),
         Column("created_at", "Created", show=when, wide=True),
     ]
     extra = {f"{each}_models": found for each, found in blocks.items()}
@@ -68,27 +54,20 @@ def list_models(
     return ListResult(items, columns, empty=empty, extra=extra)
 
 
-@app.command()
 def info(name: Name) -> DetailResult:
     """Show one model, an adapter or a base model.
 
     Example:
         osmosis model info multiply-1-step-20
     """
-    with current().client() as client:
-        _, row = _find(client, name)
-    return DetailResult(row.to_dict(), title=row.model_name or name)
+    ctx = current()
+    with ctx.client() as client:
+        _, row = client.models.find(name)
+    data = {**row.to_dict(), **asked(row, ctx.environ)}
+    steps = [NextStep("ask it", command=example(row, ctx.environ))] if row.deployment_state == "serving" else []
+    return DetailResult(data, title=row.model_name or name, next_steps=steps)
 
 
-def _find(client: PlatformClient, name: str) -> tuple[Kind, ModelRow]:
-    """A base model by its name, else an adapter."""
-    try:
-        return "base", client.models.base(name)
-    except NotFound:
-        return "lora", client.models.lora(name)
-
-
-@app.command()
 def upload(
     folder: Annotated[Path, typer.Argument(help="The folder that save_pretrained wrote, with the tokenizer in it")],
     name: Annotated[str | None, typer.Option(help="Name of the model [default: the folder's]")] = None,
@@ -133,7 +112,6 @@ def _words(facts: FolderFacts) -> str:
     return f"{facts.architecture}, {facts.parameters / 1e6:.1f} M parameters{template}"
 
 
-@app.command()
 def download(
     name: Name,
     output: Annotated[
@@ -149,12 +127,9 @@ def download(
     """
     ctx = current()
     with ctx.client() as client:
-        kind, row = _find(client, name)
+        kind, row = client.models.find(name)
         found = client.models.files(kind, row.model_name or name)
         folder = ctx.path(output) if output else ctx.cwd / "models" / found.name
-        for file in found.files:
-            if Path(file.path).name != file.path or file.path.startswith("."):
-                raise PlatformError(f"the platform named a file outside the folder: {file.path}")
         total = sum(file.size for file in found.files)
         if not prompts.confirm(ctx, f"Download {len(found.files)} files, {size(total)}, to {folder}?", yes=yes):
             return OperationResult("model.download", "Cancelled.", status="cancelled")
@@ -165,7 +140,6 @@ def download(
     return OperationResult("model.download", f"{found.name} is in {folder}", resource)
 
 
-@app.command()
 def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
     """Delete a model and its files. Refused while a run uses it.
 
@@ -174,34 +148,10 @@ def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
     """
     ctx = current()
     with ctx.client() as client:
-        kind, row = _find(client, name)
+        kind, row = client.models.find(name)
         shown = row.model_name or name
         what = "base model" if kind == "base" else "adapter"
         if not prompts.confirm(ctx, f"Delete {what} {shown} and its files?", yes=yes):
             return OperationResult("model.delete", "Cancelled.", row.to_dict(), status="cancelled")
         client.models.delete(kind, shown)
     return OperationResult("model.delete", f"{what} {shown} is deleted", row.to_dict())
-
-
-@app.command()
-def deploy(name: Name) -> OperationResult:
-    """Deploy an adapter for inference.
-
-    Example:
-        osmosis model deploy multiply-1-step-20
-    """
-    with current().client() as client:
-        row = client.models.deploy(name)
-    return OperationResult("model.deploy", f"model {name} is {row.status}", row.to_dict())
-
-
-@app.command()
-def undeploy(name: Name) -> OperationResult:
-    """Take an adapter out of inference.
-
-    Example:
-        osmosis model undeploy multiply-1-step-20
-    """
-    with current().client() as client:
-        row = client.models.undeploy(name)
-    return OperationResult("model.undeploy", f"model {name} is {row.status}", row.to_dict())

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from osmosis.errors import NotFound, UsageError
+from osmosis.errors import Conflict, NotFound, UsageError
+from osmosis.records.sandbox import LIMITS
 from osmosis.sandbox import probe
 from osmosis.workspace.doctor import training
 
@@ -21,19 +22,7 @@ from .local_platform import Running, StartPlan
 from .prompts import open_page
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 
-app = typer.Typer(
-    help="""The platform on this machine: start, status, stop, open, logs.
 
-    It stores everything in the user data directory (OSMOSIS_DATA_DIR moves it) and listens on 127.0.0.1:7575.
-
-    Example:
-        osmosis platform start
-        osmosis login
-    """
-)
-
-
-@app.command()
 def start(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port to listen on [default: 7575, or a free one]")
@@ -49,7 +38,17 @@ def start(
     database_url: Annotated[
         str | None, typer.Option(help="SQLAlchemy URL [default: SQLite in the data folder]")
     ] = None,
+    insecure_http: Annotated[
+        bool, typer.Option("--insecure-http", help="Listen beyond this machine without https: tokens can be read")
+    ] = False,
+    remote_allow: Annotated[
+        list[str] | None,
+        typer.Option(help="Host of git remotes that may be reached although its address is private; may be repeated"),
+    ] = None,
     max_jobs: Annotated[int | None, typer.Option(min=1, help="Maximum number of jobs that run at once")] = None,
+    no_worker: Annotated[
+        bool, typer.Option("--no-worker", help="Run no jobs here: workers elsewhere do (osmosis worker start)")
+    ] = False,
     require_sandbox: Annotated[
         bool, typer.Option("--require-sandbox", help="Fail jobs where rollouts cannot run in a sandbox")
     ] = False,
@@ -59,6 +58,13 @@ def start(
     sandbox_allow: Annotated[
         list[str] | None,
         typer.Option(help="host:port that rollouts may reach on this machine or in its network; may be repeated"),
+    ] = None,
+    sandbox_limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"NAME=VALUE: what a rollout server may use ({', '.join(LIMITS)}); may be repeated",
+            metavar="NAME=VALUE",
+        ),
     ] = None,
 ) -> OperationResult:
     """Start the platform in the background. Does nothing if it is already running.
@@ -71,10 +77,17 @@ def start(
     data_dir = local_platform.data_dir_of(ctx.environ)
     if require_sandbox and no_sandbox:
         raise UsageError("--require-sandbox and --no-sandbox contradict each other", hint="give one of them")
-    sandbox = [f"--sandbox-allow={place}" for place in sandbox_allow or ()]
-    sandbox += ["--require-sandbox"] * require_sandbox + ["--no-sandbox"] * no_sandbox
-    plan = StartPlan(data_dir, host, port, public_url, allowed_host or (), database_url, max_jobs, sandbox)
+    flags = [f"--sandbox-allow={place}" for place in sandbox_allow or ()]
+    flags += [f"--sandbox-limit={limit}" for limit in sandbox_limit or ()]
+    flags += [f"--remote-allow={name}" for name in remote_allow or ()] + ["--insecure-http"] * insecure_http
+    flags += ["--no-worker"] * no_worker + ["--require-sandbox"] * require_sandbox + ["--no-sandbox"] * no_sandbox
+    plan = StartPlan(data_dir, host, port, public_url, allowed_host or (), database_url, max_jobs, flags)
     running, now = local_platform.start(plan, ctx.environ, say=ctx.output.say)
+    if not now and port not in (None, 0, running.port):
+        raise Conflict(
+            f"the platform is already running at {running.url}, not on port {port}",
+            hint=f"osmosis platform stop, then: osmosis platform start --port {port}",
+        )
     verb = "started" if now else "already running"
     return OperationResult(
         "platform.start",
@@ -84,7 +97,6 @@ def start(
     )
 
 
-@app.command()
 def status() -> DetailResult:
     """Show whether the platform is running, where and since when. Exits with 1 when it is not.
 
@@ -111,7 +123,6 @@ def status() -> DetailResult:
     return DetailResult(facts, title="platform", exit_code=0 if answers else 1)
 
 
-@app.command()
 def stop(
     force: Annotated[
         bool, typer.Option("--force", help="Stop it immediately; runs continue when it starts again")
@@ -130,7 +141,6 @@ def stop(
     return OperationResult("platform.stop", f"platform stopped ({stopped.url})", {"stopped": True, "pid": stopped.pid})
 
 
-@app.command("open")
 def open_pages(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the link instead of opening it")] = False,
 ) -> OperationResult:
@@ -151,7 +161,6 @@ def open_pages(
     return OperationResult("platform.open", message, {"url": url, "opened": opened}, next_steps=steps)
 
 
-@app.command()
 def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until Ctrl-C")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Show the last N lines")] = 50,

@@ -15,6 +15,7 @@ from osmosis.workspace.templates import find_template, list_templates, render_ro
 from .context import AppContext, current
 from .prompts import choose
 from .results import Column, ListResult, NextStep, OperationResult
+from .rollout_replay import replay_rollout
 
 app = typer.Typer(
     help="""Create and list rollouts.
@@ -26,6 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 DEFAULT_TEMPLATE = "empty"
+app.command("replay")(replay_rollout)
 
 
 @app.command("new")

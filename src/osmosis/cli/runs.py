@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osmosis.errors import NotFound, ValidationError
-from osmosis.records.contract.body import LogEntry
+from osmosis.errors import NotFound, NothingToRetry, ValidationError
+from osmosis.records.contract.body import LogEntry, LogPage
 from osmosis.records.run import NOUNS, RunKind
 
 from . import prompts
 from .context import AppContext, current
 from .download import DownloadOptions, download_run
+from .output import Mode
 from .paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult, Result, to_json, when
 from .run_show import brief, drawn, finished_result, watch
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from osmosis.client.runs import Runs
 
 LOG_POLL_S = 0.7
+_PAGES_BACK = 5
 COLUMNS = {
     "eval": (
         Column("name", "Name"),
@@ -63,6 +65,7 @@ LOG_COLUMNS = (
 
 Name = Annotated[str, typer.Argument(help="Name or id of the run")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Also write it as JSON to this file")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show lines of level debug, too")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run is over")]
 
 
@@ -89,8 +92,10 @@ def run_commands(kind: RunKind, *, one: str, several: str, info_help: str, kept:
     def info(name: Name, output: Output = None) -> DetailResult:
         return run_info(current(), kind, name, output)
 
-    def logs(name: Name, limit: Lines = 50, cursor: Cursor = None, follow: Follow = False) -> Result | None:
-        return show_logs(current(), kind, name, limit=limit, cursor=cursor, follow=follow)
+    def logs(
+        name: Name, limit: Lines = 50, cursor: Cursor = None, follow: Follow = False, debug: Debug = False
+    ) -> Result | None:
+        return show_logs(current(), kind, name, limit=limit, cursor=cursor, follow=follow, debug=debug)
 
     def stop(name: Name, yes: prompts.Yes = False) -> OperationResult:
         return stop_run(current(), kind, name, yes=yes)
@@ -146,7 +151,7 @@ def wait_eval(
 
 
 def retry(name: Name, yes: prompts.Yes = False, secrets_file: SecretsFile = None) -> OperationResult:
-    """Retry the failed and skipped rollouts of a run.
+    """Retry the failed and skipped rollouts of a run. One in which all succeeded runs again as a whole, if you say so.
 
     Example:
         osmosis eval retry multiply-1 --yes
@@ -158,7 +163,13 @@ def retry(name: Name, yes: prompts.Yes = False, secrets_file: SecretsFile = None
         if not prompts.confirm(ctx, f"Retry the failed and skipped rollouts of {seen.run.name}?", yes=yes):
             body = {**brief(seen), "status": seen.run.status}
             return OperationResult("eval.retry", "Cancelled.", body, status="cancelled")
-        answer = client.evals.retry(seen.run.name, secrets)
+        try:
+            answer = client.evals.retry(seen.run.name, secrets)
+        except NothingToRetry as nothing:
+            if not prompts.confirm(ctx, f"{nothing.message}. Run them again?", yes=yes, default=False):
+                body = {**brief(seen), "status": seen.run.status}
+                return OperationResult("eval.retry", "Cancelled.", body, status="cancelled")
+            answer = client.evals.retry(seen.run.name, secrets, everything=True)
     count, shown = answer.retryable_samples, seen.run.name
     what = f"{count} rollouts of {shown} are queued again" if count else f"{shown} restarts from the beginning"
     steps = [NextStep("follow it", command=f"osmosis eval wait {shown}")]
@@ -257,37 +268,54 @@ def delete_run(ctx: AppContext, kind: RunKind, name: str, *, yes: bool) -> Opera
 
 
 def show_logs(
-    ctx: AppContext, kind: RunKind, name: str, *, limit: int, cursor: str | None, follow: bool
+    ctx: AppContext, kind: RunKind, name: str, *, limit: int, cursor: str | None, follow: bool, debug: bool = False
 ) -> Result | None:
-    """Lines of a run's log; with `follow` they are printed as they come, until the run is over."""
+    """Lines of a run's log; with `follow` they are printed as they come, until the run is over.
+
+    People see lines of level `debug` only with `debug`; a program gets them all.
+    """
+    debug = debug or ctx.mode is not Mode.RICH
     with ctx.client() as client:
         runs = client.runs(kind)
         page = runs.logs(name, limit=limit, cursor=cursor)
+        lines = page.logs if debug else _worth_reading(runs, name, page, limit)
         if not follow:
 
             def draw(_: Console) -> None:
-                _stream(ctx, page.logs)
+                write_lines(ctx, lines)
 
             extra = {"next_cursor": page.next_cursor}
             return ListResult([line.to_dict() for line in page.logs], LOG_COLUMNS, extra=extra, human=draw)
-        _stream(ctx, page.logs)
-        _follow(ctx, runs, name, page.latest_cursor)
+        write_lines(ctx, lines)
+        _follow(ctx, runs, name, page.latest_cursor, debug=debug)
     return None
 
 
-def _follow(ctx: AppContext, runs: Runs, name: str, cursor: str | None) -> None:
+def _worth_reading(runs: Runs, name: str, page: LogPage, limit: int) -> list[LogEntry]:
+    """The last `limit` lines above `debug`: from further back where this page has too few."""
+    found = [line for line in page.logs if line.level != "debug"]
+    for _ in range(_PAGES_BACK):
+        if len(found) >= limit or page.next_cursor is None:
+            break
+        page = runs.logs(name, cursor=page.next_cursor)
+        found = [line for line in page.logs if line.level != "debug"] + found
+    return found[-limit:]
+
+
+def _follow(ctx: AppContext, runs: Runs, name: str, cursor: str | None, *, debug: bool) -> None:
     """Print lines as they come, until the run is over and everything was said."""
     while True:
         over = runs.get(name).run.over
         page = runs.logs(name, cursor=cursor, newer=True)
-        _stream(ctx, page.logs)
+        write_lines(ctx, [line for line in page.logs if debug or line.level != "debug"])
         cursor = page.latest_cursor or cursor
         if over and not page.logs:
             return
         time.sleep(LOG_POLL_S)
 
 
-def _stream(ctx: AppContext, lines: Sequence[LogEntry]) -> None:
+def write_lines(ctx: AppContext, lines: Sequence[LogEntry]) -> None:
+    """Lines of a log, as people read them."""
     for line in lines:
         clock = (line.timestamp or "")[11:19]
         mark = "" if line.level in (None, "info") else f" {line.level}"

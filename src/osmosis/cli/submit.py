@@ -7,7 +7,7 @@ and `--json` carries the same as data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +19,7 @@ from osmosis.records.config import EvalConfig, Experiment, TrainingConfig
 from osmosis.records.contract.printed import GitPlace, PrintedSource, PrintedSubmit
 from osmosis.records.contract.run_bodies import SubmittedRun
 from osmosis.records.problem import Problem
-from osmosis.records.run import NOUNS, RunKind
+from osmosis.records.run import NOUNS, RunKind, sampled
 from osmosis.records.source import SnapshotNote, SyncState
 from osmosis.workspace.config_file import ConfigFile, check_file, locate, refused
 from osmosis.workspace.gitwrite import Snapshot, make_snapshot, push_snapshot
@@ -29,15 +29,18 @@ from osmosis.workspace.preflight import Facts, check_submit, gather
 from . import prompts
 from .context import AppContext, current
 from .results import NextStep, OperationResult
+from .reward_check import check_reward
 from .run_show import finished_result, watch
 from .secrets_file import SecretsFile, read_secrets_file
-from .training_gate import check_training
+from .submit_overrides import Limit, Model, N, Overrides, RunName, Shards
+from .training_gate import check_training, plan_lines
+from .training_probe import probe_config, probed
 
 if TYPE_CHECKING:
     from osmosis.client import PlatformClient
 
 SYNC_TIMEOUT_S = 180.0
-
+FEW_ROWS = 20
 
 WaitSync = Annotated[bool, typer.Option("--wait-sync", help="Wait until the platform has synced HEAD")]
 AllowDirty = Annotated[
@@ -62,8 +65,11 @@ class SubmitOptions:
     snapshot: bool = False
     secrets_file: str | None = None
     fail_under: float | None = None
+    overrides: Overrides = field(default_factory=Overrides)
     force: bool = False
     """Submit a training run although nothing could be learned."""
+    probe: int | None = None
+    """Evaluate the base model on so many rows first."""
 
     @property
     def noun(self) -> str:
@@ -74,6 +80,11 @@ def submit_eval(
     config: Annotated[
         str | None, typer.Argument(help="A config under configs/eval/, by path or name [default: the only one]")
     ] = None,
+    model: Model = None,
+    n: N = None,
+    limit: Limit = None,
+    shards: Shards = None,
+    name: RunName = None,
     yes: prompts.Yes = False,
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Follow the run to its end, then show its figures")
@@ -92,8 +103,13 @@ def submit_eval(
     Example:
         osmosis eval submit configs/eval/multiply.toml --wait
         osmosis eval submit multiply --yes --wait --fail-under 0.8
+        osmosis eval submit multiply --model openai/gpt-5-mini --limit 50 --name mini-first-50
+        osmosis eval submit multiply --shards auto --wait
     """
-    options = SubmitOptions("eval", config, yes, wait, wait_sync, allow_dirty, snapshot, secrets_file, fail_under)
+    changed = Overrides(model, n, limit, name, shards)
+    options = SubmitOptions(
+        "eval", config, yes, wait, wait_sync, allow_dirty, snapshot, secrets_file, fail_under, changed
+    )
     return submit_config(current(), options)
 
 
@@ -101,6 +117,8 @@ def submit_train(
     config: Annotated[
         str | None, typer.Argument(help="A config under configs/training/, by path or name [default: the only one]")
     ] = None,
+    model: Model = None,
+    name: RunName = None,
     yes: prompts.Yes = False,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Follow the run to its end")] = False,
     wait_sync: WaitSync = False,
@@ -108,18 +126,37 @@ def submit_train(
     snapshot: SnapshotOption = False,
     secrets_file: SecretsFile = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Submit although the newest evaluation says that nothing could be learned")
+        bool, typer.Option("--force", help="Submit although the evaluation says that nothing could be learned")
     ] = False,
+    probe: Annotated[
+        int | None,
+        typer.Option("--probe", min=1, metavar="N", help="First evaluate the base model on N rows, and judge by that"),
+    ] = None,
 ) -> OperationResult:
     """Submit a training run, after checking config, code, dataset, secrets, and whether it would learn anything.
 
-    The newest evaluation of the same rollout and dataset says that: run one with n = 4 or more first.
+    The newest evaluation of the same rollout and dataset says that, or --probe: N rows are run now, with the base
+    model and as many attempts at each as in training.
 
     Example:
         osmosis train submit configs/training/multiply.toml --wait
+        osmosis train submit multiply --probe 8
         osmosis train submit multiply --yes
     """
-    options = SubmitOptions("training", config, yes, wait, wait_sync, allow_dirty, snapshot, secrets_file, force=force)
+    changed = Overrides(model=model, name=name)
+    options = SubmitOptions(
+        "training",
+        config,
+        yes,
+        wait,
+        wait_sync,
+        allow_dirty,
+        snapshot,
+        secrets_file,
+        overrides=changed,
+        force=force,
+        probe=probe,
+    )
     return submit_config(current(), options)
 
 
@@ -137,6 +174,8 @@ class _Case:
     snapshot: Snapshot | None = None
     provided: dict[str, str] = field(default_factory=dict)
     """Secret values for this run only."""
+    dataset_rows: int | None = None
+    """How many the platform has; None while nobody has counted them."""
 
 
 def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
@@ -148,6 +187,7 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
     if config is None or any(p.severity == "error" for p in said):
         raise _invalid(ctx, options, workspace, file, said)
     _warn(ctx, said)
+    config = options.overrides.apply(config)
     with ctx.client() as client:
         facts = gather(workspace.root, config.experiment)
         case = _Case(ctx, options, client, workspace, path, config, facts)
@@ -158,21 +198,41 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
         if missing and not ctx.interactive:
             raise _refused(case, [], missing)
         _ask_for_secrets(case, missing)
-        plan = _plan(case)
+        case.dataset_rows = _row_count(client, config.experiment.dataset)
+        plan, check = _plan(case), None
         if options.kind == "training":
-            plan |= check_training(ctx, client, _body(case), force=options.force)
+            check = check_training(ctx, client, _body(case), force=options.force, eval_run=_probe(case))
+            plan |= plan_lines(check)
+            plan["reward"] = check_reward(ctx, workspace.root, config.experiment.rollout, config.env)
         _show_plan(ctx, plan)
         if not prompts.confirm(ctx, f"Submit this {options.noun} run?", yes=options.yes):
             return OperationResult(f"{options.noun}.submit", "Cancelled.", status="cancelled")
-        if case.snapshot is not None:
-            push_snapshot(workspace.root, case.snapshot)
+        _push(case)
         answer = client.runs(options.kind).submit(_body(case))
         ctx.output.say(f"submitted {answer.name}: {answer.platform_url or ''}")
+        checked: dict[str, object] = {"check": check.to_dict()} if check else {}
         if not options.wait:
-            return _submitted(case, answer)
+            return _submitted(case, answer, checked)
         seen = watch(ctx, client.runs(options.kind), answer.name)
-    printed = _printed(case, answer).to_dict()
+    printed = _printed(case, answer).to_dict() | checked
     return finished_result(f"{options.noun}.submit", seen, fail_under=options.fail_under, resource=printed)
+
+
+def _probe(case: _Case) -> str | None:
+    """The name of an evaluation of the base model that was run just now, when one is wanted."""
+    rows, config = case.options.probe, case.config
+    if rows is None or not isinstance(config, TrainingConfig):
+        return None
+    wanted = probe_config(config, rows)
+    _push(case)
+    body = _body(replace(case, config=wanted))
+    body.pop("name", None)  # that of the training run
+    return probed(case.ctx, case.client.runs("eval"), body, wanted)
+
+
+def _push(case: _Case) -> None:
+    if case.snapshot is not None:
+        push_snapshot(case.workspace.root, case.snapshot)
 
 
 def _config_path(ctx: AppContext, workspace: Workspace, options: SubmitOptions) -> Path:
@@ -278,6 +338,13 @@ def _invalid(
     return ValidationError(f"{message}: {len(issues)} problems", hint=error.hint, issues=issues)
 
 
+def _row_count(client: PlatformClient, dataset: str) -> int | None:
+    try:
+        return client.datasets.get(dataset).row_count
+    except NotFound:
+        return None  # the submit says so, with everything else that is wrong
+
+
 def _synced(case: _Case) -> SyncState | None:
     """What the platform has. None without a remote that names a repository: git's findings say why."""
     if case.facts.source is None or case.facts.source.identity is None:
@@ -337,13 +404,14 @@ def _ask_for_secrets(case: _Case, missing: list[str]) -> None:
 
 def _body(case: _Case) -> dict[str, object]:
     """The request of contract B; with a snapshot, the commit that holds it."""
-    taken = case.snapshot
+    taken, name = case.snapshot, case.options.overrides.name
+    named = {"name": name} if name is not None else {}
     if taken is None:
-        return case.config.to_request(case.provided)
+        return {**case.config.to_request(case.provided), **named}
     experiment = case.config.experiment.model_copy(update={"commit_sha": taken.commit})
     note = SnapshotNote(parent=taken.parent, files=list(taken.files), diff=taken.diff)
     request = case.config.model_copy(update={"experiment": experiment}).to_request(case.provided)
-    return {**request, "snapshot": note.to_dict()}
+    return {**request, "snapshot": note.to_dict(), **named}
 
 
 def _plan(case: _Case) -> dict[str, object]:
@@ -356,6 +424,7 @@ def _plan(case: _Case) -> dict[str, object]:
     elif experiment.commit_sha or experiment.branch:
         code = f"commit {experiment.commit_sha}" if experiment.commit_sha else f"branch {experiment.branch}"
     plan: dict[str, object] = {
+        "name": case.options.overrides.name,
         "config": case.workspace.relative(case.path),
         "platform": case.ctx.platform_url,
         "rollout": f"{experiment.rollout} ({experiment.entrypoint})",
@@ -364,12 +433,24 @@ def _plan(case: _Case) -> dict[str, object]:
         "dataset": experiment.dataset,
     }
     if isinstance(config, EvalConfig):
-        limit = config.evaluation.limit
-        rows = f"first {limit}" if limit else "a random 10 %"
-        plan["rows"] = f"{rows} x {config.evaluation.n} attempts, {config.evaluation.batch_size} at once"
+        plan["rows"] = _rows(case, config)
     plan["env"] = ", ".join(sorted(config.env)) or None
     plan["secrets"] = ", ".join(config.secret_names()) or None
     return plan
+
+
+def _rows(case: _Case, config: EvalConfig) -> str:
+    """How many rows run, and of how many; a remark where they are too few for a verdict."""
+    wanted, total = config.evaluation, case.dataset_rows
+    each = f"x {wanted.n} attempts, {wanted.batch_size} at once"
+    if not total:
+        return f"{f'the first {wanted.limit}' if wanted.limit else 'a random 10 %'} {each}"
+    count = sampled(total, wanted.limit)
+    how = "" if count == total else f" (the first {count})" if wanted.limit else " (a random 10 %)"
+    if count < min(total, FEW_ROWS):
+        what = f"{count} of {total} rows run{how}: too few to tell one agent from another"
+        case.ctx.output.warn("FEW_ROWS", f"{what}; for more: --limit {min(total, FEW_ROWS)}, or limit in [evaluation]")
+    return f"{count} of {total}{how} {each}"
 
 
 def _show_plan(ctx: AppContext, plan: Mapping[str, object]) -> None:
@@ -402,10 +483,10 @@ def _printed(case: _Case, answer: SubmittedRun) -> PrintedSubmit:
     )
 
 
-def _submitted(case: _Case, answer: SubmittedRun) -> OperationResult:
+def _submitted(case: _Case, answer: SubmittedRun, checked: dict[str, object]) -> OperationResult:
     noun = case.options.noun
     steps = [NextStep("follow it", command=f"osmosis {noun} wait {answer.name}")]
     if answer.platform_url:
         steps.append(NextStep("open", url=answer.platform_url))
     message = f"{noun} run {answer.name} is {answer.status}"
-    return OperationResult(f"{noun}.submit", message, _printed(case, answer).to_dict(), next_steps=steps)
+    return OperationResult(f"{noun}.submit", message, _printed(case, answer).to_dict() | checked, next_steps=steps)

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 def check_training(
     ctx: AppContext, client: PlatformClient, body: Mapping[str, object], *, force: bool, eval_run: str | None = None
-) -> dict[str, object]:
-    """The lines of the plan; what is worth a warning is said. ValidationError when nothing could be learned."""
+) -> TrainingCheck:
+    """What a config comes to, by the named evaluation or the newest; what is worth a warning is said. ValidationError
+    when nothing could be learned."""
     found = client.trainings.check(body, eval_run=eval_run)
     for finding in found.findings:
         text = f"{finding.what} (fix: {finding.fix})" if finding.fix else finding.what
@@ -33,12 +34,17 @@ def check_training(
         issues = [{"key": one.code, "message": one.what, "fix": one.fix} for one in found.hopeless]
         what = f"not submitted: {first.what}"
         raise ValidationError(what, hint=f"{first.fix}; --force submits all the same", issues=issues)
-    return plan_lines(found)
+    return found
 
 
 def plan_lines(found: TrainingCheck) -> dict[str, object]:
     """What a config comes to, for the person who confirms."""
     each = found.rollouts_per_step
+    if found.examples is not None:
+        return {
+            "examples": f"{found.examples} rollouts of {found.eval_run} ({found.eval_model})",
+            "steps": f"{found.steps} of {each} examples; {found.total_rollouts} rollouts for validation",
+        }
     rows = f"{found.training_rows} to train on, {found.validation_rows} for validation"
     lines: dict[str, object] = {
         "rows": rows,

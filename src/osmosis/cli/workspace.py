@@ -16,19 +16,28 @@ from osmosis.errors import NotFound, WorkspaceRequired
 from osmosis.records.contract.accounts import WorkspaceRow
 from osmosis.workspace.layout import find_workspace
 
+from . import audit, members, quota
 from .connect import checkout_identity
 from .context import AppContext, current
 from .resolve import nearest
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 
 app = typer.Typer(
-    help="""Workspaces on the platform: list, current, switch, create, connect.
+    help="""Workspaces on the platform: list, create, switch, connect; members and their roles.
 
     Example:
         osmosis workspace list
         osmosis workspace switch demo
     """
 )
+
+
+app.command("members")(members.list_members)
+app.command("invite")(members.invite)
+app.command("role")(members.change_role)
+app.command("remove")(members.remove)
+app.command("audit")(audit.of_workspace)
+app.command("quota")(quota.of_workspace)
 
 
 @app.command("list")
@@ -108,18 +117,42 @@ def connect(
     repository_url: Annotated[
         str | None, typer.Argument(help="URL of its repository [default: this folder's origin]")
     ] = None,
+    secret: Annotated[
+        str | None,
+        typer.Option(help="Name of the workspace's secret that fetches it: a token for https, a private key for ssh"),
+    ] = None,
 ) -> OperationResult:
     """Connect a workspace to a repository on another git host, or a bare one on disk.
 
+    It is looked at every few minutes, and at once when `osmosis workspace webhook` is set up.
+
     Example:
         osmosis workspace connect demo https://github.com/acme/demo.git
+        osmosis secret set DEPLOY_KEY --scope workspace --from-file key
+        osmosis workspace connect demo git@github.com:acme/demo.git --secret DEPLOY_KEY
     """
     ctx = current()
     url = repository_url or _origin(ctx)
     with ctx.client(scoped=False) as client:
         _find(client, name)
-        row = client.workspaces.connect(name, url)
+        row = client.workspaces.connect(name, url, secret)
     return OperationResult("workspace.connect", f"workspace {name} is connected to {row.identity}", row.to_dict())
+
+
+@app.command()
+def webhook() -> DetailResult:
+    """Show the address and secret of the workspace's webhook, for GitHub or GitLab. For owners and admins.
+
+    At GitHub: Settings, Webhooks, content type application/json, only the push event. At GitLab: the secret is the
+    secret token, the trigger is push events.
+
+    Example:
+        osmosis workspace webhook --workspace demo
+    """
+    ctx = current()
+    with ctx.client() as client:
+        found = client.workspaces.webhook()
+    return DetailResult(found.to_dict(), title="webhook")
 
 
 def _origin(ctx: AppContext) -> str:

@@ -113,6 +113,52 @@ def test_logout_revokes_only_what_this_tool_had_made(run: Run, home: Path) -> No
     assert gone.error["code"] == "AUTH_REQUIRED"
 
 
+def test_a_token_for_a_machine_is_made_listed_used_and_taken_back(run: Run, home: Path) -> None:
+    said = run("token", "create", "box", "--scope", "api", "--workspace", "w", "--expires", "12h").json
+    made = said["resource"]
+    assert made["token"] in said["message"]
+    assert (made["scopes"], made["workspace"]) == (["api"], "w")
+    listed = {row["name"]: row for row in run("token", "list").json["items"]}
+    assert listed["box"]["id"] == made["token_id"]
+    assert made["token"] not in str(listed)
+    there = {"OSMOSIS_TOKEN": made["token"], "OSMOSIS_TOKEN_PLATFORM_URL": url_of(home)}
+    assert run("whoami", **there).json["data"]["workspaces"][0]["name"] == "w"
+    assert run("workspace", "create", "more", **there).code == 1
+    run("login", "--force")  # ends the login that made it, and not what was made
+    assert run("whoami", **there).code == 0
+    assert "12 parrots" in run("token", "create", "x", "--expires", "12 parrots").error["message"]
+    assert run("token", "revoke", "bux", "--yes").error["details"]["hint"] == "did you mean box?"
+    assert run("token", "revoke", "box", "--yes").json["resource"]["revoked"] == [made["token_id"]]
+    assert run("whoami", **there).error["code"] == "AUTH_REQUIRED"
+
+
+def test_a_second_person_gets_a_link_a_role_and_leaves(run: Run, home: Path) -> None:
+    added = run("platform", "user", "add", "ada", "--email", "ada@example.com", "--name", "Ada").json["resource"]
+    assert added["link"].startswith(f"{url_of(home)}/login/link?code=")
+    assert "did you mean" in run("workspace", "invite", "ada", "--role", "viwer").error["details"]["hint"]
+    assert run("workspace", "invite", "ada", "--role", "viewer").json["resource"]["role"] == "viewer"
+    assert run("workspace", "role", "ada", "admin").code == 0
+    invited = run("workspace", "invite", "grace@example.com")
+    assert invited.json["next_steps_structured"][0]["command"].startswith("osmosis platform user add grace ")
+    listed = {row.get("handle") or row["email"]: row["role"] for row in run("workspace", "members").json["items"]}
+    assert (listed["ada"], listed["grace@example.com"]) == ("admin", "member")
+    code = added["link"].partition("code=")[2]
+    with PlatformClient(url_of(home), None) as client:
+        hers = client.accounts.poll(code).token
+    there = {"OSMOSIS_TOKEN": hers, "OSMOSIS_TOKEN_PLATFORM_URL": url_of(home)}
+    refused = run("platform", "user", "list", **there).error
+    assert (refused["code"], refused["details"]["platform_code"]) == ("PLATFORM_ERROR", "OPERATOR_NEEDED")
+    assert run("workspace", "audit", "--workspace", "w", "--action", "member", **there).json["items"][0]["target"]
+    assert run("platform", "user", "link", "ada", "--hours", "1").json["resource"]["url"] != added["link"]
+    assert run("workspace", "remove", "grace@example.com", "--yes").code == 0
+    assert run("platform", "user", "remove", "ada", "--yes").code == 0
+    assert run("whoami", **there).error["code"] == "AUTH_REQUIRED"
+    written = run("platform", "audit", "--output", "audit.jsonl").json["resource"]
+    lines = (home / "audit.jsonl").read_text().splitlines()
+    assert len(lines) == written["entries"] > 5
+    assert hers not in "".join(lines)
+
+
 def _token(home: Path) -> str:
     login = CredentialStore({"OSMOSIS_CONFIG_DIR": str(home / ".home" / "config")}).stored(url_of(home))
     assert login is not None

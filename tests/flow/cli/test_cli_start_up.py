@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.flow
 
 VENDORS = {
-    "aiohttp", "alembic", "copier", "cryptography", "fastapi", "git", "keyring", "litellm", "openai", "orjson",
+    "aiohttp", "alembic", "copier", "cryptography", "fastapi", "git", "keyring", "litellm", "openai",
     "prompt_toolkit", "pyarrow", "questionary", "sqlalchemy", "starlette", "tomlkit", "torch", "transformers",
     "uvicorn", "yaml",
 }  # fmt: skip

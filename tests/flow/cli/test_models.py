@@ -22,8 +22,9 @@ def run(tmp_path: Path) -> Iterator[Run]:
         environ = {**folders, "OSMOSIS_PLATFORM_URL": platform.url, "OSMOSIS_TOKEN": platform.token}
         environ["OSMOSIS_TOKEN_PLATFORM_URL"] = platform.url
 
-        def go(*words: str) -> CommandRun:
-            return run_command(*words, "--workspace", platform.workspace, "--json", cwd=tmp_path, environ=environ)
+        def go(*words: str, **more: str) -> CommandRun:
+            place = ("--workspace", platform.workspace, "--json")
+            return run_command(*words, *place, cwd=tmp_path, environ={**environ, **more})
 
         yield go
 
@@ -57,3 +58,23 @@ def test_a_folder_that_is_no_model_is_not_sent(run: Run, tmp_path: Path) -> None
     assert "weights must be safetensors files; pytorch_model.bin is of another kind" in refused.error["message"]
     assert "save_pretrained" in str(refused.error)
     assert run("model", "list").json["items"] == []
+
+
+def test_a_model_is_deployed_by_the_commands_people_type(run: Run, tmp_path: Path) -> None:
+    write_model(tmp_path / "tiny")
+    run("model", "upload", "tiny")
+    done = run("model", "deploy", "tiny")
+    assert done.code == 0, done.err
+    assert done.json["message"] == "model tiny is being loaded"
+    resource = done.json["resource"]
+    assert (resource["status"], resource["state"], resource["inference_model"]) == ("active", "starting", "tiny")
+    step = done.json["next_steps_structured"][1]["command"]
+    assert step.startswith(f"curl {resource['inference_url']}/chat/completions -H")
+    info = run("model", "info", "tiny", OSMOSIS_INFERENCE_URL="https://inference.example.com").json["data"]
+    assert (info["deployment_status"], info["inference_url"]) == ("active", "https://inference.example.com/v1")
+    assert run("model", "logs", "tiny").json["items"][0]["message"] == "deployed by local"
+    refused = run("model", "delete", "tiny", "--yes")
+    assert refused.error["message"] == "model 'tiny' cannot be deleted: it is deployed"
+    assert run("model", "undeploy", "tiny").json["resource"]["status"] == "inactive"
+    assert run("model", "delete", "tiny", "--yes").code == 0
+    assert "osmosis model deploy" in run("deploy", "tiny").err

@@ -44,6 +44,9 @@ def test_it_starts_once_is_found_and_stops(home: Path) -> None:
     again = run_command("platform", "start", "--json", cwd=home)
     assert again.json["resource"]["started"] is False
     assert again.json["resource"]["pid"] == first.json["resource"]["pid"]
+    assert run_command("platform", "start", "--port", port, "--json", cwd=home).code == 0
+    elsewhere = run_command("platform", "start", "--port", free_port(), "--json", cwd=home)
+    assert (elsewhere.code, f"already running at http://127.0.0.1:{port}" in elsewhere.error["message"]) == (1, True)
     status = run_command("platform", "status", "--json", cwd=home)
     assert (status.code, status.json["data"]["answers"]) == (0, True)
     assert run_command("platform", "logs", "-n", "5", cwd=home).code == 0

@@ -81,11 +81,18 @@ def test_a_run_from_refusal_to_results(place: tuple[Path, Run]) -> None:
     name = sent.json["resource"]["name"]
     ended = run("eval", "wait", name)
     assert ended.code == 0, ended.json["resource"]["failure"]
-    jsonschema.validate(ended.json, schema_of(["eval", "wait"]))
     report = ended.json["resource"]["report"]
     assert (report["total"], report["completed"], report["failed"]) == (12, 12, 0)
     rate = ended.json["resource"]["summary"]["pass_rate"]
     assert 0 < rate < 1
+    jsonschema.validate(ended.json, schema_of(["eval", "wait"]))
+    flags = ("--model", "offline/echo", "--n", "1", "--limit", "2", "--name", "other.model")
+    other = run("eval", "submit", config, "--yes", "--wait", *flags)
+    assert "2 of 240 rows run (the first 2): too few to tell" in other.err
+    assert (other.json["resource"]["name"], other.json["resource"]["report"]["total"]) == ("other.model", 2)
+    assert other.json["resource"]["model_name"] == "offline/echo"
+    taken = run("eval", "submit", config, "--yes", *flags)
+    assert taken.error["message"] == "there is already a run named other.model"
     below = run("eval", "wait", name, "--fail-under", "1.0")
     assert (below.code, "below --fail-under" in below.json["message"]) == (1, True)
 
@@ -93,7 +100,7 @@ def test_a_run_from_refusal_to_results(place: tuple[Path, Run]) -> None:
     jsonschema.validate(info.json, schema_of(["eval", "info"]))
     assert info.json["data"]["summary"]["pass_rate"] == rate
     assert json.loads((folder / "out/info.json").read_text())["data"]["eval_run"]["name"] == name
-    assert run("eval", "list").json["items"][0]["name"] == name
+    assert [row["name"] for row in run("eval", "list").json["items"]][:2] == ["other.model", name]
     logs = run("eval", "logs", name, "--limit", "5").json
     assert (len(logs["items"]), logs["next_cursor"] is None) == (5, False)
     followed = run("eval", "logs", name, "--follow")

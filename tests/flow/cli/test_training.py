@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.platform.services import rollouts, run_lifecycle, training
+from osmosis.platform.services import job_queue, rollouts, run_lifecycle, training
 from osmosis.records.rollout import Rollout, RolloutStatus, Score
 from osmosis.records.run import JobResult, MetricPoint, RunStatus
 from osmosis.testing.command_line import CommandRun, run_command
 from osmosis.testing.platform_app import RunningPlatform, running_platform
+from osmosis.testing.platform_data import a_worker
 
 pytestmark = pytest.mark.flow
 Run = Callable[..., CommandRun]
@@ -88,7 +89,7 @@ def test_a_training_run_from_submit_to_retry(place: tuple[Path, Run, RunningPlat
     trained = sent.json["resource"]["name"]
     assert name
     with platform.parts.db.write() as session:
-        row, _ = run_lifecycle.claim(session, "test", 60)
+        row = job_queue.claim(session, a_worker(session), 60).run
         points = [MetricPoint(key="rollout/raw_reward", step=step, value=step / 10) for step in range(1, 5)]
         training.store(session, row.id, points)
         run_lifecycle.end(session, row, JobResult(status=RunStatus.STOPPED), "stopped")

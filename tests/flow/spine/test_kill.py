@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
+import psutil
 import pytest
 
 from .conftest import Person, wait_until
@@ -35,18 +35,9 @@ def completed(person: Person) -> int:
 
 
 def jobs_of(person: Person) -> list[int]:
-    """Pids of job processes that work in this person's data folder."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        if b"osmosis.jobs" in words and any(word.startswith(os.fsencode(person.data)) for word in words):
-            found.append(int(folder.name))
-    return found
+    """Pids of the job processes of this person's platform, the one that stands ready included."""
+    platform = psutil.Process(json.loads((person.data / "platform.json").read_text())["pid"])
+    return [one.pid for one in platform.children(recursive=True) if "osmosis.jobs" in one.cmdline()]
 
 
 def check_counted_once(person: Person) -> None:

@@ -11,12 +11,15 @@ import pytest
 from osmosis.cli.context import AppContext, GlobalOptions
 from osmosis.cli.download import download_dir
 from osmosis.cli.local_eval.show import exit_code as local_exit_code
+from osmosis.cli.local_eval.terminal import time_left
 from osmosis.cli.output import Mode, Output
 from osmosis.cli.prompts import ask, choose, confirm, hidden
 from osmosis.cli.quickstart.choose_model import STAND_IN, ModelChoice, choose_model
 from osmosis.cli.run_show import finished_result
+from osmosis.cli.runs import _worth_reading
 from osmosis.cli.secrets_file import read_secrets_file
 from osmosis.errors import InteractiveRequired, PlatformError, ValidationError
+from osmosis.records.contract.body import LogEntry, LogPage
 from osmosis.records.contract.eval_bodies import EvalRunDetail
 
 
@@ -158,3 +161,30 @@ def test_a_secrets_file_is_read_as_people_write_it(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="line 2") as refused:
         read_secrets_file(context(tmp_path, stdin="A=1\nsecret value\n"), "-")
     assert "secret value" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "done", "seconds", "left"),
+    [(20, 4, 20.0, "0:01:40 left"), (0, 4, 20.0, ""), (5, 0, 3.0, ""), (7200, 2, 2.0, "2:00:00 left")],
+)
+def test_the_time_left_counts_all_that_ended_in_this_session(
+    rollouts: int, done: int, seconds: float, left: str
+) -> None:
+    assert time_left(rollouts, done, seconds) == left
+
+
+class Pages:
+    """A run's log in two pages, newest first, as the platform gives them."""
+
+    def logs(self, name: str, *, limit: int = 200, cursor: str | None = None, newer: bool = False) -> LogPage:
+        return LogPage(logs=[entry("older"), entry("noise", "debug"), entry("old")], next_cursor=None)
+
+
+def entry(message: str, level: str = "info") -> LogEntry:
+    return LogEntry(message=message, level=level)
+
+
+def test_people_read_lines_above_debug_from_further_back_where_there_are_too_few() -> None:
+    page = LogPage(logs=[entry("noise", "debug")] * 9 + [entry("new")], next_cursor="c")
+    assert [line.message for line in _worth_reading(Pages(), "r", page, 3)] == ["older", "old", "new"]
+    assert [line.message for line in _worth_reading(Pages(), "r", page, 1)] == ["new"]

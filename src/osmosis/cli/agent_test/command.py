@@ -1,4 +1,4 @@
-"""`osmosis test`: run an agent on rows, one attempt each, no score: the local run with nothing kept, shown whole.
+"""`osmosis test`: run an agent on rows, one attempt each: the local run with nothing kept, graded and shown whole.
 
 Exit 0 when every row ended well, 1 when one failed. `--interactive` walks one row turn by turn instead.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 import typer
@@ -24,6 +26,7 @@ from osmosis.cli.local_eval.plan import (
     BaseUrl,
     Dataset,
     EvalFlags,
+    EvalFn,
     Limit,
     MaxTokens,
     MaxTurns,
@@ -31,17 +34,21 @@ from osmosis.cli.local_eval.plan import (
     Module,
     Offset,
     Param,
+    Rubric,
     SkipBadRows,
     Temperature,
     TopP,
     build_plan,
 )
+from osmosis.cli.local_eval.run_config import surround
 from osmosis.cli.local_eval.terminal import let_through
 from osmosis.cli.output import Mode
 from osmosis.cli.results import DetailResult, Result
 from osmosis.errors import UsageError, ValidationError
 from osmosis.local.prepare import Prepared, prepare
 from osmosis.local.request import Request
+from osmosis.records.config import EvalConfig
+from osmosis.records.plan import EvalPlan, ModelSpec
 from osmosis.records.rollout import Rollout
 from osmosis.sdk.agent_loop import trace_folder
 
@@ -49,6 +56,8 @@ from .show import RowLines, draw_summary
 from .steps import step_through
 
 DEFAULT_MODEL = "gpt-5-mini"
+SHOWN_WHOLE = 5
+"""Rows of which the conversation is shown; of more, a line each."""
 DEBUG_FOLDER = "test_debug"
 
 
@@ -64,6 +73,8 @@ class TestFlags:
     module: Module = None
     mcp: Mcp = None
     dataset: Dataset = None
+    eval_fn: EvalFn = field(default_factory=list)
+    rubric: Rubric = field(default_factory=list)
     model: Annotated[
         str | None, typer.Option("--model", help=f"Model [default: the rollout's, else {DEFAULT_MODEL}].")
     ] = None
@@ -88,6 +99,7 @@ class TestFlags:
     agent_timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds per row [450].")] = None
     debug: Annotated[bool, typer.Option("--debug", help=f"Keep traces and conversations in ./{DEBUG_FOLDER}.")] = False
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the results as JSON.")] = None
+    brief: Annotated[bool, typer.Option("--brief", "-b", help="One line per row, without the conversation.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print neither the rows nor the summary.")] = False
     interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Step through one row at a time.")] = False
     row: Annotated[int | None, typer.Option("--row", help="With --interactive: start with this row.")] = None
@@ -95,12 +107,14 @@ class TestFlags:
 
 @takes(TestFlags)
 def test(flags: TestFlags) -> Result | int:
-    """Run an agent on rows, one attempt each, without scoring.
+    """Run an agent on rows, one attempt each, and show each conversation with its score. Nothing is kept.
+
+    A rollout of the workspace runs as its eval config says: model, endpoint, parameters, variables, grader.
 
     Example:
 
         osmosis test multiply --limit 3
-        osmosis test -m server:agent_loop -d test_data.jsonl --model openai/gpt-5-mini
+        osmosis test -m server:agent_loop -d test_data.jsonl --eval-fn rewards:exact --model openai/gpt-5-mini
         osmosis test -m server:agent_loop -d test_data.jsonl --model offline/calculator -i --row 2
     """
     ctx = current()
@@ -130,9 +144,27 @@ def _request(ctx: AppContext, flags: TestFlags, ref: AgentRef) -> Request:
         raise ValidationError(f"no such dataset: {data}", hint="-d data.jsonl")
     known = {one.name for one in fields(EvalFlags)}
     shared = {one.name: getattr(flags, one.name) for one in fields(flags) if one.name in known}
-    meant = {"module": ref.module, "mcp": ref.mcp, "dataset": data, "model": flags.model or ref.model or DEFAULT_MODEL}
+    named = flags.model or (ref.config.experiment.model_path if ref.config else DEFAULT_MODEL)
+    meant = {"module": ref.module, "mcp": ref.mcp, "dataset": data, "model": named}
     plan = build_plan(EvalFlags(**{**shared, **meant}), runs_dir=ctx.cwd)
+    if ref.config is not None:
+        _as_configured(ctx, plan, ref.config, flags)
     return Request(plan, ref.base_dir, None, ctx.environ, api_key=flags.api_key, needs_scores=False)
+
+
+def _as_configured(ctx: AppContext, plan: EvalPlan, config: EvalConfig, flags: TestFlags) -> None:
+    """What the config says and no flag: the model's endpoint, key and parameters, the variables, the time limits."""
+    spec, given = ModelSpec.from_config(config), plan.model
+    if flags.model is None and flags.base_url is None:
+        plan.model = spec.model_copy(update={"params": {**spec.params, **given.params}})
+    else:
+        plan.model = given.model_copy(update={"params": {**spec.params, **given.params}})
+    if flags.agent_timeout is None:
+        plan.timeouts = plan.timeouts.model_copy(update={"agent_s": config.evaluation.agent_workflow_timeout_s})
+    missing = [name for name in config.secret_names() if not ctx.environ.get(name)]
+    if missing:
+        ctx.output.warn("MISSING_SECRETS", f"not set here: {', '.join(missing)} (required by the config)")
+    surround(ctx, config.env, [name for name in config.secret_names() if name not in missing], None)
 
 
 def _batch(ctx: AppContext, prepared: Prepared, label: str, flags: TestFlags, target: Path | None) -> Result | int:
@@ -141,7 +173,9 @@ def _batch(ctx: AppContext, prepared: Prepared, label: str, flags: TestFlags, ta
         bad = "; ".join(map(str, facts.bad[:3]))
         ctx.output.warn("BAD_ROWS", f"invalid rows skipped ({facts.bad_count}): {bad}")
     results: list[Rollout] = []
-    lines = RowLines(ctx.output, facts.selected, results, quiet=flags.quiet)
+    shown_whole = not flags.brief and facts.selected <= SHOWN_WHOLE
+    lines = RowLines(ctx.output, facts.selected, results, quiet=flags.quiet, whole=shown_whole)
+    lines.expected = {row.index: row.ground_truth for row in prepared.rows()} if shown_whole else {}
     if not flags.quiet:
         data = Path(plan.dataset).name
         ctx.output.say(f"{label}: {facts.selected} row(s) of {data}, model {plan.model.name}")
@@ -177,9 +211,20 @@ def results_of(rollouts: list[Rollout]) -> JsonObject:
             "failed": len(ordered) - passed,
             "total_duration_ms": round(sum(rollout.duration_ms for rollout in ordered), 3),
             "total_tokens": sum(rollout.usage.total_tokens for rollout in ordered),
+            "mean_scores": _means(ordered),
         },
         "results": [_result_of(rollout) for rollout in ordered],
     }
+
+
+def _means(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Of each score over the rows that have it."""
+    found: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        for name, score in rollout.scores.items():
+            if score.value is not None:
+                found.setdefault(name, []).append(score.value)
+    return {name: fmean(values) for name, values in found.items()}
 
 
 def _result_of(rollout: Rollout) -> dict[str, object]:
@@ -196,6 +241,7 @@ def _result_of(rollout: Rollout) -> dict[str, object]:
             "num_llm_calls": len(rollout.calls),
         },
         "reward": rollout.value("reward"),
+        "scores": {name: score.value for name, score in rollout.scores.items()},
         "finish_reason": rollout.finish_reason,
     }
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from osmosis.base.json_types import JsonObject
+from osmosis.cli.draw_rollout import draw_rollout
 from osmosis.cli.output import Mode, Output
 from osmosis.cli.results import clean
 
 if TYPE_CHECKING:
     from osmosis.records.report import Report
-    from osmosis.records.rollout import Rollout
+    from osmosis.records.rollout import Rollout, Score
 
 
 def format_duration(ms: float) -> str:
@@ -36,11 +38,14 @@ def format_tokens(tokens: int) -> str:
 class RowLines:
     """An observer that prints one line per row and keeps the rollouts."""
 
-    def __init__(self, output: Output, total: int, results: list[Rollout], *, quiet: bool) -> None:
+    def __init__(self, output: Output, total: int, results: list[Rollout], *, quiet: bool, whole: bool = False) -> None:
         self._output = output
         self._total = total
         self._results = results
         self._quiet = quiet
+        self._whole = whole
+        self.expected: dict[int, str | None] = {}
+        """What rows expect, where conversations are shown."""
         self.folder: Path | None = None
         """Where whole rollouts are kept, when asked for."""
         self.stopped: str | None = None
@@ -58,7 +63,14 @@ class RowLines:
             return
         good = rollout.failure is None
         head = f"[{len(self._results)}/{self._total}] Row {rollout.row_index}: {'OK' if good else 'FAILED'}"
-        facts = f"({format_duration(rollout.duration_ms)}, {format_tokens(rollout.usage.total_tokens)} tokens)"
+        if self._whole and self._output.mode is Mode.RICH:
+            console = self._output.console(stderr=True)
+            console.print(Text(head, style="bold green" if good else "bold red"))
+            draw_rollout(console, rollout, expected=self.expected.get(rollout.row_index))
+            return
+        scored = "".join(f", {clean(name)} {_score(score)}" for name, score in rollout.scores.items())
+        tokens = format_tokens(rollout.usage.total_tokens)
+        facts = f"({format_duration(rollout.duration_ms)}, {tokens} tokens{scored})"
         line = f"{head} {facts}"
         if rollout.failure is not None:
             line += f" - {' '.join(rollout.failure.message.split())[:160]}"
@@ -79,11 +91,17 @@ class RowLines:
         self.stopped = getattr(report, "stopped", None)
 
 
-def draw_summary(console: Console, summary: dict[str, float], where: list[str], stopped: str | None) -> None:
+def _score(score: Score) -> str:
+    return "failed" if score.failure is not None else f"{score.value:g}" if score.value is not None else "none"
+
+
+def draw_summary(console: Console, summary: JsonObject, where: list[str], stopped: str | None) -> None:
     """Totals, and where things are."""
     good = summary["failed"] == 0 and not stopped
     line = f"{summary['passed']} of {summary['total']} rows ended well"
     console.print(Text(line, style="green" if good else "red"))
+    for name, mean in summary["mean_scores"].items():
+        console.print(Text(f"  {clean(name)} {mean:.3g} on average"))
     console.print(Text(f"  time   {format_duration(summary['total_duration_ms'])}"))
     console.print(Text(f"  tokens {format_tokens(int(summary['total_tokens']))}"))
     if stopped:

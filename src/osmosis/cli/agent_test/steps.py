@@ -12,12 +12,12 @@ import signal
 import threading
 from typing import TextIO
 
-from rich.console import Console, Group
-from rich.panel import Panel
+from rich.console import Console
 from rich.text import Text
 
 from osmosis.base.json_types import JsonObject
 from osmosis.cli.context import AppContext
+from osmosis.cli.draw_rollout import draw_message
 from osmosis.cli.output import Mode
 from osmosis.cli.results import clean
 from osmosis.engine.task import RolloutFn, Task
@@ -26,13 +26,11 @@ from osmosis.llm.model import ChatRequest, Completion, Model
 from osmosis.local.prepare import Prepared
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Category, Message, Rollout
-from osmosis.sdk.chat import text_of
 
 from .show import format_duration, format_tokens
 
 STEP_HELP = "n next (Enter)   c continue to the end   m messages   t tools   q quit this row"
 ROW_HELP = "a row number, r N, or q to leave"
-_STYLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
 
 
 class Aborted(Exception):
@@ -62,15 +60,7 @@ class Prompt:
 
     def message(self, message: Message, title: str | None = None) -> None:
         """One message in a box, tool calls included."""
-        role = str(message.get("role", "unknown"))
-        parts = [Text(clean(text_of(message) or "(no text)"))]
-        for call in message.get("tool_calls") or []:
-            function = call.get("function") or {}
-            parts.append(Text(clean(f"-> {function.get('name')}({function.get('arguments')})"), style="bold"))
-        name = f"{role} {message['tool_call_id']}" if message.get("tool_call_id") else role
-        self.console.print(
-            Panel(Group(*parts), title=Text(title or name), title_align="left", border_style=_STYLES.get(role, ""))
-        )
+        draw_message(self.console, message, title)
 
     def tools(self, tools: list[JsonObject] | None) -> None:
         """The tools on offer, with their parameters."""

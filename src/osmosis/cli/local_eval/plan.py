@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from pydantic import ValidationError as PydanticError
@@ -23,6 +23,7 @@ from osmosis.errors import UsageError, ValidationError
 from osmosis.local.request import check_name, generated_name, parse_model
 from osmosis.metrics.reducers import reducer
 from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, RolloutLimits, Selection, Timeouts
+from osmosis.records.sandbox import SandboxChoice, SandboxKind
 
 AUTO_CEILING = 256
 DEBUG_FOLDER = "local_debug"
@@ -46,6 +47,8 @@ _NO_PARAMS = {
 Module = Annotated[str | None, typer.Option("--module", "-m", "--agent", help="The agent: module:attribute.")]
 Mcp = Annotated[str | None, typer.Option("--mcp", help="MCP server instead of an agent: a folder or a URL.")]
 Dataset = Annotated[Path | None, typer.Option("--dataset", "-d", help="Rows: .jsonl, .json, .csv or .parquet.")]
+EvalFn = Annotated[list[str], typer.Option("--eval-fn", help="Score function: module:function. Repeatable.")]
+Rubric = Annotated[list[str], typer.Option("--rubric", help="Rubric to score with: file.yaml#id. Repeatable.")]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint, up to /v1.")]
 ApiKey = Annotated[
     str | None, typer.Option("--api-key", help="API key (visible in the process list; prefer --api-key-env).")
@@ -82,7 +85,7 @@ SecretsFile = Annotated[
 ]
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write the results as JSON to this file.")]
 FailUnder = Annotated[
-    float | None, typer.Option("--fail-under", help="Exit with 1 when the first score's mean is below this.")
+    float | None, typer.Option("--fail-under", help="Exit with 1 when the first score's pass rate is below this.")
 ]
 Reduce = Annotated[
     list[str],
@@ -113,12 +116,8 @@ class EvalFlags:
     ] = None
     grader: Annotated[str | None, typer.Option(help="Grader for a workflow: module:Class.")] = None
     dataset: Dataset = None
-    eval_fn: Annotated[list[str], typer.Option(help="Score function: module:function. Repeatable.")] = field(
-        default_factory=list
-    )
-    rubric: Annotated[list[str], typer.Option(help="Rubric to score with: file.yaml#id. Repeatable.")] = field(
-        default_factory=list
-    )
+    eval_fn: EvalFn = field(default_factory=list)
+    rubric: Rubric = field(default_factory=list)
     model: Annotated[str | None, typer.Option(help="Model: its name at --base-url, provider/name, offline/...")] = None
     base_url: BaseUrl = None
     api_key: ApiKey = None
@@ -187,6 +186,13 @@ class EvalFlags:
     max_messages_per_rollout: Annotated[
         int | None, typer.Option(help="End a rollout before it sends more messages than this, and score it.")
     ] = None
+    sandbox: Annotated[
+        str | None,
+        typer.Option(help="Where ctx.sandbox runs code: auto, bubblewrap, container or none [auto].", metavar="KIND"),
+    ] = None
+    sandbox_image: Annotated[
+        str | None, typer.Option(help="Image of the container for ctx.sandbox; it must be on this machine.")
+    ] = None
     price: Annotated[str | None, typer.Option(help="Price in USD per million tokens: PROMPT,COMPLETION.")] = None
     pilot: Annotated[int | None, typer.Option(help="Run N rollouts, forecast the cost of the rest, then ask.")] = None
     cache: Annotated[bool, typer.Option("--cache", help="Cache completions, by request and attempt.")] = False
@@ -254,6 +260,7 @@ def build_plan(flags: EvalFlags, *, runs_dir: Path) -> EvalPlan:
             retry=_retry(flags),
             budget=Budget(max_cost_usd=flags.max_cost, max_total_tokens=flags.max_tokens_total),
             limits=rollout_limits(flags),
+            sandbox=sandbox_choice(flags),
             cache=flags.cache,
             skip_bad_rows=flags.skip_bad_rows,
             require_ground_truth=flags.require_ground_truth,
@@ -286,6 +293,18 @@ def parse_reducers(given: Sequence[str], attempts: int) -> list[str]:
         return [reducer(name, attempts=attempts).name for name in dict.fromkeys(given)]
     except ValidationError as error:
         raise UsageError(f"--reduce: {error.message}", hint=error.hint) from error
+
+
+def sandbox_choice(flags: EvalFlags) -> SandboxChoice:
+    """What --sandbox and --sandbox-image say; `UsageError` when they do not fit together."""
+    kind = next((one for one in get_args(SandboxKind) if one == (flags.sandbox or "auto")), None)
+    if kind is None:
+        raise UsageError(f"--sandbox {flags.sandbox} is not one of {', '.join(get_args(SandboxKind))}")
+    if kind == "container" and not flags.sandbox_image:
+        raise UsageError("--sandbox container needs --sandbox-image", hint="--sandbox-image python:3.12-slim")
+    if kind in ("bubblewrap", "none") and flags.sandbox_image:
+        raise UsageError(f"--sandbox {kind} has no image; --sandbox-image would not be used")
+    return SandboxChoice(kind=kind, image=flags.sandbox_image)
 
 
 def rollout_limits(flags: EvalFlags) -> RolloutLimits:

@@ -89,7 +89,7 @@ def resume(flags: ResumeFlags) -> DetailResult | int:
         fail_under=flags.fail_under,
     )
     check_classes(flags.classes)
-    request = _stored(ctx, flags.name, flags.secrets_file)
+    request = stored_run(ctx, flags.name, flags.secrets_file)
     plan = request.plan
     if flags.batch_size is not None:
         plan.concurrency, plan.adaptive = parse_concurrency(flags.batch_size)
@@ -141,7 +141,7 @@ def regrade(flags: RegradeFlags) -> DetailResult | int:
     """
     ctx = current()
     check_limits(pass_threshold=flags.pass_threshold)
-    request = _stored(ctx, flags.name, flags.secrets_file)
+    request = stored_run(ctx, flags.name, flags.secrets_file)
     if flags.eval_fn or flags.rubric:
         request.plan.score_fns = [*flags.eval_fn, *(f"rubric:{name}" for name in flags.rubric)]
     if flags.pass_threshold is not None:
@@ -175,7 +175,7 @@ def regrade(flags: RegradeFlags) -> DetailResult | int:
     )
 
 
-def _stored(ctx: AppContext, name: str, secrets_file: Path | None) -> Request:
+def stored_run(ctx: AppContext, name: str, secrets_file: Path | None) -> Request:
     """The request that the run's `run.json` describes, in the surroundings that its config gave it."""
     folder = run_folder(name, ctx.cwd)
     journal = Journal(folder)

@@ -93,6 +93,8 @@ def run(flags: RunFlags) -> DetailResult | int:
         rollout=config.experiment.rollout,
         env=config.env,
         workers=worker_count(flags.workers),
+        # An agent loop brings its reward with each rollout, or does not: only running it tells.
+        needs_scores=False,
     )
     ending = Ending(ctx.path(flags.output) if flags.output else None, flags.fail_under, flags.yes)
     if not flags.upload:

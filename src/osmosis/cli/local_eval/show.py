@@ -50,12 +50,12 @@ def next_steps(plan: EvalPlan, report: Report) -> list[NextStep]:
 
 
 def exit_code(report: Report, fail_under: float | None = None) -> int:
-    """0, or 1 when the run is not whole, nothing has a result, or the first score's mean is below the bar."""
+    """0, or 1 when the run is not whole, nothing has a result, or the first score's pass rate is below the bar."""
     if report.stopped or report.completed < report.total:
         return 1
     if report.unscored:
         return 1
     primary = report.primary
     if fail_under is not None:
-        return 1 if primary is None or primary.mean is None or primary.mean < fail_under else 0
+        return 1 if primary is None or primary.pass_rate is None or primary.pass_rate < fail_under else 0
     return 0

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,9 +29,11 @@ from osmosis.cli.results import DetailResult
 from osmosis.engine.journal import Journal
 from osmosis.engine.results import check_output, config_part, summary_part, write_results
 from osmosis.errors import OsmosisError, ValidationError
+from osmosis.local.forked import fork_workers
 from osmosis.local.prepare import Confirm, Declined, Prepared, prepare
 from osmosis.local.request import Request
 from osmosis.local.run import Run
+from osmosis.local.worker_process import serve
 from osmosis.metrics.figures import comparison_line
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
@@ -66,7 +69,13 @@ def run_local(ctx: AppContext, request: Request, ending: Ending) -> DetailResult
     terminal = Terminal(ctx.output, quiet=ending.quiet)
     answers = answers_of(ctx, yes=ending.yes)
     with print_aside():
-        prepared = prepare(request)
+        forked = fork_workers(request.workers, serve)  # before the person's code is loaded, which may not bear it
+        try:
+            prepared = prepare(request, forked=forked)
+        except BaseException:
+            for worker in forked:
+                worker.close()
+            raise
         try:
             _announce(ctx, prepared, terminal, quiet=ending.quiet)
             prepared.agree(answers)
@@ -108,7 +117,7 @@ def _announce(ctx: AppContext, prepared: Prepared, terminal: Terminal, *, quiet:
 
 
 def _journal(prepared: Prepared, run: Run) -> Journal:
-    return Journal(run.folder, redactor=prepared.redactor)
+    return prepared.journal or Journal(run.folder, redactor=prepared.redactor)
 
 
 def _baselines(prepared: Prepared, run: Run, notes: list[str]) -> dict[str, object]:
@@ -143,8 +152,8 @@ def _result(
     plan, report, redactor = run.plan, run.report, prepared.redactor
     code = 130 if interrupted else exit_code(report, ending.fail_under)
     primary = report.primary
-    if ending.fail_under is not None and code == 1 and primary is not None and primary.mean is not None:
-        notes.append(f"mean {primary.mean:.4f} against --fail-under {ending.fail_under:g}")
+    if ending.fail_under is not None and code == 1 and primary is not None and primary.pass_rate is not None:
+        notes.append(f"pass rate {primary.pass_rate:.4f} against --fail-under {ending.fail_under:g}")
     if ending.output is not None:
         notes.append(f"results: {ending.output}")
     if ending.quiet and ctx.mode is not Mode.JSON:
@@ -176,6 +185,8 @@ class Terminal:
         self._title = title
         self._progress: Progress | None = None
         self._task: Any = None
+        self._total = self._done = 0
+        self._began = 0.0
         self.kept: list[str] = []
         """What is worth repeating beside the report."""
 
@@ -188,7 +199,6 @@ class Terminal:
             Progress,
             TextColumn,
             TimeElapsedColumn,
-            TimeRemainingColumn,
         )
 
         self._progress = Progress(
@@ -197,20 +207,23 @@ class Terminal:
             MofNCompleteColumn(),
             TextColumn("{task.fields[figures]}", markup=False),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}", style="cyan"),
             console=self._output.console(stderr=True),
             transient=True,
             refresh_per_second=5,
         )
         self._progress.start()
-        self._task = self._progress.add_task(self._title, total=total or None, completed=done, figures="")
+        self._task = self._progress.add_task(self._title, total=total or None, completed=done, figures="", left="")
+        self._total, self._done, self._began = total, 0, time.monotonic()
 
     def rollout(self, rollout: Rollout, running: Report | None) -> None:
         if self._progress is None:
             return
         self._progress.advance(self._task)
+        self._done += 1
         if running is not None:
-            self._progress.update(self._task, figures=figures(running))
+            left = time_left(self._total - running.completed, self._done, time.monotonic() - self._began)
+            self._progress.update(self._task, figures=figures(running), left=left)
 
     def say(self, text: str, *, keep: bool = False) -> None:
         if keep:
@@ -229,6 +242,16 @@ class Terminal:
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
+
+
+def time_left(rollouts: int, done: int, seconds: float) -> str:
+    """Of so many rollouts, by those that ended in this session. The last seconds alone would say too little: rollouts
+    that started together end together."""
+    if rollouts <= 0 or not done:
+        return ""
+    minutes, rest = divmod(round(rollouts * seconds / done), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d} left"
 
 
 def figures(report: Report) -> str:

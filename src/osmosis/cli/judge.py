@@ -1,0 +1,113 @@
+"""`osmosis judge calibrate RUN`: how far the scores of a local run agree with what people said of its rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from osmosis.engine.journal import Journal
+from osmosis.errors import NotFound
+from osmosis.local.request import run_folder
+from osmosis.local.viewing.annotation_file import AnnotationFile
+from osmosis.metrics.agreement import LEAST, agreement
+from osmosis.metrics.formats import interval, percent, signed
+from osmosis.records.annotation import Annotation, newest
+
+from .context import current
+from .results import Column, ListResult
+
+app = typer.Typer(
+    help="""Compare judges with people.
+
+    Example:
+        osmosis judge calibrate nightly
+    """,
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `calibrate` a command of its own."""
+
+
+@app.command("calibrate")
+def calibrate(
+    name: Annotated[str, typer.Argument(help="Name of a local run with labels, or its folder")],
+    score: Annotated[str | None, typer.Option(help="Only this score [default: each that the run has]")] = None,
+) -> ListResult:
+    """Compare a run's scores with the labels people gave in `osmosis view`: kappa, and which way a judge errs.
+
+    A score passes from the run's pass threshold on; a person lets pass what is labelled right, or has a score that
+    does. A label counts for the rollout that was seen, not for a later one of the same row and attempt.
+
+    Example:
+
+        osmosis judge calibrate nightly
+        osmosis judge calibrate nightly --score rubric:helpful --json
+    """
+    journal = Journal(run_folder(name, current().cwd))
+    said = newest(AnnotationFile(journal.folder).read())
+    if not said:
+        raise NotFound(
+            f"nobody has labelled a rollout of {journal.folder.name}",
+            hint=f"osmosis view {name}, then label some: key l",
+        )
+    threshold = journal.plan().pass_threshold
+    found = _verdicts(journal, said, threshold)
+    names = [known for known in found if score in (None, known)]
+    if score is not None and not names:
+        raise NotFound(f"no labelled rollout has a score {score!r}", hint=f"scores: {', '.join(found) or 'none'}")
+    rows = [_row(known, found[known]) for known in names]
+    return ListResult(rows, COLUMNS, empty="no labelled rollout has a score, or no label says right or wrong")
+
+
+Verdicts = list[tuple[bool, bool, str]]
+"""The judge's, a person's, and the hash of what scored."""
+
+
+def _verdicts(journal: Journal, said: list[Annotation], threshold: float) -> dict[str, Verdicts]:
+    """By score, of the rollouts that people looked at."""
+    wanted: dict[tuple[int, int, int], list[Annotation]] = {}
+    for one in said:
+        wanted.setdefault(one.place, []).append(one)
+    found: dict[str, Verdicts] = {}
+    for line in journal.lines():
+        here = wanted.get((line.get("step", 0), line["row_index"], line["attempt"]), ())
+        people = [one.passes(threshold) for one in here if one.rollout_id in (None, line["rollout_id"])]
+        hashed = str((line.get("hashes") or {}).get("score") or "")
+        for name, value in _values(line.get("scores")):
+            found.setdefault(name, []).extend((value >= threshold, one, hashed) for one in people if one is not None)
+    return {name: verdicts for name, verdicts in found.items() if verdicts}
+
+
+def _values(scores: object) -> Iterator[tuple[str, float]]:
+    for name, one in scores.items() if isinstance(scores, dict) else ():
+        if one.get("value") is not None:
+            yield name, float(one["value"])
+
+
+def _row(name: str, verdicts: Verdicts) -> dict[str, object]:
+    found = agreement((judge, person) for judge, person, _ in verdicts)
+    assert found is not None
+    hashes = sorted({one for *_, one in verdicts})
+    between = interval(found.kappa_interval) if found.kappa_interval else f"fewer than {LEAST} labels"
+    return {"score": name, **found.to_dict(), "score_hashes": hashes, "between": between}
+
+
+def _kappa(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+COLUMNS = [
+    Column("score", "score"),
+    Column("pairs", "labels", "right"),
+    Column("agreement", "agree", "right", show=percent),
+    Column("kappa", "kappa", "right", show=_kappa),
+    Column("between", "95 %"),
+    Column("judge_only", "too kind", "right"),
+    Column("person_only", "too strict", "right"),
+    Column("bias", "bias", "right", show=signed),
+]

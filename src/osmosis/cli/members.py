@@ -1,0 +1,106 @@
+"""`osmosis workspace members, invite, role, remove`: who belongs to a workspace, and as what."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from osmosis.errors import ValidationError
+from osmosis.records.policy import ROLES, Role
+
+from . import prompts
+from .context import current, scope_of
+from .resolve import nearest
+from .results import Column, ListResult, NextStep, OperationResult, when
+
+Person = Annotated[str, typer.Argument(help="Handle or e-mail address")]
+
+
+def list_members() -> ListResult:
+    """List who belongs to the workspace, and who is invited.
+
+    Example:
+        osmosis workspace members
+        osmosis workspace members --workspace demo
+    """
+    ctx = current()
+    with ctx.client() as client:
+        rows = client.workspaces.access.members.list()
+        extra = scope_of(client)
+    columns = [
+        Column("handle", "Handle", show=lambda v: v or ""),
+        Column("name", "Name", show=lambda v: v or ""),
+        Column("email", "E-mail"),
+        Column("role", "Role"),
+        Column("invited", "", show=lambda v: "invited" if v else ""),
+        Column("since", "Since", show=when, wide=True),
+    ]
+    return ListResult([row.to_dict() for row in rows], columns, extra=extra)
+
+
+def invite(
+    person: Person,
+    role: Annotated[str, typer.Option(help=f"What they may do: {', '.join(ROLES)}")] = "member",
+) -> OperationResult:
+    """Let somebody into the workspace.
+
+    A person of this platform joins at once. An e-mail address that nobody has here waits for its person to log in.
+
+    Example:
+        osmosis workspace invite ada
+        osmosis workspace invite grace@example.com --role viewer
+    """
+    ctx = current()
+    wanted = _role(role)
+    with ctx.client() as client:
+        row = client.workspaces.access.members.invite(person, wanted)
+        extra = scope_of(client)
+    steps = []
+    if row.invited:
+        message = f"{row.email} is invited as {row.role}, and joins when somebody with this address has an account here"
+        handle = person.partition("@")[0].lower()
+        steps = [NextStep("add them, if you run it", command=f"osmosis platform user add {handle} --email {person}")]
+    else:
+        message = f"{row.handle} is {row.role} now"
+    return OperationResult("workspace.invite", message, row.to_dict(), extra=extra, next_steps=steps)
+
+
+def change_role(
+    person: Person, role: Annotated[str, typer.Argument(help=f"The new role: {', '.join(ROLES)}")]
+) -> OperationResult:
+    """Change what somebody may do in the workspace.
+
+    Example:
+        osmosis workspace role ada admin
+    """
+    ctx = current()
+    with ctx.client() as client:
+        row = client.workspaces.access.members.change(person, _role(role))
+        extra = scope_of(client)
+    return OperationResult("workspace.role", f"{row.handle} is {row.role} now", row.to_dict(), extra=extra)
+
+
+def remove(person: Person, yes: prompts.Yes = False) -> OperationResult:
+    """Remove somebody from the workspace, take back an invitation, or leave. Their personal secrets here go.
+
+    Example:
+        osmosis workspace remove ada --yes
+    """
+    ctx = current()
+    if not prompts.confirm(ctx, f"Remove {person} from the workspace?", yes=yes):
+        return OperationResult("workspace.remove", "Cancelled.", status="cancelled")
+    with ctx.client() as client:
+        client.workspaces.access.members.remove(person)
+        extra = scope_of(client)
+    return OperationResult("workspace.remove", f"{person} is removed", {"person": person}, extra=extra)
+
+
+def _role(word: str) -> Role:
+    for role in ROLES:
+        if word == role:
+            return role
+    near = nearest(word, ROLES)
+    raise ValidationError(
+        f"{word!r} is not a role: use one of {', '.join(ROLES)}", hint=f"did you mean {near}?" if near else None
+    )

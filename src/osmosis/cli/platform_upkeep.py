@@ -1,0 +1,184 @@
+"""`osmosis platform backup`, `restore`, `gc`, `doctor`: what keeps the platform of this machine.
+
+Works on its data folder and database, whether it runs or not; what is done lives in `osmosis.platform.upkeep`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from osmosis._version import __version__
+from osmosis.base.json_types import JsonObject
+from osmosis.errors import Conflict, ValidationError
+from osmosis.platform import Platform
+from osmosis.platform.db import HEAD, Database
+from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.upkeep import backup as backups
+from osmosis.platform.upkeep import checks as checking
+from osmosis.platform.upkeep import restore as restoring
+from osmosis.platform.upkeep import sweep as sweeping
+from osmosis.records.base import utc_now
+from osmosis.workspace.doctor import machine
+
+from . import local_platform
+from .context import current
+from .doctor import draw_problems
+from .results import Column, DetailResult, ListResult, NextStep, OperationResult
+
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(help="SQLAlchemy URL that the platform is started with [default: SQLite in its folder]"),
+]
+
+
+def backup(
+    file: Annotated[
+        Path | None, typer.Argument(help="A new file, or a folder for it; compressed when it ends in .gz")
+    ] = None,
+    with_master_key: Annotated[
+        bool,
+        typer.Option("--with-master-key", help="Put in the key that opens the secrets: whoever has the file has them"),
+    ] = False,
+    database_url: DatabaseUrl = None,
+) -> OperationResult:
+    """Write everything the platform holds to one file: database, datasets, models, artifacts, repositories.
+
+    It may run meanwhile: the file holds one moment of it. The master key is not in it unless you ask; keep that
+    elsewhere, for without it the secrets have to be set again.
+
+    Example:
+        osmosis platform backup
+        osmosis platform backup /mnt/backups/
+        osmosis platform backup platform.tar.gz --with-master-key
+    """
+    ctx = current()
+    settings = settings_of(ctx.environ, database_url)
+    target = ctx.path(file) if file else ctx.cwd
+    if target.is_dir():
+        target /= f"osmosis-{utc_now():%Y%m%d-%H%M%S}.tar"
+    made = backups.make(settings, target, with_master_key=with_master_key)
+    facts = {"file": str(target), "bytes": made.size, "rows": made.rows, "files": made.files}
+    key = {"master_key": with_master_key, "repositories": made.repositories}
+    steps = [NextStep("put it back elsewhere", command=f"OSMOSIS_DATA_DIR=FOLDER osmosis platform restore {target}")]
+    if not with_master_key:
+        where = "OSMOSIS_MASTER_KEY" if settings.master_key.get_secret_value() else settings.data_dir / "master.key"
+        steps.append(NextStep(f"keep the master key elsewhere: {where}"))
+    message = f"{target} ({made.size / 1e6:.1f} MB, {made.rows} rows, {made.repositories} repositories)"
+    return OperationResult("platform.backup", message, {**facts, **key}, next_steps=steps)
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="A file that `osmosis platform backup` wrote")],
+    master_key: Annotated[
+        Path | None, typer.Option(help="The master.key of the platform that was backed up, when it is not in the file")
+    ] = None,
+    database_url: DatabaseUrl = None,
+) -> OperationResult:
+    """Make a platform of a backup, in an empty data folder. Damaged files, and folders in use, are refused.
+
+    A backup from SQLite can be restored into PostgreSQL, and the other way round. The backup that an upgrade made
+    before it changed the database goes back into its own data folder; what is there is kept beside it.
+
+    Example:
+        OSMOSIS_DATA_DIR=/srv/osmosis osmosis platform restore platform.tar.gz
+        osmosis platform restore platform.tar --master-key master.key
+    """
+    ctx = current()
+    settings = settings_of(ctx.environ, database_url)
+    key = ctx.path(master_key) if master_key else None
+    done = restoring.restore(settings, ctx.path(file), master_key=key)
+    facts = {"data_dir": str(done.data_dir), "rows": done.rows, "files": done.files, "repositories": done.repositories}
+    facts |= {"made_at": done.header.made_at, "version": done.header.version, "runs_in_flight": done.runs_in_flight}
+    facts |= {"has_master_key": done.has_key, "put_aside": str(done.put_aside) if done.put_aside else None}
+    steps = [NextStep("start it", command="osmosis platform start")]
+    if not done.has_key:
+        action = f"first put the master.key of that platform into {done.data_dir}; without it set the secrets again"
+        steps.insert(0, NextStep(action))
+    message = f"restored the platform of {done.header.made_at} into {done.data_dir}"
+    return OperationResult("platform.restore", message, facts, next_steps=steps)
+
+
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing")] = False,
+    database_url: DatabaseUrl = None,
+) -> ListResult:
+    """Remove what the platform no longer needs: files whose run, dataset or repository was deleted, and what is older
+    than you keep (OSMOSIS_KEEP_RUNS_DAYS and its siblings, see docs/platform.md).
+
+    The platform does this by itself once a day. Runs and their results stay, and so does what a live run uses.
+
+    Example:
+        osmosis platform gc --dry-run
+        osmosis platform gc
+    """
+    ctx = current()
+    settings = settings_of(ctx.environ, database_url)
+    platform = platform_of(settings)
+    try:
+        found = sweeping.sweep(platform, dry_run=dry_run)
+    finally:
+        platform.db.close()
+    size = sum(waste.size for waste in found if waste.kind != sweeping.LINES)
+    items: list[JsonObject] = [
+        {"kind": waste.kind, "what": waste.what, "why": waste.why, "size": waste.size} for waste in found
+    ]
+    columns = [Column("kind", "Kind"), Column("what", "What"), Column("why", "Why"), Column("size", "Size", "right")]
+    ctx.output.say(f"{len(found)} things {'would go' if dry_run else 'are gone'}, {size / 1e6:.1f} MB")
+    steps = [NextStep("remove them", command="osmosis platform gc")] if dry_run and found else []
+    extra = {"dry_run": dry_run, "bytes": size}
+    return ListResult(items, columns, empty="nothing to remove", extra=extra, next_steps=steps)
+
+
+def doctor(database_url: DatabaseUrl = None) -> DetailResult:
+    """Check the platform in the data folder and this machine: process, port, permissions, database, clock, secrets,
+    files, stale processes, git, uv, disk, sandbox. Exits with 1 when there is an error.
+
+    Example:
+        osmosis platform doctor
+        osmosis platform doctor --json
+    """
+    ctx = current()
+    settings = settings_of(ctx.environ, database_url)
+    found = [*checking.checks(settings), *machine(ctx.environ)]
+    found.sort(key=lambda problem: ("error", "warning", "info").index(problem.severity))
+    data: JsonObject = {
+        "version": __version__,
+        "data_dir": str(settings.data_dir),
+        "valid": not any(problem.severity == "error" for problem in found),
+        "problems": [problem.to_dict() for problem in found],
+    }
+    return DetailResult(
+        data,
+        title="Platform doctor",
+        human=lambda console: draw_problems(console, found),
+        exit_code=0 if data["valid"] else 1,
+    )
+
+
+def platform_of(settings: PlatformSettings) -> Platform:
+    """The platform of these settings. ValidationError where there is none, Conflict where it is one of another version:
+    a command beside it makes and upgrades nothing."""
+    if settings.database.startswith("sqlite") and not (settings.data_dir / "platform.db").is_file():
+        raise ValidationError(
+            f"there is no platform.db in {settings.data_dir}",
+            hint="OSMOSIS_DATA_DIR names the data folder; for PostgreSQL give --database-url",
+        )
+    db = Database(settings.database)
+    found = db.revision()
+    db.close()
+    if found != HEAD:
+        raise Conflict(
+            f"the database is at revision {found}, this version needs {HEAD}",
+            hint="stop the platform and start it with this version, which upgrades it",
+        )
+    return Platform.open(settings)
+
+
+def settings_of(environ: Mapping[str, str], database_url: str | None) -> PlatformSettings:
+    """What a command beside the platform knows of it: the same variables."""
+    given = {"data_dir": local_platform.data_dir_of(environ), "database_url": database_url}
+    return PlatformSettings.from_environ(environ, **given)

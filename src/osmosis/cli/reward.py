@@ -1,0 +1,210 @@
+"""`osmosis reward test`: can this reward be had for nothing? Answers nobody should be paid for, and what they earn.
+
+Exit 0 when no worthless answer earns more than `--allow` of the reward, 1 when one does or nothing can be told apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from osmosis.datasets.scan import read_rows, scan_dataset
+from osmosis.engine.reward_test import load_reward, try_reward
+from osmosis.errors import UsageError, ValidationError
+from osmosis.metrics.reward_battery import ALLOWED, Battery, Tried
+from osmosis.records.plan import Selection
+
+from .agent_ref import AgentRef, find_agent
+from .context import AppContext, current
+from .flags import takes
+from .results import Column, DetailResult, NextStep, clean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from osmosis.records.dataset import Row
+
+ROWS = 50
+JUDGED_ROWS = 5
+AT_ONCE = 8
+SAY_EVERY_S = 3.0
+
+app = typer.Typer(
+    help="""Try a reward before anything is trained with it.
+
+    Example:
+        osmosis reward test rewards:exact -d data.jsonl
+    """,
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `test` a command of its own."""
+
+
+@dataclass(frozen=True)
+class RewardFlags:
+    """What `osmosis reward test` is told."""
+
+    reward: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="REWARD",
+            help="A score function or grader (module:name), rubric:FILE#ID, or a rollout of the workspace.",
+        ),
+    ] = None
+    dataset: Annotated[
+        Path | None, typer.Option("--dataset", "-d", help="Rows to try it with [default: the rollout's].")
+    ] = None
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=2, help=f"Rows, spread over the dataset [{ROWS}; {JUDGED_ROWS} for a rubric]."),
+    ] = None
+    form: Annotated[
+        list[str], typer.Option("--form", help="A form in which right answers come: 'Final: {answer}'. Repeatable.")
+    ] = field(default_factory=list)
+    allow: Annotated[
+        float,
+        typer.Option("--allow", min=0.0, max=1.0, help="Share of the reward that a worthless answer may earn."),
+    ] = ALLOWED
+    score: Annotated[
+        str | None, typer.Option("--score", help="Of a function with several named scores: judge this one alone.")
+    ] = None
+    timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds for one score.")] = 150.0
+
+
+@app.command("test")
+@takes(RewardFlags)
+def test(flags: RewardFlags) -> DetailResult:
+    """Try a reward with answers that should earn nothing: empty, constant, another row's truth, praise for the judge.
+
+    Each is compared with the best form of the ground truth. Exits with 1 when the reward can be had for nothing.
+
+    Example:
+
+        osmosis reward test rewards:exact -d data.jsonl
+        osmosis reward test multiply
+        osmosis reward test rewards:boxed -d data.jsonl --form 'So it is {answer}' --allow 0.1
+    """
+    ctx = current()
+    wrong = next((form for form in flags.form if "{answer}" not in form), None)
+    if wrong is not None:
+        raise UsageError(f"--form {wrong!r} does not hold {{answer}}", hint="--form 'Final: {answer}'")
+    ref = _reward_of(ctx, flags.reward)
+    data = ctx.path(str(flags.dataset)) if flags.dataset else ref.dataset
+    if data is None:
+        raise UsageError("missing option -d/--dataset", hint="-d data.jsonl")
+    if not data.is_file():
+        raise ValidationError(f"no such dataset: {data}", hint="-d data.jsonl")
+    assert ref.module is not None
+    scorer = load_reward(ref.module, ref.base_dir, timeout_s=flags.timeout, environ=ctx.environ)
+    judged = ref.module.startswith("rubric:")
+    rows = _rows(data, flags.limit or (JUDGED_ROWS if judged else ROWS))
+    at_once = AT_ONCE if judged else 1
+    batteries = asyncio.run(
+        try_reward(
+            scorer, rows, forms=flags.form, allowed=flags.allow, concurrency=at_once, told=_progress(ctx, ref.label)
+        )
+    )
+    batteries = _chosen(batteries, flags.score)
+    free = any(battery.free for battery in batteries)
+    return DetailResult(
+        {"reward": ref.label, "dataset": str(data), "free": free, "scores": [one.to_dict() for one in batteries]},
+        exit_code=1 if free else 0,
+        human=lambda console: _draw(console, ref.label, data, batteries),
+        next_steps=[NextStep("read how each answer is made", command="osmosis reward test --help")] if free else [],
+    )
+
+
+def _reward_of(ctx: AppContext, name: str | None) -> AgentRef:
+    if name is not None and ":" in name:
+        return AgentRef(name, ctx.cwd, module=name)
+    return find_agent(ctx, name, None)
+
+
+def _chosen(batteries: list[Battery], score: str | None) -> list[Battery]:
+    if score is None:
+        return batteries
+    found = [one for one in batteries if score in (one.score, one.score.rpartition(".")[2])]
+    if not found:
+        names = ", ".join(one.score for one in batteries)
+        raise UsageError(f"there is no score {score!r}: {names}", hint=f"--score {batteries[0].score}")
+    return found
+
+
+def _rows(data: Path, limit: int) -> list[Row]:
+    """At most `limit` rows, evenly spread: a dataset is often sorted."""
+    facts = scan_dataset(data, Selection())
+    facts.refuse_bad(data)
+    step = max(1, facts.selected // limit)
+    rows = [row for i, row in enumerate(read_rows(data, Selection())) if i % step == 0][:limit]
+    if len(rows) < 2:
+        raise ValidationError(f"{data} has {len(rows)} rows; at least 2 are needed", hint="use a larger dataset")
+    return rows
+
+
+def _progress(ctx: AppContext, label: str) -> Callable[[int, int], None]:
+    """A remark every few seconds, for a reward that takes its time."""
+    said = time.monotonic()
+
+    def told(done: int, of: int) -> None:
+        nonlocal said
+        if time.monotonic() - said > SAY_EVERY_S:
+            said = time.monotonic()
+            ctx.output.say(f"{label}: {done} of {of} answers scored", style="dim")
+
+    return told
+
+
+def _draw(console: Console, label: str, data: Path, batteries: list[Battery]) -> None:
+    from rich.text import Text
+
+    from .render import table
+
+    for battery in batteries:
+        name = label if len(batteries) == 1 else battery.score
+        best = "-" if battery.best is None else f"{battery.best:.3g}"
+        floor = "-" if battery.floor is None else f"{battery.floor:.3g}"
+        console.print(Text(clean(f"{name} on {battery.rows} rows of {data.name}"), style="bold"))
+        console.print(Text(f"the best answers earn {best}, the least of the worthless ones {floor}"))
+        console.print(Text(f"one score takes {battery.median_ms:.2g} ms, the slowest took {battery.slowest_ms:.2g} ms"))
+        console.print()
+        console.print(table(_COLUMNS, [_shown(one) for one in battery.tried], width=console.width))
+        console.print()
+        for finding in battery.findings:
+            style = {"error": "red", "warning": "yellow"}.get(finding.severity, "dim")
+            console.print(Text(clean(f"{finding.severity}: {finding.what}"), style=style))
+            if finding.fix:
+                console.print(Text(clean(f"  {finding.fix}"), style="dim"))
+        if not battery.findings:
+            console.print(Text("nothing that was tried earns the reward for nothing", style="green"))
+        console.print()
+
+
+def _shown(one: Tried) -> dict[str, object]:
+    return {
+        "name": one.name,
+        "mean": "-" if one.mean is None else f"{one.mean:.3g}",
+        "range": "-" if one.low is None else f"{one.low:.3g} .. {one.high:.3g}",
+        "share": "-" if one.share is None else f"{one.share:.0%}",
+        "failed": one.failed or "",
+        "rows": one.rows,
+    }
+
+
+_COLUMNS = (
+    Column("name", "answer"),
+    Column("mean", "mean", "right"),
+    Column("range", "range", "right"),
+    Column("share", "share of the reward", "right"),
+    Column("failed", "failed", "right"),
+    Column("rows", "rows", "right", wide=True),
+)

@@ -1,0 +1,122 @@
+"""`osmosis rollout replay RUN ROW[/ATTEMPT]`: the agent runs again, the model's answers are the recorded ones.
+
+Exit 0 when it ends as it should, 1 when it fails (again) or goes another way. `--pdb` opens the debugger where user
+code raised.
+"""
+
+from __future__ import annotations
+
+import pdb
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from osmosis.base.json_types import JsonObject
+from osmosis.engine.journal import Journal
+from osmosis.errors import InteractiveRequired, NotFound
+from osmosis.local.replay import Replayed, replay
+from osmosis.local.request import run_folder
+from osmosis.records.rollout import Rollout
+
+from .context import AppContext, current
+from .draw_rollout import draw_message, draw_rollout
+from .local_eval.resume import stored_run
+from .local_eval.terminal import print_aside
+from .output import Mode
+from .results import DetailResult, clean
+from .rollout_show import Place
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_NEAR = 1
+"""Messages shown before the one at which the two part."""
+
+
+def replay_rollout(
+    run: Annotated[str, typer.Argument(help="Name of a local run.")],
+    place: Annotated[str, typer.Argument(metavar="ROW[/ATTEMPT]", help="Which rollout, counted from 0.")],
+    debugger: Annotated[
+        bool, typer.Option("--pdb", help="Open the debugger where the agent or a score function raised.")
+    ] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Do not shorten long messages.")] = False,
+    secrets_file: Annotated[Path | None, typer.Option(help="File of NAME=value lines, for the run of a config")] = None,
+) -> DetailResult:
+    """Run one attempt again with the recorded answers of the model: no call, no cost, the same conversation.
+
+    Breakpoints in your code work. Where the agent asks something else than it did, the replay ends and says so.
+
+    Example:
+
+        osmosis rollout replay nightly 12
+        osmosis rollout replay nightly 12/2 --pdb
+    """
+    ctx = current()
+    wanted = Place.parse(place)
+    if debugger and not (ctx.mode is Mode.RICH and ctx.stdin.isatty()):
+        raise InteractiveRequired("--pdb needs a terminal", hint="remove --pdb, --json and --plain")
+    folder = run_folder(run, ctx.cwd)
+    recorded = _recorded(folder, wanted)
+    request = stored_run(ctx, run, secrets_file)
+    with print_aside():
+        found = replay(request, folder, recorded, no_limits=debugger)
+    if debugger:
+        _debug(ctx, found)
+    part = found.parts_at
+    data: JsonObject = {
+        "run": folder.name,
+        "row_index": wanted.row,
+        "attempt": wanted.attempt,
+        "same": part is None,
+        "parts_at": part,
+        "row_changed": found.row_changed,
+        "rollout": found.rollout.to_dict(),
+        "recorded_scores": {name: score.value for name, score in recorded.scores.items()},
+    }
+    failed = found.rollout.failure is not None or part is not None
+    return DetailResult(
+        data, exit_code=1 if failed else 0, human=lambda console: _draw(console, found, folder.name, whole=whole)
+    )
+
+
+def _recorded(folder: Path, wanted: Place) -> Rollout:
+    for line in Journal(folder).lines():
+        if (line["row_index"], line["attempt"]) == (wanted.row, wanted.attempt):
+            return Rollout.model_validate(line)
+    raise NotFound(f"run {folder.name} has no rollout {wanted}", hint=f"osmosis eval show {folder.name}")
+
+
+def _debug(ctx: AppContext, found: Replayed) -> None:
+    if not found.errors:
+        ctx.output.say("nothing was raised: put breakpoint() where you want to stop")
+        return
+    error = found.errors[-1]
+    ctx.output.say(f"{type(error).__name__}: {error}", style="red")
+    traceback = error.__traceback__
+    if traceback is not None:
+        pdb.post_mortem(traceback)
+    sys.stdout.flush()
+
+
+def _draw(console: Console, found: Replayed, run: str, *, whole: bool) -> None:
+    rollout, recorded, part = found.rollout, found.recorded, found.parts_at
+    console.print(Text(f"replay of {clean(run)} row {recorded.row_index} attempt {recorded.attempt}", style="bold"))
+    if found.row_changed:
+        console.print(Text("the row was edited since the run", style="yellow"))
+    expected = found.row.ground_truth
+    draw_rollout(console, rollout, expected=expected, whole=whole)
+    if part is None:
+        console.print(Text("the conversation is the recorded one", style="green"))
+    else:
+        console.print(Text(f"parts from the recording at message {part}, which was:", style="yellow"))
+        for message in recorded.messages[part : part + _NEAR]:
+            draw_message(console, message, whole=whole)
+        if part >= len(recorded.messages):
+            console.print(Text("(the recording had ended)", style="dim"))
+    for name, score in recorded.scores.items():
+        now = rollout.value(name)
+        if now != score.value:
+            console.print(Text(clean(f"{name}: {score.value} then, {now} now"), style="yellow"))

@@ -1,0 +1,164 @@
+"""`osmosis token`: tokens for machines, with a name, scopes, perhaps one workspace, and an end.
+
+The text of a token is printed once, when it is made, and never again; nothing here stores it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from osmosis.errors import Conflict, NotFound, ValidationError
+from osmosis.records.contract.accounts import (
+    MAX_TOKEN_DAYS,
+    SCOPES,
+    TOKEN_DAYS,
+    USUAL_SCOPES,
+    NewToken,
+    TokenRow,
+    TokenScope,
+)
+
+from . import prompts
+from .context import current
+from .resolve import nearest
+from .results import Column, ListResult, NextStep, OperationResult, when
+
+app = typer.Typer(
+    help="""Tokens for machines: create, list, revoke.
+
+    Example:
+        osmosis token create ci --expires 30d
+        osmosis token list
+        osmosis token revoke ci
+    """
+)
+_UNITS = {"m": 60, "h": 3600, "d": 86400}
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="What it is for, such as ci or gpu-box")],
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"What it may be used for: {', '.join(SCOPES)}. Repeatable [default: {', '.join(USUAL_SCOPES)}]"
+        ),
+    ] = None,
+    expires: Annotated[str, typer.Option(help="How long it lives: 12h, 30d; at most 366d")] = f"{TOKEN_DAYS}d",
+) -> OperationResult:
+    """Create a token for a machine and print it, once.
+
+    It may at most what you may, in all your workspaces or, with --workspace, in one. `api` is the API, `git` the git
+    host, `worker` runs jobs, `inference` asks deployed models. Revoking the login that made it revokes it, too;
+    logging out does not.
+
+    Example:
+        osmosis token create ci --expires 30d
+        osmosis token create gpu-box --scope worker --workspace demo
+        osmosis token create laptop --scope git --json
+    """
+    ctx = current()
+    scopes = [_scope(word) for word in scope or USUAL_SCOPES]
+    if not name.strip() or len(name) > 200:
+        raise ValidationError("the name of a token has 1 to 200 characters", field="name")
+    wish = NewToken(name=name, scopes=scopes, workspace=ctx.options.workspace, expires_in=expiry_seconds(expires))
+    with ctx.client(scoped=False) as client:
+        made = client.accounts.make_token(wish)
+    where = f"in workspace {made.workspace}" if made.workspace else "in all your workspaces"
+    what = f"token {name} ({', '.join(made.scopes or scopes)}, {where}) works until {when(made.expires_at)}"
+    message = f"{what}; it is shown this once:\n{made.token}"
+    steps = [
+        NextStep("log in with it", command=f"osmosis login --platform {ctx.platform_url} --token -"),
+        NextStep("take it back", command=f"osmosis token revoke {made.token_id}"),
+    ]
+    return OperationResult("token.create", message, made.to_dict(), next_steps=steps)
+
+
+@app.command("list")
+def list_tokens() -> ListResult:
+    """List your tokens: logins, browser sessions and those made by name. Never their text.
+
+    Example:
+        osmosis token list
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        rows = client.accounts.tokens()
+    columns = [
+        Column("current", "", show=lambda v: "*" if v else ""),
+        Column("name", "Name"),
+        Column("kind", "Kind"),
+        Column("scopes", "Scopes", show=" ".join),
+        Column("workspace", "Workspace", show=lambda v: v or "all"),
+        Column("expires_at", "Expires", show=when),
+        Column("last_used_at", "Last used", show=when),
+        Column("id", "Id", wide=True),
+    ]
+    return ListResult([row.to_dict() for row in rows], columns, empty="no tokens: osmosis token create NAME")
+
+
+@app.command()
+def revoke(
+    token: Annotated[str, typer.Argument(help="Its name or id, as `osmosis token list` shows it")],
+    yes: prompts.Yes = False,
+) -> OperationResult:
+    """Revoke a token at once, with every token that was made with it.
+
+    Example:
+        osmosis token revoke ci
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        rows = client.accounts.tokens()
+        row = find_token(rows, token)
+        what = f"{row.name} ({row.kind})" + (", the login of this terminal" if row.current else "")
+        made = _made_with(rows, row.id)
+        also = f" and {len(made)} made with it ({', '.join(one.name for one in made)})" if made else ""
+        if not prompts.confirm(ctx, f"Revoke token {what}{also}?", yes=yes):
+            return OperationResult("token.revoke", "Cancelled.", status="cancelled")
+        client.accounts.revoke(row.id)
+    gone = [one.id for one in (row, *made)]
+    return OperationResult("token.revoke", f"token {row.name}{also} is revoked", {**row.to_dict(), "revoked": gone})
+
+
+def _made_with(rows: list[TokenRow], token_id: str) -> list[TokenRow]:
+    """What is revoked with a token, at any depth."""
+    found = [row for row in rows if row.parent_id == token_id]
+    return [*found, *(deeper for row in found for deeper in _made_with(rows, row.id))]
+
+
+def find_token(rows: list[TokenRow], token: str) -> TokenRow:
+    """The one of this name or id. NotFound or Conflict otherwise."""
+    found = [row for row in rows if token in (row.id, row.name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        ids = ", ".join(row.id for row in found)
+        raise Conflict(f"{len(found)} tokens are named {token!r}", hint=f"say which by its id: {ids}")
+    near = nearest(token, [row.name for row in rows])
+    raise NotFound(f"you have no token {token!r}", hint=f"did you mean {near}?" if near else "osmosis token list")
+
+
+def _scope(word: str) -> TokenScope:
+    for scope in SCOPES:
+        if word == scope:
+            return scope
+    near = nearest(word, SCOPES)
+    raise ValidationError(
+        f"--scope {word!r}: a scope is one of {', '.join(SCOPES)}", hint=f"did you mean {near}?" if near else None
+    )
+
+
+def expiry_seconds(text: str) -> int:
+    """What `--expires` says. ValidationError for what is no time."""
+    match = re.fullmatch(r"(\d{1,6})([mhd])", text.strip())
+    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
+    if not 60 <= seconds <= MAX_TOKEN_DAYS * 86400:
+        raise ValidationError(
+            f"--expires {text!r}: say how long the token lives, from 1m to {MAX_TOKEN_DAYS}d",
+            hint="for example --expires 12h or --expires 30d",
+        )
+    return seconds

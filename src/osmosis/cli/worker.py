@@ -1,0 +1,302 @@
+"""`osmosis worker`: machines that run jobs for a platform. A worker holds a URL and a token, and nothing else.
+
+`start` runs here, in the foreground; the others speak to the platform.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from osmosis.base import paths
+from osmosis.errors import UsageError, ValidationError
+from osmosis.records.contract.accounts import TOKEN_DAYS, NewToken, TokenRow
+from osmosis.records.sandbox import SandboxSettings
+from osmosis.sandbox import Level, probe
+from osmosis.worker.desk import HttpDesk
+from osmosis.worker.executors.local import LocalExecutor
+from osmosis.worker.loop import Worker, WorkerPlan
+from osmosis.worker.machine_resources import machine_resources
+
+from . import prompts
+from .context import AppContext, current
+from .output import Mode
+from .results import Column, ListResult, NextStep, OperationResult, when
+from .token import expiry_seconds, find_token
+
+TOKEN_VARIABLE = "OSMOSIS_WORKER_TOKEN"
+app = typer.Typer(
+    help="""Machines that run jobs for a platform: start, list, drain, remove.
+
+    On the platform's machine:
+        osmosis worker token create --name gpu-box > worker.token
+
+    On the machine that is to work, with that file:
+        osmosis worker start --platform-url https://osmosis.example.com --token-file worker.token
+    """
+)
+token_app = typer.Typer(
+    help="""Tokens for workers: create, list, revoke.
+
+    Example:
+        osmosis worker token create --name gpu-box > worker.token
+    """
+)
+app.add_typer(token_app, name="token")
+
+
+@app.command()
+def start(
+    token_file: Annotated[
+        Path | None, typer.Option(help=f"File with the worker's token [default: {TOKEN_VARIABLE} of the environment]")
+    ] = None,
+    platform_url: Annotated[
+        str | None, typer.Option(help="URL of the platform, https:// [default: that of --platform]")
+    ] = None,
+    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust the platform by (PEM)")] = None,
+    name: Annotated[str | None, typer.Option(help="What the platform calls it [default: the host's name]")] = None,
+    max_jobs: Annotated[int, typer.Option(min=1, help="Jobs at once")] = 1,
+    label: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE that runs can ask for, such as gpu=a100; may be repeated")
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder for checkouts, environments and journals [default: the user data folder]"),
+    ] = None,
+    require_sandbox: Annotated[
+        bool, typer.Option("--require-sandbox", help="Fail jobs where rollouts cannot run in a sandbox")
+    ] = False,
+    no_sandbox: Annotated[bool, typer.Option("--no-sandbox", help="Run rollouts with the rights of this user")] = False,
+    sandbox_allow: Annotated[
+        list[str] | None,
+        typer.Option(help="host:port that rollouts may reach on this machine or in its network; may be repeated"),
+    ] = None,
+) -> int:
+    """Run jobs of a platform on this machine, until Ctrl-C. It needs the URL and a worker token, and no open port.
+
+    Ctrl-C ends its jobs; they go on elsewhere, or here when it is started again. After `osmosis worker drain` it brings
+    its jobs to their end and exits.
+
+    Example:
+        osmosis worker start --platform-url https://osmosis.example.com --token-file worker.token
+        osmosis worker start --platform http://127.0.0.1:7575 --token-file worker.token --max-jobs 4 --label gpu=a100
+    """
+    ctx = current()
+    url = platform_url or ctx.platform_url
+    sandbox = _sandbox(require_sandbox, no_sandbox, sandbox_allow or [])
+    folder = (data_dir or paths.data_dir(ctx.environ) / "worker").resolve()
+    plan = WorkerPlan(
+        name=name or socket.gethostname(),
+        platform_url=url,
+        runs_dir=folder / "runs",
+        cache_dir=folder / "cache",
+        state_dir=folder / "state",
+        max_jobs=max_jobs,
+        kinds=("eval",),
+        labels=dict(_label(text) for text in label or []),
+        resources=machine_resources(ctx.environ, folder),
+        ca_file=str(ca_file.resolve()) if ca_file else "",
+        sandbox=sandbox,
+        sandbox_words="level 0 (--no-sandbox)" if no_sandbox else probe().describe,
+    )
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    with HttpDesk(url, _token(ctx, token_file), ca_file=ca_file) as desk:
+        executor = LocalExecutor((sys.executable, "-m", "osmosis.jobs"), ctx.environ)
+        return _until_stopped(Worker(desk, executor, plan))
+
+
+def _until_stopped(worker: Worker) -> int:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: worker.ask_to_stop())
+    try:
+        worker.run()
+    finally:
+        worker.stop()
+    if worker.refused is not None:
+        raise worker.refused
+    return 0
+
+
+@app.command("list")
+def list_workers() -> ListResult:
+    """List the workers of the platform: what they run, what they have, when they were last seen.
+
+    Example:
+        osmosis worker list
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        found = client.workers.all()
+    columns = [
+        Column("name", "Name"),
+        Column("state", "State"),
+        Column("runs", "Runs", show=lambda v: ", ".join(v) if v else "-"),
+        Column("max_jobs", "Jobs at most"),
+        Column("labels", "Labels", show=_pairs),
+        Column("resources", "Has", show=_sizes),
+        Column("version", "Version"),
+        Column("workspace", "Workspace", show=lambda v: v or "all"),
+        Column("last_seen", "Last seen", show=when),
+        Column("note", "Note", wide=True),
+    ]
+    return ListResult([row.to_dict() for row in found], columns, empty="no workers: osmosis worker start")
+
+
+@app.command()
+def drain(
+    name: Annotated[str, typer.Argument(help="The worker, as `osmosis worker list` shows it")],
+) -> OperationResult:
+    """Give a worker no more work. What it has, it brings to its end; then it exits.
+
+    Example:
+        osmosis worker drain gpu-box
+    """
+    ctx = current()
+    with ctx.client(scoped=False) as client:
+        client.workers.drain(name)
+    return OperationResult("worker.drain", f"worker {name} gets no more work", {"name": name})
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="The worker, as `osmosis worker list` shows it")],
+    yes: prompts.Yes = False,
+) -> OperationResult:
+    """Take a worker out at once. Its jobs go elsewhere, with what they have stored; it ends.
+
+    Its token stays good: revoke it, too, if it is in wrong hands.
+
+    Example:
+        osmosis worker remove gpu-box
+    """
+    ctx = current()
+    if not prompts.confirm(ctx, f"Remove worker {name}? Its jobs go on elsewhere.", yes=yes):
+        return OperationResult("worker.remove", "Cancelled.", status="cancelled")
+    with ctx.client(scoped=False) as client:
+        released = client.workers.remove(name)
+    words = f"worker {name} is removed" + (f"; {released} jobs go on elsewhere" if released else "")
+    step = NextStep("revoke its token", command="osmosis worker token list")
+    return OperationResult("worker.remove", words, {"name": name, "released": released}, next_steps=[step])
+
+
+@token_app.command()
+def create(
+    name: Annotated[str, typer.Option("--name", help="What it is for, such as gpu-box")],
+    expires: Annotated[str, typer.Option(help="How long it lives: 12h, 30d; at most 366d")] = f"{TOKEN_DAYS}d",
+) -> OperationResult | int:
+    """Create a token for workers and print it, alone, on standard output; it is not shown again.
+
+    For all workspaces only the person who runs the platform can make one; with --workspace, its owners and admins can,
+    for the runs of that workspace.
+
+    Example:
+        osmosis worker token create --name gpu-box > worker.token
+        osmosis worker token create --name gpu-box --workspace demo > worker.token
+    """
+    ctx = current()
+    wish = NewToken(name=name, scopes=["worker"], workspace=ctx.options.workspace, expires_in=expiry_seconds(expires))
+    with ctx.client(scoped=False) as client:
+        made = client.accounts.make_token(wish)
+    if ctx.mode is Mode.JSON:
+        return OperationResult("worker.token.create", f"worker token {name}", made.to_dict())
+    where = f"of workspace {made.workspace}" if made.workspace else "of all workspaces"
+    ctx.output.say(f"worker token {name}, for runs {where}, until {when(made.expires_at)}; it is shown this once")
+    ctx.output.stdout.write(f"{made.token}\n")
+    return 0
+
+
+@token_app.command("list")
+def list_tokens() -> ListResult:
+    """List your worker tokens. Never their text.
+
+    Example:
+        osmosis worker token list
+    """
+    columns = [
+        Column("name", "Name"),
+        Column("workspace", "Workspace", show=lambda v: v or "all"),
+        Column("expires_at", "Expires", show=when),
+        Column("last_used_at", "Last used", show=when),
+        Column("id", "Id", wide=True),
+    ]
+    found = _worker_tokens(current())
+    return ListResult(
+        [row.to_dict() for row in found], columns, empty="no worker tokens: osmosis worker token create --name NAME"
+    )
+
+
+@token_app.command()
+def revoke(
+    token: Annotated[str, typer.Argument(help="Its name or id, as `osmosis worker token list` shows it")],
+    yes: prompts.Yes = False,
+) -> OperationResult:
+    """Revoke a worker token. Its workers get no more work; what they run, they bring to its end.
+
+    Example:
+        osmosis worker token revoke gpu-box
+    """
+    ctx = current()
+    row = find_token(_worker_tokens(ctx), token)
+    if not prompts.confirm(ctx, f"Revoke worker token {row.name}?", yes=yes):
+        return OperationResult("worker.token.revoke", "Cancelled.", status="cancelled")
+    with ctx.client(scoped=False) as client:
+        client.accounts.revoke(row.id)
+    return OperationResult("worker.token.revoke", f"worker token {row.name} is revoked", row.to_dict())
+
+
+def _worker_tokens(ctx: AppContext) -> list[TokenRow]:
+    with ctx.client(scoped=False) as client:
+        return [row for row in client.accounts.tokens() if "worker" in (row.scopes or [])]
+
+
+def _token(ctx: AppContext, file: Path | None) -> str:
+    if file is None:
+        found = ctx.environ.get(TOKEN_VARIABLE, "")
+        where = f"--token-file FILE is missing, and {TOKEN_VARIABLE} is not set"
+    else:
+        try:
+            found = file.read_text(encoding="utf-8").strip()
+        except OSError as problem:
+            raise UsageError(f"--token-file: {file}: {problem.strerror or problem}") from None
+        where = f"--token-file: {file} is empty"
+    if not found:
+        raise UsageError(where, hint="osmosis worker token create --name NAME > worker.token")
+    return found
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not key.strip() or not sign:
+        raise UsageError(f"--label {text!r}: write KEY=VALUE, such as gpu=a100")
+    return key.strip(), value.strip()
+
+
+def _sandbox(required: bool, off: bool, allow: Sequence[str]) -> SandboxSettings:
+    if required and off:
+        raise UsageError("--require-sandbox and --no-sandbox contradict each other", hint="give one of them")
+    if required:
+        probe().require(Level.NAMESPACES)
+    try:
+        return SandboxSettings(required=required, off=off, allow=list(allow))
+    except ValueError:
+        raise ValidationError("--sandbox-allow: write host:port with an IPv4 address or localhost") from None
+
+
+def _pairs(labels: dict[str, str] | None) -> str:
+    return " ".join(f"{key}={value}" for key, value in (labels or {}).items()) or "-"
+
+
+def _sizes(has: dict[str, float] | None) -> str:
+    has = has or {}
+    words = [f"{has['cpus']:g} cpus"] if has.get("cpus") else []
+    words += [f"{has['memory_mb'] / 1024:.0f} GB"] if has.get("memory_mb") else []
+    words += [f"{has['gpus']:g} gpus"] if has.get("gpus") else []
+    return ", ".join(words) or "-"

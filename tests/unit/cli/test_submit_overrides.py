@@ -1,0 +1,56 @@
+"""Flags over a config: what they change, what they leave, and that its own rules still hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from osmosis.cli.submit_overrides import Overrides
+from osmosis.errors import UsageError
+from osmosis.records.config import EvalConfig, TrainingConfig
+
+CONFIG = {
+    "experiment": {"rollout": "r", "entrypoint": "main.py", "model_path": "mine", "dataset": "d"},
+    "evaluation": {"n": 3, "limit": 50},
+    "advanced": {"base_url": "http://127.0.0.1:9/v1", "api_key_env": "KEY", "params": {"temperature": 0.5}},
+    "secrets": {"required": ["KEY"]},
+}
+
+
+def changed(**given: object) -> EvalConfig:
+    found = Overrides(**given).apply(EvalConfig.model_validate(CONFIG))
+    assert isinstance(found, EvalConfig)
+    return found
+
+
+def test_nothing_given_changes_nothing() -> None:
+    config = EvalConfig.model_validate(CONFIG)
+    assert Overrides(name="x").apply(config) is config
+
+
+def test_what_is_given_wins_and_the_rest_stays() -> None:
+    found = changed(n=1, limit=7)
+    assert (found.evaluation.n, found.evaluation.limit) == (1, 7)
+    assert found.advanced == EvalConfig.model_validate(CONFIG).advanced
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "base_url"),
+    [
+        ("openai/gpt-5-mini", "openai/gpt-5-mini", None),
+        ("other@http://127.0.0.1:8/v1", "other", "http://127.0.0.1:8/v1"),
+    ],
+)
+def test_another_model_is_elsewhere(model: str, name: str, base_url: str | None) -> None:
+    found = changed(model=model)
+    assert (found.experiment.model_path, found.advanced.base_url, found.advanced.api_key_env) == (name, base_url, None)
+    assert found.advanced.params == {"temperature": 0.5}
+
+
+def test_the_configs_rules_hold_for_flags() -> None:
+    with pytest.raises(UsageError, match="--n"):
+        changed(n=0)
+    with pytest.raises(UsageError, match="the model name is empty"):
+        changed(model=" ")
+    training = {**CONFIG, "evaluation": None}
+    config = TrainingConfig.model_validate({k: v for k, v in training.items() if k in ("experiment", "secrets")})
+    assert Overrides(model="tiny").apply(config).experiment.model_path == "tiny"
