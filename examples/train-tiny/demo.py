@@ -16,9 +16,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-
-from osmosis.metrics.compare import compare
-from osmosis.records.rollout import Rollout
+from typing import Any
 
 HERE = Path(__file__).parent
 OSMOSIS = Path(sys.executable).with_name("osmosis")
@@ -46,12 +44,12 @@ class Demo:
         if done.returncode:
             sys.exit(f"`{shlex.join(command)}` failed")
 
-    def answer(self, *command: str) -> dict[str, object]:
+    def answer(self, *command: str) -> dict[str, Any]:
         """What a command says as JSON."""
         done = subprocess.run(
             [str(OSMOSIS), "--json", *command], cwd=self.cwd, env=self.environ, stdout=subprocess.PIPE, check=True
         )
-        said: dict[str, object] = json.loads(done.stdout)
+        said: dict[str, Any] = json.loads(done.stdout)
         return said
 
 
@@ -89,23 +87,11 @@ def newest(demo: Demo, kind: str) -> str:
     return str(runs[0]["name"])
 
 
-def rollouts_of(demo: Demo, run: str) -> list[Rollout]:
-    """Every rollout of an evaluation, as it is downloaded."""
-    demo.run("osmosis", "eval", "download", run)
-    folder = demo.cwd / ".osmosis" / "evals" / run / "trajectories"
-    kept = [json.loads(file.read_bytes())["extra"]["osmosis"] for file in sorted(folder.glob("*.json"))]
-    return [Rollout.model_validate(one) for one in kept]
-
-
-def judged(before: list[Rollout], after: list[Rollout]) -> int:
+def judged(demo: Demo, before: str, after: str) -> int:
     """Says how much better the trained model is, row by row; 1 when the interval does not exclude no difference."""
-    found = compare(before, after, threshold=1.0)
-    print(f"\nbase {found.mean_a:.3f}, trained {found.mean_b:.3f}: {found.verdict}")
-    if found.interval is None:
-        return 1
-    low, high = found.interval.low, found.interval.high
-    print(f"difference {found.difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f}), {found.rows} rows, paired")
-    return 0 if low > 0 else 1
+    demo.run("osmosis", "eval", "compare", before, after, "--flips", "2")
+    interval = demo.answer("eval", "compare", before, after)["data"]["difference_ci"]
+    return 0 if interval is not None and interval[0] > 0 else 1
 
 
 def main() -> int:
@@ -124,7 +110,7 @@ def main() -> int:
     push(demo, f"osmosis/{trained}")
     demo.run("osmosis", "eval", "submit", CONFIG.format("eval"), "--yes", "--wait")
     after = newest(demo, "eval")
-    return judged(rollouts_of(demo, before), rollouts_of(demo, after))
+    return judged(demo, before, after)
 
 
 if __name__ == "__main__":
