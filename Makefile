@@ -6,7 +6,7 @@ DEMO_DIR ?= .demo
 DEMO_FLAGS ?=
 PROCESSES ?= auto
 
-.PHONY: demo demo-train test unit lowest lint docs bench clean help
+.PHONY: screenshots demo demo-train test soak unit lowest lint docs docs-site bench clean help
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -19,6 +19,9 @@ demo-train: $(VENV)/.installed  ## train a tiny model on this machine and show t
 
 test: $(VENV)/.dev  ## every test
 	@$(BIN)/python -m pytest tests -n $(PROCESSES) $(ARGS)
+
+soak: $(VENV)/.dev  ## the tests that take long, and that no other target runs
+	@$(BIN)/python -m pytest tests -m soak $(ARGS)
 
 unit: $(VENV)/.dev  ## the fast part
 	@$(BIN)/python -m pytest tests/unit -n 3 --dist worksteal $(ARGS)
@@ -39,6 +42,13 @@ docs: $(VENV)/.dev  ## write the generated pages again
 	@$(BIN)/python -m osmosis.serve.schemas docs/protocol
 	@$(BIN)/python -m osmosis.workspace.reference docs/config.md
 	@$(BIN)/python -m osmosis.cli.reference docs/cli.md
+
+docs-site: $(VENV)/.dev  ## build the documentation; the platform shows it under /docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean
+	@echo "src/osmosis/_site/index.html"
+
+screenshots: $(VENV)/.dev  ## pictures of every page of the viewer, wide and on a phone, light and dark: build/screenshots
+	@$(BIN)/python benchmarks/screenshots.py
 
 bench: $(VENV)/.dev  ## measure, paired with bare loops in the same run
 	@for one in startup git_facts eval_throughput server_throughput platform_load; do echo "== $$one"; $(BIN)/python benchmarks/$$one.py || exit 1; done
@@ -62,4 +72,4 @@ $(VENV)/.dev: $(VENV)/.installed
 
 clean:  ## remove what make made; the demo's platform is stopped first
 	@[ ! -d $(DEMO_DIR) ] || OSMOSIS_DATA_DIR=$(DEMO_DIR)/platform $(BIN)/osmosis platform stop || true
-	@rm -rf $(VENV) $(DEMO_DIR) .demo-train .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf $(VENV) $(DEMO_DIR) .demo-train src/osmosis/_site .mypy_cache .ruff_cache .pytest_cache

@@ -1,7 +1,8 @@
 """What `--workers` gains where a score function burns CPU: the same run in one process and in N, in turns.
 
-The grader works about 5 ms on a core (found out on this machine first). Ratios of medians are printed; on a machine
-that is busy with other things more processes also get a larger share of it, so look at the CPU times, too.
+The grader works about 5 ms on a core (found out on this machine first). Ratios of medians are printed, and what the
+machine allowed meanwhile: the same work in plain loops, in one process and then in N at once, between the runs. On a
+machine that is busy with other things more processes also get a larger share of it, so look at the CPU times, too.
 
     python benchmarks/eval_workers.py --workers 2 --rounds 3
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,6 +41,20 @@ def loops_of(milliseconds: float) -> int:
     return int(count * milliseconds / 1000 / (time.process_time() - started))
 
 
+def ceiling(processes: int, loops: int, rounds: int) -> float:
+    """How much faster N processes do the grader's work than one does here and now."""
+    burn = f"import hashlib\nb=b'x'*64\nfor _ in range({loops * rounds} // {{}}): b=hashlib.sha256(b).digest()"
+
+    def seconds(count: int) -> float:
+        started = time.perf_counter()
+        running = [subprocess.Popen([sys.executable, "-c", burn.format(count)]) for _ in range(count)]
+        for one in running:
+            one.wait()
+        return time.perf_counter() - started
+
+    return seconds(1) / seconds(processes)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workers", type=int, default=2)
@@ -53,8 +69,9 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
-            (folder / "grader.py").write_text(GRADER.format(loops=loops_of(given.milliseconds)))
-            found = {}
+            loops = loops_of(given.milliseconds)
+            (folder / "grader.py").write_text(GRADER.format(loops=loops))
+            found, allowed = {}, []
             for count in [1, given.workers] * given.rounds:
                 command = [
                     *(sys.executable, "-m", "osmosis", "eval", "-m", f"{HERE / 'eval_agents.py'}:single"),
@@ -63,6 +80,8 @@ def main() -> None:
                     *("--workers", str(count), "-q"),
                 ]
                 found.setdefault(count, []).append(measure(command, folder))
+                if count > 1:
+                    allowed.append(ceiling(count, loops, given.rows // 2))
     finally:
         stub.terminate()
         stub.wait()
@@ -70,7 +89,9 @@ def main() -> None:
     load = os.getloadavg()[0]
     print(f"1 process:   {given.rows / one.wall:6.0f} rollouts/s, {one.cpu:5.1f} s CPU")
     print(f"{given.workers} workers:   {given.rows / many.wall:6.0f} rollouts/s, {many.cpu:5.1f} s CPU")
-    print(f"ratio {one.wall / many.wall:.2f} (load of the machine at the end: {load:.1f})")
+    print(
+        f"ratio {one.wall / many.wall:.2f}; bare loops: {statistics.median(allowed):.2f} (load at the end: {load:.1f})"
+    )
 
 
 if __name__ == "__main__":
