@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,7 +13,36 @@ import pytest
 import osmosis.testing
 from osmosis.base.locks import locked
 from osmosis.jobs.trainer_environment import TrainerEnvironment
+from osmosis.sandbox import Level, probe
 from osmosis.testing.trainer_environment import NoTorch, trainer_environment
+
+REQUIRED = "OSMOSIS_TEST_REQUIRE_SANDBOX"
+"""Set where the sandbox has to work, as in CI: what is skipped elsewhere without one fails there."""
+
+
+@pytest.fixture(scope="session")
+def need_level() -> Callable[..., None]:
+    """Skips the test where no sandbox of this level works, or none with a network; fails it where one has to."""
+
+    def need(level: Level, *, router: bool = False) -> None:
+        here = probe()
+        lacking = ""
+        if here.level < level:
+            lacking = f"no sandbox of level {level.value} here: {here.reason}"
+        elif router and not here.router:
+            lacking = "neither slirp4netns nor pasta is here"
+        if lacking and os.environ.get(REQUIRED):
+            pytest.fail(f"{lacking}, and {REQUIRED} is set")
+        if lacking:
+            pytest.skip(lacking)
+
+    return need
+
+
+@pytest.fixture
+def isolated(need_level: Callable[..., None]) -> None:
+    """For tests that need level 1."""
+    need_level(Level.NAMESPACES)
 
 
 @pytest.fixture(scope="session")
