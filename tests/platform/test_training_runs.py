@@ -130,6 +130,29 @@ def test_what_a_supervised_run_learns_from_is_checked(ready) -> None:
     assert found["findings"] == []
 
 
+def test_an_evaluation_and_a_training_run_of_one_name_are_told_apart(ready) -> None:
+    evaluate(ready, {row: [1.0, 0.5] for row in range(4)})
+    over(ready, "multiply-1")
+
+    def learns_from(name: str) -> str:
+        sent = submit(ready, **IMITATES, advanced_config={"method": "sft", "from_run": name})
+        with ready.platform.db.read() as session:
+            return str(session.get_one(tables.Run, sent["id"]).config["advanced"]["from_run"])
+
+    assert learns_from("multiply-1") == "eval/multiply-1"
+    # Its own training run is named multiply-1, too: what was meant before goes on being meant.
+    assert learns_from("multiply-1") == "eval/multiply-1"
+    body = {"method": "sft", "from_run": "training/multiply-1"}
+    issue = submit(ready, expect=400, **IMITATES, advanced_config=body)["issues"][0]
+    assert issue["message"] == "run 'training/multiply-1' is pending"
+    with ready.platform.db.write() as session:
+        run = session.scalars(sa.select(tables.Run).where(tables.Run.kind == "training")).first()
+        assert run is not None
+        run_lifecycle.end(session, run, JobResult(status=RunStatus.STOPPED), "test")
+    issue = submit(ready, expect=400, **IMITATES, advanced_config=body)["issues"][0]
+    assert "has 0 rollouts with a score" in issue["message"]
+
+
 def test_a_job_gets_the_examples_of_its_own_config_and_no_others(ready) -> None:
     tool = {"type": "function", "function": {"name": "add"}}
     evaluate(ready, {row: [1.0, 0.5] for row in range(4)})

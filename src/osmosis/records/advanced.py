@@ -101,7 +101,8 @@ class TrainingAdvanced(Advanced):
     method: Method = "grpo"
     """`grpo` learns from the scores of new rollouts; `sft` from the passed rollouts of an earlier run."""
     from_run: str | None = Field(default=None, min_length=1, examples=["multiply-1"])
-    """With `method = "sft"`: the run on this platform whose rollouts are learned from."""
+    """With `method = "sft"`: the run on this platform whose rollouts are learned from; `training/NAME` where an
+    evaluation has that name, too."""
     min_score: float | None = Field(default=None, examples=[1.0])
     """With `method = "sft"`: lowest score of a rollout that is learned from. Default: that run's pass_threshold."""
     max_steps: int | None = Field(default=None, ge=1, examples=[100])

@@ -170,7 +170,7 @@ def test_a_probe_asks_the_base_model_before_anything_is_trained(place: TrainingP
 async def test_a_model_that_imitates_the_passed_rollouts_of_a_run_is_better_than_before(
     place: TrainingPlatform, killed: tuple[str, dict[str, str]]
 ) -> None:
-    config, warm = "configs/training/warm.toml", f'[advanced]\nmethod = "sft"\nfrom_run = "{killed[0]}"'
+    config, warm = "configs/training/warm.toml", f'[advanced]\nmethod = "sft"\nfrom_run = "training/{killed[0]}"'
     (place.folder / config).write_text((place.folder / CONFIG).read_text().replace("[advanced]", warm))
     place.set(config, advanced__max_steps=8, training__lr=3e-3, training__rollout_batch_size=8)
     place.set(config, checkpoints__checkpoint_save_freq=8, training__total_epochs=20)

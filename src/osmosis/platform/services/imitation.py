@@ -22,26 +22,34 @@ from osmosis.records.run import RunStatus
 
 from . import run_lifecycle
 
+KINDS = ("eval", "training")
+"""Each kind numbers its runs by itself, so there may be one of each with a name."""
 PAGE_BYTES = 8 * 1024 * 1024
 """About so much is in one answer; a single rollout may be larger."""
 
 
 def source(session: Session, workspace: tables.Workspace, config: TrainingConfig) -> tables.Run:
-    """The run that is learned from, an evaluation before a training run of the same name. ValidationError with an issue
-    when there is none, or it is not over."""
+    """The run that is learned from: `eval/NAME`, `training/NAME`, or a name alone, which is an evaluation's before it
+    is a training run's. ValidationError with an issue when there is none, or it is not over."""
     named = config.advanced.from_run or ""
-    found = None
-    for kind in ("eval", "training"):
+    kind, _, name = named.rpartition("/")
+    for one in (kind,) if kind else KINDS:
         try:
-            found = run_lifecycle.find(session, workspace, kind, named)
+            found = run_lifecycle.find(session, workspace, one, name)
             break
         except NotFound:
             continue
-    if found is None:
+    else:
         raise _refused(f"there is no run named {named!r}", "osmosis eval list, osmosis train list")
     if not RunStatus(found.status).over:
-        raise _refused(f"run {named!r} is {found.status}", f"wait for it: osmosis eval wait {named}")
+        command = "eval" if found.kind == "eval" else "train"
+        raise _refused(f"run {named!r} is {found.status}", f"wait for it: osmosis {command} info {name}")
     return found
+
+
+def full_name(run: tables.Run) -> str:
+    """What `from_run` says of a run for good, whichever runs of that name come later."""
+    return f"{run.kind}/{run.name}"
 
 
 def least_score(run: tables.Run, config: TrainingConfig) -> float:

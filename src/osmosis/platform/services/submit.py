@@ -219,7 +219,7 @@ def _code(
 
 def _insert(session: Session, order: _Order) -> tables.Run:
     workspace, user, request, kind, code = order.workspace, order.who.user, order.request, order.kind, order.code
-    config = request.config
+    config = _settled(session, workspace, request.config)
     dataset = datasets.find(session, workspace, config.experiment.dataset)
     limit = config.evaluation.limit if isinstance(config, EvalConfig) else dataset.row_count
     picked = pick_rows(dataset.row_count or 0, limit, random.SystemRandom().getrandbits(31))
@@ -258,3 +258,13 @@ def _insert(session: Session, order: _Order) -> tables.Run:
     drawn = f", drawn with seed {picked.seed}" if picked.seed is not None else ""
     run_lifecycle.log(session, run.id, f"submitted: {where}, {len(picked.rows)} of {dataset.row_count} rows{drawn}")
     return run
+
+
+def _settled(
+    session: Session, workspace: tables.Workspace, config: EvalConfig | TrainingConfig
+) -> EvalConfig | TrainingConfig:
+    """The config as it means the same whatever is stored later."""
+    if not isinstance(config, TrainingConfig) or config.advanced.method != "sft":
+        return config
+    named = imitation.full_name(imitation.source(session, workspace, config))
+    return config.model_copy(update={"advanced": config.advanced.model_copy(update={"from_run": named})})
