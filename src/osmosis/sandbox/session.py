@@ -69,6 +69,22 @@ class Kind:
     """Where the folders of sessions are made. None: the folder for temporary files."""
 
 
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a session, as it is asked for; what it gets is at most what the session's kind allows."""
+
+    argv: Sequence[str]
+    stdin: bytes = b""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """Added to the session's own variables."""
+    cwd: str = "."
+    time_s: float = 60.0
+    memory_mb: int = 512
+    """Of all its processes together."""
+    network: bool = False
+    """Outside hosts; never this machine or private addresses."""
+
+
 def choose(
     wanted: SandboxChoice,
     *,
@@ -126,33 +142,22 @@ class Session:
         """Its folder as it is called inside: where commands start."""
         return str(self.folder) if self.kind.level is Level.NONE else WORK
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: bytes = b"",
-        environ: Mapping[str, str] | None = None,
-        cwd: str = ".",
-        time_s: float = 60.0,
-        memory_mb: int = 512,
-        network: bool = False,
-        stop: threading.Event | None = None,
-    ) -> Result:
+    def run(self, command: Command, stop: threading.Event | None = None) -> Result:
         """One command to its end, whichever that is. Raises `Unavailable` when the level cannot do what is asked."""
-        if not argv or any("\0" in part for part in argv):
+        if not command.argv or any("\0" in part for part in command.argv):
             raise ValidationError("a command is a list of texts without NUL, the first of them a program")
         most = self.kind.most
         policy = Policy(
             level=self.kind.level,
             work=self.folder,
-            cwd=Path(self.workdir, *self._parts(cwd)),
+            cwd=Path(self.workdir, *self._parts(command.cwd)),
             image=self.kind.image,
             read=self._read(),
-            network=self._network(network),
-            environ={**self._environ(), **(environ or {})},
+            network=self._network(command.network),
+            environ={**self._environ(), **command.environ},
             limits=Limits(
-                memory_mb=min(memory_mb, most.memory_mb),
-                wall_s=min(time_s, most.time_s),
+                memory_mb=min(command.memory_mb, most.memory_mb),
+                wall_s=min(command.time_s, most.time_s),
                 processes=most.processes,
                 output_bytes=most.output_bytes,
                 file_mb=most.file_mb,
@@ -160,7 +165,7 @@ class Session:
             ),
         )
         with AT_ONCE:
-            return run(argv, policy, input=stdin, stop=stop)
+            return run(command.argv, policy, input=command.stdin, stop=stop)
 
     def write(self, path: str, content: bytes) -> None:
         """A file, in folders that are made as needed. Raises `ValidationError` for a path that leads elsewhere."""

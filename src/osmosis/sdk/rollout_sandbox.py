@@ -21,7 +21,7 @@ from typing import Protocol, get_args
 from osmosis.records.sandbox import SandboxChoice, SandboxKind
 from osmosis.records.wire import SANDBOX_VARIABLE
 from osmosis.sandbox import Ended, Level, Result, Unavailable
-from osmosis.sandbox.session import Kind, Session, choose
+from osmosis.sandbox.session import Command, Kind, Session, choose
 
 from .calls import in_thread
 from .sandbox_door import Door
@@ -31,8 +31,6 @@ MEMORY_MB = 512
 THROUGH_THE_GATE = "gate"
 """The variable's value where the rollout is in a boundary itself, and who runs it makes its sandboxes."""
 
-Command = str | Sequence[str]
-
 
 class Hosted(Protocol):
     """An open sandbox, wherever it is. Every method waits."""
@@ -40,18 +38,7 @@ class Hosted(Protocol):
     @property
     def workdir(self) -> str: ...
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: bytes,
-        environ: Mapping[str, str] | None,
-        cwd: str,
-        time_s: float,
-        memory_mb: int,
-        network: bool,
-        stop: threading.Event | None,
-    ) -> Result: ...
+    def run(self, command: Command, stop: threading.Event | None = None) -> Result: ...
 
     def write(self, path: str, content: bytes) -> None: ...
 
@@ -102,7 +89,7 @@ class Sandbox:
 
     async def run(
         self,
-        command: Command,
+        command: str | Sequence[str],
         *,
         files: Mapping[str, str | bytes] | None = None,
         stdin: str | bytes = "",
@@ -118,27 +105,17 @@ class Sandbox:
         is inside. `network` reaches outside hosts, not this machine or private addresses. Memory is that of all
         processes of the command together. Raises `OsmosisError` when it cannot run at all. Cancelling ends it.
         """
+        asked = Command(_argv(command), _bytes(stdin), env or {}, cwd, timeout_s, memory_mb, network)
         stop = threading.Event()
         try:
-            return await in_thread(
-                self.run_blocking,
-                command,
-                files=files,
-                stdin=stdin,
-                env=env,
-                cwd=cwd,
-                timeout_s=timeout_s,
-                memory_mb=memory_mb,
-                network=network,
-                stop=stop,
-            )
+            return await in_thread(self._run, asked, files or {}, stop)
         except asyncio.CancelledError:
             stop.set()
             raise
 
     def run_blocking(
         self,
-        command: Command,
+        command: str | Sequence[str],
         *,
         files: Mapping[str, str | bytes] | None = None,
         stdin: str | bytes = "",
@@ -147,23 +124,16 @@ class Sandbox:
         timeout_s: float = TIME_S,
         memory_mb: int = MEMORY_MB,
         network: bool = False,
-        stop: threading.Event | None = None,
     ) -> SandboxResult:
         """`run` for tools and score functions that are plain functions, which run in threads of their own."""
+        asked = Command(_argv(command), _bytes(stdin), env or {}, cwd, timeout_s, memory_mb, network)
+        return self._run(asked, files or {}, None)
+
+    def _run(self, command: Command, files: Mapping[str, str | bytes], stop: threading.Event | None) -> SandboxResult:
         host = self._open()
-        for path, content in (files or {}).items():
+        for path, content in files.items():
             host.write(path, _bytes(content))
-        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [str(part) for part in command]
-        done = host.run(
-            argv,
-            stdin=_bytes(stdin),
-            environ=env,
-            cwd=cwd,
-            time_s=timeout_s,
-            memory_mb=memory_mb,
-            network=network,
-            stop=stop,
-        )
+        done = host.run(command, stop)
         out, err = (stream.decode("utf-8", errors="replace") for stream in (done.stdout, done.stderr))
         return SandboxResult(done.code, out, err, done.ended.value, done.seconds)
 
@@ -325,6 +295,10 @@ def _ready(opening: Opening) -> Opening:
     """The opening, once it has opened one: so that what does not work is said at once."""
     host = opening()
     return lambda: host
+
+
+def _argv(command: str | Sequence[str]) -> list[str]:
+    return ["/bin/sh", "-c", command] if isinstance(command, str) else [str(part) for part in command]
 
 
 def _bytes(content: str | bytes) -> bytes:

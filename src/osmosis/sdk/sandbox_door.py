@@ -12,12 +12,12 @@ import http.client
 import secrets
 import socket
 import threading
-from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from osmosis.errors import OsmosisError
 from osmosis.records.wire import SandboxAnswer, SandboxOrder
 from osmosis.sandbox import Ended, Result, Unavailable
+from osmosis.sandbox.session import Command
 
 PATIENCE_S = 120.0
 """Beyond the time of the command: it may wait for its turn."""
@@ -38,30 +38,19 @@ class Door:
             self._workdir = self._ask(SandboxOrder(do="open", sandbox=self._name)).workdir
         return self._workdir
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: bytes,
-        environ: Mapping[str, str] | None,
-        cwd: str,
-        time_s: float,
-        memory_mb: int,
-        network: bool,
-        stop: threading.Event | None,
-    ) -> Result:
+    def run(self, command: Command, stop: threading.Event | None = None) -> Result:
         order = SandboxOrder(
             do="run",
             sandbox=self._name,
-            argv=list(argv),
-            content=_text(stdin),
-            environ=dict(environ or {}),
-            path=cwd,
-            time_s=time_s,
-            memory_mb=memory_mb,
-            network=network,
+            argv=list(command.argv),
+            content=_text(command.stdin),
+            environ=dict(command.environ),
+            path=command.cwd,
+            time_s=command.time_s,
+            memory_mb=command.memory_mb,
+            network=command.network,
         )
-        done = self._ask(order, time_s + PATIENCE_S, stop)
+        done = self._ask(order, command.time_s + PATIENCE_S, stop)
         return Result(done.exit_code, _content(done.stdout), _content(done.stderr), Ended(done.ended), done.seconds)
 
     def write(self, path: str, content: bytes) -> None:

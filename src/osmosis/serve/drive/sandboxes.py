@@ -15,7 +15,7 @@ from collections.abc import Callable
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.records.wire import SandboxAnswer, SandboxOrder
 from osmosis.sandbox import Unavailable
-from osmosis.sandbox.session import Kind, Session
+from osmosis.sandbox.session import Command, Kind, Session
 from osmosis.sdk.calls import in_thread
 
 MOST_EACH = 16
@@ -68,7 +68,7 @@ class Sandboxes:
             return SandboxAnswer()
         session = self._session(rollout_id, order.sandbox)
         if order.do == "run":
-            done = session.run(
+            command = Command(
                 order.argv,
                 stdin=_content(order.content),
                 environ=order.environ,
@@ -76,8 +76,8 @@ class Sandboxes:
                 time_s=order.time_s,
                 memory_mb=order.memory_mb,
                 network=order.network,
-                stop=stop,
             )
+            done = session.run(command, stop)
             out, err = _text(done.stdout), _text(done.stderr)
             ended, seconds = done.ended.value, done.seconds
             return SandboxAnswer(exit_code=done.code, stdout=out, stderr=err, ended=ended, seconds=seconds)
