@@ -147,8 +147,6 @@ class RolloutIndex:
 
     def fill(self, feed: Feed, wait: Callable[[], None] = lambda: None) -> None:
         """Reads what is new; `wait` is called between batches, outside of any transaction."""
-        if not _meta(self.connection, "rows"):
-            self._add_rows(feed.dataset_rows())
         batch: list[tuple[int, int, bytes | str]] = []
         for one in feed.since(self.next):
             batch.append(one)
@@ -158,6 +156,14 @@ class RolloutIndex:
                 wait()
         if batch:
             self.add(batch)
+        if not self.has_rows:
+            # Last: the table is there without them, and reading a dataset may take a process of its own.
+            self._add_rows(feed.dataset_rows())
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the rows of the dataset were read, however many are left of them."""
+        return bool(_meta(self.connection, "rows"))
 
     def add(self, found: list[tuple[int, int, bytes | str]]) -> None:
         """Rollouts as `Feed.since` gives them; one that is there already stays as it is."""
@@ -262,9 +268,9 @@ class Fillers:
         """The index, open, after at most so many seconds of filling; the rest goes on."""
         index = RolloutIndex(path, epoch=feed.epoch, threshold=threshold)
         total = feed.extent()
-        if index.next < total or not _meta(index.connection, "rows"):
+        if index.next < total or not index.has_rows:
             self._thread(path, feed, threshold).join(seconds)
-        return index, Progress(index.next, total)
+        return index, Progress(index.next + index.has_rows, total + 1)
 
     def _thread(self, path: Path, feed: Feed, threshold: float) -> threading.Thread:
         with self._lock:
