@@ -24,6 +24,8 @@ _BINS = 400
 """More different rows than these are merged with their neighbours; the mean stays exact, the variance to 1e-5."""
 _FAR = 12.0
 """Standard deviations beyond which a chance is 0 or 1."""
+_NOTHING = 1e-100
+"""A term this much smaller than the largest decides nothing, and its square is no number any more."""
 
 
 class Rows(NamedTuple):
@@ -94,6 +96,9 @@ class BoundedMean:
 
 def chance_below_zero(terms: Sequence[tuple[float, float]]) -> float:
     """`P(sum(scale * G) < 0)` of independent gamma variables `G` of the given shapes; terms are (shape, scale)."""
+    top = max([abs(scale) for _, scale in terms])
+    unit = -math.frexp(top)[1]  # a power of 2 loses no digit; the chance does not depend on the unit
+    terms = [(shape, math.ldexp(scale, unit)) for shape, scale in terms if abs(scale) > _NOTHING * top]
     lows = [scale for _, scale in terms if scale < 0]
     highs = [scale for _, scale in terms if scale > 0]
     if not lows:

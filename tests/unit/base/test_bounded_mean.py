@@ -72,3 +72,16 @@ def test_nothing_is_known_without_rows():
     assert BoundedMean([(0.0, 0)], 0, 5).tails(1).p_value == 1.0
     with pytest.raises(ValueError, match="two different numbers"):
         BoundedMean([(1.0, 1)], 1, 1)
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-180, 1e180, 1e300])
+def test_the_unit_of_the_values_does_not_matter(unit):
+    rows = [(0.0, 1), (0.25, 1), (1.0, 1), (0.5, 1)]
+    low, high = BoundedMean(rows, 0, 1).interval()
+    found = BoundedMean([(value * unit, n) for value, n in rows], 0, unit).interval()
+    assert found == pytest.approx((low * unit, high * unit), rel=1e-6, abs=0)
+
+
+def test_a_value_beside_which_others_are_nothing_has_an_interval():
+    low, high = BoundedMean([(0.0, 1), (1e-200, 1), (0.0, 1)], 0, 1).interval()
+    assert 0 <= low <= 1e-200 < high < 1

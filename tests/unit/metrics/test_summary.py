@@ -1,7 +1,5 @@
 """Figures of a run: failures are zeros in one mean and nothing in the other, and never hidden."""
 
-import random
-
 import pytest
 
 from osmosis.engine.outcome import read_outcome
@@ -117,41 +115,6 @@ def test_running_figures_agree_with_the_final_ones(make_plan):
     assert running.primary.mean == pytest.approx(final.primary.mean)
     assert running.primary.pass_rate == final.primary.pass_rate
     assert running.completed == final.completed == 50
-
-
-def many(source, count):
-    """Rollouts of every kind, with values whose sum depends on the order in which it is made."""
-    made = []
-    for i in range(count):
-        status = source.choice(["success"] * 6 + ["failed", "skipped"])
-        value = source.choice([None, 0.0, 1.0, 0.1, 0.7, 1e16, -1e16, source.random()])
-        usage = Usage(prompt_tokens=source.randrange(99), cost_usd=source.choice([None, 0.1, 1e-17, 3.7]))
-        one = rollout(source.randrange(12), i, value, status=status, usage=usage, duration_ms=source.random() * 1e5)
-        one.groups = source.choice([{}, {"level": str(one.row_index % 3)}, {"level": "edited"}])
-        one.answer_issue = source.choice([None, None, "empty", "truncated"])
-        if status != "failed" and source.random() < 0.3:
-            failure = Failure(phase=Phase.SCORE, category=Category.TIMEOUT, message=f"late {i}")
-            one.scores["judge"] = Score(name="judge", failure=failure, usage=Usage(prompt_tokens=3, cost_usd=0.1))
-        made.append(one)
-    return made
-
-
-@pytest.mark.parametrize("seed", range(25))
-def test_merged_summaries_of_any_split_give_the_report_of_one_pass(make_plan, seed):
-    source = random.Random(seed)
-    plan = make_plan(attempts=4, ks=[2], reducers=["median", "mode", "at-least-2"], group_by=["level", "none"])
-    names = source.choice([[], ["f"], ["given", "judge"]])
-    found = many(source, source.randrange(80))
-    whole = summarize(found, plan, score_names=names)
-    source.shuffle(found)
-    parts = [Summary(plan, score_names=names) for _ in range(source.randrange(1, 6))]
-    for one in found:
-        source.choice(parts).add(one)
-    first, *rest = parts
-    for part in rest:
-        first.merge(part)
-    assert first.report() == whole
-    assert first.running().completed == whole.completed == len(found)
 
 
 def test_summaries_under_other_terms_are_not_merged(make_plan):
