@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from osmosis.base.stats import pass_at_k, pass_hat_k
 from osmosis.metrics.forecast import UNSEEN, predicted
 from osmosis.metrics.intervals import beyond, bounded_interval, unbounded_interval
+from osmosis.metrics.sequential import levels as look_levels
 from osmosis.metrics.significance import difference_of, verdict_of
 from osmosis.records.report import Interval
 
@@ -275,7 +276,8 @@ def _pairs(rng: np.random.Generator, kind: str, p: float, shape: tuple[int, int]
     if kind == "B better by 0.1 at each row":
         rows = levels(rng, p, 0.3, shape)
         return rows, np.minimum(1.0, rows + 0.1)
-    return levels(rng, p, 0.5, shape), levels(rng, p + 0.1, 0.5, shape)  # B better by 0.1, other rows are hard
+    gain = 0.3 if "0.3" in kind else 0.1
+    return levels(rng, p, 0.5, shape), levels(rng, p + gain, 0.5, shape)  # B better, other rows are hard
 
 
 def verdict(rng: np.random.Generator, runs: int, kind: str, p: float, rows: int, n: int, failing: float) -> Found:
@@ -304,6 +306,44 @@ def verdict(rng: np.random.Generator, runs: int, kind: str, p: float, rows: int,
         said, told = said + int(enough.sum()), told + int(verdicts.sum())
         told_by_t += int(_t_test(*by_row[0]).sum())
     return Found(told / runs, said / runs, beside=told_by_t / runs)
+
+
+SCHEDULES = {
+    "20 to 100 rows": [(rows, 1) for rows in (20, 40, 60, 80, 100)],
+    "20 to 400 rows": [(rows, 1) for rows in (20, 115, 210, 305, 400)],
+    "50 rows x 1 to 9": [(50, n) for n in (1, 3, 5, 7, 9)],
+    "20 x 1 to 50 x 4": [(20, 1), (50, 1), (50, 2), (50, 3), (50, 4)],
+}
+"""When a comparison that goes on looks: rows and attempts of each run by then."""
+
+
+def sequential(rng: np.random.Generator, runs: int, kind: str, p: float, schedule: str) -> Found:
+    """How often a comparison that goes on ends with a verdict, and after which share of its rollouts. Beside it: one
+    test at 5 % when all of them are there."""
+    looks = SCHEDULES[schedule]
+    rows, n = looks[-1]
+    shares = [some * attempts / (rows * n) for some, attempts in looks]
+    told = told_at_the_end = 0
+    used = 0.0
+    chunk = max(1, 1_000_000 // (rows * n))
+    for start in range(0, runs, chunk):
+        size = min(chunk, runs - start)
+        passed = [rng.random((size, rows, n)) < side[:, :, None] for side in _pairs(rng, kind, p, (size, rows))]
+        change = passed[1].astype(float) - passed[0]
+        open_ = np.ones(size, bool)
+        spent = np.ones(size)
+        for (some, attempts), share, level in zip(looks, shares, look_levels(shares), strict=True):
+            values = change[:, :some, :attempts].mean(2)
+            p_value = 2 * np.minimum(*_tails(values, np.ones(values.shape, bool)))
+            clear = (p_value < level) & (0.5**some < level)
+            for i in range(min(size, WIDTHS) if start == 0 else 0):
+                difference = difference_of(values[i].tolist(), (0.0, 1.0), None, 1, 1 - level)
+                assert (verdict_of([difference], 1 - level)[0] in ("better", "worse")) == clear[i]
+            spent[open_ & clear] = share
+            open_ &= ~clear
+        told, used = told + int((~open_).sum()), used + float(spent.sum())
+        told_at_the_end += int((p_value < 0.05).sum())
+    return Found(told / runs, width=used / runs, beside=told_at_the_end / runs)
 
 
 def _row_means(change: Floats, mask: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
@@ -406,10 +446,15 @@ def _verdicts() -> Iterator[Cell]:
     better = ("B better by 0.1 at each row", "B better by 0.1, other rows are hard")
     for kind, rows, n in product(better, (20, 50, 200), (1, 5)):
         yield Cell("power", (kind, "0.5", f"{rows} x {n}", "0 %"), "verdict", (kind, 0.5, rows, n, 0.0))
+    for kind, p, schedule in product(equal, (0.02, 0.5, 0.9), SCHEDULES):
+        yield Cell("sequential", (kind, f"{p:g}", schedule), "sequential", (kind, p, schedule), most=0.06)
+    for kind, schedule in product((*better, "B better by 0.3, other rows are hard"), SCHEDULES):
+        yield Cell("saved", (kind, "0.5", schedule), "sequential", (kind, 0.5, schedule))
 
 
 SIMULATIONS: dict[str, Callable[..., Found]] = {
     "bounded": bounded, "unknown": unknown, "at_k": at_k, "verdict": verdict, "pilot": pilot,
+    "sequential": sequential,
 }  # fmt: skip
 HEADS = {
     "bounded": ("score", "rows x attempts", "coverage", "mean width"),
@@ -417,6 +462,8 @@ HEADS = {
     "pass-at-k": ("figure", "p", "rho", "rows x attempts", "coverage", "mean width"),
     "verdict": ("equally good", "p", "rows x attempts", "failing", "false alarms", "too few rows", "paired t"),
     "power": ("not equally good", "p", "rows x attempts", "failing", "told", "too few rows", "paired t"),
+    "sequential": ("equally good", "p", "looks", "false verdicts", "rollouts used", "one test at the end"),
+    "saved": ("not equally good", "p", "looks", "told", "rollouts used", "one test at the end"),
     "pilot": ("cost of a rollout", "pilot", "rows x attempts", "coverage", "width / total", "t of the mean"),
 }
 
@@ -439,10 +486,12 @@ def line(cell: Cell, found: Sequence[Found], *, good: bool) -> str:
     """The worst seed's share, and the rest of the first."""
     share = max(one.share for one in found) if cell.most is not None else min(one.share for one in found)
     first = found[0]
-    percent = cell.table in ("verdict", "power")
+    percent = cell.most is not None or cell.table in ("power", "saved")
     shown = [f"{share * 100:.1f} %" if percent else f"{share:.3f}"]
     if cell.table == "unknown":
         shown.append(f"{(1 - first.said) * 100:.0f} %")
+    elif cell.simulate == "sequential":
+        shown += [f"{first.width * 100:.0f} %", f"{first.beside * 100:.1f} %"]
     elif percent:
         shown += [f"{(1 - first.said) * 100:.0f} %", f"{first.beside * 100:.1f} %"]
     else:

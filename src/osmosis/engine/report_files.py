@@ -71,10 +71,10 @@ def markdown(journal: Journal, plan: EvalPlan, report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def comparison_markdown(a: str, b: str, found: Comparison, margin: float, flips: Sequence[JsonObject]) -> str:
+def comparison_markdown(a: str, b: str, found: Comparison, conclusion: str, flips: Sequence[JsonObject]) -> str:
     """Two runs beside each other, for a pull request: verdict, figures, and the answers of `flips` on both sides."""
     lines = [
-        f"### {_md(a)} → {_md(b)}: {_md(found.conclusion(margin))}",
+        f"### {_md(a)} → {_md(b)}: {_md(conclusion)}",
         "",
         *_md_table(list(comparison_figures(found))),
     ]

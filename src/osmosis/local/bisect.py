@@ -8,11 +8,9 @@ stay as they are.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from osmosis.errors import ValidationError
 from osmosis.records.base import utc_now
 from osmosis.records.plan import Selection
 
+from .at_commit import commit_of, folder_at
 from .run import stored_report
 
 Say = Callable[[str], None]
@@ -65,20 +64,6 @@ class Found:
         }
 
 
-def commit_of(journal: Journal) -> str:
-    """The commit that a run's code was. Raises ValidationError for one that no commit describes."""
-    git = journal.plan().provenance.get("git") or {}
-    name = journal.folder.name
-    if not git.get("commit"):
-        raise ValidationError(f"run {name} was made outside a git repository", hint="bisect runs of committed code")
-    if git.get("dirty"):
-        raise ValidationError(
-            f"run {name} was made with uncommitted changes: its commit does not say what ran",
-            hint="commit, run it again, then bisect",
-        )
-    return str(git["commit"])
-
-
 def mean_of(journal: Journal, score: str, rows: Sequence[int]) -> float | None:
     """Over the rollouts of these rows, failures as 0; None where none has the score."""
     values, scored = [], False
@@ -110,7 +95,7 @@ def bisect(
     def try_at(index: int) -> bool | None:
         commit, subject = commits[index]
         if commit not in tried:
-            mean = _mean_at(git, root, bad, commit, rows, score, environ)
+            mean = _mean_at(root, bad, commit, rows, score, environ)
             verdict = None if mean is None else mean < middle
             tried[commit] = Tried(commit, subject, mean, verdict)
             shown = "cannot be scored" if mean is None else f"{score} {mean:.3f}, {'bad' if verdict else 'good'}"
@@ -151,12 +136,10 @@ def _between(git: Git, good: str, bad: str) -> list[tuple[str, str]]:
 
 
 def _mean_at(
-    git: Git, root: Path, bad: Journal, commit: str, rows: Sequence[int], score: str, environ: Mapping[str, str]
+    root: Path, bad: Journal, commit: str, rows: Sequence[int], score: str, environ: Mapping[str, str]
 ) -> float | None:
-    top = Path(git.text("rev-parse", "--show-toplevel").strip())
     folder = bad.folder.parent / f"bisect-{commit[:12]}"
-    with _worktree(git, top, commit) as tree:
-        base = tree / root.resolve().relative_to(top.resolve())
+    with folder_at(root, commit) as base:
         _ask(bad, folder, base, rows)
         # A process of its own: its code is another version of modules that may be loaded here.
         command = [sys.executable, "-m", "osmosis", "eval", "resume", str(folder), "--yes", "--quiet"]
@@ -178,15 +161,3 @@ def _ask(bad: Journal, folder: Path, base: Path, rows: Sequence[int]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     run = {**known, "plan": wanted.model_dump(mode="json"), "local": local, "sessions": known.get("sessions", [])}
     write_json(folder / "run.json", run)
-
-
-@contextmanager
-def _worktree(git: Git, top: Path, commit: str) -> Iterator[Path]:
-    tree = top / ".osmosis" / "bisect" / commit[:12]
-    shutil.rmtree(tree, ignore_errors=True)
-    git.text("worktree", "prune")
-    git.text("worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
-    try:
-        yield tree
-    finally:
-        git.text("worktree", "remove", "--force", str(tree))

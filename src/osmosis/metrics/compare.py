@@ -17,7 +17,7 @@ from osmosis.records.report import Bounds, Interval
 from osmosis.records.rollout import RolloutStatus
 
 from .counted import Counted
-from .significance import Difference, Verdict, difference_of, verdict_of
+from .significance import LEVEL, Difference, Verdict, difference_of, verdict_of
 
 Attempt = tuple[str, int]
 """Row key of run A, attempt."""
@@ -73,7 +73,7 @@ class Comparison:
     gained: int
     lost: int
     p_value: float | None
-    """Two-sided, of the verdict: below 0.05 exactly when it is `better` or `worse`. None with too few rows."""
+    """Two-sided, of the verdict: below 1 - level exactly when it is `better` or `worse`. None with too few rows."""
     verdict: Verdict
     p_value_flips: float = 1.0
     """Two-sided, of the difference of the pass rates by row."""
@@ -142,11 +142,12 @@ def compare(
     threshold: float,
     score: str | None = None,
     bounds: Mapping[str, Bounds] | None = None,
+    level: float = LEVEL,
 ) -> Comparison:
     """The rollouts of run `b` against those of run `a`; each is read once.
 
-    `score` defaults to the first that both have. `bounds`: what scores declare, by name. Raises ValidationError when
-    nothing can be paired.
+    `score` defaults to the first that both have. `bounds`: what scores declare, by name. `level`: how sure the verdict
+    is, and how wide its interval. Raises ValidationError when nothing can be paired.
     """
     before, after = _Side(a), _Side(b)
     name = score or _common_score(list(before.names), list(after.names))
@@ -164,8 +165,8 @@ def compare(
     pairs = list(scored.pairs.values())
     declared = (bounds or {}).get(name)
     looks = 1 if len(both) == len(shared) else 2
-    differences = [one.difference(declared, looks) for one in (scored, zeros)[:looks]]
-    verdict, p_value = verdict_of(differences)
+    differences = [one.difference(declared, looks, level) for one in (scored, zeros)[:looks]]
+    verdict, p_value = verdict_of(differences, level)
     return Comparison(
         score=name,
         pairs=len(pairs),
@@ -267,9 +268,9 @@ class _Paired:
         a = {key: float(x >= threshold) for key, (x, _) in self.pairs.items()}
         return _Paired(self.pairs, a, {key: float(y >= threshold) for key, (_, y) in self.pairs.items()})
 
-    def difference(self, declared: Bounds | None, looks: int = 1) -> Difference:
+    def difference(self, declared: Bounds | None, looks: int = 1, level: float = LEVEL) -> Difference:
         values = [value for pair in self.pairs.values() for value in pair]
-        return difference_of([y - x for x, y in self.rows.values()], (min(values), max(values)), declared, looks)
+        return difference_of([y - x for x, y in self.rows.values()], (min(values), max(values)), declared, looks, level)
 
 
 def _check_pairs(shared: list[Attempt], row_of: Mapping[str, str], name: str, a: _Side) -> None:

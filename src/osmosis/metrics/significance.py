@@ -44,20 +44,22 @@ class Difference:
         return Interval(low=low, high=high, level=self.level)
 
 
-def difference_of(rows: Sequence[float], seen: Bounds, declared: Bounds | None, looks: int = 1) -> Difference:
+def difference_of(
+    rows: Sequence[float], seen: Bounds, declared: Bounds | None, looks: int = 1, level: float = LEVEL
+) -> Difference:
     """Of the difference of each row; `seen` are the least and the greatest score of either run, a failure as 0.
 
-    `looks`: at how many differences the verdict looks.
+    `looks`: at how many differences the verdict looks, which is right at this `level`.
     """
     scale = scale_of(seen, declared)
-    level = 1 - (1 - LEVEL) / looks
+    level = 1 - (1 - level) / looks
     enough = 0.5 ** len(rows) < 1 - level if scale else len(rows) >= ROWS_WITHOUT_BOUNDS
     low, high = scale or beyond(seen)
     tested = BoundedMean(((row, 1) for row in rows), low - high, high - low, mid=True) if low < high else None
     return Difference(tested, level, enough)
 
 
-def verdict_of(differences: Sequence[Difference]) -> tuple[Verdict, float | None]:
+def verdict_of(differences: Sequence[Difference], level: float = LEVEL) -> tuple[Verdict, float | None]:
     """The verdict, and its two-sided p-value: `worse` when one difference is clearly negative, `better` when all are
     clearly positive. Too few rows have no p-value."""
     if not all(one.enough for one in differences):
@@ -66,7 +68,7 @@ def verdict_of(differences: Sequence[Difference]) -> tuple[Verdict, float | None
     worse = min(1.0, 2 * looks * min(one.tails.below for one in differences))
     better = min(1.0, 2 * looks * max(one.tails.above for one in differences))
     p_value = min(worse, better)
-    if p_value >= 1 - LEVEL:
+    if p_value >= 1 - level:
         return "no clear difference", p_value
     return ("worse" if worse < better else "better"), p_value
 

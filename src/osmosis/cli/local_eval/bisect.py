@@ -12,7 +12,8 @@ from osmosis.cli.render import table
 from osmosis.cli.results import Column, DetailResult, NextStep, clean
 from osmosis.engine.journal import Journal
 from osmosis.errors import UsageError, ValidationError
-from osmosis.local.bisect import Found, bisect, commit_of
+from osmosis.local.at_commit import commit_of
+from osmosis.local.bisect import Found, bisect
 from osmosis.local.request import run_folder
 from osmosis.metrics.compare import compare
 

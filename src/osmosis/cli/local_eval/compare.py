@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,94 +12,143 @@ import typer
 from osmosis.base.json_types import JsonObject
 from osmosis.cli.context import current
 from osmosis.cli.figures import figure_table
+from osmosis.cli.flags import takes
 from osmosis.cli.results import DetailResult, OperationResult, clean
 from osmosis.engine.report_files import comparison_markdown, message_text
 from osmosis.engine.results import check_output
 from osmosis.errors import UsageError
+from osmosis.local.prepare import Declined
 from osmosis.metrics.compare import Comparison, Flip
 from osmosis.metrics.compare import compare as compare_runs
 from osmosis.metrics.figures import comparison_figures
+from osmosis.metrics.significance import LEVEL
 
 from .compared_run import ComparedRun, RunFinder
+from .until_decided import ending, until_decided
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def compare(
-    a: Annotated[str, typer.Argument(help="The baseline run: its name, or a folder")],
-    b: Annotated[str, typer.Argument(help="The run to compare with it")],
-    score: Annotated[
-        str | None, typer.Option(help="Score to compare [default: the first one that both runs have]")
-    ] = None,
+@dataclass(frozen=True)
+class CompareFlags:
+    """What `osmosis eval compare` is told."""
+
+    a: Annotated[str, typer.Argument(help="The baseline run: its name, or a folder")]
+    b: Annotated[str, typer.Argument(help="The run to compare with it")]
+    score: Annotated[str | None, typer.Option(help="Score to compare [default: the first one that both runs have]")] = (
+        None
+    )
     fail_on_regression: Annotated[
         bool, typer.Option("--fail-on-regression", help="Exit with 1 when B is worse than A.")
-    ] = False,
+    ] = False
     margin: Annotated[
         float,
         typer.Option(
             help="With --fail-on-regression: exit with 1 unless B is shown to be at most this much worse than A."
         ),
-    ] = 0.0,
-    flips: Annotated[int, typer.Option(help="Number of flips to show, with both conversations.")] = 5,
-    md: Annotated[bool, typer.Option("--md", help="Markdown, for a pull request.")] = False,
+    ] = 0.0
+    until_decided: Annotated[
+        bool,
+        typer.Option(
+            "--until-decided", help="Run more rows, then more attempts, in both runs until the difference is decided."
+        ),
+    ] = False
+    max_rollouts: Annotated[
+        int | None, typer.Option(min=1, help="With --until-decided: at most this many more, in both runs together.")
+    ] = None
+    max_cost: Annotated[
+        float | None, typer.Option(help="With --until-decided: at most this many US dollars more, for both together.")
+    ] = None
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --until-decided: spend without asking.")] = False
+    flips: Annotated[int, typer.Option(min=0, help="Number of flips to show, with both conversations.")] = 5
+    md: Annotated[bool, typer.Option("--md", help="Markdown, for a pull request.")] = False
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="With --md: write it to this file [default: stdout].")
-    ] = None,
-) -> DetailResult | OperationResult | int:
+    ] = None
+
+    def check(self) -> None:
+        """UsageError for flags that do not go together."""
+        if self.output is not None and not self.md:
+            raise UsageError("-o needs --md", hint="--json prints the comparison as data")
+        if not 0 <= self.margin < math.inf:
+            raise UsageError(f"--margin must be 0 or greater, got {self.margin}")
+        if self.max_cost is not None and not 0 < self.max_cost < math.inf:
+            raise UsageError(f"--max-cost must be greater than 0, got {self.max_cost}")
+        alone = {"--max-rollouts": self.max_rollouts, "--max-cost": self.max_cost, "--yes": self.yes or None}
+        for flag, value in alone.items():
+            if value is not None and not self.until_decided:
+                raise UsageError(f"{flag} needs --until-decided", hint="a comparison of what is there spends nothing")
+
+
+@takes(CompareFlags)
+def compare(flags: CompareFlags) -> DetailResult | OperationResult | int:
     """Compare two runs row by row: difference with confidence interval, one verdict, and flips.
 
     Each is a run of this machine, by name or folder, or an evaluation on the platform; `platform:NAME` is always that.
 
+    With --until-decided, two runs of this machine are extended until it is clear which is better, or the budget is used
+    up. The test is planned for several looks, so that 5 % is the chance of a false verdict in all. Interrupted, the
+    same command goes on.
+
     Example:
 
         osmosis eval compare nightly-1 nightly-2 --fail-on-regression --margin 0.02
+        osmosis eval compare main branch --until-decided --max-rollouts 400
         osmosis eval compare main branch --md -o comparison.md
-        osmosis eval compare add-1 add-2
         osmosis eval compare my-local-run platform:add-2 --json
     """
     ctx = current()
-    if output is not None and not md:
-        raise UsageError("-o needs --md", hint="--json prints the comparison as data")
-    if not 0 <= margin < math.inf:
-        raise UsageError(f"--margin must be 0 or greater, got {margin}")
-    if flips < 0:
-        raise UsageError(f"--flips must not be negative, got {flips}")
+    flags.check()
+    decision = None
     with RunFinder(ctx) as runs:
-        first, second = runs.find(a), runs.find(b)
+        first, second = runs.find(flags.a), runs.find(flags.b)
+        if flags.until_decided:
+            try:
+                decision = until_decided(
+                    ctx, first, second, flags.score, flags.max_rollouts, flags.max_cost, yes=flags.yes
+                )
+            except Declined as declined:
+                ctx.output.say(declined.message)
+                return 0
+        look = decision.last_made if decision is not None else None
         found = compare_runs(
             first.outcomes(),
             second.outcomes(),
             threshold=first.pass_threshold,
-            score=score,
+            score=decision.score if decision is not None else flags.score,
             bounds={**second.score_bounds, **first.score_bounds},
+            level=LEVEL if look is None else 1 - look.level,
         )
-        talks = [_talk(first, second, flip) for flip in sorted(found.flips, key=lambda flip: flip.gained)[:flips]]
-    worse = found.regressed(margin)
-    code = 1 if fail_on_regression and worse else 0
-    if md:
-        text = comparison_markdown(first.name, second.name, found, margin, talks)
-        if output is None or str(output) == "-":
+        talks = [
+            _talk(first, second, flip) for flip in sorted(found.flips, key=lambda flip: flip.gained)[: flags.flips]
+        ]
+    worse = found.regressed(flags.margin)
+    code = 1 if flags.fail_on_regression and worse else 0
+    conclusion = found.conclusion(flags.margin)
+    if decision is not None:
+        conclusion = f"{conclusion} ({ending(decision)})"
+    if flags.md:
+        text = comparison_markdown(first.name, second.name, found, conclusion, talks)
+        if flags.output is None or str(flags.output) == "-":
             ctx.output.stdout.write(text)
             return code
-        path = ctx.path(output)
+        path = ctx.path(flags.output)
         check_output(path)
         path.write_text(text, encoding="utf-8")
         return OperationResult("eval.compare", f"wrote {path}", {"path": str(path)}, exit_code=code)
     data = {
-        "a": a,
-        "b": b,
+        "a": flags.a,
+        "b": flags.b,
         **found.to_dict(),
-        "conclusion": found.conclusion(margin),
+        "conclusion": conclusion,
         "regressed": worse,
-        "margin": margin,
+        "margin": flags.margin,
         "transcripts": talks,
+        **({"decision": decision.to_dict()} if decision is not None else {}),
     }
-    return DetailResult(
-        data,
-        exit_code=code,
-        human=lambda console: _draw(console, first, second, found, talks, worse=worse, margin=margin),
-    )
+    head = f"{first.name} -> {second.name}: {conclusion}"
+    return DetailResult(data, exit_code=code, human=lambda console: _draw(console, head, found, talks, worse=worse))
 
 
 def _talk(a: ComparedRun, b: ComparedRun, flip: Flip) -> JsonObject:
@@ -107,19 +157,9 @@ def _talk(a: ComparedRun, b: ComparedRun, flip: Flip) -> JsonObject:
     return {**flip.to_dict(), **said}
 
 
-def _draw(
-    console: Console,
-    a: ComparedRun,
-    b: ComparedRun,
-    found: Comparison,
-    talks: list[JsonObject],
-    *,
-    worse: bool,
-    margin: float,
-) -> None:
+def _draw(console: Console, head: str, found: Comparison, talks: list[JsonObject], *, worse: bool) -> None:
     from rich.text import Text
 
-    head = f"{a.name} -> {b.name}: {found.conclusion(margin)}"
     console.print(Text(head, style="bold red" if worse else "bold"))
     console.print(figure_table(found.score, list(comparison_figures(found))))
     if found.rows_differ:
@@ -128,8 +168,8 @@ def _draw(
         )
     for talk in talks:
         change = f"{talk['kind']}, {talk['before']:g} -> {talk['after']:g}"
-        head = f"row {talk['row_index']} attempt {talk['attempt']}: {change}"
-        console.print(Text(head, style="green" if talk["kind"] == "gained" else "red"))
+        flip = f"row {talk['row_index']} attempt {talk['attempt']}: {change}"
+        console.print(Text(flip, style="green" if talk["kind"] == "gained" else "red"))
         for side in ("a", "b"):
             messages = talk[f"transcript_{side}"]
             last = message_text(messages[-1]) if messages else ""

@@ -53,18 +53,18 @@ class LocalRun:
 
     def __init__(self, folder: Path) -> None:
         self.name = folder.name
-        self._journal = Journal(folder)
+        self.journal = Journal(folder)
         self._recorded: RecordedRollouts | None = None
-        plan = self._journal.plan()
+        plan = self.journal.plan()
         self.pass_threshold = plan.pass_threshold
         self.score_bounds: Mapping[str, Bounds] = plan.score_bounds
 
     def outcomes(self) -> Iterable[Counted]:
-        return self._journal.outcomes()
+        return self.journal.outcomes()
 
     def messages(self, key: Key) -> list[Message]:
         if self._recorded is None:
-            self._recorded = RecordedRollouts(self._journal.folder)
+            self._recorded = RecordedRollouts(self.journal.folder)
         return self._recorded.read(key).messages
 
 
