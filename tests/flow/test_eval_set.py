@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from osmosis.base.json_types import JsonObject
 from osmosis.metrics.significance import adjusted
 from osmosis.records.eval_set import EvalSet
 from osmosis.testing.command_line import CommandRun, run_command
+from osmosis.testing.endpoint import ModelEndpoint, Reply, text_reply
 from osmosis.testing.eval_project import write_rows
 from osmosis.testing.git_workspace import GitWorkspace
 
@@ -141,3 +149,77 @@ def test_sets_are_completed(workspace: Path) -> None:
 def test_p_values_of_many_runs() -> None:
     assert adjusted([0.01, None, 0.04, 0.03]) == pytest.approx([0.03, None, 0.06, 0.06])
     assert adjusted([0.9, 0.8]) == [1.0, 1.0]
+
+
+ASKING = ROLLOUT.replace(
+    '        return [*ctx.prompt, {"role": "assistant", "content": "done"}]',
+    "        async with ctx.chat() as chat:\n"
+    "            return [*ctx.prompt, (await chat.complete(ctx.prompt)).message]",
+)
+
+
+def priced(body: JsonObject, number: int) -> Reply:
+    """An answer that says what it cost: a quarter of a dollar."""
+    reply = text_reply("done")
+    reply.body["usage"]["cost"] = 0.25  # type: ignore[index]
+    return reply
+
+
+def questions(endpoint: ModelEndpoint) -> int:
+    """Without those that only ask whether the model is there."""
+    return sum("Say OK" not in str(body["messages"]) for body in endpoint.requests)
+
+
+def test_the_budget_is_of_the_whole_set(workspace: Path) -> None:
+    (workspace / "rollouts/multiply/main.py").write_text(ASKING)
+    with ModelEndpoint(priced) as endpoint:
+        models = ", ".join(f'"{name}@{endpoint.url}"' for name in ("gpt-4o-mini", "gpt-4.1-mini", "gpt-4o"))
+        (workspace / "configs/sets/nightly.toml").write_text(
+            f'configs = ["multiply"]\nmodels = [{models}]\nlimit = 8\nmax_cost = 3.0\n'
+            "[prices]\ngpt-4o-mini = [0.1, 0.2]\n'gpt-4.1-mini' = [0.1, 0.2]\ngpt-4o = [0.1, 0.2]\n"
+        )
+        found = go(workspace, "nightly")
+        rows, asked = found.json["items"], questions(endpoint)
+        assert (found.code, rows[0]["completed"], rows[0]["cost_usd"]) == (1, 8, 2.0)
+        assert rows[1]["completed"] < 8, "the second run had a dollar left"
+        assert "budget of 3 USD is spent" in rows[2]["error"]
+        assert not (workspace / ".osmosis/runs" / rows[2]["name"]).exists()
+        assert go(workspace, "nightly").code == 1
+        assert questions(endpoint) == asked, "what is spent stays spent when the set is resumed"
+
+
+def test_ctrl_c_ends_the_set_with_its_table_and_it_goes_on_later(workspace: Path) -> None:
+    (workspace / "rollouts/multiply/main.py").write_text(ASKING)
+    stuck = threading.Event()
+
+    def decide(body: JsonObject, number: int) -> Reply:
+        if number < 3 or resumed:
+            return text_reply("done")
+        stuck.set()
+        return Reply(hang=True)
+
+    resumed = False
+    with ModelEndpoint(decide) as endpoint:
+        models = ", ".join(f'"m{n}@{endpoint.url}"' for n in range(2))
+        (workspace / "configs/sets/nightly.toml").write_text(
+            f'configs = ["multiply"]\nmodels = [{models}]\nlimit = 8\n'
+        )
+        words = [sys.executable, "-m", "osmosis", "--json", "eval", "set", "nightly"]
+        process = subprocess.Popen(
+            words, cwd=workspace, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            assert stuck.wait(60)
+            os.killpg(process.pid, signal.SIGINT)
+            time.sleep(1.0)
+            os.killpg(process.pid, signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode == 130, err
+        first, second = json.loads(out)["items"]
+        assert first["completed"] < 8
+        assert second["completed"] == 0
+        resumed = True
+        again = go(workspace, "nightly")
+        assert (again.code, [row["completed"] for row in again.json["items"]]) == (0, [8, 8]), again.err

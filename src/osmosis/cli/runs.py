@@ -43,6 +43,7 @@ COLUMNS = {
         Column("model.name", "Model", wide=True),
         Column("results.score", "Reward", justify="right", show=lambda v: "-" if v is None else f"{v:.3f}"),
         Column("results.pass_rate", "Pass", justify="right", show=lambda v: "-" if v is None else f"{v * 100:.0f} %"),
+        Column("tags", "Tags", show=lambda found: ", ".join(found or []), wide=True),
         Column("created_at", "Created", show=when, wide=True),
     ),
     "training": (
@@ -65,6 +66,7 @@ LOG_COLUMNS = (
 
 Name = Annotated[str, typer.Argument(help="Name or id of the run")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Also write it as JSON to this file")]
+Tag = Annotated[str | None, typer.Option("--tag", help="Only runs with this tag")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show lines of level debug, too")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run is over")]
 
@@ -84,10 +86,12 @@ def run_commands(kind: RunKind, *, one: str, several: str, info_help: str, kept:
     """The commands of a kind; `one` and `several` are what its help calls its runs."""
     noun = NOUNS[kind]
 
-    def list_runs(limit: Limit = None, offset: Offset = 0, everything: Everything = False) -> ListResult:
+    def list_runs(
+        limit: Limit = None, offset: Offset = 0, everything: Everything = False, tag: Tag = None
+    ) -> ListResult:
         paging = Paging(limit, everything, offset)
-        empty = f"no runs yet: osmosis {noun} submit CONFIG"
-        return list_result(current(), lambda client: client.runs(kind), COLUMNS[kind], paging, empty=empty)
+        empty = f"no run has the tag {tag}" if tag else f"no runs yet: osmosis {noun} submit CONFIG"
+        return list_result(current(), lambda client: client.runs(kind).tagged(tag), COLUMNS[kind], paging, empty=empty)
 
     def info(name: Name, output: Output = None) -> DetailResult:
         return run_info(current(), kind, name, output)
@@ -107,7 +111,9 @@ def run_commands(kind: RunKind, *, one: str, several: str, info_help: str, kept:
         lines = "".join(f"\n    osmosis {noun} {example}" for example in examples)
         command.__doc__ = f"{text}\n\nExample:{lines}\n"
 
-    explained(list_runs, f"List the {several} of this workspace, newest first.", "list --limit 10")
+    explained(
+        list_runs, f"List the {several} of this workspace, newest first.", "list --limit 10", "list --tag nightly"
+    )
     explained(info, info_help, "info multiply-1", "info multiply-1 --json")
     explained(logs, f"Show the log of a {one}.", "logs multiply-1 -f")
     explained(stop, f"Stop a pending or running {one}; {kept}.", "stop multiply-1 --yes")

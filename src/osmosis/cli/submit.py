@@ -32,7 +32,7 @@ from .results import NextStep, OperationResult
 from .reward_check import check_reward
 from .run_show import finished_result, watch
 from .secrets_file import SecretsFile, read_secrets_file
-from .submit_overrides import Limit, Model, N, Overrides, RunName, Shards
+from .submit_overrides import Limit, Model, N, Overrides, RunName, RunTags, Shards
 from .training_gate import check_training, plan_lines
 from .training_probe import probe_config, probed
 
@@ -85,6 +85,7 @@ def submit_eval(
     limit: Limit = None,
     shards: Shards = None,
     name: RunName = None,
+    tag: RunTags = None,
     yes: prompts.Yes = False,
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Follow the run to its end, then show its figures")
@@ -106,7 +107,7 @@ def submit_eval(
         osmosis eval submit multiply --model openai/gpt-5-mini --limit 50 --name mini-first-50
         osmosis eval submit multiply --shards auto --wait
     """
-    changed = Overrides(model, n, limit, name, shards)
+    changed = Overrides(model, n, limit, name, shards, tuple(tag or ()))
     options = SubmitOptions(
         "eval", config, yes, wait, wait_sync, allow_dirty, snapshot, secrets_file, fail_under, changed
     )
@@ -119,6 +120,7 @@ def submit_train(
     ] = None,
     model: Model = None,
     name: RunName = None,
+    tag: RunTags = None,
     yes: prompts.Yes = False,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Follow the run to its end")] = False,
     wait_sync: WaitSync = False,
@@ -143,7 +145,7 @@ def submit_train(
         osmosis train submit multiply --probe 8
         osmosis train submit multiply --yes
     """
-    changed = Overrides(model=model, name=name)
+    changed = Overrides(model=model, name=name, tags=tuple(tag or ()))
     options = SubmitOptions(
         "training",
         config,
@@ -404,14 +406,13 @@ def _ask_for_secrets(case: _Case, missing: list[str]) -> None:
 
 def _body(case: _Case) -> dict[str, object]:
     """The request of contract B; with a snapshot, the commit that holds it."""
-    taken, name = case.snapshot, case.options.overrides.name
-    named = {"name": name} if name is not None else {}
+    taken, beside = case.snapshot, case.options.overrides.beside()
     if taken is None:
-        return {**case.config.to_request(case.provided), **named}
+        return {**case.config.to_request(case.provided), **beside}
     experiment = case.config.experiment.model_copy(update={"commit_sha": taken.commit})
     note = SnapshotNote(parent=taken.parent, files=list(taken.files), diff=taken.diff)
     request = case.config.model_copy(update={"experiment": experiment}).to_request(case.provided)
-    return {**request, "snapshot": note.to_dict(), **named}
+    return {**request, "snapshot": note.to_dict(), **beside}
 
 
 def _plan(case: _Case) -> dict[str, object]:
@@ -425,6 +426,7 @@ def _plan(case: _Case) -> dict[str, object]:
         code = f"commit {experiment.commit_sha}" if experiment.commit_sha else f"branch {experiment.branch}"
     plan: dict[str, object] = {
         "name": case.options.overrides.name,
+        "tags": ", ".join(case.options.overrides.tags) or None,
         "config": case.workspace.relative(case.path),
         "platform": case.ctx.platform_url,
         "rollout": f"{experiment.rollout} ({experiment.entrypoint})",

@@ -23,6 +23,7 @@ RunName = Annotated[
     str | None, typer.Option("--name", help="Name of the run [default: the rollout's name and a number]")
 ]
 
+RunTags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Tag of the run; repeatable")]
 
 _ENDPOINT = ("base_url", "api_key_env")
 
@@ -36,6 +37,14 @@ class Overrides:
     limit: int | None = None
     name: str | None = None
     shards: str | None = None
+    tags: tuple[str, ...] = ()
+
+    def beside(self) -> dict[str, object]:
+        """What a submit says beside its config."""
+        return {
+            **({"name": self.name} if self.name is not None else {}),
+            **({"tags": list(self.tags)} if self.tags else {}),
+        }
 
     def apply(self, config: EvalConfig | TrainingConfig) -> EvalConfig | TrainingConfig:
         """The config with these values, checked by its own rules. Raises UsageError naming the flag."""

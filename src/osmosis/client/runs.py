@@ -10,6 +10,7 @@ from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.eval_bodies import EvalMetrics, EvalRunDetail, EvalRunPage
 from osmosis.records.contract.run_bodies import (
     FileAddresses,
+    MarkedRun,
     OutcomePage,
     RetriedRun,
     RetryRun,
@@ -31,6 +32,7 @@ from osmosis.records.contract.training_bodies import (
     TrainingRunDetail,
     TrainingRunPage,
 )
+from osmosis.records.marks import MarkChange
 from osmosis.records.rollout import Rollout
 
 from .http import Http
@@ -49,17 +51,27 @@ class Runs:
 
     def __init__(self, http: Http) -> None:
         self._http = http
+        self._tag: str | None = None
 
     def submit(self, body: Mapping[str, object]) -> SubmittedRun:
         """Start a run of a config, given as the sections of a submit."""
         return self._http.read(SubmittedRun, "POST", self.noun, json=body)
 
+    def tagged(self, tag: str | None) -> Runs:
+        """The same, of which lists hold only the runs with this tag."""
+        found = type(self)(self._http)
+        found._tag = tag
+        return found
+
     def page(self, *, limit: int = 50, offset: int = 0) -> RunPage:
         """Some runs, newest first."""
-        return self._http.read(self.listed, "GET", self.noun, params={"limit": limit, "offset": offset})
+        params = {"limit": limit, "offset": offset, "tag": self._tag}
+        return self._http.read(self.listed, "GET", self.noun, params=params)
 
     def all(self) -> list[RunRow]:
-        return [row for page in self._http.pages(self.listed, self.noun) for row in page.rows]
+        return [
+            row for page in self._http.pages(self.listed, self.noun, params={"tag": self._tag}) for row in page.rows
+        ]
 
     def get(self, name: str) -> RunDetail:
         """One run with config, dataset, rollout and results."""
@@ -70,6 +82,10 @@ class Runs:
 
     def stop(self, name: str) -> None:
         self._http.call("POST", self._path(name, "stop"), json={})
+
+    def mark(self, name: str, change: MarkChange) -> MarkedRun:
+        """Change tags, note, pin or name."""
+        return self._http.read(MarkedRun, "PATCH", self._path(name), json=change.to_dict())
 
     def delete(self, name: str) -> None:
         self._http.call("DELETE", self._path(name))

@@ -45,6 +45,8 @@ class EvalSet(Strict):
     """Run the first N rows of each dataset. Default: the config's."""
     max_cost: float | None = Field(default=None, gt=0)
     """US dollars that all runs of the set may spend together."""
+    prices: dict[str, tuple[float, float]] = Field(default_factory=dict, examples=[{"my-model": [0.5, 1.5]}])
+    """US dollars per million prompt and completion tokens, of models that no price table knows."""
 
     def runs(self) -> Iterator[SetRun]:
         """All of them, in order. The key of each is its own."""

@@ -41,7 +41,7 @@ class Rule:
 
 POLICY: tuple[Rule, ...] = (
     Rule("read", "viewer", "see and download runs, rollouts, logs, datasets and models; clone and fetch"),
-    Rule("run", "member", "submit, upload, stop, retry, resume and annotate runs; serve rollouts; deploy models"),
+    Rule("run", "member", "submit, upload, stop, retry, resume, tag and annotate runs; serve rollouts; deploy models"),
     Rule("data", "member", "upload datasets and models"),
     Rule("delete", "member", "delete runs, datasets and models"),
     Rule("push", "member", "push, and start a sync"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from osmosis.records.marks import Marks
 from osmosis.records.report import Interval
 
 from .asked import Asked
@@ -29,6 +30,7 @@ class RunCard:
     failed: int = 0
     dataset: str = ""
     created_at: str = ""
+    marks: Marks = field(default_factory=Marks)
     problem: str = ""
     """Why it cannot be read."""
 
@@ -59,18 +61,21 @@ def card_of(source: RunSource, id_: str, *, dataset: str, created_at: str) -> Ru
         failed=primary.failed if primary else 0,
         dataset=dataset,
         created_at=created_at,
+        marks=source.place().marks,
     )
 
 
 def runs_page(library: Library, asked: Asked) -> View:
-    """All runs, or those whose name, model or dataset holds what was searched for."""
-    words = asked.text("q").lower().split()
-    every = library.cards()
+    """All runs, or those whose name, model, tags or dataset hold what was searched for; pinned ones stand first."""
+    words, tag = asked.text("q").lower().split(), asked.text("tag")
+    every = sorted(library.cards(), key=lambda card: not card.marks.pinned)
     found = [card for card in every if all(word in _words(card) for word in words)]
+    found = [card for card in found if not tag or tag in card.marks.tags]
     going = any(card.state is not None and not card.state.over for card in every)
     values = {"found": found, "total": len(every), "asked": asked, "going": going}
     return View("runs.html", values, ("found", "total"))
 
 
 def _words(card: RunCard) -> str:
-    return f"{card.name} {card.state.model if card.state else ''} {card.dataset} {card.score}".lower()
+    model = card.state.model if card.state else ""
+    return " ".join((card.name, model, card.dataset, card.score, *card.marks.tags)).lower()

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from osmosis.records.annotation import Annotation
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.run_bodies import RunEvent
+from osmosis.records.marks import Marks
 from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
 from osmosis.records.run import MetricPoint, RunKind, RunStatus
@@ -83,6 +84,8 @@ class Action:
     url: str
     help: str = ""
     enabled: bool = True
+    asked: str = ""
+    """What has to be answered first: a question, behind which the button is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,10 @@ class RunPlace:
     """The pages beside the first one."""
     author: str | None = None
     """Who looks, where they may say what they think of a rollout."""
+    marks: Marks = field(default_factory=Marks)
+    """What is written on the run."""
+    marking: str = ""
+    """Where the form that changes it goes; empty where it cannot be changed."""
 
 
 @dataclass(frozen=True, slots=True)

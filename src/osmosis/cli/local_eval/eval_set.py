@@ -174,12 +174,13 @@ def _config(ctx: AppContext, workspace: Workspace, given: str) -> Path:
 
 def _run_all(ctx: AppContext, wanted: EvalSet, lines: list[Line], runs: Path, flags: SetFlags) -> bool:
     """Every run in turn, until the budget is spent; whether somebody interrupted."""
+    for line in lines:
+        if (stored := Journal(runs / line.name)).exists:
+            line.report = stored_report(stored)
     for i, line in enumerate(lines, 1):
-        left = None if wanted.max_cost is None else wanted.max_cost - sum(one.cost for one in lines)
+        others = sum(other.cost for other in lines if other is not line)
+        left = None if wanted.max_cost is None else wanted.max_cost - others  # with what it has spent already
         stored = Journal(runs / line.name)
-        if left is not None and stored.exists:
-            earlier = stored_report(stored)
-            left += Line(line.run, line.name, earlier).cost  # a run's limit includes what it has spent already
         if left is not None and left <= 0:
             line.error = f"not run: the set's budget of {wanted.max_cost:g} USD is spent"
             continue
@@ -200,6 +201,8 @@ def _command(wanted: EvalSet, line: Line, left: float | None, flags: SetFlags) -
     if run.model is not None:
         model, _, url = run.model.partition("@") if "@http" in run.model else (run.model, "", "")
         words += ["--model", model, *(["--base-url", url] if url else [])]
+        if (price := wanted.prices.get(model) or wanted.prices.get(run.model)) is not None:
+            words += ["--price", f"{price[0]:g},{price[1]:g}"]
     for key, value in run.params.items():
         words += ["--param", f"{key}={json.dumps(value)}"]
     given = (("--n", wanted.n), ("--limit", wanted.limit), ("--max-cost", left), ("--secrets-file", flags.secrets_file))

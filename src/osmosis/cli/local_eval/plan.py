@@ -49,6 +49,7 @@ Mcp = Annotated[str | None, typer.Option("--mcp", help="MCP server instead of an
 Dataset = Annotated[Path | None, typer.Option("--dataset", "-d", help="Rows: .jsonl, .json, .csv or .parquet.")]
 EvalFn = Annotated[list[str], typer.Option("--eval-fn", help="Score function: module:function. Repeatable.")]
 Rubric = Annotated[list[str], typer.Option("--rubric", help="Rubric to score with: file.yaml#id. Repeatable.")]
+Price = Annotated[str | None, typer.Option(help="Price in USD per million tokens: PROMPT,COMPLETION.")]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint, up to /v1.")]
 ApiKey = Annotated[
     str | None, typer.Option("--api-key", help="API key (visible in the process list; prefer --api-key-env).")
@@ -193,7 +194,7 @@ class EvalFlags:
     sandbox_image: Annotated[
         str | None, typer.Option(help="Image of the container for ctx.sandbox; it must be on this machine.")
     ] = None
-    price: Annotated[str | None, typer.Option(help="Price in USD per million tokens: PROMPT,COMPLETION.")] = None
+    price: Price = None
     pilot: Annotated[int | None, typer.Option(help="Run N rollouts, forecast the cost of the rest, then ask.")] = None
     cache: Annotated[bool, typer.Option("--cache", help="Cache completions, by request and attempt.")] = False
     replay: Annotated[str | None, typer.Option(help="Answer from the journal of this run instead of a model.")] = None
@@ -391,7 +392,7 @@ def model_spec(flags: EvalFlags, runs_dir: Path) -> ModelSpec:
         flags.model, base_url=flags.base_url, api_key_env=flags.api_key_env, params=params, option="--base-url"
     )
     spec.seed = flags.seed or 0
-    spec.price = None if flags.price is None else _price(flags.price)
+    spec.price = None if flags.price is None else parse_price(flags.price)
     return spec
 
 
@@ -498,7 +499,7 @@ def _retry(flags: EvalFlags) -> Retry:
     return Retry(**given)
 
 
-def _price(text: str) -> tuple[float, float]:
+def parse_price(text: str) -> tuple[float, float]:
     try:
         prompt, completion = (float(part) for part in text.split(","))
     except ValueError:

@@ -28,7 +28,19 @@ from osmosis.records.plan import EvalPlan, ModelSpec, Selection
 from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 
-from .plan import BaseUrl, FailUnder, OutputFile, Param, Workers, Yes, check_limits, further, parse_rows
+from .plan import (
+    BaseUrl,
+    FailUnder,
+    OutputFile,
+    Param,
+    Price,
+    Workers,
+    Yes,
+    check_limits,
+    further,
+    parse_price,
+    parse_rows,
+)
 from .terminal import Ending, run_local
 
 
@@ -52,6 +64,7 @@ class RunFlags:
     base_url: BaseUrl = None
     param: Param = field(default_factory=list)
     max_cost: Annotated[float | None, typer.Option(help="Pause the run after spending this many USD")] = None
+    price: Price = None
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", "--max-in-flight", min=1, help="Maximum number of concurrent rollouts")
     ] = None
@@ -149,6 +162,7 @@ def _plan(config: EvalConfig, flags: RunFlags, dataset: Path) -> EvalPlan:
         concurrency=flags.batch_size,
     )
     plan.budget.max_cost_usd = flags.max_cost
+    plan.model.price = None if flags.price is None else parse_price(flags.price)
     return plan
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis.errors import NotFound, OsmosisError
+from osmosis.local.run_marks import mark
+from osmosis.records.marks import MarkChange
 from osmosis.viewer.library import RunCard, card_of
 
 from .journal_run import JournalRun
@@ -44,6 +46,11 @@ class DiskLibrary:
         if found is None:
             raise NotFound(f"there is no run {id!r} here", hint="it may have been removed; see the list of runs")
         return JournalRun(id, found, self.cache, self.author)
+
+    def mark(self, id: str, change: MarkChange) -> str:
+        """Writes on a run; the name that it has in addresses afterwards."""
+        there = mark(self.run(id).folder, change)
+        return next((name for name, folder in self._found().items() if folder == there), there.name)
 
     def cards(self) -> list[RunCard]:
         """Every run, the newest first; one that cannot be read says why."""

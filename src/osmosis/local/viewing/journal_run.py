@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import quote
 
 from osmosis.base.json_types import JsonObject
 from osmosis.base.processes import start_token
@@ -15,6 +16,7 @@ from osmosis.datasets.scan import read_rows
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.local.run import stored_report, summary_of
+from osmosis.local.run_marks import marks_of
 from osmosis.records.annotation import Annotation, newest
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.run_bodies import RunEvent
@@ -118,7 +120,9 @@ class JournalRun:
         return self._state
 
     def place(self) -> RunPlace:
-        return RunPlace((Link("Runs", "/"),), tabs=("rollouts", "config"), author=self.author)
+        marking = f"/runs/{quote(self.id)}/marks" if self.author else ""
+        tabs = ("rollouts", "config")
+        return RunPlace((Link("Runs", "/"),), (), tabs, self.author, marks_of(self.folder), marking)
 
     def report(self) -> Report | None:
         return self._report

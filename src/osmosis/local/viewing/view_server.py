@@ -1,7 +1,8 @@
 """The server of `osmosis view`: the viewer's pages over the journals of this machine, for whoever started it.
 
 Listens on this machine alone. The link that is printed holds a token that works once and leaves a cookie; requests must
-name this machine as their host and come from no other site. Nothing that it serves changes a rollout.
+name this machine as their host and come from no other site. What a person writes (labels, tags, notes) is kept beside a
+journal; nothing that it serves changes a rollout.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from osmosis.viewer import pages, site
 from osmosis.viewer.annotating import annotation_of
 from osmosis.viewer.asked import Asked
 from osmosis.viewer.live import LivePages
+from osmosis.viewer.marking import change_of
 from osmosis.viewer.render import SECURITY, STATIC, environment
 from osmosis.viewer.view import Document, View
 
@@ -150,11 +152,21 @@ def application(library: DiskLibrary, access: Access) -> Starlette:
         path = str(request.path_params.get("path", ""))
         return await run_sync(lambda: sent(site.of_library(library, path, asked), access.csrf))
 
-    async def annotate(request: Request) -> Response:
+    async def form_of(request: Request) -> dict[str, str]:
         _check_length(request)
         form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
         if not hmac.compare_digest(form.get("csrf", "").encode(), access.csrf.encode()):
             raise Forbidden("this form has expired", hint="reload the page and try again")
+        return form
+
+    async def marks(request: Request) -> Response:
+        form = await form_of(request)
+        run = request.path_params["run"]
+        there = await run_sync(lambda: library.mark(run, change_of(form)))
+        return RedirectResponse(f"/runs/{quote(there)}", 303, headers=SECURITY)
+
+    async def annotate(request: Request) -> Response:
+        form = await form_of(request)
         run, row, attempt = (request.path_params[name] for name in ("run", "row", "attempt"))
         asked = Asked(request.query_params.multi_items())
 
@@ -192,6 +204,7 @@ def application(library: DiskLibrary, access: Access) -> Starlette:
         routes=[
             Mount("/static", StaticFiles(directory=STATIC)),
             Route("/runs/{run}/events", events),
+            Route("/runs/{run}/marks", marks, methods=["POST"]),
             Route("/runs/{run}/rollouts/{row:int}/{attempt:int}/annotate", annotate, methods=["POST"]),
             Route("/", any_page),
             Route("/{path:path}", any_page),

@@ -1,4 +1,4 @@
-"""What `/api/cli/eval-runs` and `/api/cli/training-runs` answer alike: list, get, log, stop, delete.
+"""What `/api/cli/eval-runs` and `/api/cli/training-runs` answer alike: list, get, log, stop, mark, delete.
 
 One class, made once for each kind; what only one kind has stands in `eval_runs` and `training_runs`.
 """
@@ -6,20 +6,19 @@ One class, made once for each kind; what only one kind has stands in `eval_runs`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
-from osmosis.platform import objects, tables
-from osmosis.platform.services import audit, dataset_ingest, datasets, deployments, models, run_bodies, run_lifecycle
+from osmosis.platform import tables
+from osmosis.platform.services import audit, datasets, run_bodies, run_lifecycle, run_removal
 from osmosis.platform.services.paging import LogSlice, Page
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage
-from osmosis.records.contract.run_bodies import RunDetail, RunPage, StoppingRun
+from osmosis.records.contract.run_bodies import MarkedRun, RunDetail, RunPage, StoppingRun
 from osmosis.records.contract.training_bodies import TrainingRunDetail, TrainingRunPage
+from osmosis.records.marks import MarkChange
 from osmosis.records.run import RunKind
-from osmosis.viewer.index.file import remove as remove_index
 
 from .contract_route import ContractRoute
 from .deps import PlatformDep, Scope, ScopeDep
@@ -46,6 +45,7 @@ class RunRoutes:
         page, detail = ANSWERS[self.kind]
         router.add_api_route(self.prefix, self.list_runs, methods=["GET"], response_model=page)
         router.add_api_route(f"{self.prefix}/{{name}}", self.get_run, methods=["GET"], response_model=detail)
+        router.add_api_route(f"{self.prefix}/{{name}}", self.mark, methods=["PATCH"])
         router.add_api_route(f"{self.prefix}/{{name}}", self.delete, methods=["DELETE"], status_code=204)
         router.add_api_route(f"{self.prefix}/{{name}}/logs", self.logs, methods=["GET"])
         router.add_api_route(f"{self.prefix}/{{name}}/stop", self.stop, methods=["POST"])
@@ -55,10 +55,12 @@ class RunRoutes:
         """The run of this kind with this name or id in the caller's workspace; NotFound otherwise."""
         return run_lifecycle.find(session, scope.workspace, self.kind, name)
 
-    def list_runs(self, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> RunPage:
+    def list_runs(
+        self, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0, tag: str | None = None
+    ) -> RunPage:
         page = Page(limit, offset)
         with platform.db.read() as session:
-            found, total = page.fetch(session, run_lifecycle.newest_first(scope.workspace.id, self.kind))
+            found, total = page.fetch(session, run_lifecycle.newest_first(scope.workspace.id, self.kind, tag))
             users = datasets.creator_names(session, {run.creator_id for run in found})
             place = page.place(len(found), total)
             return run_bodies.run_page(session, platform.settings, self.kind, found, users, place)
@@ -90,16 +92,18 @@ class RunRoutes:
             audit.note(session, scope, "run.stop", run.name, workspace=scope.workspace)
             return run_bodies.stopping(platform.settings, run)
 
+    def mark(self, name: str, platform: PlatformDep, scope: ScopeDep, body: MarkChange) -> MarkedRun:
+        """Tags, note, pin and name, as far as they are given."""
+        with platform.db.write() as session:
+            run = self.find(session, scope, name)
+            run_lifecycle.mark(session, run, body)
+            audit.note(session, scope, "run.mark", name, workspace=scope.workspace, renamed=body.name)
+            return run_bodies.marked(run)
+
     def delete(self, name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
         with platform.db.write() as session:
             run = self.find(session, scope, name)
-            deployments.refuse_deployed(session, run)
-            run_id, dataset_path = run.id, run.dataset_path
-            run_lifecycle.delete(session, run)
+            leftovers = run_removal.remove(session, run)
             audit.note(session, scope, "run.delete", run.name, workspace=scope.workspace, kind=run.kind)
-        objects.remove_tree(platform.settings.runs_dir / run_id)
-        remove_index(platform.settings.viewer_index(run_id))
-        models.remove_files(platform.settings, models.checkpoints_of(platform.settings, run_id))
-        if dataset_path:  # of a dataset that is gone, or has a newer file, this run was the last that needed it
-            dataset_ingest.clean(platform, PurePosixPath(dataset_path).parent.name)
+        run_removal.clean(platform, leftovers)
         return Response(status_code=204)

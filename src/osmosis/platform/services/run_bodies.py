@@ -13,6 +13,7 @@ from osmosis.platform.settings import PlatformSettings
 from osmosis.records.contract.body import Moment, moment
 from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage, EvalRunRow
 from osmosis.records.contract.run_bodies import (
+    MarkedRun,
     NamedRef,
     RetriedRun,
     RunDetail,
@@ -53,6 +54,9 @@ class _Said(TypedDict):
     resolved_secret_scopes: dict[str, str]
     stop_requested: bool
     imported: bool
+    tags: list[str]
+    note: str
+    pinned: bool
 
 
 def _said(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> _Said:
@@ -70,6 +74,9 @@ def _said(settings: PlatformSettings, run: tables.Run, creator: tables.User | No
         "resolved_secret_scopes": run.secret_scopes,
         "stop_requested": run.stop_requested_at is not None,
         "imported": run.imported is not None,
+        "tags": run.tags or [],
+        "note": run.note or "",
+        "pinned": bool(run.pinned),
     }
 
 
@@ -206,6 +213,11 @@ def _accepted(settings: PlatformSettings, run: tables.Run) -> _Accepted:
 def accepted(settings: PlatformSettings, run: tables.Run) -> SubmittedRun:
     """The answer of a submit."""
     return SubmittedRun(**_accepted(settings, run))
+
+
+def marked(run: tables.Run) -> MarkedRun:
+    """The answer of a change of marks."""
+    return MarkedRun(id=run.id, name=run.name, tags=run.tags, note=run.note, pinned=run.pinned)
 
 
 def stopping(settings: PlatformSettings, run: tables.Run) -> StoppingRun:

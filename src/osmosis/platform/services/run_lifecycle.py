@@ -13,16 +13,17 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
-from osmosis.errors import Conflict, NotFound
+from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.tables import QueueState
 from osmosis.records.base import utc_now
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.run_bodies import RunEvent
+from osmosis.records.marks import MarkChange
 from osmosis.records.report import Report
-from osmosis.records.run import JobResult, LogLine, RunStatus, Stage
+from osmosis.records.run import RUN_NAME, JobResult, LogLine, RunStatus, Stage
 
-from . import secrets
+from . import run_marks, secrets
 
 ALLOWED = {
     RunStatus.PENDING: {RunStatus.RUNNING, RunStatus.STOPPED, RunStatus.FAILED},
@@ -92,12 +93,12 @@ def find(session: Session, workspace: tables.Workspace, kind: str, name_or_id: s
     )
 
 
-def newest_first(workspace_id: str, kind: str) -> sa.Select[tables.Run]:
-    return (
-        sa.select(tables.Run)
-        .where(tables.Run.workspace_id == workspace_id, tables.Run.kind == kind)
-        .order_by(tables.Run.created_at.desc(), tables.Run.id)
-    )
+def newest_first(workspace_id: str, kind: str, tag: str | None = None) -> sa.Select[tables.Run]:
+    """The runs of a kind, or those with a tag."""
+    query = sa.select(tables.Run).where(tables.Run.workspace_id == workspace_id, tables.Run.kind == kind)
+    if tag:
+        query = query.where(run_marks.tagged(tag))
+    return query.order_by(tables.Run.created_at.desc(), tables.Run.id)
 
 
 def next_name(session: Session, workspace_id: str, kind: str, rollout: str) -> str:
@@ -181,6 +182,26 @@ def delete(session: Session, run: tables.Run) -> None:
         raise Conflict(f"run {run.name!r} is {run.status}", hint="stop it first")
     secrets.delete_of_run(session, run.id)
     session.delete(run)
+
+
+def mark(session: Session, run: tables.Run, asked: MarkChange) -> None:
+    """Change what is written on a run, or its name. Conflict when another run of its kind has that name."""
+    if asked.name is not None and asked.name != run.name:
+        named = sa.select(tables.Run.id).where(
+            tables.Run.workspace_id == run.workspace_id, tables.Run.kind == run.kind, tables.Run.name == asked.name
+        )
+        if session.scalar(named) is not None:
+            raise Conflict(f"there is already a run named {asked.name}", hint="choose another name")
+        run.name = checked_name(asked.name)
+    run_marks.write(run, asked)
+
+
+def checked_name(name: object) -> str:
+    """A name that a run may have. ValidationError says what one is."""
+    if not isinstance(name, str) or not RUN_NAME.match(name):
+        hint = "1 to 96 letters, digits, . _ and -, starting with a letter or digit"
+        raise ValidationError(f"name: {name!r} is not a name of a run", hint=hint, field="name")
+    return name
 
 
 def events(session: Session, run_id: str) -> list[RunEvent]:

@@ -78,7 +78,7 @@ def resume(session: Session, vault: Vault, run: tables.Run, user: tables.User, g
 KEPT = (
     *("workspace_id", "repository_id", "dataset_id", "kind", "config", "rollout", "model_path", "dataset"),
     *("dataset_path", "dataset_sha256", "dataset_rows", "branch", "commit_sha", "rows", "sampled_rows", "sample_seed"),
-    "snapshot",
+    *("snapshot", "tags"),
 )
 """What a run is given when it is submitted."""
 

@@ -8,10 +8,11 @@ git is read with no session open.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pydantic
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -22,8 +23,9 @@ from osmosis.platform.gitsync.syncing import CodeRef
 from osmosis.records.config import CONFIGS, EvalConfig, TrainingConfig
 from osmosis.records.config_check import issues_of
 from osmosis.records.dataset import DatasetStatus
+from osmosis.records.marks import Tags, unique
 from osmosis.records.plan import PLATFORM_MODEL
-from osmosis.records.run import RUN_NAME, RunKind, RunStatus, sampled
+from osmosis.records.run import RunKind, RunStatus, sampled
 from osmosis.records.source import SnapshotNote
 
 from . import audit, datasets, imitation, job_queue, links, models, quotas, run_lifecycle, secrets, training_check
@@ -43,6 +45,7 @@ class RunRequest:
     """Of the run; None: the rollout's with a number."""
     snapshot: SnapshotNote | None = None
     """What was not committed, when the code is a working tree as it was."""
+    tags: list[str] = field(default_factory=list)
 
 
 def parse(body: dict[str, object], kind: str) -> RunRequest:
@@ -54,9 +57,9 @@ def parse(body: dict[str, object], kind: str) -> RunRequest:
         key = ".".join(["snapshot", *map(str, found["loc"])])
         raise ValidationError(f"{key}: {found['msg']}", hint="submit again without --snapshot", field=key) from None
     try:
-        name = _named(rest.pop("name", None))
+        name, tags = rest.pop("name", None), _tags(rest.pop("tags", None))
         config, given = CONFIGS[kind].from_request(rest)
-        return RunRequest(config, given, name, snapshot)
+        return RunRequest(config, given, None if name is None else run_lifecycle.checked_name(name), snapshot, tags)
     except pydantic.ValidationError as error:
         issues = issues_of(CONFIGS[kind], error)
     said = "; ".join(f"{issue.key}: {issue.what}" for issue in issues[:5])
@@ -67,13 +70,12 @@ def parse(body: dict[str, object], kind: str) -> RunRequest:
     )
 
 
-def _named(name: object) -> str | None:
-    if name is None:
-        return None
-    if not isinstance(name, str) or not RUN_NAME.match(name):
-        hint = "1 to 96 letters, digits, . _ and -, starting with a letter or digit"
-        raise ValidationError(f"name: {name!r} is not a name of a run", hint=hint, field="name")
-    return name
+def _tags(given: object) -> list[str]:
+    try:
+        return unique(TypeAdapter(Tags).validate_python(given or []))
+    except pydantic.ValidationError as error:
+        what = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        raise ValidationError(f"tags: {what}", hint="--tag NAME, or leave it out", field="tags") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,7 @@ def _insert(session: Session, order: _Order) -> tables.Run:
         sample_seed=picked.seed,
         secret_scopes=scopes,
         snapshot=request.snapshot.to_dict() if request.snapshot else None,
+        tags=request.tags,
     )
     session.add(run)
     quotas.check_rollouts(workspace, job_queue.rollouts_of(run))

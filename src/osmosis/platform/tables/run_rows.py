@@ -121,6 +121,10 @@ class Run(Base):
     """None for runs of this platform."""
     snapshot: Mapped[dict[str, object] | None] = mapped_column(Json)
     """records.source.SnapshotNote: what was not committed, when a working tree was submitted as it was."""
+    tags: Mapped[list[str]] = mapped_column(Json, default=list)
+    """With `note` and `pinned`: records.marks.Marks."""
+    note: Mapped[str] = mapped_column(sa.Text, default="")
+    pinned: Mapped[bool] = mapped_column(default=False)
 
     stop_requested_at: Mapped[datetime | None]
 

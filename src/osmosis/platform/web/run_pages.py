@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Annotated
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Form, Request, Response
@@ -12,17 +13,27 @@ from fastapi.responses import StreamingResponse
 
 from osmosis.platform import Platform, tables
 from osmosis.platform.db import count_of
-from osmosis.platform.services import audit, judgements, run_lifecycle, run_results, run_retry, workspaces
+from osmosis.platform.services import (
+    audit,
+    judgements,
+    run_lifecycle,
+    run_marks,
+    run_removal,
+    run_results,
+    run_retry,
+    workspaces,
+)
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import RunStatus
 from osmosis.viewer import pages, site
 from osmosis.viewer.annotating import annotation_of
 from osmosis.viewer.asked import Asked
+from osmosis.viewer.marking import change_of
 from osmosis.viewer.render import SECURITY
 from osmosis.viewer.view import Document
 
 from .run_source import DatabaseLibrary, DatabaseRun, find_run, state_of
-from .session import Viewer, check_viewer_form, live_pages, platform_of, viewer
+from .session import Viewer, check_viewer_form, form_of, live_pages, platform_of, viewer
 from .templating import PageRoute, document, fragment, framed, html, page, redirect
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -38,10 +49,11 @@ def overview(
     workspace: str = "",
     kind: str = "",
     status: str = "",
+    tag: str = "",
     q: str = "",
     at: int = 1,
 ) -> Response:
-    """All runs of the viewer's workspaces, newest first, filtered by what the form says."""
+    """All runs of the viewer's workspaces, pinned ones first, then the newest; filtered by what the form says."""
     with platform_of(request).db.read() as session:
         names = {row.id: row.name for row, _, _ in workspaces.of_user(session, who.user)}
         wanted = [
@@ -49,13 +61,15 @@ def overview(
             tables.Run.kind.in_(run_lifecycle.SUBMITTED),
             *(column == value for column, value in ((tables.Run.kind, kind), (tables.Run.status, status)) if value),
         ]
+        if tag := tag.strip()[:100]:
+            wanted.append(run_marks.tagged(tag))
         if words := q.strip()[:200]:
             columns = (tables.Run.name, tables.Run.rollout, tables.Run.model_path, tables.Run.dataset)
             wanted.append(sa.or_(*(column.icontains(words, autoescape=True) for column in columns)))
         total = count_of(session, sa.select(tables.Run).where(*wanted))
         last = max(1, math.ceil(total / PER_PAGE))
         at = min(max(1, at), last)
-        newest = (tables.Run.created_at.desc(), tables.Run.id)
+        newest = (tables.Run.pinned.desc(), tables.Run.created_at.desc(), tables.Run.id)
         # Ids are sorted, not whole rows: those carry their reports.
         chosen = sa.select(tables.Run.id).where(*wanted).order_by(*newest).limit(PER_PAGE).offset((at - 1) * PER_PAGE)
         query = (
@@ -75,7 +89,7 @@ def overview(
         total=total,
         at=at,
         pages=last,
-        chosen={"workspace": workspace, "kind": kind, "status": status, "q": q},
+        chosen={"workspace": workspace, "kind": kind, "status": status, "tag": tag, "q": q},
         statuses=[known.value for known in RunStatus],
     )
 
@@ -86,7 +100,7 @@ def _listed(run: tables.Run, workspace: str, creator: str | None) -> dict[str, o
     done = report.completed if report else (run.progress or tables.StoredProgress()).get("completed", 0)
     state = state_of(run, done, report)
     return {"run": run, "state": state, "primary": report.primary if report else None, "workspace": workspace,
-            "creator": creator}  # fmt: skip
+            "creator": creator, "marks": run_marks.of(run)}  # fmt: skip
 
 
 @router.get("/{workspace}/evals/{name}")
@@ -157,6 +171,37 @@ def retry_run(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str
     return redirect(f"/runs/{run_id}")
 
 
+@router.post("/runs/{run_id}/delete")
+def delete(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str, Form()] = "") -> Response:
+    check_viewer_form(request, who, csrf)
+    platform = platform_of(request)
+    with platform.db.write() as session:
+        found = find_run(session, platform, who, run_id, "delete")
+        leftovers = run_removal.remove(session, found.run)
+        audit.note(session, who, "run.delete", found.run.name, workspace=found.workspace, kind=found.run.kind)
+        back = f"/?workspace={quote(found.workspace.name, safe='')}"
+    run_removal.clean(platform, leftovers)
+    return redirect(back)
+
+
+@router.post("/runs/{run_id}/marks")
+async def mark(request: Request, who: ViewerDep, run_id: str) -> Response:
+    """Keeps what is written on a run, and its name."""
+    form = await form_of(request, who)
+    platform = platform_of(request)
+
+    def keep() -> None:
+        with platform.db.write() as session:
+            found = find_run(session, platform, who, run_id, "run")
+            name, change = found.run.name, change_of(form)
+            run_lifecycle.mark(session, found.run, change)
+            renamed = change.name if change.name != name else None
+            audit.note(session, who, "run.mark", name, workspace=found.workspace, renamed=renamed)
+
+    await run_in_threadpool(keep)
+    return redirect(f"/runs/{run_id}")
+
+
 @router.get("/compare")
 @router.get("/compare.json")
 def compare(request: Request, who: ViewerDep) -> Response:
@@ -176,8 +221,7 @@ def run_page(request: Request, who: ViewerDep, run_id: str) -> Response:
 @router.post("/runs/{run_id}/rollouts/{row}/{attempt}/annotate")
 async def annotate(request: Request, who: ViewerDep, run_id: str, row: int, attempt: int) -> Response:
     """Keeps what a person says about a rollout."""
-    form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
-    check_viewer_form(request, who, form.get("csrf", ""))
+    form = await form_of(request, who)
     asked = Asked(request.query_params.multi_items())
     platform = platform_of(request)
 

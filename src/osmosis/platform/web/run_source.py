@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound
 from osmosis.platform import Platform, tables
-from osmosis.platform.services import judgements, placement, rollouts, run_lifecycle, run_results, workspaces
+from osmosis.platform.services import judgements, placement, rollouts, run_lifecycle, run_marks, run_results, workspaces
 from osmosis.platform.services.paging import LogSlice
 from osmosis.platform.services.run_tally import RunTally, tally_of
 from osmosis.records import policy
@@ -105,19 +105,24 @@ class DatabaseRun:
     def place(self) -> RunPlace:
         name = self.workspace.name
         crumbs = (Link("Runs", "/"), Link(name, f"/?workspace={quote(name, safe='')}"))
-        return RunPlace(crumbs, self._actions(), author=self.author)
+        marking = f"/runs/{self.run.id}/marks" if self.author else ""
+        return RunPlace(crumbs, self._actions(), author=self.author, marks=run_marks.of(self.run), marking=marking)
 
     def _actions(self) -> tuple[Action, ...]:
+        return tuple(self._possible())
+
+    def _possible(self) -> Iterator[Action]:
         run, url = self.run, f"/runs/{self.run.id}"
-        if not policy.may(self.role, "run"):
-            return ()
-        if not RunStatus(run.status).over:
-            stopping = run.stop_requested_at is not None
-            return (Action("Stopping" if stopping else "Stop", f"{url}/stop", enabled=not stopping),)
-        if self._can_retry():
-            help_text = "Runs failed and missing rollouts again; keeps the others"
-            return (Action("Retry failed rollouts", f"{url}/retry", help_text),)
-        return ()
+        over = RunStatus(run.status).over
+        if policy.may(self.role, "run"):
+            if not over:
+                stopping = run.stop_requested_at is not None
+                yield Action("Stopping" if stopping else "Stop", f"{url}/stop", enabled=not stopping)
+            elif self._can_retry():
+                help_text = "Runs failed and missing rollouts again; keeps the others"
+                yield Action("Retry failed rollouts", f"{url}/retry", help_text)
+        if over and policy.may(self.role, "delete"):
+            yield Action("Delete", f"{url}/delete", asked=f"Delete {run.name} and everything it produced?")
 
     def _can_retry(self) -> bool:
         if self.run.kind != "eval" or self.run.imported is not None:

@@ -114,6 +114,13 @@ def check_viewer_form(request: Request, who: Viewer, given: str) -> None:
     platform_of(request).rates.take("write", who.user.id)
 
 
+async def form_of(request: Request, who: Viewer) -> dict[str, str]:
+    """The fields of a form, when it is one of this session's."""
+    fields = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+    check_viewer_form(request, who, fields.get("csrf", ""))
+    return fields
+
+
 def guest_secret(request: Request) -> str:
     """The guest cookie's value, or a new one."""
     known = request.cookies.get(GUEST_COOKIE, "")

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from osmosis.base.json_types import JsonObject
+from osmosis.records.marks import Marks
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import RunKind, RunStatus
@@ -36,6 +37,13 @@ class NamedRef(Body):
 
     id: str | None = None
     name: str | None = None
+
+
+class MarkedRun(Body, Marks):
+    """What is written on a run, and its name."""
+
+    id: str
+    name: str
 
 
 class RunProgress(Body):
@@ -83,6 +91,9 @@ class RunRow(Body):
     stop_requested: bool | None = None
     imported: bool | None = None
     """It was made on somebody's machine and uploaded."""
+    tags: list[str] | None = None
+    note: str | None = None
+    pinned: bool | None = None
 
     @property
     def over(self) -> bool:
