@@ -19,6 +19,8 @@ from osmosis.records.contract.accounts import Health
 
 from . import Platform, githost, readiness, web
 from .api import ROUTERS
+from .api.contract_route import ContractRoute
+from .api.direct import DirectRoutes
 from .api.error_bodies import handle_errors
 from .api.versions import ClientVersions
 from .edge.bodies import BodyLimits
@@ -88,6 +90,7 @@ def create_app(settings: PlatformSettings) -> FastAPI:
     githost.mount(app)
     handle_errors(app)
     web.mount(app)  # which shows some errors as pages
+    app.add_middleware(DirectRoutes, routes=app.router.routes, platform=platform)
     app.add_middleware(ClientVersions)
     app.add_middleware(BodyLimits, platform=platform)
     measurements = Measurements(platform)
@@ -106,9 +109,10 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         check_reader(request, settings)
         return Response(measurements.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.get("/health")
     def health() -> Health:
         return Health(status="healthy", version=__version__)
+
+    app.router.add_api_route("/health", health, methods=["GET"], route_class_override=ContractRoute)
 
     @app.get("/ready", responses={503: {"model": Health}})
     def ready(answer: Response) -> Health:

@@ -12,12 +12,11 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.params import Depends as DependsOn
-from sqlalchemy.orm import Session
 
 from osmosis.errors import AuthRequired
 from osmosis.platform import Platform, tables
 from osmosis.platform.security.origin import address_of
-from osmosis.platform.services import tokens, workspaces
+from osmosis.platform.services import access, tokens, workspaces
 from osmosis.platform.services.audit import Actor
 from osmosis.records.contract.accounts import TokenScope
 from osmosis.records.policy import Action
@@ -65,8 +64,7 @@ def caller_with(scope: TokenScope) -> Callable[[Request, Platform], Caller]:
     """
 
     def get_caller(request: Request, platform: PlatformDep) -> Caller:
-        with platform.db.read() as session:
-            caller = _caller(session, request, scope)
+        caller = _caller(request, platform, scope)
         tokens.touch(platform.db, caller.token)
         _count_change(request, platform, caller)
         return caller
@@ -77,16 +75,12 @@ def caller_with(scope: TokenScope) -> Callable[[Request, Platform], Caller]:
 def scope_with(scope: TokenScope, action: Action | None = None) -> Callable[[Request, Platform], Scope]:
     """The person behind a token that has this scope, in the workspace that the headers name, or to which the token is
     bound; Forbidden unless their role there may do this (`by_method` where a route says nothing).
-
-    One session, for it is every request.
     """
 
     def get_scope(request: Request, platform: PlatformDep) -> Scope:
-        with platform.db.read() as session:
-            caller = _caller(session, request, scope)
-            found = _scope(session, request, caller, action or by_method(request))
-        tokens.touch(platform.db, caller.token)
-        _count_change(request, platform, caller)
+        found = _scope(request, platform, scope, action or by_method(request))
+        tokens.touch(platform.db, found.token)
+        _count_change(request, platform, found)
         return found
 
     return get_scope
@@ -94,9 +88,8 @@ def scope_with(scope: TokenScope, action: Action | None = None) -> Callable[[Req
 
 def get_person(request: Request, platform: PlatformDep) -> Caller:
     """The person behind a token that speaks for them as a whole, not for one workspace."""
-    with platform.db.read() as session:
-        caller = _caller(session, request, "api")
-        tokens.require_unbound(caller.token)
+    caller = _caller(request, platform, "api")
+    tokens.require_unbound(caller.token)
     tokens.touch(platform.db, caller.token)
     _count_change(request, platform, caller)
     return caller
@@ -104,8 +97,8 @@ def get_person(request: Request, platform: PlatformDep) -> Caller:
 
 def get_operator(request: Request, platform: PlatformDep) -> Caller:
     """The person who runs this platform."""
+    caller = _caller(request, platform, "api")
     with platform.db.read() as session:
-        caller = _caller(session, request, "api")
         tokens.require_operator(session, caller.token)
     tokens.touch(platform.db, caller.token)
     _count_change(request, platform, caller)
@@ -114,10 +107,10 @@ def get_operator(request: Request, platform: PlatformDep) -> Caller:
 
 def get_either(request: Request, platform: PlatformDep) -> tuple[Caller, Scope | None]:
     """The person behind the token; with the workspace when the request or the token names one."""
-    with platform.db.read() as session:
-        caller = _caller(session, request, "api")
-        named = has_scope(request) or caller.token.workspace_id is not None
-        scope = _scope(session, request, caller, by_method(request)) if named else None
+    scope = _scope(request, platform, "api", by_method(request)) if has_scope(request) else None
+    caller: Caller = scope or _caller(request, platform, "api")
+    if scope is None and caller.token.workspace_id is not None:
+        caller = scope = _scope(request, platform, "api", by_method(request))
     tokens.touch(platform.db, caller.token)
     _count_change(request, platform, caller)
     return caller, scope
@@ -140,27 +133,21 @@ _BULK = ("/api/cli/eval-runs/imports/", "/api/cli/models/base/", "/api/cli/rollo
 
 
 def _count_change(request: Request, platform: Platform, caller: Caller) -> None:
-    if request.method not in ("GET", "HEAD") and not request.url.path.startswith(_BULK):
+    if request.method not in ("GET", "HEAD") and not request.scope["path"].startswith(_BULK):
         platform.rates.take("write", caller.user.id)
 
 
-def _caller(session: Session, request: Request, scope: TokenScope) -> Caller:
-    row = tokens.authenticate(session, bearer(request))
-    tokens.require_scope(row, scope)
-    return Caller(row.user, row, address_of(request))
+def _caller(request: Request, platform: Platform, scope: TokenScope) -> Caller:
+    token = access.of_token(platform.db, bearer(request), scope)
+    return Caller(token.user, token, address_of(request))
 
 
-def _scope(session: Session, request: Request, caller: Caller, action: Action) -> Scope:
-    headers, token = request.headers, caller.token
+def _scope(request: Request, platform: Platform, scope: TokenScope, action: Action) -> Scope:
+    headers = request.headers
     identity, name = headers.get(GIT_HEADER), headers.get(WORKSPACE_HEADER)
-    bound = token.workspace_id
-    if bound is not None and not identity and not name:
-        workspace, role = workspaces.by_id(session, token.user, bound)
-    else:
-        workspace, role = workspaces.resolve(session, token.user, identity=identity, name=name)
-        tokens.require_workspace(token, workspace)
-    workspaces.require(role, action)
-    return Scope(caller.user, token, caller.address, workspace, role)
+    found = access.in_workspace(platform.db, bearer(request), scope, identity=identity, name=name)
+    workspaces.require(found.role, action)
+    return Scope(found.token.user, found.token, address_of(request), found.workspace, found.role)
 
 
 def by_method(request: Request) -> Action:

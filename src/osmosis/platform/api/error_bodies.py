@@ -33,14 +33,19 @@ def _answer(body: JsonObject, status: int, headers: Mapping[str, str] | None) ->
     return JSONResponse(body, status_code=status, headers=headers)
 
 
+def known_error(request: Request, error: OsmosisError) -> JSONResponse:
+    """The answer to a request that ended so; the log is told of what is our fault."""
+    if error.http_status >= 500:
+        log.error("%s %s: %s", request.method, request.url.path, error)
+    return error_response(error)
+
+
 def handle_errors(app: FastAPI) -> None:
     """Install the handlers."""
 
     @app.exception_handler(OsmosisError)
     async def known(request: Request, error: OsmosisError) -> JSONResponse:
-        if error.http_status >= 500:
-            log.error("%s %s: %s", request.method, request.url.path, error)
-        return error_response(error)
+        return known_error(request, error)
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:

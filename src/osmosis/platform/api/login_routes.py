@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
@@ -103,14 +102,14 @@ def browser_login(platform: PlatformDep, caller: PersonDep) -> BrowserLink:
 
 
 @router.get("/verify")
-async def verify(platform: PlatformDep, found: EitherDep) -> Verified:
+def verify(platform: PlatformDep, found: EitherDep) -> Verified:
     caller, scope = found
     token = caller.token
     body = Verified(user=user_body(caller.user), expires_at=moment(token.expires_at), token_id=token.id, valid=True)
     if scope is not None:
         place = WorkspaceRole(id=scope.workspace.id, name=scope.workspace.name, role=scope.role)
         body.workspace = body.organization = place
-    elif first := await run_in_threadpool(_first_workspace, platform, caller.user):
+    elif first := _first_workspace(platform, caller.user):
         body.organization = first
     return body
 

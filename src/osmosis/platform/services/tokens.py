@@ -48,11 +48,15 @@ class IssuedToken:
 
 
 def authenticate(session: Session, text: str, *, now: datetime | None = None) -> tables.Token:
-    """The token's row with its user: the one check of a token. AuthRequired with a `code` that says why not.
+    """The token's row with its user. AuthRequired with a `code` that says why not.
 
-    What it may be used for is `require_scope`'s question.
+    What it may be used for is `require_scope`'s question. A request asks `access`, which needs no session.
     """
-    row = session.scalars(_BY_HASH, {"hash": hash_token(text)}).first()
+    return checked(session.scalars(_BY_HASH, {"hash": hash_token(text)}).first(), now=now)
+
+
+def checked(row: tables.Token | None, *, now: datetime | None = None) -> tables.Token:
+    """The token that was found: the one check of a token. AuthRequired unless it is good now."""
     if row is None:
         raise AuthRequired(
             "this platform does not know this token", hint="log in again: osmosis login", code="TOKEN_INVALID"
