@@ -13,6 +13,7 @@ from osmosis.platform import tables
 from osmosis.platform.own_worker import own_worker
 from osmosis.platform.services import job_queue
 from osmosis.records.base import utc_now
+from osmosis.records.worker import Resources
 from osmosis.testing.platform_data import a_worker
 from osmosis.worker.executors.executor import JobState
 
@@ -121,6 +122,7 @@ class Living:
     """An executor whose jobs live until they are killed."""
 
     name = "living"
+    remote = False
 
     def __init__(self) -> None:
         self.killed = 0
@@ -131,8 +133,14 @@ class Living:
     def reap(self) -> None:
         """Nothing of its own ends."""
 
-    def poll(self, handle: Any) -> JobState:
-        return JobState(alive=True)
+    def poll(self, handles: Any) -> list[JobState]:
+        return [JobState(alive=True) for _ in handles]
+
+    def resources(self) -> Resources:
+        return Resources()
+
+    def level(self) -> str:
+        return ""
 
     def kill(self, handle: Any) -> None:
         self.killed += 1

@@ -34,7 +34,7 @@ def job(folder: Path, lease: str = "lease") -> JobStart:
 
 def gone(executor: LocalExecutor, handle: dict) -> bool:
     deadline = time.monotonic() + 20
-    while executor.poll(handle).alive:
+    while executor.poll([handle])[0].alive:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
@@ -43,11 +43,11 @@ def gone(executor: LocalExecutor, handle: dict) -> bool:
 
 def test_killing_a_job_ends_everything_it_started(tmp_path: Path) -> None:
     executor = LocalExecutor((sys.executable, "-c", SLEEPER), os.environ)
-    handle = executor.start(job(tmp_path))
+    handle = executor.start([job(tmp_path)])[0]
     assert executor.owns(handle)
-    assert executor.poll(handle).alive
+    assert executor.poll([handle])[0].alive
     executor.kill(handle)
-    assert not executor.poll(handle).alive
+    assert not executor.poll([handle])[0].alive
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:
@@ -73,12 +73,12 @@ def test_another_process_with_the_same_id_is_never_signalled(tmp_path: Path) -> 
 
 def test_what_a_job_printed_last_is_kept(tmp_path: Path) -> None:
     executor = LocalExecutor((sys.executable, "-c", "print('x' * 9000, 'the end'); raise SystemExit(3)"), os.environ)
-    handle = executor.start(job(tmp_path))
+    handle = executor.start([job(tmp_path)])[0]
     assert gone(executor, handle)
-    later = LocalExecutor(("true",), {}).poll(handle)
-    assert not later.alive
-    assert later.words.endswith("the end")
-    assert len(later.words) <= 4_000
+    later = LocalExecutor(("true",), {})
+    assert not later.poll([handle])[0].alive
+    assert later.words(handle).endswith("the end")
+    assert len(later.words(handle)) <= 4_000
 
 
 def test_only_listed_variables_reach_a_job(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_only_listed_variables_reach_a_job(tmp_path: Path) -> None:
     }
     code = "import os; print(' '.join(sorted(os.environ)))"
     executor = LocalExecutor((sys.executable, "-c", code), environ)
-    handle = executor.start(job(tmp_path))
+    handle = executor.start([job(tmp_path)])[0]
     assert gone(executor, handle)
     names = set(Path(handle["output"]).read_text().split())
     assert {"PATH", "LC_ALL", "https_proxy", "UV_CACHE_DIR"} <= names
@@ -110,9 +110,9 @@ def test_the_lease_goes_through_a_pipe_however_large(tmp_path: Path) -> None:
         "print(len(given['lease']), given['lease'].encode() in public, (b'the-' + b'lease') in public)"
     )
     executor = LocalExecutor((sys.executable, "-c", code), os.environ)
-    handle = executor.start(job(tmp_path, "the-lease" * 200_000))
+    handle = executor.start([job(tmp_path, "the-lease" * 200_000)])[0]
     assert gone(executor, handle)
-    assert executor.poll(handle).words == "1800000 False False"
+    assert executor.words(handle) == "1800000 False False"
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert written
     assert not [path for path in written if b"the-lease" in path.read_bytes()]
@@ -120,7 +120,7 @@ def test_the_lease_goes_through_a_pipe_however_large(tmp_path: Path) -> None:
 
 def test_a_command_that_does_not_exist_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(PlatformError, match="could not be started"):
-        LocalExecutor(("/no/such/program",), {}).start(job(tmp_path))
+        LocalExecutor(("/no/such/program",), {}).start([job(tmp_path)])
 
 
 def test_a_taken_port_and_an_address_nobody_could_reach(tmp_path: Path) -> None:
@@ -199,12 +199,12 @@ if given:
 
 def test_a_process_stands_ready_for_the_next_job(tmp_path: Path) -> None:
     executor = LocalExecutor((sys.executable, "-c", SAYS), os.environ, spare=True)
-    first = executor.start(job(tmp_path / "1", "lease-1"))
+    first = executor.start([job(tmp_path / "1", "lease-1")])[0]
     assert gone(executor, first)
     executor.reap()
     spare = executor._spare
     assert spare is not None
-    second = executor.start(job(tmp_path / "2", "lease-2"))
+    second = executor.start([job(tmp_path / "2", "lease-2")])[0]
     assert second["pid"] == spare.pid
     assert gone(executor, second)
     said = {name: (tmp_path / name / "work" / "said").read_text() for name in "12"}

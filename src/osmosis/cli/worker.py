@@ -23,7 +23,6 @@ from osmosis.sandbox import Level, probe
 from osmosis.worker.desk import HttpDesk
 from osmosis.worker.executors.local import LocalExecutor
 from osmosis.worker.loop import Worker, WorkerPlan
-from osmosis.worker.machine_resources import machine_resources
 
 from . import prompts
 from .context import AppContext, current
@@ -101,15 +100,14 @@ def start(
         max_jobs=max_jobs,
         kinds=("eval",),
         labels=dict(_label(text) for text in label or []),
-        resources=machine_resources(ctx.environ, folder),
         ca_file=str(ca_file.resolve()) if ca_file else "",
         sandbox=sandbox,
-        sandbox_words="level 0 (--no-sandbox)" if no_sandbox else probe().describe,
     )
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with HttpDesk(url, _token(ctx, token_file), ca_file=ca_file) as desk:
-        executor = LocalExecutor((sys.executable, "-m", "osmosis.jobs"), ctx.environ)
+        command = (sys.executable, "-m", "osmosis.jobs")
+        executor = LocalExecutor(command, ctx.environ, folder=folder, sandboxed=not no_sandbox)
         return _until_stopped(Worker(desk, executor, plan))
 
 

@@ -77,7 +77,7 @@ class JobClient:
         try:
             async with self._opened.request(
                 method,
-                f"{self._base}/{path}",
+                f"{self._base}/{path}" if path else self._base,
                 data=body,
                 headers={**self._headers, "Content-Type": "application/json"},
                 timeout=aiohttp.ClientTimeout(total=timeout_s),

@@ -19,11 +19,9 @@ from osmosis.records.contract.worker_bodies import (
     WorkerRound,
     WorkerWelcome,
 )
-from osmosis.sandbox import probe
 from osmosis.worker.executors.executor import Executor
 from osmosis.worker.executors.local import LocalExecutor
 from osmosis.worker.loop import Worker, WorkerPlan
-from osmosis.worker.machine_resources import machine_resources
 
 from . import Platform
 from .services import fleet
@@ -65,11 +63,15 @@ def own_worker(platform: Platform, executor: Executor | None = None, *, spare: b
         max_deployments=settings.max_deployments,
         kinds=("eval", "training", "serving", "merge"),
         poll_s=settings.poll_s,
-        resources=machine_resources(settings.environ, settings.data_dir),
-        sandbox_words="level 0 (--no-sandbox)" if settings.sandbox.off else probe().describe,
         own_folders=False,
     )
-    executor = executor or LocalExecutor(settings.job_command, settings.environ, spare=spare)
+    executor = executor or LocalExecutor(
+        settings.job_command,
+        settings.environ,
+        spare=spare,
+        folder=settings.data_dir,
+        sandboxed=not settings.sandbox.off,
+    )
     return Worker(OwnDesk(platform), executor, plan, news=platform.db.work_waits)
 
 

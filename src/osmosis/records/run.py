@@ -9,7 +9,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from typing_extensions import Self
 
 from osmosis.base.json_types import JsonObject
 
@@ -183,16 +184,27 @@ class JobSpec(Record):
 
 class JobEntry(Record):
     """What a job's process reads from its standard input when it starts: the lease, which is secret, so never in a
-    file, an environment or a command line, where other processes of the machine could read it; and where to work."""
+    file, an environment or a command line, where other processes of the machine could read it; and where to work.
 
-    lease: str = Field(repr=False, min_length=1)
-    """Its token; every message to the platform carries it."""
+    Through a scheduler, which keeps and shows what it is given, comes a ticket in the place of the lease."""
+
+    lease: str = Field(default="", repr=False)
+    """Its token; every message to the platform carries it. Empty with a ticket."""
+    ticket: str = Field(default="", repr=False)
+    """What the platform gives a lease for, once."""
     work_dir: str
+    """With a ticket it may name variables of the machine, as in `$HOME/osmosis`."""
     cache_dir: str
     ca_file: str = ""
     """Certificates to trust the platform by, besides the machine's."""
     sandbox: SandboxSettings | None = None
     """What the operator of this machine says of it; None: what the platform says holds here."""
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if bool(self.lease) == bool(self.ticket):
+            raise ValueError("needs a lease or a ticket")
+        return self
 
 
 class Handover(Record):

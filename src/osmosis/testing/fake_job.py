@@ -38,18 +38,27 @@ class FakeJob:
     """One life of the job."""
 
     def __init__(self, url: str, entry: JobEntry) -> None:
-        self.folder = Path(entry.work_dir)
-        self.http = httpx.Client(
-            base_url=url,
-            headers={"Authorization": f"Bearer {entry.lease}"},
-            trust_env=False,
-            verify=entry.ca_file or True,
-        )
+        self.folder = Path(os.path.expandvars(entry.work_dir) if entry.ticket else entry.work_dir)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.http = httpx.Client(base_url=url, trust_env=False, verify=entry.ca_file or True)
+        lease = entry.lease or self.lease_for(entry.ticket, url)
+        self.http.headers["Authorization"] = f"Bearer {lease}"
         self.spec = JobSpec.model_validate(self.request("GET", "spec", None))
         taker = {"taker": secrets.token_urlsafe(32)}
         self.secrets: dict[str, str] = self.request("POST", "secrets", taker)["values"]
         self.modes = dict(_modes(self.spec.submitted.env.get("FAKE_JOB", "")))
         self.journal = self.folder / "fake-journal.jsonl"
+
+    def lease_for(self, ticket: str, url: str) -> str:
+        """What a job does that a scheduler started."""
+        jobs, _, run_id = url.rpartition("/")
+        claim = {"run_id": run_id, "taker": secrets.token_urlsafe(32)}
+        answer = self.http.post(f"{jobs}/claim", json=claim, headers={"Authorization": f"Bearer {ticket}"})
+        if answer.status_code in (401, 409):
+            print(f"fake job: its ticket was refused: {answer.json()['message']}")  # noqa: T201 - its last words
+            sys.exit(5)
+        answer.raise_for_status()
+        return str(answer.json()["lease"])
 
     def run(self) -> int:
         if "crash" in self.modes:

@@ -11,14 +11,15 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis._version import __version__
-from osmosis.base.locks import FileLock
 from osmosis.errors import AuthRequired, Forbidden, NetworkError, OsmosisError
 from osmosis.records.contract.worker_bodies import (
+    QUEUE_S,
     JobOrder,
     JobStarted,
     JobWord,
@@ -29,11 +30,12 @@ from osmosis.records.contract.worker_bodies import (
 )
 from osmosis.records.run import JOB_PROTOCOL, JobEntry, JobKind
 from osmosis.records.sandbox import SandboxSettings
-from osmosis.records.worker import Resources
 
 from .desk import Desk
-from .executors.executor import Executor, JobStart, JobState
+from .executors.executor import Executor, JobStart
 from .executors.local import machine_id
+from .places import Places
+from .watch import POLL_S, Seen, Watch
 
 log = logging.getLogger("osmosis.worker")
 
@@ -62,11 +64,15 @@ class WorkerPlan:
     """How long it rests between rounds at most; the platform may ask for more."""
     kinds: tuple[JobKind, ...] = ("eval",)
     labels: Mapping[str, str] | None = None
-    resources: Resources | None = None
     ca_file: str = ""
     sandbox: SandboxSettings | None = None
     """Of this machine; None: as the platform says."""
-    sandbox_words: str = ""
+    node_dir: str = ""
+    """The folder of jobs where the executor runs them, which may name variables of that machine; empty: as here."""
+    queue_s: float = QUEUE_S
+    """How long a job may wait in a scheduler's queue."""
+    look_s: float = POLL_S
+    """How often a scheduler is asked how its jobs are."""
     own_folders: bool = True
     """Whether the folders of runs that are over are removed; the platform's own worker leaves that to it."""
 
@@ -79,7 +85,8 @@ class _Job:
     job_id: str
     name: str
     kind: JobKind
-    handle: dict[str, object]
+    handle: dict[str, object] | None = None
+    """None as long as it is being started."""
     wanted: bool = True
     """False once it was killed: what is left is to say so."""
 
@@ -104,6 +111,9 @@ class Worker:
         """By lease id."""
         self._poll_s = plan.poll_s
         self._places = Places(plan.state_dir)
+        self._watch = Watch(executor, self._news, every_s=plan.look_s)
+        self._to_say: deque[JobStarted] = deque()
+        """What became of orders, until the platform knows."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._folders_at = time.monotonic()
@@ -125,6 +135,7 @@ class Worker:
         if self._thread is not None:
             self._thread.join(timeout=30)
         self._end_own_jobs()
+        self._watch.close()
         self._places.leave()
 
     def run(self) -> None:
@@ -158,6 +169,7 @@ class Worker:
         try:
             if not self._id:
                 self._say_hello()
+            self._say_started()
             return self._obey(self.desk.round(self._round()))
         except (AuthRequired, Forbidden) as problem:
             log.error("the platform gives this worker no more work: %s", problem)
@@ -177,8 +189,8 @@ class Worker:
                 max_jobs=plan.max_jobs,
                 executor=self.executor.name,
                 labels=dict(plan.labels or {}),
-                resources=plan.resources or Resources(),
-                sandbox=plan.sandbox_words,
+                resources=self.executor.resources(),
+                sandbox=self.executor.level(),
                 ids=known,
             )
         )
@@ -192,7 +204,8 @@ class Worker:
             log.warning("worker %s: %s", self.name, welcome.note)
 
     def _round(self) -> WorkerRound:
-        words = [self._word(job) for job in self._jobs.values()]
+        seen = self._look()
+        words = [_word(job, seen.get(job.lease_id)) for job in self._jobs.values()]
         serving = {job.lease_id for job in self._jobs.values() if job.kind == "serving"}
         alive = {word.lease_id for word in words if word.alive}
         return WorkerRound(
@@ -200,59 +213,81 @@ class Worker:
             jobs=words,
             slots=max(0, self.plan.max_jobs - len(alive - serving)),
             places=max(0, self.plan.max_deployments - len(alive & serving)),
+            queue_s=self.plan.queue_s,
             kept=self._kept(),
         )
 
-    def _word(self, job: _Job) -> JobWord:
-        state = self.executor.poll(job.handle) if job.wanted else JobState(alive=False)
-        return JobWord(
-            job_id=job.job_id,
-            lease_id=job.lease_id,
-            alive=state.alive,
-            exit_code=state.exit_code,
-            words=state.words,
-        )
+    def _look(self) -> dict[str, Seen]:
+        """By lease id: how the jobs are that were started."""
+        return self._watch.look({job.lease_id: job.handle for job in self._jobs.values() if job.handle is not None})
 
     def _obey(self, orders: WorkerOrders) -> bool:
         self._poll_s = max(self.plan.poll_s, orders.poll_s)
         self.draining = orders.drain
         for lease_id in orders.end:
             if (job := self._jobs.pop(lease_id, None)) is not None:
-                self.executor.kill(job.handle)  # also what a job left behind that is gone itself
+                self._kill(job)  # also what a job left behind that is gone itself
         for run_id in orders.forget:
             self._forget(run_id)
         if orders.start is None:
             return False
-        self._start(orders.start)
+        self._start([orders.start, *orders.more])
         return True
 
-    def _start(self, order: JobOrder) -> None:
-        log.info("run %s: claimed", order.run_name)
+    def _start(self, orders: Sequence[JobOrder]) -> None:
+        """Jobs of one run."""
+        for order in orders:
+            log.info("run %s: claimed", order.run_name)
+            self._jobs[order.lease_id] = _Job(order.lease_id, order.job_id, order.run_name, order.kind)
+        jobs = [self._jobs[order.lease_id] for order in orders]
+        starts = [self._job_start(order) for order in orders]
+        self._watch.do(lambda: self._begin(jobs, starts))
+        self._say_started()
+
+    def _job_start(self, order: JobOrder) -> JobStart:
         plan = self.plan
         entry = JobEntry(
             lease=order.lease,
-            work_dir=str(plan.runs_dir / order.folder),
-            cache_dir=str(plan.cache_dir),
+            ticket=order.ticket,
+            work_dir=f"{plan.node_dir}/runs/{order.folder}" if plan.node_dir else str(plan.runs_dir / order.folder),
+            cache_dir=f"{plan.node_dir}/cache" if plan.node_dir else str(plan.cache_dir),
             ca_file=plan.ca_file,
             sandbox=plan.sandbox,
         )
-        said = JobStarted(worker_id=self._id, job_id=order.job_id, lease_id=order.lease_id)
         url = f"{plan.platform_url.rstrip('/')}/api/jobs/{order.run_id}"
+        return JobStart(url, entry, order.run_name, order.needs)
+
+    def _begin(self, jobs: Sequence[_Job], starts: Sequence[JobStart]) -> None:
         try:
-            handle = self.executor.start(JobStart(url, entry))
+            handles, words = self.executor.start(starts), ""
         except (OsmosisError, OSError) as problem:  # a full disk, say: tried again, and the run says why
-            words = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-            self.desk.started(said.model_copy(update={"problem": f"its job could not be started: {words}"}))
-            return
-        self._jobs[order.lease_id] = _Job(order.lease_id, order.job_id, order.run_name, order.kind, handle)
-        self.desk.started(said.model_copy(update={"handle": handle}))
+            why = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+            handles, words = [], f"its job could not be started: {why}"
+        for number, job in enumerate(jobs):
+            said = JobStarted(worker_id=self._id, job_id=job.job_id, lease_id=job.lease_id, problem=words)
+            if handles:
+                job.handle = handles[number]
+                said = said.model_copy(update={"handle": job.handle})
+            self._to_say.append(said)
+
+    def _say_started(self) -> None:
+        """In their order; one that the platform was not told stays for the next round."""
+        while self._to_say:
+            said = self._to_say[0]
+            if said.problem:
+                self._jobs.pop(said.lease_id, None)
+            self.desk.started(said)
+            self._to_say.popleft()
+
+    def _kill(self, job: _Job) -> None:
+        """In its turn: after its start, when that is still going on."""
+        self._watch.do(lambda: self.executor.kill(job.handle) if job.handle is not None else None)
 
     def _look_alone(self) -> None:
         """Nobody tells which jobs are over: those that are gone are."""
-        for lease_id, job in list(self._jobs.items()):
-            if not self.executor.poll(job.handle).alive:
-                self.executor.kill(job.handle)
-                del self._jobs[lease_id]
+        for lease_id, seen in self._look().items():
+            if not seen.state.alive:
+                self._kill(self._jobs.pop(lease_id))
 
     # --- folders ---
 
@@ -272,68 +307,42 @@ class Worker:
     # --- the end ---
 
     def _end_own_jobs(self) -> None:
-        own = list(self._jobs.values())
-        for job in own:
-            self.executor.interrupt(job.handle)
+        """Those on this machine; what a scheduler has goes on, and the next worker finds it there."""
+        own = [] if self.executor.remote else list(self._jobs.values())
+        started = [(job, job.handle) for job in own if job.handle is not None]
+        for _, handle in started:
+            self.executor.interrupt(handle)
         deadline = time.monotonic() + SHUTDOWN_S
-        for job in own:
-            while self.executor.poll(job.handle).alive and time.monotonic() < deadline:
+        for job, handle in started:
+            while self.executor.poll([handle])[0].alive and time.monotonic() < deadline:
                 time.sleep(0.05)
-            self.executor.kill(job.handle)
+            self.executor.kill(handle)
             job.wanted = False
         if self._id and self.refused is None:
-            try:
-                self.desk.leave(WorkerLeaves(worker_id=self._id, jobs=[self._word(job) for job in own]))
-            except OsmosisError as problem:
-                log.warning("the platform was not told that this worker ends: %s", problem)
+            self._leave(own)
         self._jobs.clear()
 
-
-class Places:
-    """The ids under which the workers of a folder are known: each in a file of its own, held by a lock as long as its
-    worker lives. A new worker takes the first place that is free, and the jobs of every other one."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._held: FileLock | None = None
-        self._file: Path | None = None
-
-    def take(self) -> list[str]:
-        """The ids of workers that are gone, the one whose place this is now first."""
-        if self._file is not None:
-            return [found] if (found := _read(self._file)) else []
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        ids = []
-        for number in self._numbers():
-            file, lock = self._folder / f"worker-{number}", FileLock(self._folder / f"worker-{number}.lock")
-            if not lock.take():
-                continue  # its worker lives
-            if found := _read(file):
-                ids.append(found)
-            if self._held is None:
-                self._held, self._file = lock, file
-            else:
-                file.unlink(missing_ok=True)
-                lock.release()
-        return ids
-
-    def _numbers(self) -> list[int]:
-        """Those that were ever used here, and the next one."""
-        used = sorted(int(file.stem.removeprefix("worker-")) for file in self._folder.glob("worker-*.lock"))
-        return [*used, max(used, default=0) + 1]
-
-    def remember(self, worker_id: str) -> None:
-        assert self._file is not None
-        self._file.write_text(worker_id)
-
-    def leave(self) -> None:
-        if self._held is not None:
-            self._held.release()
-        self._held = self._file = None
+    def _leave(self, own: Sequence[_Job]) -> None:
+        self._watch.close()  # a start that was begun is told before
+        try:
+            self._say_started()
+            self.desk.leave(WorkerLeaves(worker_id=self._id, jobs=[_word(job, None) for job in own]))
+        except OsmosisError as problem:
+            log.warning("the platform was not told that this worker ends: %s", problem)
 
 
-def _read(file: Path) -> str:
-    try:
-        return file.read_text().strip()[:100]
-    except OSError:
-        return ""
+def _word(job: _Job, seen: Seen | None) -> JobWord:
+    """How a job is; one that was not looked at lives, unless it was killed."""
+    if seen is None or not job.wanted:
+        return JobWord(job_id=job.job_id, lease_id=job.lease_id, alive=job.wanted)
+    state = seen.state
+    return JobWord(
+        job_id=job.job_id,
+        lease_id=job.lease_id,
+        alive=state.alive,
+        exit_code=state.exit_code,
+        words=seen.words,
+        place=state.place,
+        reason=state.reason,
+        cause=state.cause,
+    )

@@ -46,6 +46,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     inference_routes.router,
     not_offered_routes.router,
     rollout_server_routes.router,
+    job_routes.tickets_router,
     job_routes.router,
     worker_routes.router,
     worker_routes.people,

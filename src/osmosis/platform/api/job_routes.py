@@ -24,6 +24,7 @@ from osmosis.platform.services import (
     rollouts,
     run_lifecycle,
     shards,
+    tickets,
     training,
 )
 from osmosis.platform.slow_work import apart
@@ -32,7 +33,9 @@ from osmosis.records.contract.job_messages import (
     JobArtifact,
     JobArtifacts,
     JobCheckpoints,
+    JobClaim,
     JobEnd,
+    JobLease,
     JobLogs,
     JobMetrics,
     JobModel,
@@ -47,10 +50,28 @@ from .contract_route import ContractRoute
 from .deps import PlatformDep, bearer
 
 router = APIRouter(prefix="/api/jobs/{run_id}", route_class=ContractRoute)
+tickets_router = APIRouter(prefix="/api/jobs", route_class=ContractRoute)
 
 
 BYTES = "application/octet-stream"
 TokenDep = Annotated[str, Depends(bearer)]
+
+
+@tickets_router.post("/claim")
+def claim(body: JobClaim, ticket: TokenDep, platform: PlatformDep, request: Request) -> JobLease:
+    """The lease of a job that a scheduler started, for its ticket, once."""
+    _unheard(request)
+    with platform.db.write() as session:
+        lease = tickets.exchange(session, ticket, body, platform.settings.lease_s)
+    if not lease:
+        raise Conflict("this ticket was used already", hint="it is good once; the run's log has a note of this")
+    return JobLease(run_id=body.run_id, lease=lease)
+
+
+def _unheard(request: Request) -> None:
+    """Forbidden where somebody may listen on the way."""
+    if request.url.scheme != "https" and not is_loopback(request.client.host if request.client else ""):
+        raise Forbidden("secrets are handed over by https only", hint="put TLS before the platform: docs/platform.md")
 
 
 @router.get("/spec")
@@ -69,8 +90,7 @@ def take_secrets(
     run_id: str, body: JobSecretsTaker, token: TokenDep, platform: PlatformDep, request: Request
 ) -> JobSecrets:
     """The secrets of the run, to the first who asks under this lease, where nobody listens on the way."""
-    if request.url.scheme != "https" and not is_loopback(request.client.host if request.client else ""):
-        raise Forbidden("secrets are handed over by https only", hint="put TLS before the platform: docs/platform.md")
+    _unheard(request)
     with platform.db.write() as session:
         held = job_queue.of_lease(session, run_id, token)
         return JobSecrets(values=job_queue.take_secrets(session, platform.vault, held, body.taker))

@@ -11,6 +11,8 @@ import secrets
 PREFIX = "osm_"
 JOB_PREFIX = "osj_"
 """Of the leases that jobs hold."""
+TICKET_PREFIX = "ost_"
+"""Of what a scheduler's job changes for a lease."""
 ALPHABET = "BCDFGHJKLMNPQRSTVWXZ23456789"
 
 

@@ -36,13 +36,14 @@ from osmosis.records.contract.worker_bodies import (
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.run import JOB_PROTOCOL, JobKind, JobResult, RunStatus
 
-from . import job_files, job_queue, job_specs, placement, run_lifecycle, secrets, shards
+from . import job_files, job_queue, job_specs, placement, run_lifecycle, secrets, shards, tickets
 
 log = logging.getLogger(__name__)
 
 LOST_AFTER_S = placement.LOST_AFTER.total_seconds()
 FORGOTTEN_AFTER = timedelta(days=7)
-LEASE_ID = 16
+LOCAL = "local"
+"""The executor whose jobs are given their lease; those of all others get a ticket."""
 PER_SECOND = 50
 """How many rounds of all workers together are wanted in a second, at most."""
 
@@ -92,15 +93,19 @@ def round_of(platform: Platform, access: WorkerAccess, said: WorkerRound) -> Wor
         work = among is not None and session.scalars(among.limit(1)).first() is not None
         alive = _alive(session)
         over = _over(session, said.kept)
+        queued = _queued(session, platform.settings, worker, said.jobs)
     for end in ends:
         _apply(platform, end)
+    tickets.keep(platform, queued)
     if utc_now() - worker.last_seen > _seen_every(platform.settings) or worker.slots != said.slots:
         with platform.db.write() as session:
             seen = sa.update(tables.Worker).where(tables.Worker.id == worker.id)
             session.execute(seen.values(last_seen=utc_now(), slots=said.slots))
+    given = _give_all(platform, worker, among, said) if work else []
     return WorkerOrders(
         end=[end.word.lease_id for end in ends],
-        start=_give(platform, worker, among) if work else None,
+        start=given[0] if given else None,
+        more=given[1:],
         drain=worker.draining,
         forget=over,
         poll_s=max(platform.settings.poll_s, alive / PER_SECOND),
@@ -120,8 +125,11 @@ def started(platform: Platform, access: WorkerAccess, said: JobStarted) -> None:
             return
         held.job.handle = said.handle
         where = "" if access.embedded else f" on {worker.name}"
-        process = (said.handle or {}).get("pid")
-        run_lifecycle.log(session, held.run.id, f"job started{where}" + (f" (process {process})" if process else ""))
+        process, number = (said.handle or {}).get("pid"), (said.handle or {}).get("id")
+        what = f"job started{where}" + (f" (process {process})" if process else "")
+        if number is not None:
+            what = f"{worker.name} gave its job to {worker.executor}, as job {number}"
+        run_lifecycle.log(session, held.run.id, what)
 
 
 def leave(platform: Platform, access: WorkerAccess, said: WorkerLeaves) -> None:
@@ -200,6 +208,8 @@ def _end_of(session: Session, settings: PlatformSettings, worker: tables.Worker,
     reason = ""
     if not word.alive:
         reason = _obituary(word)
+    elif tickets.waits(job) and (why := tickets.why_over(run, job)):
+        reason = why
     elif _overdue(settings, run, now):
         reason = "the job did not stop in time and was killed"
     elif job.lease_until is not None and job.lease_until < now:
@@ -213,7 +223,29 @@ def _apply(platform: Platform, end: _End) -> None:
     with platform.db.write() as session:
         if (held := job_queue.held(session, end.word.job_id, end.lease_hash)) is not None:
             log.info("run %s: %s", held.run.name, end.reason)
-            job_queue.release(session, held, end.reason, max_starts=platform.settings.max_starts)
+            if end.word.cause == "final" and held.run.stop_requested_at is None:
+                failure = Failure(
+                    phase=Phase.SETUP,
+                    category=Category.SERVER_DIED,
+                    message=end.reason,
+                    fix="what is stored is kept: change what is said above, then retry the run",
+                )
+                run_lifecycle.end(session, held.run, JobResult(status=RunStatus.FAILED, failure=failure), "")
+                return
+            count = end.word.cause != "machine"
+            job_queue.release(session, held, end.reason, max_starts=platform.settings.max_starts, count=count)
+
+
+def _queued(
+    session: Session, settings: PlatformSettings, worker: tables.Worker, words: Sequence[JobWord]
+) -> list[tuple[str, str, str]]:
+    """The jobs that wait in a scheduler, as far as there is something to note."""
+    found = []
+    for word in words:
+        held = _held_by(session, worker, word.job_id, word.lease_id) if word.alive else None
+        if held is not None and tickets.is_news(held.job, word.place, settings.lease_s):
+            found.append((word.job_id, word.lease_id, word.place))
+    return found
 
 
 def _overdue(settings: PlatformSettings, run: tables.Run, now: datetime) -> bool:
@@ -223,10 +255,27 @@ def _overdue(settings: PlatformSettings, run: tables.Run, now: datetime) -> bool
 
 def _obituary(word: JobWord) -> str:
     how = f"ended with exit code {word.exit_code}" if word.exit_code is not None else "is gone"
-    return f"the job {how} without a result" + (f"; its last output:\n{word.words}" if word.words else "")
+    why = word.reason or f"the job {how} without a result"
+    return why + (f"; its last output:\n{word.words}" if word.words else "")
 
 
-def _give(platform: Platform, worker: tables.Worker, among: sa.Select[tables.Job] | None) -> JobOrder | None:
+def _give_all(
+    platform: Platform, worker: tables.Worker, among: sa.Select[tables.Job] | None, said: WorkerRound
+) -> list[JobOrder]:
+    """At most one job; of a run in shards as many as there are slots for, where the executor starts them together."""
+    first = _give(platform, worker, among, said.queue_s)
+    given = [first] if first is not None else []
+    while first is not None and among is not None and worker.executor != LOCAL and len(given) < said.slots:
+        more = _give(platform, worker, among.where(tables.Job.run_id == first.run_id), said.queue_s)
+        if more is None:
+            break
+        given.append(more)
+    return given
+
+
+def _give(
+    platform: Platform, worker: tables.Worker, among: sa.Select[tables.Job] | None, queue_s: float
+) -> JobOrder | None:
     with platform.db.write() as session:
         claimed = job_queue.claim(session, worker, platform.settings.lease_s, among)
         if claimed is None:
@@ -241,7 +290,9 @@ def _give(platform: Platform, worker: tables.Worker, among: sa.Select[tables.Job
             run_name=claimed.run.name,
             kind=kind_of(claimed.run),
             folder=job_specs.folder_of(claimed.run, claimed.job),
-            lease=claimed.token,
+            lease=claimed.token if worker.executor == LOCAL else "",
+            ticket="" if worker.executor == LOCAL else tickets.issue(claimed.job, queue_s),
+            needs=placement.needs_of(claimed.run),
         )
 
 
@@ -268,7 +319,7 @@ def _can_start(platform: Platform, session: Session, claimed: job_queue.Claimed)
 
 def _lease_id(job: tables.Job) -> str:
     """Which lease of a job is meant, without saying it."""
-    return (job.lease_hash or "")[:LEASE_ID]
+    return job.lease_id or ""
 
 
 def _held_by(session: Session, worker: tables.Worker, job_id: str, lease_id: str) -> job_queue.Held | None:

@@ -17,7 +17,7 @@ from osmosis.platform import tables
 from osmosis.platform.db import WORK
 from osmosis.platform.security.tokens import JOB_PREFIX, hash_token, new_token
 from osmosis.platform.security.vault import Vault
-from osmosis.platform.tables import QueueState
+from osmosis.platform.tables import QueueState, new_id
 from osmosis.records.base import utc_now
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.run import HeartbeatReply, JobResult, Progress, RunStatus, Stage
@@ -142,8 +142,10 @@ def claim(
     run = session.get_one(tables.Run, job.run_id, with_for_update=True)
     token = new_token(JOB_PREFIX)
     job.state = QueueState.HELD
-    job.lease_hash, job.lease_until = hash_token(token), utc_now() + timedelta(seconds=lease_s)
+    job.lease_id, job.lease_hash = new_id(), hash_token(token)
+    job.lease_until = utc_now() + timedelta(seconds=lease_s)
     job.worker_id, job.worker, job.handle, job.secrets_taker = worker.id, worker.name, None, None
+    job.ticket_hash, job.ticket_until, job.ticket_taker, job.place = None, None, None, None
     job.starts += 1
     now = sa.update(tables.Workspace).where(tables.Workspace.id == run.workspace_id).values(served_at=utc_now())
     session.execute(now)
@@ -269,6 +271,7 @@ def release(session: Session, held: Held, reason: str, *, max_starts: int, count
     """
     run, job = held.run, held.job
     job.state, job.lease_hash, job.lease_until, job.handle = QueueState.WAITING, None, None, None
+    job.lease_id, job.ticket_hash, job.place = None, None, None
     if run.progress and "endpoint" in run.progress:
         run.progress = {**run.progress, "endpoint": ""}
     if not count:

@@ -17,6 +17,7 @@ from osmosis.records.plan import PLATFORM_MODEL
 from osmosis.records.run import JOB_PROTOCOL, RunStatus
 from osmosis.records.worker import ResourceNeeds, Resources
 
+from . import tickets
 from .run_lifecycle import MERGE, SERVING
 
 LOST_AFTER = timedelta(seconds=60)
@@ -72,7 +73,9 @@ def there(session: Session, workspace_id: str) -> list[tables.Worker]:
 
 
 def why_waiting(session: Session, run: tables.Run) -> str:
-    """Why no worker can take a run that waits, however long; empty when one can, or none is needed."""
+    """Why no worker can take a run that waits, however long, or where its jobs wait; empty when one works, or can."""
+    if run.status == RunStatus.RUNNING.value:
+        return tickets.place_of(session, run)
     if run.status != RunStatus.PENDING.value:
         return ""
     workers = there(session, run.workspace_id)

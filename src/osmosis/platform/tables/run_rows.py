@@ -163,7 +163,16 @@ class Job(Base):
     """How many it may have in flight: what counts against the quota of its workspace."""
     lease_hash: Mapped[str | None] = mapped_column(unique=True)
     """SHA-256 of the token of who does it now, or did it last."""
+    lease_id: Mapped[str | None]
+    """Which life of the job the lease is of; no secret."""
     lease_until: Mapped[datetime | None]
+    ticket_hash: Mapped[str | None] = mapped_column(unique=True)
+    """SHA-256 of the ticket that its executor was given in the place of the lease (services.tickets)."""
+    ticket_until: Mapped[datetime | None]
+    ticket_taker: Mapped[str | None]
+    """SHA-256 of what the process gave that changed the ticket for the lease; None before that."""
+    place: Mapped[str | None]
+    """Where it waits to begin, in words; None once it has."""
     worker_id: Mapped[str | None] = mapped_column(sa.ForeignKey("workers.id", ondelete="SET NULL"), index=True)
     worker: Mapped[str | None]
     """Name of the worker that has it, or had it last."""

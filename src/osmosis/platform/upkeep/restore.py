@@ -41,7 +41,10 @@ START_LOCK = "start.lock"
 HARMLESS = frozenset({"logs", "port", START_LOCK, ".start.lock", "backups"})
 """What may lie in a data folder that counts as empty."""
 FETCH_S = 3600.0
-OF_A_LEASE = ("lease_hash", "lease_until", "handle", "worker", "worker_id", "secrets_taker")
+OF_A_LEASE = (
+    *("lease_hash", "lease_id", "lease_until", "handle", "worker", "worker_id", "secrets_taker"),
+    *("ticket_hash", "ticket_until", "ticket_taker", "place"),
+)
 """What a job in flight has of whoever does it."""
 
 

@@ -13,6 +13,19 @@ from .body import Body, Request
 from .model_bodies import AnnouncedFile
 
 
+class JobClaim(Request):
+    """The bearer is a ticket; the answer is the lease of its job."""
+
+    run_id: str
+    taker: str = Field(min_length=20, max_length=200, repr=False)
+    """A random text that its process alone knows: it may ask again when the answer was lost."""
+
+
+class JobLease(Body):
+    run_id: str
+    lease: str = Field(repr=False)
+
+
 class JobSecretsTaker(Request):
     """Who asks for the secrets: a random text that its process alone knows."""
 

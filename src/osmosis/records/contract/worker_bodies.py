@@ -6,12 +6,16 @@ itself says is in `job_messages`.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from osmosis.records.run import JobKind
-from osmosis.records.worker import Resources
+from osmosis.records.worker import ResourceNeeds, Resources
 
 from .body import Body, Moment, Request
+
+QUEUE_S = 86_400.0
 
 
 class WorkerHello(Request):
@@ -55,6 +59,11 @@ class WorkerWelcome(Body):
     jobs: list[KeptJob] = Field(default_factory=list)
 
 
+JobEndCause = Literal["died", "machine", "final"]
+"""Why a job is gone without a result: by itself; with its machine, which costs the run none of its starts; or so that
+another start would end the same way, or is not wanted."""
+
+
 class JobWord(Request):
     """How a job of the worker is."""
 
@@ -64,6 +73,11 @@ class JobWord(Request):
     exit_code: int | None = None
     words: str = ""
     """The end of what it printed, once it is gone."""
+    place: str = ""
+    """Where it waits to begin: `queued in slurm as job 42 (Resources)`."""
+    reason: str = ""
+    """Why it is gone, where the executor knows: `slurm ended job 42: it needed more memory than it asked for`."""
+    cause: JobEndCause = "died"
 
 
 class WorkerRound(Request):
@@ -75,12 +89,15 @@ class WorkerRound(Request):
     """How many more jobs it would take."""
     places: int = Field(default=0, ge=0)
     """How many more models it would serve: a deployment lasts, and takes no job's place."""
+    queue_s: float = Field(default=QUEUE_S, gt=0, le=30 * QUEUE_S)
+    """How long a job may wait in its scheduler: its ticket is good until then."""
     kept: list[str] = Field(default_factory=list)
     """Runs of which it has folders and no job."""
 
 
 class JobOrder(Body):
-    """A job for the worker. The lease is secret: it goes to the job's standard input and nowhere else."""
+    """A job for the worker. The lease is secret: it goes to the job's standard input and nowhere else. A worker whose
+    executor is not `local` gets a ticket instead, which the job changes for the lease."""
 
     job_id: str
     lease_id: str
@@ -90,13 +107,17 @@ class JobOrder(Body):
     kind: JobKind
     folder: str
     """Where the job works, below the worker's folder of runs."""
-    lease: str = Field(repr=False)
+    lease: str = Field(default="", repr=False)
+    ticket: str = Field(default="", repr=False)
+    needs: ResourceNeeds = Field(default_factory=ResourceNeeds)
 
 
 class WorkerOrders(Body):
     end: list[str] = Field(default_factory=list)
     """Lease ids of jobs that are to be killed: nobody waits for them any more."""
     start: JobOrder | None = None
+    more: list[JobOrder] = Field(default_factory=list)
+    """Other shards of the same run, for an executor that starts them together."""
     drain: bool = False
     """It gets no more work; when its jobs are over it may go."""
     forget: list[str] = Field(default_factory=list)

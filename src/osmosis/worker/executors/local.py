@@ -14,15 +14,18 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from osmosis.base.processes import group_alive, is_same, kill_group, start_token
 from osmosis.errors import PlatformError
 from osmosis.records.base import Record
+from osmosis.records.worker import Resources
+from osmosis.sandbox import probe
+from osmosis.worker.machine_resources import machine_resources
 
-from .executor import JobStart, JobState
+from .executor import Handle, JobStart, JobState
 
 ALLOWED = re.compile(
     r"^(PATH|HOME|USER|LOGNAME|LANG|LC_[A-Z]+|TZ|TMPDIR|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE"
@@ -50,18 +53,32 @@ class LocalExecutor:
     """Starts `<command> --run URL` in the job's folder, where what it prints is in `job.log`."""
 
     name = "local"
+    remote = False
 
-    def __init__(self, command: tuple[str, ...], environ: Mapping[str, str], *, spare: bool = False) -> None:
+    def __init__(
+        self,
+        command: tuple[str, ...],
+        environ: Mapping[str, str],
+        *,
+        spare: bool = False,
+        folder: Path | None = None,
+        sandboxed: bool = True,
+    ) -> None:
         """`spare`: while no job runs, a process stands ready for the next one, its imports done. The command has to
-        understand `--wait`."""
+        understand `--wait`. `folder`: where jobs work, whose free space counts. `sandboxed`: unless switched off."""
         self._command = command
         self._keeps_spare = spare
+        self._folder = folder
+        self._sandboxed = sandboxed
         self._spare: subprocess.Popen[bytes] | None = None
         self._environ = {key: value for key, value in environ.items() if ALLOWED.match(key)}
         self._machine = machine_id()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, job: JobStart) -> dict[str, object]:
+    def start(self, jobs: Sequence[JobStart]) -> list[dict[str, object]]:
+        return [self._start(job) for job in jobs]
+
+    def _start(self, job: JobStart) -> dict[str, object]:
         folder = Path(job.entry.work_dir)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         process, content = self._take_spare(), job.entry.model_dump_json().encode()
@@ -101,10 +118,13 @@ class LocalExecutor:
         spare, self._spare = self._spare, None
         return spare if spare is not None and spare.poll() is None else None
 
-    def owns(self, handle: Mapping[str, object]) -> bool:
+    def owns(self, handle: Handle) -> bool:
         return handle.get("executor") == self.name and handle.get("machine") == self._machine
 
-    def poll(self, handle: Mapping[str, object]) -> JobState:
+    def poll(self, handles: Sequence[Handle]) -> list[JobState]:
+        return [self._poll(handle) for handle in handles]
+
+    def _poll(self, handle: Handle) -> JobState:
         job = LocalHandle.model_validate(handle)
         pid = job.pid
         child = self._children.get(pid)
@@ -113,10 +133,17 @@ class LocalExecutor:
             if code is None:
                 return JobState(alive=True)
             del self._children[pid]
-            return JobState(alive=False, exit_code=code, words=_last_words(job))
-        if is_same(pid, job.start_token):
-            return JobState(alive=True)
-        return JobState(alive=False, words=_last_words(job))
+            return JobState(alive=False, exit_code=code)
+        return JobState(alive=is_same(pid, job.start_token))
+
+    def words(self, handle: Handle) -> str:
+        return last_words(Path(LocalHandle.model_validate(handle).output))
+
+    def resources(self) -> Resources:
+        return machine_resources(self._environ, self._folder or Path.cwd())
+
+    def level(self) -> str:
+        return probe().describe if self._sandboxed else "level 0 (--no-sandbox)"
 
     def reap(self) -> None:
         """A job whose run is over is never polled again: without this it would stay a zombie."""
@@ -129,12 +156,12 @@ class LocalExecutor:
             # It ends by itself when this process does: nobody holds the other end of its pipe then.
             self._spare = self._process("--wait", cwd=None, output=subprocess.DEVNULL)
 
-    def interrupt(self, handle: Mapping[str, object]) -> None:
+    def interrupt(self, handle: Handle) -> None:
         job = LocalHandle.model_validate(handle)
         if is_same(job.pid, job.start_token):
             os.kill(job.pid, signal.SIGTERM)
 
-    def kill(self, handle: Mapping[str, object]) -> None:
+    def kill(self, handle: Handle) -> None:
         """The whole group: also what outlived the job itself, whose group id nobody else can have then."""
         job = LocalHandle.model_validate(handle)
         pid = job.pid
@@ -158,8 +185,8 @@ def machine_id() -> str:
     return f"{socket.gethostname()}-{boot.read_text().strip() if boot.exists() else 'boot'}"
 
 
-def _last_words(job: LocalHandle) -> str:
-    path = Path(job.output)
+def last_words(path: Path) -> str:
+    """The end of a file that a job prints to."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
