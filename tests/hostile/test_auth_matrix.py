@@ -36,7 +36,8 @@ APART = ("/api/jobs/", "/api/objects/", "/hooks/", "/api/workers/", "/api/cli/wo
 one's own workers."""
 OPERATOR = {
     ("get", "/api/cli/users"), ("post", "/api/cli/users"), ("delete", "/api/cli/users/{handle}"),
-    ("post", "/api/cli/users/{handle}/link"), ("get", "/api/cli/platform/audit"),
+    ("post", "/api/cli/users/{handle}/link"), ("delete", "/api/cli/users/{handle}/identities"),
+    ("get", "/api/cli/platform/audit"),
     ("put", "/api/cli/workspaces/{name}/quota"),
 }  # fmt: skip
 """Routes of the person who runs the platform."""

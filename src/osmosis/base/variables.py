@@ -91,6 +91,9 @@ def _said(kind: type[BaseSettings], found: ErrorDetails) -> str:
     variable = variable_of(field) if field else None
     prefix = str(kind.model_config.get("env_prefix") or "")
     shown = variable or (f"{prefix}{name}".upper() if prefix else name)
-    value = "" if field is None or field.annotation is SecretStr or not field.repr else f"={found['input']}"
+    hidden = field is None or field.annotation is SecretStr or not field.repr or found["type"] == "missing"
+    value = "" if hidden else f"={found['input']}"
     message = found["msg"].removeprefix("Value error, ")
+    if not found["loc"]:  # about several of them, which it names itself
+        return message
     return f"{shown}{value}: {message[:1].lower()}{message[1:]}"

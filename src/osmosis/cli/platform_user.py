@@ -15,7 +15,7 @@ from .context import current
 from .results import Column, ListResult, NextStep, OperationResult, when
 
 app = typer.Typer(
-    help="""The people of the platform: add, list, remove, link. For the person who runs it.
+    help="""The people of the platform: add, list, remove, link, unlink. For the person who runs it.
 
     Example:
         osmosis platform user add ada --email ada@example.com
@@ -109,3 +109,19 @@ def link(handle: Handle, hours: Hours = 24) -> OperationResult:
         made = client.workspaces.access.people.link(handle, hours)
     message = f"this link logs {handle} in once, within {hours} h:\n{made.url}"
     return OperationResult("platform.user.link", message, {"handle": handle, "url": made.url, "hours": hours})
+
+
+@app.command()
+def unlink(handle: Handle, yes: prompts.Yes = False) -> OperationResult:
+    """Forget which account at the sign-in provider is a person's: the next one there with their address is.
+
+    Example:
+        osmosis platform user unlink ada
+    """
+    ctx = current()
+    if not prompts.confirm(ctx, f"Forget which account at the provider is {handle}'s?", yes=yes):
+        return OperationResult("platform.user.unlink", "Cancelled.", status="cancelled")
+    with ctx.client(scoped=False) as client:
+        client.workspaces.access.people.unlink(handle)
+    message = f"{handle} is linked again by whoever signs in with their verified address; sessions go on"
+    return OperationResult("platform.user.unlink", message, {"handle": handle})

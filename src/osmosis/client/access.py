@@ -84,6 +84,10 @@ class People:
         path = f"users/{quote(handle, safe='')}/link"
         return self._http.read(BrowserLink, "POST", path, json=WantedLink(hours=hours), scoped=False)
 
+    def unlink(self, handle: str) -> None:
+        """Forget which accounts at the sign-in provider are theirs."""
+        self._http.call("DELETE", f"users/{quote(handle, safe='')}/identities", scoped=False)
+
 
 class Audit:
     """What was changed, by whom, newest first."""

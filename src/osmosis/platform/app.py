@@ -30,6 +30,7 @@ from .gitsync import syncing
 from .inference_proxy import InferenceProxy
 from .own_worker import Caretaker, own_worker
 from .run_upload import finished_run
+from .security.openid import OpenIdProvider
 from .services import dataset_ingest, login_flows
 from .settings import PlatformSettings
 from .slow_work import apart
@@ -83,6 +84,7 @@ def create_app(settings: PlatformSettings) -> FastAPI:
 
     app = FastAPI(title="osmosis platform", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.platform = platform
+    app.state.openid = OpenIdProvider(settings.openid) if settings.openid else None
     app.state.inference = InferenceProxy(settings.inference_timeout_s)
     for router in ROUTERS:
         # as they are: include_router would build each of them again, at the first request

@@ -19,6 +19,7 @@ from osmosis.base.variables import Settings, Variable
 from osmosis.errors import UsageError
 from osmosis.records.run import TorchBuild
 from osmosis.records.sandbox import SandboxSettings
+from osmosis.records.sign_in import OpenIdSettings
 
 DEFAULT_PORT = 7575
 Days = Annotated[int | None, Field(ge=0), BeforeValidator(lambda value: None if value == "never" else value)]
@@ -111,6 +112,8 @@ class PlatformSettings(Settings):
     def _names(cls, value: object) -> object:
         return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
+    openid: OpenIdSettings | None = None
+    """Who signs people in besides links and tokens."""
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
     """What keeps rollouts from this machine."""
 
@@ -209,4 +212,5 @@ class PlatformSettings(Settings):
     def from_environ(cls, environ: Mapping[str, str], **given: Any) -> PlatformSettings:
         """Settings of a process: what was given on the command line (None: nothing) over `OSMOSIS_*` variables."""
         flags = {key: value for key, value in given.items() if value is not None}
-        return cls(**{"data_dir": default_data_dir(environ), "environ": dict(environ), **flags})
+        openid = OpenIdSettings.from_environ(environ)
+        return cls(**{"openid": openid, "data_dir": default_data_dir(environ), "environ": dict(environ), **flags})

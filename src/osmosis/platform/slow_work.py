@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter, to_thread
 
-Kind = Literal["sync", "files"]
+Kind = Literal["sync", "files", "sign-in"]
 AT_ONCE = 8
 """Of each kind; more wait for their turn."""
 

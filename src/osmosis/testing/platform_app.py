@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,15 +54,19 @@ class RunningPlatform:
 
 
 @contextmanager
-def running_platform(data_dir: Path, *, workspace: str = "demo", hosted: bool = True) -> Iterator[RunningPlatform]:
-    """Start a platform over `data_dir`, make a workspace (with a hosted repository unless told otherwise), stop it."""
+def running_platform(
+    data_dir: Path, *, workspace: str = "demo", hosted: bool = True, environ: Mapping[str, str] | None = None
+) -> Iterator[RunningPlatform]:
+    """Start a platform over `data_dir`, make a workspace (with a hosted repository unless told otherwise), stop it.
+
+    `environ`: more variables that it is started with.
+    """
     import uvicorn
 
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    settings = PlatformSettings(
-        data_dir=data_dir, port=listener.getsockname()[1], worker=False, environ={"PATH": os.environ["PATH"]}
-    )
+    variables = {"PATH": os.environ["PATH"], **(environ or {})}
+    settings = PlatformSettings.from_environ(variables, data_dir=data_dir, port=listener.getsockname()[1], worker=False)
     app = create_app(settings)
     parts = app.state.platform
     with parts.db.write() as session:

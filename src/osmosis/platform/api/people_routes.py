@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 
 from osmosis.errors import ValidationError
-from osmosis.platform.services import audit, links, login_flows, members, users
+from osmosis.platform.services import audit, identities, links, login_flows, members, users
 from osmosis.records.contract.accounts import BrowserLink
 from osmosis.records.contract.people import (
     MemberList,
@@ -89,3 +89,11 @@ def link_person(handle: str, body: WantedLink, platform: PlatformDep, caller: Op
     with audit.change(platform.db, caller, "user.link", handle, hours=body.hours) as session:
         login = login_flows.link_for(session, users.require(session, handle), caller.token, hours=body.hours)
     return BrowserLink(url=links.login(platform.settings, login.device_code), expires_in=login.expires_in)
+
+
+@router.delete("/users/{handle}/identities", status_code=204)
+def unlink_person(handle: str, platform: PlatformDep, caller: OperatorDep) -> Response:
+    """Forget which accounts at the sign-in provider are this person's: the next one with their address is."""
+    with audit.change(platform.db, caller, "user.unlink", handle) as session:
+        identities.unlink(session, users.require(session, handle))
+    return Response(status_code=204)

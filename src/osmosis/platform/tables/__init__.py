@@ -7,7 +7,18 @@ from .base import Base, UtcDateTime, new_id
 from .code import Repository, SyncedRollout, SyncEvent
 from .data import BaseModel, Dataset, DatasetLog, Upload
 from .machines import Worker
-from .people import AuditEntry, DeviceCode, Invitation, Member, RolloutServer, Secret, Token, User, Workspace
+from .people import (
+    AuditEntry,
+    DeviceCode,
+    Invitation,
+    LinkedIdentity,
+    Member,
+    RolloutServer,
+    Secret,
+    Token,
+    User,
+    Workspace,
+)
 from .run_rows import (
     Annotation,
     Checkpoint,
@@ -41,6 +52,7 @@ __all__ = [
     "Imported",
     "Invitation",
     "Job",
+    "LinkedIdentity",
     "Member",
     "MetricPoint",
     "QueueState",

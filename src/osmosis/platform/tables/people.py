@@ -29,6 +29,21 @@ class User(Base):
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
+class LinkedIdentity(Base):
+    """An account at an OpenID Connect provider, and whose it is here."""
+
+    __tablename__ = "identities"
+
+    issuer: Mapped[str] = mapped_column(primary_key=True)
+    subject: Mapped[str] = mapped_column(primary_key=True)
+    """What the issuer calls them, for ever."""
+    user_id: Mapped[str] = mapped_column(sa.ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    email: Mapped[str]
+    """The address by which they were linked."""
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    last_used_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
 class Token(Base):
     """A credential of any kind; only its SHA-256 is stored. What the columns mean together: `services.tokens`."""
 

@@ -1,4 +1,7 @@
-"""Getting in: the login page, one-time login links, and approving a device that shows a code."""
+"""Getting in: the login page, one-time login links, and approving a device that shows a code.
+
+Signing in through somebody else is `openid_pages`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.base.net import is_loopback
 from osmosis.errors import AuthRequired, Forbidden, NotFound, OsmosisError
+from osmosis.platform.security.openid import OpenIdProvider
 from osmosis.platform.security.origin import address_of
 from osmosis.platform.security.rate_limits import limited
 from osmosis.platform.services import audit, login_flows, tokens, users
@@ -39,20 +43,23 @@ Text = Annotated[str, Form()]
 
 
 @router.get("/login")
-def login_page(request: Request, next: str = "/") -> Response:
+def login_page(request: Request, next: str = "/", left: bool = False) -> Response:
+    """`left`: the person has just logged out."""
     try:
         viewer(request)
     except (LoginNeeded, AuthRequired):
-        return _form(request, next)
+        return login_form(request, next, left=left)
     return redirect(safe_next(next))
 
 
-def _form(
-    request: Request, next_page: str, *, problem: OsmosisError | None = None, link: str = "", person: str = ""
-) -> Response:
+def login_form(
+    request: Request, next_page: str, *, problem: OsmosisError | None = None, link: str = "", person: str = "",
+    left: bool = False,
+) -> Response:  # fmt: skip
     """The login form, bound to a guest cookie; `link` is the secret of a one-time link, which logs `person` in."""
     platform = platform_of(request)
     secret = guest_secret(request)
+    provider: OpenIdProvider | None = request.app.state.openid
     response = page(
         request,
         "login.html",
@@ -62,6 +69,8 @@ def _form(
         problem=problem,
         link=link,
         person=person,
+        provider=provider.settings.name if provider else "",
+        left=left,
         guest_csrf=csrf_of(platform, secret),
         bootstrap_file=_bootstrap_file(platform.settings),
     )
@@ -86,17 +95,17 @@ def login(request: Request, token: Text, csrf: Text = "", next: Text = "/") -> R
             login_flows.check_bootstrap(platform, text)
             with platform.db.write() as session:
                 owner = users.ensure_owner(session, platform.settings.owner_name)
-                issued = tokens.issue(session, owner, _browser(request), kind="session")
+                issued = tokens.issue(session, owner, browser_of(request), kind="session")
                 _note(session, request, issued, "bootstrap token")
         else:
             with platform.db.write() as session:
                 maker = tokens.authenticate(session, text)
                 tokens.require_scope(maker, "api")
-                issued = tokens.issue(session, maker.user, _browser(request), kind="session", maker=maker)
+                issued = tokens.issue(session, maker.user, browser_of(request), kind="session", maker=maker)
                 _note(session, request, issued, "token")
     except (AuthRequired, Forbidden) as error:
-        return _form(request, next, problem=error)
-    return _enter(request, issued.text, next)
+        return login_form(request, next, problem=error)
+    return enter(request, issued.text, next)
 
 
 @router.get("/login/link")
@@ -105,8 +114,8 @@ def login_link(request: Request, code: str) -> Response:
     with platform_of(request).db.read() as session:
         person = login_flows.whose(session, code)
     if person is None:
-        return _form(request, "/", problem=_used_up())
-    return _form(request, "/", link=code, person=person.name)
+        return login_form(request, "/", problem=_used_up())
+    return login_form(request, "/", link=code, person=person.name)
 
 
 def _used_up() -> AuthRequired:
@@ -118,26 +127,28 @@ def use_login_link(request: Request, code: Text, csrf: Text = "") -> Response:
     platform = platform_of(request)
     check_form(request, csrf, csrf_of(platform, request.cookies.get(GUEST_COOKIE, "")))
     with platform.db.write() as session:
-        answer = login_flows.poll(session, code, browser=_browser(request))
+        answer = login_flows.poll(session, code, browser=browser_of(request))
         if not isinstance(answer, str):
             _note(session, request, answer, "link")
     if isinstance(answer, str):
-        return _form(request, "/", problem=_used_up())
-    return _enter(request, answer.text, "/")
+        return login_form(request, "/", problem=_used_up())
+    return enter(request, answer.text, "/")
 
 
 def _note(session: Session, request: Request, issued: IssuedToken, by: str) -> None:
     audit.note(session, Actor(issued.user, issued.row, address_of(request)), "login.browser", issued.user.handle, by=by)
 
 
-def _enter(request: Request, token: str, next_page: str) -> Response:
+def enter(request: Request, token: str, next_page: str) -> Response:
+    """To the page that was wanted, with the session in a cookie."""
     response = redirect(safe_next(next_page))
     set_cookie(response, platform_of(request), SESSION_COOKIE, token, max_age=tokens.SESSION_DAYS * 86400)
     response.delete_cookie(GUEST_COOKIE, path="/")
     return response
 
 
-def _browser(request: Request) -> str:
+def browser_of(request: Request) -> str:
+    """The name of a session: what the browser calls itself."""
     return f"browser: {request.headers.get('user-agent', 'unknown')[:120]}"
 
 
@@ -147,7 +158,7 @@ def logout(request: Request, who: ViewerDep, csrf: Text = "") -> Response:
     with platform_of(request).db.write() as session:
         tokens.revoke(session, who.token, who.token.id, logout=True)
         audit.note(session, who, "login.end", who.user.handle)
-    response = redirect("/login")
+    response = redirect("/login?left=true" if request.app.state.openid else "/login")
     response.delete_cookie(SESSION_COOKIE, path="/")
     return response
 

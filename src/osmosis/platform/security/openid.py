@@ -1,0 +1,258 @@
+"""The OpenID Connect provider: its addresses and keys, the way there, and what it says of who comes back.
+
+Authorization code flow with PKCE (RFC 7636), state and nonce (OpenID Connect Core 1.0, 3.1), through authlib. An ID
+token counts only when it is signed by a key of the provider with an asymmetric algorithm, made for this client, for
+this attempt, and not expired. Follows no redirect, and decides nothing about people: that is `services.identities`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from osmosis.base.json_types import JsonObject
+from osmosis.base.net import is_http, is_loopback
+from osmosis.errors import AuthRequired, NetworkError, UsageError
+from osmosis.records.sign_in import Identity, OpenIdSettings
+
+if TYPE_CHECKING:  # half a second, which only a sign-in costs
+    from authlib.integrations.requests_client import OAuth2Session
+
+log = logging.getLogger(__name__)
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
+"""Never `none`, never HS: what the client's secret signs, whoever knows the secret can sign."""
+KNOWN_FOR_S = 3600.0
+"""How long the provider's addresses are remembered; its keys are asked for again when one is not known."""
+ATTEMPT_S = 600
+"""How long somebody may take at the provider."""
+TIMEOUT_S = 10.0
+LEEWAY_S = 60
+MAX_SUBJECT = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One way to the provider, kept by the browser that went, sealed."""
+
+    state: str
+    nonce: str
+    verifier: str
+    next_page: str
+    expires: float
+    """Seconds since 1970."""
+
+    @classmethod
+    def new(cls, next_page: str) -> Attempt:
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        return cls(state, nonce, verifier, next_page, time.time() + ATTEMPT_S)
+
+
+class OpenIdProvider:
+    """One provider. Safe for threads; every method but the first waits for the network."""
+
+    def __init__(self, settings: OpenIdSettings) -> None:
+        if any(importlib.util.find_spec(name) is None for name in ("authlib", "requests")):
+            raise UsageError(
+                "OSMOSIS_OIDC_ISSUER is set, and what signing in needs is not installed",
+                hint="pip install 'osmosis-ai[oidc]'",
+            )
+        self.settings = settings
+        self._secret = settings.secret
+        self._found: tuple[float, JsonObject] | None = None
+        self._keys: JsonObject | None = None
+
+    def way_there(self, attempt: Attempt, callback: str) -> str:
+        """The address to send the browser to. NetworkError where the provider does not say it."""
+        metadata = self._metadata()
+        with self._session(metadata, callback) as session:
+            url, _ = session.create_authorization_url(
+                self._endpoint(metadata, "authorization_endpoint"),
+                state=attempt.state,
+                code_verifier=attempt.verifier,
+                nonce=attempt.nonce,
+            )
+        return str(url)
+
+    def came_back(self, attempt: Attempt, callback: str, code: str) -> Identity:
+        """Who came back with this code. AuthRequired where what the provider says of them does not hold."""
+        from authlib.integrations.base_client import OAuthError
+        from joserfc.errors import JoseError
+        from requests import RequestException
+
+        metadata = self._metadata()
+        with self._session(metadata, callback) as session:
+            try:
+                token = session.fetch_token(
+                    self._endpoint(metadata, "token_endpoint"),
+                    code=code,
+                    code_verifier=attempt.verifier,
+                    grant_type="authorization_code",
+                    timeout=TIMEOUT_S,
+                    allow_redirects=False,
+                )
+                claims = self._claims(metadata, token, attempt.nonce)
+                if self._lacks(claims) and is_http(str(metadata.get("userinfo_endpoint"))):
+                    more = session.get(
+                        self._endpoint(metadata, "userinfo_endpoint"), timeout=TIMEOUT_S, allow_redirects=False
+                    )
+                    more.raise_for_status()
+                    told = _object(more.json())
+                    if told.get("sub") != claims["sub"]:
+                        raise ValueError("its user info is about somebody else")
+                    claims = {**told, **claims}
+            except RequestException as error:
+                raise self._unreachable(error) from error
+            except (OAuthError, JoseError, ValueError) as error:
+                raise self._refused(str(error)) from error
+        return self._identity(claims)
+
+    def way_out(self, back: str) -> str | None:
+        """Where people end their session at the provider itself; None where it offers no such address."""
+        metadata = self._metadata()
+        if not metadata.get("end_session_endpoint"):
+            return None
+        address = self._endpoint(metadata, "end_session_endpoint")
+        query = urlencode({"client_id": self.settings.client_id, "post_logout_redirect_uri": back})
+        return f"{address}{'&' if '?' in address else '?'}{query}"
+
+    def check_sender(self, issuer: str) -> None:
+        """AuthRequired where an answer says itself that it is another provider's (RFC 9207)."""
+        if issuer and issuer != self._metadata()["issuer"]:
+            raise self._refused("the answer came from another provider")
+
+    def denied(self, error: str, description: str) -> AuthRequired:
+        """What the provider says in place of a code."""
+        said = f"{error}: {description}" if description else error
+        return AuthRequired(
+            f"{self.settings.name} did not sign you in ({said[:300]})", hint="try again", code="OIDC_DENIED"
+        )
+
+    def _session(self, metadata: JsonObject, callback: str) -> OAuth2Session:
+        from authlib.integrations.requests_client import OAuth2Session
+
+        methods = metadata.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+        by_body = "client_secret_basic" not in methods and "client_secret_post" in methods
+        method = "none" if not self._secret else "client_secret_post" if by_body else "client_secret_basic"
+        return OAuth2Session(
+            self.settings.client_id,
+            self._secret or None,
+            token_endpoint_auth_method=method,
+            scope=" ".join(self.settings.scopes),
+            redirect_uri=callback,
+            code_challenge_method="S256",
+        )
+
+    def _metadata(self) -> JsonObject:
+        if self._found is None or time.monotonic() - self._found[0] > KNOWN_FOR_S:
+            base = self.settings.issuer.rstrip("/")
+            metadata = self._fetch(f"{base}/.well-known/openid-configuration")
+            if str(metadata.get("issuer")).rstrip("/") != base:
+                raise self._refused(f"its configuration is that of {str(metadata.get('issuer'))[:200]!r}")
+            self._found = (time.monotonic(), metadata)
+        return self._found[1]
+
+    def _endpoint(self, metadata: JsonObject, name: str) -> str:
+        address = str(metadata.get(name) or "")
+        if not is_http(address) or not (address.startswith("https://") or is_loopback(address)):
+            raise self._refused(f"its configuration has no usable {name}")
+        return address
+
+    def _fetch(self, url: str) -> JsonObject:
+        import requests
+
+        try:
+            answer = requests.get(url, timeout=TIMEOUT_S, allow_redirects=False)
+            answer.raise_for_status()
+            return _object(answer.json())
+        except (requests.RequestException, ValueError) as error:
+            raise self._unreachable(error) from error
+
+    def _claims(self, metadata: JsonObject, token: Mapping[str, object], nonce: str) -> JsonObject:
+        """The claims of a valid ID token. JoseError or ValueError for any other."""
+        from authlib.oidc.core import CodeIDToken
+        from joserfc import jwt
+        from joserfc.errors import InvalidKeyIdError
+        from joserfc.jwk import KeySet
+
+        text = token.get("id_token")
+        if not isinstance(text, str):
+            raise ValueError("it sent no ID token")
+        offered = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
+        allowed = [name for name in ALGORITHMS if name in offered]
+        address = self._endpoint(metadata, "jwks_uri")
+        keys = self._keys or self._fetch(address)
+        try:
+            decoded = jwt.decode(text, KeySet.import_key_set(keys), algorithms=allowed)  # type: ignore[arg-type]
+        except InvalidKeyIdError:
+            keys = self._fetch(address)  # it changes them now and then
+            decoded = jwt.decode(text, KeySet.import_key_set(keys), algorithms=allowed)  # type: ignore[arg-type]
+        self._keys = keys
+        wanted = {
+            "iss": {"essential": True, "value": metadata["issuer"]},
+            "aud": {"essential": True, "value": self.settings.client_id},
+            "sub": {"essential": True},
+            "exp": {"essential": True},
+            "nonce": {"essential": True, "value": nonce},
+        }
+        known = {"nonce": nonce, "client_id": self.settings.client_id, "access_token": token.get("access_token")}
+        CodeIDToken(decoded.claims, decoded.header, wanted, known).validate(leeway=LEEWAY_S)
+        return dict(decoded.claims)
+
+    def _lacks(self, claims: JsonObject) -> bool:
+        """Some providers keep the ID token short, and tell the rest when asked."""
+        wanted = ["email", *([self.settings.groups_claim] if self.settings.groups else [])]
+        return any(name not in claims for name in wanted)
+
+    def _identity(self, claims: JsonObject) -> Identity:
+        subject = claims.get("sub")
+        if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT:
+            raise self._refused("it does not say who you are")
+        email = _text(claims, "email").lower()
+        groups = claims.get(self.settings.groups_claim)
+        return Identity(
+            issuer=str(claims["iss"]),
+            subject=subject,
+            email=email if _is_address(email) else "",
+            verified=claims.get("email_verified") in (True, "true"),  # some say it as text
+            name=_text(claims, "name")[:200],
+            handle=_text(claims, "preferred_username").partition("@")[0],
+            groups=frozenset(str(one) for one in groups) if isinstance(groups, list) else frozenset(),
+        )
+
+    def _unreachable(self, error: Exception) -> NetworkError:
+        log.warning("signing in through %s failed: %s", self.settings.issuer, error)
+        return NetworkError(
+            f"{self.settings.name} does not answer as a sign-in provider does",
+            hint="try again; whoever runs this platform sees the reason in its log: osmosis platform logs",
+            code="OIDC_UNREACHABLE",
+        )
+
+    def _refused(self, reason: str) -> AuthRequired:
+        log.warning("a sign-in through %s was refused: %s", self.settings.issuer, reason)
+        return AuthRequired(
+            f"what {self.settings.name} says about you does not hold: {reason[:300]}",
+            hint="log in again; if it goes on, tell whoever runs this platform",
+            code="OIDC_REFUSED",
+        )
+
+
+def _object(value: object) -> JsonObject:
+    if not isinstance(value, dict):
+        raise ValueError("it did not answer with a JSON object")
+    return value
+
+
+def _text(claims: JsonObject, name: str) -> str:
+    value = claims.get(name)
+    return value.strip() if isinstance(value, str) and value.isprintable() else ""
+
+
+def _is_address(text: str) -> bool:
+    return text.count("@") == 1 and 2 < len(text) <= 320 and not set(text) & set(" ,;<>\"'\\()")

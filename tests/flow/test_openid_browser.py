@@ -1,0 +1,89 @@
+"""Signing in through an OpenID Connect provider in a real browser, which keeps our content security policy.
+
+A terminal's login ends there, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from osmosis.platform import tables
+from osmosis.testing.openid_issuer import OpenIdIssuer, openid_issuer
+from osmosis.testing.platform_app import RunningPlatform, running_platform
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.flow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
+]
+
+
+@pytest.fixture
+def issuer() -> Iterator[OpenIdIssuer]:
+    with openid_issuer() as running:
+        running.asks = True
+        yield running
+
+
+@pytest.fixture
+def platform(tmp_path: Path, issuer: OpenIdIssuer) -> Iterator[RunningPlatform]:
+    environ = issuer.environ(NAME="Example", DOMAINS="example.com")
+    with running_platform(tmp_path / "data", environ=environ) as running:
+        yield running
+
+
+def test_a_terminal_and_its_browser_log_in_and_out(platform: RunningPlatform, tmp_path: Path) -> None:
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "OSMOSIS_CONFIG_DIR": str(tmp_path / "config"),
+        "OSMOSIS_DATA_DIR": str(tmp_path / "elsewhere"),  # no bootstrap token: as on another machine
+        "OSMOSIS_PLATFORM_URL": platform.url,
+    }
+    login = subprocess.Popen(
+        [sys.executable, "-m", "osmosis", "login", "--no-browser", "--store", "file"],
+        env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        assert login.stdout is not None
+        said = ""
+        while not (found := re.search(r"(http\S+/device\S*)", said)):
+            line = login.stdout.readline()
+            assert line, said
+            said += line
+        with playwright.sync_playwright() as driver:
+            chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            page = chromium.new_page()
+            complaints: list[str] = []
+            page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+            page.goto(found[1])
+            page.get_by_role("link", name="Log in with Example").click()
+            page.get_by_role("button", name="Continue as Ada").click()
+            page.get_by_role("button", name="Approve").click()
+            playwright.expect(page.get_by_role("status")).to_contain_text("approved")
+            rest, _ = login.communicate(timeout=60)
+            assert login.returncode == 0, rest
+            with platform.parts.db.read() as session:
+                made = session.scalars(sa.select(tables.Token).where(tables.Token.kind == "device")).all()
+                assert "ada" in [token.user.handle for token in made]
+            page.get_by_role("button", name="Log out").click()
+            page.get_by_role("link", name="Log out of Example, too").click()
+            playwright.expect(page.get_by_role("link", name="Log in with Example")).to_be_visible()
+            assert complaints == []
+            chromium.close()
+    finally:
+        if login.poll() is None:
+            login.kill()
+            login.wait()
