@@ -57,6 +57,7 @@ _EVAL = Group(
         "note": _at("marks", "note", "Write a note on a run"),
         "rename": _at("marks", "rename", "Give a run another name"),
         "pin": _at("marks", "pin", "Pin a run: it stands first in lists"),
+        "history": _at("history", "show", "Show a row, or a figure, over runs"),
         "show": _at("rollout_show", "show", "Show one rollout, or list those of a run"),
         "report": _at("local_eval.report", "report", "Report on a local run: figures, failures, HTML"),
         "bisect": _at("local_eval.bisect", "eval_bisect", "Find the commit that turned rows between two local runs"),

@@ -32,6 +32,7 @@ from osmosis.records.contract.training_bodies import (
     TrainingRunDetail,
     TrainingRunPage,
 )
+from osmosis.records.history import History
 from osmosis.records.marks import MarkChange
 from osmosis.records.rollout import Rollout
 
@@ -129,6 +130,10 @@ class EvalRuns(Runs):
     def rollout(self, name: str, row: int, attempt: int) -> Rollout:
         """One rollout, whole."""
         return self._http.read(Rollout, "GET", self._path(name, f"rollouts/{row}/{attempt}"))
+
+    def history(self, **asked: str) -> History:
+        """A row (`row`) or a figure (`metric`) over the runs that fit."""
+        return self._http.read(History, "GET", "history", params=asked)
 
     def manifest(self, name: str, *, types: str, rows: str | None = None) -> RunFiles:
         """The files of a run."""

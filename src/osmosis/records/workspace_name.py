@@ -9,7 +9,8 @@ from osmosis.errors import ValidationError
 WORKSPACE_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 RESERVED = {
     "api", "assets", "audit", "audit.jsonl", "auth", "cli-auth", "compare", "compare.json", "datasets",
-    "device", "devices", "docs", "evals", "git", "health", "help", "hooks", "login",
+    "device", "devices", "docs", "evals", "git", "health", "help", "history",
+    "history.json", "hooks", "login",
     "logout", "metrics", "models", "openapi.json", "platform", "ready", "repository", "robots.txt", "rollouts",
     "rollout-servers", "runs", "secrets", "servers", "settings", "static", "status", "tokens", "users", "v1",
     "workspaces",

@@ -16,7 +16,7 @@ import orjson
 from osmosis.metrics.formats import count, dollars, duration, number
 from osmosis.metrics.formats import score as score_text
 
-from .index.search import RolloutLine
+from .index.found import RolloutLine
 
 Value = str | float | int | None
 CLIP = 140

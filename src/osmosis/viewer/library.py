@@ -29,6 +29,9 @@ class RunCard:
     cost_usd: float | None = None
     failed: int = 0
     dataset: str = ""
+    rollout: str = ""
+    """What ran: the rollout's name, or the agent."""
+    commit: str = ""
     created_at: str = ""
     marks: Marks = field(default_factory=Marks)
     problem: str = ""
@@ -45,7 +48,9 @@ class Library(Protocol):
         """The newest first."""
 
 
-def card_of(source: RunSource, id_: str, *, dataset: str, created_at: str) -> RunCard:
+def card_of(
+    source: RunSource, id_: str, *, dataset: str, created_at: str, rollout: str = "", commit: str = ""
+) -> RunCard:
     """A run in a list, from what its pages are made of."""
     state, report = source.state(), source.report()
     primary = report.primary if report else None
@@ -60,6 +65,8 @@ def card_of(source: RunSource, id_: str, *, dataset: str, created_at: str) -> Ru
         cost_usd=report.usage.cost_usd if report else None,
         failed=primary.failed if primary else 0,
         dataset=dataset,
+        rollout=rollout,
+        commit=commit,
         created_at=created_at,
         marks=source.place().marks,
     )

@@ -12,9 +12,10 @@ from .annotating import judgement
 from .answer_diff import Piece, pieces
 from .asked import Asked
 from .conversation import turns
+from .index.found import expected_of
 from .index.line import said
 from .index.query import query_of
-from .index.search import Key, expected_of
+from .index.search import Key
 from .rollouts_page import carried
 from .source import RunSource, RunState
 from .timeline import Span, answered_by, timeline

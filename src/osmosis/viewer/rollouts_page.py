@@ -18,8 +18,9 @@ from osmosis.metrics.formats import score as score_text
 from .asked import Asked
 from .columns import FIXED, USUAL, Cell, Column, cell, column, columns, short
 from .index.file import Progress
+from .index.found import RolloutLine
 from .index.query import FILTERS, OUTCOMES, RolloutQuery, query_of
-from .index.search import RolloutLine, Search
+from .index.search import Search
 from .source import RunSource, RunState
 from .view import Document, View, head
 

@@ -12,6 +12,7 @@ from osmosis.errors import NotFound
 from . import pages
 from .asked import Asked
 from .compare_page import compare_page
+from .history_page import history_page
 from .library import Library, runs_page
 from .rollout_page import rollout_page
 from .rollouts_page import exported, rollouts_page
@@ -73,6 +74,8 @@ def of_library(library: Library, path: str, asked: Asked) -> View | Document:
         return twin_of(runs_page(library, asked), path)
     if path in ("compare", "compare.json"):
         return twin_of(compare_page(library, asked), path)
+    if path in ("history", "history.json"):
+        return twin_of(history_page(library, asked), path)
     head, _, rest = path.partition("/")
     id_, _, below = rest.partition("/")
     if head != "runs" or not id_:

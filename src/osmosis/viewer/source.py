@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from osmosis.records.annotation import Annotation
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.run_bodies import RunEvent
+from osmosis.records.history import RowCount
 from osmosis.records.marks import Marks
 from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
@@ -177,6 +178,12 @@ class RunSource(Protocol):
 
     def rollout(self, row_index: int, attempt: int, step: int) -> str:
         """One record as JSON text, as it was stored."""
+
+    def whole(self, *, wait: bool = False) -> bool:
+        """Whether `row` sees every rollout that there is; with `wait` it does, afterwards."""
+
+    def row(self, key: str) -> RowCount | None:
+        """How the attempts at the row with this key (or this id) ended; None when there is none."""
 
     def annotations(self) -> Sequence[Annotation]:
         """What people said about its rollouts, what counts of it."""

@@ -60,8 +60,14 @@ class DiskLibrary:
     def _card(self, id_: str, folder: Path) -> RunCard | None:
         run = JournalRun(id_, folder, self.cache)
         try:
+            git = run.plan.provenance.get("git") or {}
             return card_of(
-                run, id_, dataset=Path(run.plan.dataset).name, created_at=str(run.made.get("created_at") or "")
+                run,
+                id_,
+                dataset=Path(run.plan.dataset).name,
+                rollout=run.plan.agent,
+                commit=str(git.get("commit") or ""),
+                created_at=str(run.made.get("created_at") or ""),
             )
         except OsmosisError as error:
             return RunCard(id_, folder.name, problem=error.message)

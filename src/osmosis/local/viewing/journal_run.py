@@ -21,6 +21,7 @@ from osmosis.records.annotation import Annotation, newest
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.run_bodies import RunEvent
 from osmosis.records.dataset import Row
+from osmosis.records.history import RowCount
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.run import MetricPoint, RunStatus
@@ -182,12 +183,24 @@ class JournalRun:
 
     @cached_property
     def _table(self) -> RolloutTable:
+        return self._read_table()
+
+    def _read_table(self) -> RolloutTable:
         name = hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:24]
         path = self.cache / "viewer" / f"{name}.db"
         feed = JournalFeed(self.journal.rollouts_path, self._dataset, self.plan, str(self.made.get("created_at")))
         index, progress = _FILLERS.filled(path, feed, self.plan.pass_threshold, seconds=WAIT_S)
         index.label(AnnotationFile(self.folder).size, self.annotations)
         return RolloutTable(Search(index), progress)
+
+    def whole(self, *, wait: bool = False) -> bool:
+        table = self._table
+        while wait and not table.progress.complete:
+            table = self._read_table()
+        return table.progress.complete
+
+    def row(self, key: str) -> RowCount | None:
+        return self._table.search.row_count(key)
 
     def annotations(self) -> Sequence[Annotation]:
         return newest(AnnotationFile(self.folder).read())

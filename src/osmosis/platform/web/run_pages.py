@@ -23,6 +23,7 @@ from osmosis.platform.services import (
     run_retry,
     workspaces,
 )
+from osmosis.platform.viewing.run_source import DatabaseLibrary, DatabaseRun, find_run, state_of
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import RunStatus
 from osmosis.viewer import pages, site
@@ -32,7 +33,6 @@ from osmosis.viewer.marking import change_of
 from osmosis.viewer.render import SECURITY
 from osmosis.viewer.view import Document
 
-from .run_source import DatabaseLibrary, DatabaseRun, find_run, state_of
 from .session import Viewer, check_viewer_form, form_of, live_pages, platform_of, viewer
 from .templating import PageRoute, document, fragment, framed, html, page, redirect
 
@@ -204,8 +204,10 @@ async def mark(request: Request, who: ViewerDep, run_id: str) -> Response:
 
 @router.get("/compare")
 @router.get("/compare.json")
-def compare(request: Request, who: ViewerDep) -> Response:
-    """Runs of the viewer's workspaces beside each other."""
+@router.get("/history")
+@router.get("/history.json")
+def of_several(request: Request, who: ViewerDep) -> Response:
+    """Runs of the viewer's workspaces beside each other, and one after the other."""
     platform = platform_of(request)
     with platform.db.read() as session:
         library = DatabaseLibrary(session, platform, who)

@@ -23,7 +23,7 @@ from osmosis.records.dataset import Row
 
 from .line import Line, read_line
 
-VERSION = 5
+VERSION = 6
 FILES = 200
 """Indexes that are kept in a folder; the one used least recently goes first."""
 BATCH = 500
@@ -47,6 +47,8 @@ CREATE TABLE names(kind TEXT, number INTEGER, name TEXT, amount INTEGER, PRIMARY
 CREATE TABLE texts(
   id INTEGER PRIMARY KEY, prompt TEXT, answer TEXT, failure TEXT, finish TEXT, issue TEXT, row_hash TEXT,
   row_key TEXT, extra TEXT);
+CREATE INDEX by_key ON texts(row_key);
+CREATE INDEX by_hash ON texts(row_hash) WHERE row_key IS NULL;
 CREATE TABLE more_scores(number INTEGER, rollout INTEGER, value REAL, PRIMARY KEY(number, rollout)) WITHOUT ROWID;
 CREATE TABLE more_tools(number INTEGER, rollout INTEGER, PRIMARY KEY(number, rollout)) WITHOUT ROWID;
 CREATE TABLE rows(row_index INTEGER PRIMARY KEY, hash TEXT, data TEXT);

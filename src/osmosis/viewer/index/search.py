@@ -6,11 +6,10 @@ Common words cost no ranking: what is found comes in the order of the table.
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
@@ -18,16 +17,16 @@ import orjson
 
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import NotFound
-from osmosis.records.rollout import RolloutStatus, Usage
+from osmosis.records.history import RowCount
+from osmosis.records.rollout import RolloutStatus
 
 from .file import OWN_SCORES, OWN_TOOLS, RolloutIndex
-from .line import spaced
+from .found import RolloutLine, StoredOutcome, StoredValue, extra_names, rollout_line
 from .query import OUTCOMES, RolloutQuery
+from .words import matching
 
 Key = tuple[int, int, int]
 """Row, attempt and step."""
-_TERM = re.compile(r'(-?)"([^"]+)"|(-?)(\S+)')
-_MOST_TERMS = 20
 _IN_ORDER = "step, row_index, attempt"
 _COUNTS: OrderedDict[tuple[object, ...], int] = OrderedDict()
 _PLACES: OrderedDict[tuple[object, ...], list[tuple[int, int]]] = OrderedDict()
@@ -37,78 +36,6 @@ _KEPT = 40
 _FEW = 5_000
 """Up to so many hits are looked up one by one; beyond, the table is walked in its order."""
 _FAR = 1e308
-_NO_USAGE = Usage()
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutLine:
-    """One rollout in a table."""
-
-    row_index: int
-    attempt: int
-    step: int
-    outcome: str
-    reward: float | None
-    tokens: int | None = None
-    cost: float | None = None
-    duration_ms: float | None = None
-    turns: int | None = None
-    tool_calls: int | None = None
-    started_at: float | None = None
-    """Seconds since 1970."""
-    category: str | None = None
-    model: str | None = None
-    prompt: str = ""
-    answer: str = ""
-    failure: str = ""
-    finish_reason: str | None = None
-    answer_issue: str | None = None
-    scores: Mapping[str, float | None] = field(default_factory=dict)
-    row: Mapping[str, object] = field(default_factory=dict)
-    """The row of the dataset; empty when that is gone, or was edited since."""
-    extra: Mapping[str, object] = field(default_factory=dict)
-    labels: Sequence[str] = ()
-    """Given by people."""
-    fits: bool = True
-    """Whether the query wanted it, where all attempts at a row are shown."""
-
-    @property
-    def expected(self) -> str:
-        return expected_of(self.row)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredValue:
-    """A score as far as a comparison needs it."""
-
-    value: float | None
-    failure: None = None
-    usage: None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredOutcome:
-    """A rollout as far as a comparison needs it (`metrics.counted.Counted`); no figures come of it."""
-
-    row_index: int
-    attempt: int
-    step: int
-    row_key: str | None
-    status: RolloutStatus
-    scores: Mapping[str, StoredValue]
-    hashes: Mapping[str, str]
-    failure: None = None
-    duration_ms: float = 0.0
-    finish_reason: None = None
-    answer_issue: None = None
-
-    @property
-    def usage(self) -> Usage:
-        return _NO_USAGE
-
-    @property
-    def groups(self) -> Mapping[str, str]:
-        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +61,6 @@ def _keep(kept: OrderedDict[tuple[object, ...], V], key: tuple[object, ...], val
     kept[key] = value
     while len(kept) > _KEPT:
         kept.popitem(last=False)
-
-
-def expected_of(row: Mapping[str, object]) -> str:
-    """What the dataset says the answer is."""
-    found = row.get("ground_truth", row.get("label"))
-    return "" if found is None else found if isinstance(found, str) else orjson.dumps(found, default=str).decode()
 
 
 class Search:
@@ -190,7 +111,7 @@ class Search:
         """What scores and agents kept beside, by the names of columns: `metric:steps`, `meta:reward.reason`."""
         names: dict[str, None] = {}
         for (text,) in self._db.execute("SELECT extra FROM texts WHERE extra IS NOT NULL LIMIT 20"):
-            names.update(dict.fromkeys(_extra_names(orjson.loads(text))))
+            names.update(dict.fromkeys(extra_names(orjson.loads(text))))
         return sorted(names)
 
     def most_attempts(self) -> int:
@@ -290,6 +211,25 @@ class Search:
         """Those at the same row in the same step, in order."""
         text = "SELECT id FROM rollouts WHERE step = ? AND row_index = ? ORDER BY attempt LIMIT 100"
         return self._lines([row[0] for row in self._db.execute(text, (step, row_index))])
+
+    def row_count(self, key: str) -> RowCount | None:
+        """How the attempts at a row ended: by its key, or by its place where it has none."""
+        text = (
+            "SELECT r.row_index, r.outcome, r.reward FROM texts t JOIN rollouts r ON r.id = t.id "
+            "WHERE t.row_key = ? OR (t.row_key IS NULL AND t.row_hash = ?) ORDER BY r.step, r.attempt"
+        )
+        found = self._db.execute(text, (key, key)).fetchall()
+        if not found:
+            return None
+        passed, missed = (sum(OUTCOMES[row[1]] == name for row in found) for name in ("passed", "not-passed"))
+        rewards = [row[2] for row in found if row[2] is not None]
+        return RowCount(
+            row_index=found[0][0],
+            passed=passed,
+            missed=missed,
+            unscored=len(found) - passed - missed,
+            mean=sum(rewards) / len(rewards) if rewards else None,
+        )
 
     def place(self, row_index: int, attempt: int, step: int) -> int:
         """Where the feed has a rollout. NotFound when it is not (yet) there."""
@@ -425,7 +365,7 @@ class Search:
             kind: {number: name for number, name, _ in self._names.get(kind, ())} for kind in ("category", "model")
         }
         found = {
-            row["rollout"]: _rollout_line(
+            row["rollout"]: rollout_line(
                 row,
                 scores[row["rollout"]],
                 names,
@@ -474,45 +414,3 @@ def _labelled(label: str) -> Condition | None:
     if label in ("*", "-"):
         return f"{'NOT ' if label == '-' else ''}EXISTS ({any_of})", []
     return f"EXISTS ({any_of} AND l.label = ?)", [label]
-
-
-def matching(text: str) -> str:
-    """What a person typed in the words of FTS5; empty when no word is in it. Nothing of it is an operator."""
-    wanted: list[str] = []
-    unwanted: list[str] = []
-    for found in list(_TERM.finditer(spaced(text) if '"' in text else text))[:_MOST_TERMS]:
-        minus, words = found[1] or found[3] or "", found[2] or found[4]
-        begin = found[4] is not None and words.endswith("*")
-        words = " ".join(re.findall(r"\w+", spaced(words)))
-        if words:
-            (unwanted if minus else wanted).append(f'"{words}"' + ("*" if begin else ""))
-    if not wanted:
-        return ""
-    return " AND ".join(wanted) + "".join(f" NOT {one}" for one in unwanted)
-
-
-def _rollout_line(
-    row: sqlite3.Row,
-    scores: Mapping[str, float | None],
-    named: Mapping[str, Mapping[int, str]],
-    labels: Sequence[str],
-    fits: bool,
-) -> RolloutLine:
-    return RolloutLine(
-        row_index=row["row_index"], attempt=row["attempt"], step=row["step"], outcome=OUTCOMES[row["outcome"]],
-        reward=row["reward"], tokens=row["tokens"], cost=row["cost"], duration_ms=row["duration"], turns=row["turns"],
-        tool_calls=row["tools"], started_at=row["started"], category=named["category"].get(row["category"]),
-        model=named["model"].get(row["model"]),
-        prompt=row["prompt"], answer=row["answer"], failure=row["failure"], finish_reason=row["finish"],
-        answer_issue=row["issue"], scores=scores, row=orjson.loads(row["data"]) if row["data"] else {},
-        extra=orjson.loads(row["extra"]) if row["extra"] else {}, labels=labels, fits=fits,
-    )  # fmt: skip
-
-
-def _extra_names(extra: Mapping[str, object]) -> Iterator[str]:
-    for kind, found in extra.items():
-        for name, one in found.items() if isinstance(found, dict) else ():
-            if isinstance(one, dict):
-                yield from (f"{kind}:{name}.{key}" for key in one)
-            else:
-                yield f"{kind}:{name}"

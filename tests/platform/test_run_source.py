@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from osmosis.platform import tables
-from osmosis.platform.web.run_source import row_ranges, state_of
+from osmosis.platform.viewing.run_source import row_ranges, state_of
 from osmosis.testing.platform_data import report
 
 

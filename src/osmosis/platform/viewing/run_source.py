@@ -17,14 +17,17 @@ from sqlalchemy.orm import Session
 from osmosis.errors import NotFound
 from osmosis.platform import Platform, tables
 from osmosis.platform.services import judgements, placement, rollouts, run_lifecycle, run_marks, run_results, workspaces
+from osmosis.platform.services.audit import Actor
 from osmosis.platform.services.paging import LogSlice
 from osmosis.platform.services.run_tally import RunTally, tally_of
 from osmosis.records import policy
 from osmosis.records.annotation import Annotation
 from osmosis.records.contract.body import LogPage
+from osmosis.records.history import RowCount
 from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
 from osmosis.records.run import MetricPoint, RunStatus
+from osmosis.viewer import over_runs
 from osmosis.viewer.index.search import Search
 from osmosis.viewer.library import RunCard
 from osmosis.viewer.source import (
@@ -41,7 +44,6 @@ from osmosis.viewer.source import (
 )
 
 from .run_feed import FILLERS, RunFeed
-from .session import Viewer
 
 LOG_LINES = 200
 SCOPES = {"user": "personal", "user_override": "personal, overrides the workspace's", "run": "given at submit"}
@@ -235,6 +237,25 @@ class DatabaseRun:
         epoch = f"{self.run.id}:{self.run.retries}"
         return RunFeed(self.platform, self.run.id, epoch, newest or 0, dataset, self.run.rows)
 
+    def whole(self, *, wait: bool = False) -> bool:
+        return True
+
+    def row(self, key: str) -> RowCount | None:
+        query = sa.select(tables.Rollout.row_index, tables.Rollout.status, tables.Rollout.reward)
+        same = (tables.Rollout.run_id == self.run.id, tables.Rollout.step == 0, tables.Rollout.row_key == key)
+        found = self.session.execute(query.where(*same)).all()
+        if not found:
+            return None
+        rewards = [reward for _, status, reward in found if status == "success" and reward is not None]
+        passed = sum(reward >= self._state.pass_threshold for reward in rewards)
+        return RowCount(
+            row_index=found[0][0],
+            passed=passed,
+            missed=len(rewards) - passed,
+            unscored=len(found) - len(rewards),
+            mean=sum(rewards) / len(rewards) if rewards else None,
+        )
+
     def annotations(self) -> Sequence[Annotation]:
         return judgements.of_run(self.session, self.run.id)
 
@@ -249,7 +270,7 @@ class DatabaseRun:
 
 
 def find_run(
-    session: Session, platform: Platform, who: Viewer, run_id: str, action: policy.Action = "read"
+    session: Session, platform: Platform, who: Actor, run_id: str, action: policy.Action = "read"
 ) -> DatabaseRun:
     """NotFound unless it exists in a workspace of the viewer's, Forbidden unless their role may do this with it."""
     run = session.get(tables.Run, run_id)
@@ -270,14 +291,40 @@ class DatabaseLibrary:
 
     session: Session
     platform: Platform
-    who: Viewer
+    who: Actor
+    workspace: tables.Workspace | None = None
+    """Only the runs of this one."""
 
     def run(self, id: str) -> DatabaseRun:
         return find_run(self.session, self.platform, self.who, id)
 
     def cards(self) -> Sequence[RunCard]:
-        """Listed by the overview, which knows workspaces."""
-        return ()
+        """The newest evaluations of their workspaces; the list of all of them is the overview's."""
+        mine = [row.id for row, _, _ in workspaces.of_user(self.session, self.who.user)]
+        if self.workspace is not None:
+            mine = [id_ for id_ in mine if id_ == self.workspace.id]
+        query = sa.select(tables.Run).where(tables.Run.workspace_id.in_(mine), tables.Run.kind == "eval")
+        found = self.session.scalars(query.order_by(tables.Run.created_at.desc(), tables.Run.id).limit(over_runs.MOST))
+        return [_card(run) for run in found]
+
+
+def _card(run: tables.Run) -> RunCard:
+    report = run_results.report_of(run)
+    done = report.completed if report else (run.progress or tables.StoredProgress()).get("completed", 0)
+    primary = report.primary if report else None
+    return RunCard(
+        id=run.id,
+        name=run.name,
+        state=state_of(run, done, report),
+        score=primary.name if primary else "",
+        mean=primary.mean if primary else None,
+        pass_rate=primary.pass_rate if primary else None,
+        dataset=run.dataset,
+        rollout=run.rollout,
+        commit=run.commit_sha,
+        created_at=run.created_at.isoformat(),
+        marks=run_marks.of(run),
+    )
 
 
 def _git_of(imported: tables.Imported) -> dict[str, object]:

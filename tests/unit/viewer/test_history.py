@@ -1,0 +1,130 @@
+"""A row and a figure over runs: of this machine by the command line and the page, of the platform by its API."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osmosis.engine.journal import Journal
+from osmosis.local.viewing.disk_library import DiskLibrary
+from osmosis.records.history import PastRun, RowCount, since
+from osmosis.testing.command_line import run_command
+from osmosis.testing.platform_data import rollout, timeout
+from osmosis.testing.stored_run import stored_run
+from osmosis.viewer import site
+from osmosis.viewer.asked import Asked
+from osmosis.viewer.over_runs import Wanted, history
+
+RUNS = {
+    "a": [1.0, 1.0],
+    "b": [0.0, 1.0],
+    "c": [0.0, 0.0],
+    "d": [0.0, 0.0],
+}
+"""What the two attempts at row `seven` got, the oldest run first."""
+
+
+def keep(folder: Path, name: str, rewards: list[float], day: int, key: str = "seven") -> None:
+    made = [rollout(7, number, reward, row_key=key) for number, reward in enumerate(rewards)]
+    made.append(rollout(0, 0, 1.0, row_key="zero"))
+    stored_run(folder / ".osmosis" / "runs" / name, made)
+    path = folder / ".osmosis" / "runs" / name / "run.json"
+    run = json.loads(path.read_text())
+    run["created_at"] = f"2026-11-{day:02}T10:00:00+00:00"
+    run["plan"]["provenance"] = {"git": {"commit": name * 40}}
+    path.write_text(json.dumps(run))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for day, (name, rewards) in enumerate(RUNS.items(), 1):
+        keep(tmp_path, name, rewards, day)
+    return tmp_path
+
+
+def go(folder: Path, *words: str) -> dict[str, Any]:
+    done = run_command("eval", "history", "--here", "--json", *words, cwd=folder)
+    assert done.code == 0, done.err
+    return done.json
+
+
+def test_a_row_is_followed_by_its_key_wherever_it_stood(runs: Path) -> None:
+    keep(runs, "e", [1.0, 1.0], 5, key="another row")
+    found = go(runs, "--row", "seven")
+    assert [(one["name"], one["state"], one["passes"]) for one in found["items"]] == [
+        ("a", "passed", "2 of 2"),
+        ("b", "flaky", "1 of 2"),
+        ("c", "failed", "0 of 2"),
+        ("d", "failed", "0 of 2"),
+        ("e", "-", ""),
+    ]
+    assert found["since"] == {"run": "c", "commit": "c" * 40, "state": "failed"}
+    assert go(runs, "--row", "b:7")["since"] == found["since"], "a place in a run is the key of what stood there"
+
+
+def test_a_figure_is_followed_with_its_interval(runs: Path) -> None:
+    found = go(runs)
+    assert found["metric"] == "reward:mean"
+    assert [round(one["value"], 3) for one in found["items"]] == [1.0, 0.667, 0.333, 0.333]
+    rates = go(runs, "--metric", "reward:pass_rate")
+    assert all(one["low"] <= one["value"] <= one["high"] for one in rates["items"])
+    assert "completed" in rates["metrics"] or "tokens" in " ".join(rates["metrics"])
+
+
+def test_runs_are_chosen_and_the_tagged_one_is_the_baseline(runs: Path) -> None:
+    run_command("eval", "tag", "b", "baseline", "night", cwd=runs)
+    run_command("eval", "tag", "c", "night", cwd=runs)
+    found = go(runs, "--tag", "night")
+    assert ([one["name"] for one in found["items"]], found["baseline"]) == (["b", "c"], "b")
+    assert go(runs, "--baseline", "a")["baseline"] == "a"
+    assert go(runs, "--model", "no such model")["items"] == []
+
+
+def test_a_run_that_cannot_be_read_and_one_without_rollouts_do_not_stop_it(runs: Path) -> None:
+    (runs / ".osmosis" / "runs" / "a" / "run.json").write_text("{")
+    Journal(runs / ".osmosis" / "runs" / "d").rollouts_path.write_text("")
+    found = go(runs, "--row", "seven")
+    assert [one["name"] for one in found["items"]] == ["b", "c", "d"]
+    assert found["since"]["run"] == "c"
+
+
+def test_the_page_draws_what_the_record_says(runs: Path, tmp_path: Path) -> None:
+    library = DiskLibrary([runs], tmp_path / "cache")
+    view = site.of_library(library, "history", Asked([("row", "seven"), ("metric", "reward:mean")]))
+    chart = view.values["chart"]
+    assert len(chart.marks) == 4
+    assert chart.marks[0].y < chart.marks[1].y < chart.marks[2].y == chart.marks[3].y
+    assert view.values["since"].name == "c"
+    twin = json.loads(b"".join(site.of_library(library, "history.json", Asked([("row", "seven")])).content))
+    assert [one["row"]["passed"] for one in twin["found"]["runs"]] == [2, 1, 0, 0]
+
+
+def test_rollouts_without_keys_are_found_by_what_their_row_holds(tmp_path: Path) -> None:
+    one = rollout(3, 0, 1.0, hashes={"row": "0f3a"})
+    one.row_key = None
+    stored_run(tmp_path / ".osmosis" / "runs" / "old", [one])
+    library = DiskLibrary([tmp_path], tmp_path / "cache")
+    (run,) = history(library, Wanted(row="0f3a"), patience_s=None).runs
+    assert run.row == RowCount(row_index=3, passed=1, mean=1.0)
+
+
+def test_since_is_the_start_of_an_unbroken_end() -> None:
+    def run(name: str, row: RowCount | None) -> PastRun:
+        return PastRun(id=name, name=name, row=row)
+
+    good, bad = RowCount(row_index=0, passed=1), RowCount(row_index=0, unscored=1)
+    assert since([]) is None
+    assert since([run("a", None)]) is None
+    found = since([run("a", good), run("b", bad), run("c", good), run("d", None), run("e", good)])
+    assert found is not None
+    assert found.name == "c"
+    assert bad.state == "no score"
+
+
+def test_a_failure_is_no_score(tmp_path: Path) -> None:
+    stored_run(tmp_path / ".osmosis" / "runs" / "x", [rollout(1, 0, failure=timeout(), row_key="k")])
+    (found,) = go(tmp_path, "--row", "k")["items"]
+    assert found["state"] == "no score"
