@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from osmosis.platform import tables
+from osmosis.platform.security.rate_limits import PER_MINUTE, RateLimits
 from osmosis.platform.security.tokens import hash_token
 from osmosis.platform.services import deployments, models, tokens, users, workspaces
 from osmosis.records.base import utc_now
@@ -166,6 +167,11 @@ def test_a_lease_reaches_the_model_of_its_run_alone(store: Site) -> None:
         hold(session, run_id)
     assert ask(store, "osmosis/tiny", token=LEASE)[:2] == (503, "model_loading")
     assert ask(store, "osmosis/multiply-1", token=LEASE)[0] == 403
+    object.__setattr__(store.platform, "rates", RateLimits(per_minute={**PER_MINUTE, "question": 2}))
+    people = [ask(store, "tiny")[:2] for _ in range(3)]
+    assert people == [(503, "model_loading")] * 2 + [(429, "rate_limited")], "a person asks so often"
+    jobs = [ask(store, "osmosis/tiny", token=LEASE)[0] for _ in range(3)]
+    assert jobs == [503] * 3, "a run, as often as its quota lets it"
 
 
 def test_an_evaluation_asks_a_deployment_that_answers(store: Site) -> None:

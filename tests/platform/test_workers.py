@@ -14,8 +14,9 @@ from fastapi.testclient import TestClient
 
 from osmosis._version import __version__
 from osmosis.platform import tables
-from osmosis.platform.services import fleet
+from osmosis.platform.services import fleet, tokens, users
 from osmosis.records.base import utc_now
+from osmosis.records.contract.accounts import NewToken
 from osmosis.records.run import JOB_PROTOCOL
 
 from .test_jobs_api import BODY, rollout
@@ -200,6 +201,30 @@ def test_a_revoked_token_ends_the_claims_but_not_the_jobs(box: Box) -> None:
     token = next(one for one in box.site.json("GET", "tokens")["tokens"] if one["name"] == "box")
     box.site.json("DELETE", f"tokens/{token['id']}", expect=204)
     box.round(expect=401)
+    box.of_job("POST", order, "finish", json={"status": "finished"})
+
+
+@pytest.mark.parametrize("change", ["removed", "member"])
+def test_a_worker_gets_no_more_work_when_who_made_it_may_have_none(ready: Any, change: str) -> None:
+    """Its jobs come to their end; the token is as it was."""
+    submit(ready)
+    with ready.platform.db.write() as session:
+        ada = users.create_user(session, "ada", email="ada@localhost", name="Ada")
+        workspace = session.query(tables.Workspace).filter_by(name="demo").one()
+        session.add(tables.Member(workspace_id=workspace.id, user_id=ada.id, role="admin"))
+        login = tokens.issue(session, ada, "laptop").row
+        wish = NewToken(name="box", scopes=["worker"], workspace="demo")
+        session.flush()
+        text = tokens.make(session, login, wish).text
+    box = Box(ready, text)
+    order = box.claim()
+    box.started(order)
+    if change == "removed":
+        ready.json("DELETE", "members/ada", expect=204)
+    else:
+        ready.json("PUT", "members/ada", json={"role": "member"})
+    box.round(expect=403)
+    box.say("hello", HELLO, expect=403)
     box.of_job("POST", order, "finish", json={"status": "finished"})
 
 

@@ -86,6 +86,16 @@ def scope_with(scope: TokenScope, action: Action | None = None) -> Callable[[Req
     return get_scope
 
 
+def get_worker(request: Request, platform: PlatformDep) -> Caller:
+    """A worker that asks for work: its token's person must be one who may still have workers."""
+    caller = _caller(request, platform, "worker")
+    with platform.db.read() as session:
+        tokens.require_worker(session, caller.token)
+    tokens.touch(platform.db, caller.token)
+    _count_change(request, platform, caller)
+    return caller
+
+
 def get_person(request: Request, platform: PlatformDep) -> Caller:
     """The person behind a token that speaks for them as a whole, not for one workspace."""
     caller = _caller(request, platform, "api")

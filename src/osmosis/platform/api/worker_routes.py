@@ -21,12 +21,13 @@ from osmosis.records.contract.worker_bodies import (
 )
 
 from .contract_route import ContractRoute
-from .deps import Caller, PersonDep, PlatformDep, caller_with
+from .deps import Caller, PersonDep, PlatformDep, caller_with, get_worker
 
 router = APIRouter(prefix="/api/workers", route_class=ContractRoute)
 people = APIRouter(prefix="/api/cli/workers", route_class=ContractRoute)
 
 WorkerDep = Annotated[Caller, Depends(caller_with("worker"))]
+AsksForWork = Annotated[Caller, Depends(get_worker)]
 
 
 def _access(caller: Caller) -> fleet.WorkerAccess:
@@ -56,12 +57,12 @@ def remove(name: str, caller: PersonDep, platform: PlatformDep) -> WorkerRemoved
 
 
 @router.post("/hello")
-def hello(body: WorkerHello, caller: WorkerDep, platform: PlatformDep) -> WorkerWelcome:
+def hello(body: WorkerHello, caller: AsksForWork, platform: PlatformDep) -> WorkerWelcome:
     return fleet.hello(platform, _access(caller), body)
 
 
 @router.post("/claim")
-def claim(body: WorkerRound, caller: WorkerDep, platform: PlatformDep) -> WorkerOrders:
+def claim(body: WorkerRound, caller: AsksForWork, platform: PlatformDep) -> WorkerOrders:
     """One round: how its jobs are; the answer says which to end, and has at most one to start."""
     return fleet.round_of(platform, _access(caller), body)
 

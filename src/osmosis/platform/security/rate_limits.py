@@ -19,9 +19,16 @@ from osmosis.errors import RateLimited
 
 from .origin import address_of
 
-Kind = Literal["login", "poll", "write"]
-PER_MINUTE: dict[Kind, int] = {"login": 60, "poll": 600, "write": 1200}
-"""Attempts to log in and questions whether a login was approved, of an address; changes, of an account."""
+Kind = Literal["login", "poll", "write", "question"]
+PER_MINUTE: dict[Kind, int] = {"login": 60, "poll": 600, "write": 1200, "question": 6000}
+"""Attempts to log in and questions whether a login was approved, of an address; changes and questions to deployed
+models, of an account."""
+_WHAT: dict[Kind, str] = {
+    "login": "attempts to log in",
+    "poll": "questions about a login",
+    "write": "changes",
+    "question": "questions to models",
+}
 MAX_KEYS = 20_000
 """Addresses and accounts that are remembered; beyond it those who have waited long enough are forgotten."""
 WINDOW_S = 60.0
@@ -48,9 +55,8 @@ class RateLimits:
                     self._forget(now)
                 return
         seconds = max(1, math.ceil(wait))
-        what = {"login": "attempts to log in", "poll": "questions about a login", "write": "changes"}[kind]
         raise RateLimited(
-            f"too many {what}: at most {self._per_minute[kind]} a minute",
+            f"too many {_WHAT[kind]}: at most {self._per_minute[kind]} a minute",
             hint=f"try again in {seconds} s",
             retry_after=seconds,
         )

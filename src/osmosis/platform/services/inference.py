@@ -142,9 +142,14 @@ def _unknown(session: Session, who: Asker, name: str) -> NotFound:
 
 
 def of_platform(platform: Platform, credential: str, headers: tuple[str | None, str | None], wanted: str) -> Target:
-    """`target`, in a session of its own. `headers`: workspace, identity."""
+    """`target`, in a session of its own. `headers`: workspace, identity.
+
+    RateLimited for a person who asks too often; how much a run asks is limited by its quota.
+    """
     with platform.db.read() as session:
         who = asker(session, credential, workspace=headers[0], identity=headers[1])
+        if who.token is not None:
+            platform.rates.take("question", who.token.user_id)
         found = target(session, who, wanted)
     if who.token is not None:
         tokens.touch(platform.db, who.token)

@@ -165,15 +165,11 @@ def issue(
 
 def make(session: Session, maker: tables.Token, wish: NewToken) -> IssuedToken:
     """The token that somebody asks for by name. Forbidden for more than they, or the token they ask with, may."""
-    workspace = None
+    workspace, role = None, None
     if wish.workspace is not None:
         workspace, role = workspaces.by_name(session, maker.user, wish.workspace)
-    if "worker" in wish.scopes and not (maker.user.operator or (workspace is not None and may(role, "workers"))):
-        raise Forbidden(
-            "a worker is given code and secrets of the runs it takes: of all workspaces only the person who runs the "
-            "platform makes its token, of one workspace its owners and admins",
-            hint="osmosis token create NAME --scope worker --workspace WORKSPACE",
-        )
+    if "worker" in wish.scopes:
+        _require_worker_maker(maker.user, role)
     return issue(
         session,
         maker.user,
@@ -184,6 +180,23 @@ def make(session: Session, maker: tables.Token, wish: NewToken) -> IssuedToken:
         lifetime=timedelta(seconds=wish.expires_in) if wish.expires_in is not None else None,
         maker=maker,
     )
+
+
+def require_worker(session: Session, token: tables.Token) -> None:
+    """Forbidden unless the person behind the token of a worker could still make it: they may have left the workspace,
+    or have another role there."""
+    role = workspaces.role_of(session, token.user_id, token.workspace_id) if token.workspace_id else None
+    _require_worker_maker(token.user, role)
+
+
+def _require_worker_maker(user: tables.User, role: str | None) -> None:
+    """`role`: in the workspace of the token; None for a token of all workspaces, and for who is no member."""
+    if not user.operator and (role is None or not may(role, "workers")):
+        raise Forbidden(
+            "a worker is given code and secrets of the runs it takes: of all workspaces only the person who runs the "
+            "platform makes its token, of one workspace its owners and admins",
+            hint="osmosis token create NAME --scope worker --workspace WORKSPACE",
+        )
 
 
 def listed(session: Session, asker: tables.Token) -> list[tuple[tables.Token, str | None]]:
