@@ -7,12 +7,14 @@ and does no network or process work inside one.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.orm import Session, sessionmaker
@@ -32,8 +34,8 @@ WORK = "work"
 def open_engine(url: str) -> sa.Engine:
     """An engine for the URL; SQLite connections are set up for many threads and processes."""
     if not url.startswith("sqlite"):
-        return sa.create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=30)
-    engine = sa.create_engine(url, pool_size=10, max_overflow=50)
+        return sa.create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=30, json_deserializer=_read_json)
+    engine = sa.create_engine(url, pool_size=10, max_overflow=50, json_deserializer=_read_json)
 
     @event.listens_for(engine, "connect")
     def _pragmas(connection: Any, _record: Any) -> None:
@@ -52,6 +54,14 @@ def open_engine(url: str) -> sa.Engine:
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _read_json(text: str) -> object:
+    """What a JSON column holds; the standard library reads what an earlier version may have stored (NaN)."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text)
 
 
 @contextmanager

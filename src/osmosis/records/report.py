@@ -157,3 +157,28 @@ class Report(Record):
     def unscored(self) -> bool:
         """No rollout has the first score: all failed, or scoring did. Skipped ones want none; no rows, no complaint."""
         return self.total > self.skipped and not (self.primary and self.primary.scored)
+
+
+class BriefScore(Record):
+    """What a list of runs reads of a `ScoreReport`."""
+
+    mean: float | None = None
+    passed: int
+    scored: int
+    failed: int
+    pass_rate: float | None = None
+
+
+class BriefReport(Record):
+    """What a list of runs reads of a `Report` that was stored: a tenth of it."""
+
+    pass_threshold: float
+    completed: int
+    failed: int
+    skipped: int
+    scores: list[BriefScore] = Field(default_factory=list)
+    usage: Usage = Field(default_factory=Usage)
+
+    @property
+    def primary(self) -> BriefScore | None:
+        return self.scores[0] if self.scores else None

@@ -60,7 +60,7 @@ class RunRoutes:
     ) -> RunPage:
         page = Page(limit, offset)
         with platform.db.read() as session:
-            found, total = page.fetch(session, run_lifecycle.newest_first(scope.workspace.id, self.kind, tag))
+            found, total = run_lifecycle.listed(session, page, scope.workspace.id, self.kind, tag)
             users = datasets.creator_names(session, {run.creator_id for run in found})
             place = page.place(len(found), total)
             return run_bodies.run_page(session, platform.settings, self.kind, found, users, place)

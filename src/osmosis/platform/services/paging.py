@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict, TypeVar
+from typing import Generic, TypedDict, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -27,6 +27,16 @@ class Place(TypedDict):
     total_count: int
     has_more: bool
     next_offset: int | None
+
+
+class Listing(Generic[T]):
+    """A list that is asked for often: its statements are built once, which takes longer than asking. What is listed
+    stands in the query as `bindparam`s, whose values come with each question."""
+
+    def __init__(self, query: sa.Select[T]) -> None:
+        limit, offset = (sa.bindparam(name, type_=sa.Integer) for name in ("page_limit", "page_offset"))
+        self.rows = query.limit(limit).offset(offset)
+        self.count = query.order_by(None).with_only_columns(sa.func.count(), maintain_column_froms=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,11 @@ class Page:
         """The rows of this page and how many there are in all."""
         rows = list(session.scalars(query.limit(self.limit).offset(self.offset)))
         return rows, count_of(session, query)
+
+    def of(self, session: Session, listing: Listing[T], **values: object) -> tuple[list[T], int]:
+        """`fetch` of a list whose statements are built."""
+        rows = session.scalars(listing.rows, {**values, "page_limit": self.limit, "page_offset": self.offset})
+        return list(rows), session.scalar(listing.count, values) or 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,11 +82,11 @@ def _said(settings: PlatformSettings, run: tables.Run, creator: tables.User | No
 
 def eval_row(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> EvalRunRow:
     """An evaluation run in a list."""
-    return EvalRunRow(
+    return EvalRunRow.made(
         **_said(settings, run, creator),
-        model=NamedRef(name=run.model_path),
-        dataset=NamedRef(id=run.dataset_id, name=run.dataset),
-        rollout=NamedRef(name=run.rollout),
+        model=NamedRef.made(name=run.model_path),
+        dataset=NamedRef.made(id=run.dataset_id, name=run.dataset),
+        rollout=NamedRef.made(name=run.rollout),
         results=run_results.brief(run),
         config=_config(run),
     )

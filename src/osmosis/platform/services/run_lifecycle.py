@@ -24,6 +24,7 @@ from osmosis.records.report import Report
 from osmosis.records.run import RUN_NAME, JobResult, LogLine, RunStatus, Stage
 
 from . import run_marks, secrets
+from .paging import Listing, Page
 
 ALLOWED = {
     RunStatus.PENDING: {RunStatus.RUNNING, RunStatus.STOPPED, RunStatus.FAILED},
@@ -39,6 +40,14 @@ SERVING: Final = "serving"
 """The kind of a deployment."""
 MERGE: Final = "merge"
 """The kind of what makes a model of its own of an adapter."""
+
+
+_NEWEST_FIRST = (
+    sa.select(tables.Run)
+    .where(tables.Run.workspace_id == sa.bindparam("workspace_id"), tables.Run.kind == sa.bindparam("kind"))
+    .order_by(tables.Run.created_at.desc(), tables.Run.id)
+)
+_LISTED = Listing(_NEWEST_FIRST)
 
 
 def switch_status(session: Session, run: tables.Run, status: RunStatus, reason: str = "") -> None:
@@ -93,12 +102,12 @@ def find(session: Session, workspace: tables.Workspace, kind: str, name_or_id: s
     )
 
 
-def newest_first(workspace_id: str, kind: str, tag: str | None = None) -> sa.Select[tables.Run]:
-    """The runs of a kind, or those with a tag."""
-    query = sa.select(tables.Run).where(tables.Run.workspace_id == workspace_id, tables.Run.kind == kind)
-    if tag:
-        query = query.where(run_marks.tagged(tag))
-    return query.order_by(tables.Run.created_at.desc(), tables.Run.id)
+def listed(
+    session: Session, page: Page, workspace_id: str, kind: str, tag: str | None = None
+) -> tuple[list[tables.Run], int]:
+    """A page of the runs of a kind, or of those with a tag, newest first; and how many there are in all."""
+    listing = Listing(_NEWEST_FIRST.where(run_marks.tagged(tag))) if tag else _LISTED
+    return page.of(session, listing, workspace_id=workspace_id, kind=kind)
 
 
 def next_name(session: Session, workspace_id: str, kind: str, rollout: str) -> str:

@@ -14,7 +14,7 @@ from osmosis.platform import tables
 from osmosis.records.base import utc_now
 from osmosis.records.contract.eval_bodies import EvalMetrics, EvalOverview, PassAtKPoint
 from osmosis.records.contract.run_bodies import RewardStats, RunProgress, RunResults
-from osmosis.records.report import Report, ScoreReport
+from osmosis.records.report import BriefReport, Report, ScoreReport
 from osmosis.records.rollout import RolloutStatus
 
 from .run_tally import tally_of
@@ -25,9 +25,8 @@ def report_of(run: tables.Run) -> Report | None:
 
 
 def brief(run: tables.Run) -> RunResults | None:
-    """`results` of a list row: from the report alone."""
-    report = report_of(run)
-    return _results(run, report) if report else None
+    """`results` of a list row: from the report alone, of which it reads what it shows."""
+    return _results(run, BriefReport.model_validate(run.report)) if run.report else None
 
 
 def full(session: Session, run: tables.Run) -> RunResults | None:
@@ -38,9 +37,9 @@ def full(session: Session, run: tables.Run) -> RunResults | None:
     return _results(run, report).model_copy(update={"reward_stats": reward_stats(session, run, report)})
 
 
-def _results(run: tables.Run, report: Report) -> RunResults:
+def _results(run: tables.Run, report: Report | BriefReport) -> RunResults:
     primary = report.primary
-    return RunResults(
+    return RunResults.made(
         score=primary.mean if primary else None,
         pass_rate=primary.pass_rate if primary else None,
         pass_threshold=report.pass_threshold,
