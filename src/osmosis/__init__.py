@@ -6,6 +6,7 @@ that `import osmosis` costs nothing and loads no vendor library.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -101,6 +102,9 @@ else:
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module 'osmosis' has no attribute {name!r}")
+        apps = sys.modules.get("osmosis.serve.deferred") if home.startswith("osmosis.serve.server.") else None
+        if apps is not None and apps.deferring():
+            return apps.deferred_maker(home, name)
         try:
             value = globals()[name] = getattr(import_module(home), name)
         except ModuleNotFoundError as error:

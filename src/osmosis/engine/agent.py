@@ -85,9 +85,8 @@ def _agent(path: str, found: object, module: ModuleType | None, grader: GraderCl
     if isinstance(found, RolloutAgentLoop):
         _refuse_grader(path, grader, "an agent loop, which is scored by score functions")
         return Agent(path, loop=found)
-    from osmosis.sdk.backend import LocalBackend  # the workflow's side: an agent loop starts without it
-
-    if isinstance(found, LocalBackend):
+    backend = _backend()
+    if isinstance(found, backend):
         _refuse_grader(path, grader, "a LocalBackend, which brings its own grader")
         return Agent(path, backend=found)
     if isinstance(found, AgentWorkflow):
@@ -95,7 +94,7 @@ def _agent(path: str, found: object, module: ModuleType | None, grader: GraderCl
     if inspect.isclass(found) and issubclass(found, AgentWorkflow):
         # A config without a limit: how many run at once is the plan's decision here.
         config = AgentWorkflowConfig(name=found.__name__)
-        return Agent(path, backend=LocalBackend(found, config, grader or _only_grader(path, module)))
+        return Agent(path, backend=backend(found, config, grader or _only_grader(path, module)))
     from osmosis.sdk.harbor.backend import HarborBackend  # of all agents, the fewest are one
 
     if isinstance(found, HarborBackend):
@@ -107,6 +106,12 @@ def _agent(path: str, found: object, module: ModuleType | None, grader: GraderCl
         f"{path} is a {type(found).__name__}, not an agent",
         hint="name a RolloutAgentLoop (instance or class), an AgentWorkflow class or a LocalBackend",
     )
+
+
+def _backend() -> type[LocalBackend]:
+    from osmosis.sdk.backend import LocalBackend  # the workflow's side: an agent loop starts without it
+
+    return LocalBackend
 
 
 def _refuse_grader(path: str, grader: GraderClass | None, what: str) -> None:
@@ -164,9 +169,7 @@ def _only_grader(path: str, module: ModuleType | None) -> GraderClass | None:
 
 
 def _discover(path: str, module: ModuleType) -> object:
-    from osmosis.sdk.backend import LocalBackend
-
-    ready = [v for v in vars(module).values() if isinstance(v, (RolloutAgentLoop, LocalBackend))]
+    ready = [v for v in vars(module).values() if isinstance(v, (RolloutAgentLoop, _backend()))]
     found = list(dict.fromkeys(ready)) or _own(module, RolloutAgentLoop) or _own(module, AgentWorkflow)
     if len(found) == 1:
         return found[0]

@@ -39,6 +39,7 @@ from osmosis.metrics.forecast import forecast
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
+from osmosis.serve.deferred import apps_deferred
 
 from .forked import Forked
 from .request import Request, declared_secrets, key_for
@@ -464,7 +465,7 @@ def regraded(prepared: Prepared) -> tuple[int, int]:
 
 def load_scorers_of(request: Request) -> tuple[Scorer, ...]:
     """The score functions that the plan names; what they open while they are loaded is theirs."""
-    with loading_scorers():
+    with loading_scorers(), apps_deferred():
         return _scorers(request)
 
 

@@ -14,6 +14,8 @@ from osmosis.engine.task import RolloutFn
 from osmosis.errors import ValidationError
 from osmosis.llm import Model
 from osmosis.records.plan import EvalPlan
+from osmosis.serve.deferred import apps_deferred
+from osmosis.serve.drive.on_demand import GateOnDemand
 
 from .request import Request, server_key
 
@@ -51,6 +53,12 @@ class RolloutSource:
         elif self.agent is not None and self.agent.loop is not None:
             async with in_process(self.agent, model, plan) as rollout_fn:
                 yield rollout_fn
+        elif self.agent is not None:
+            async with (
+                GateOnDemand(model) as gate,
+                in_process(self.agent, model, plan, endpoints=gate) as rollout_fn,
+            ):
+                yield rollout_fn
         else:
             async with _through_gate(self, plan, model) as rollout_fn:
                 yield rollout_fn
@@ -66,7 +74,8 @@ def load_source(request: Request) -> RolloutSource:
     if kind == "server":
         return RolloutSource(kind, target, environ, server_key=server_key(request.server_key_env, environ))
     if kind == "module":
-        agent = load_agent(target, base_dir, grader=request.grader)
+        with apps_deferred():  # its agent runs here: a server that its module makes for others is not wanted
+            agent = load_agent(target, base_dir, grader=request.grader)
         return RolloutSource(kind, target, environ, agent, tuple(agent.files))
     if "://" in target:
         return RolloutSource(kind, target, environ)
@@ -91,20 +100,16 @@ def agent_kind(agent: str) -> tuple[str, str]:
 
 @asynccontextmanager
 async def _through_gate(source: RolloutSource, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
-    """A workflow here or a rollout server elsewhere: both may call the model over HTTP."""
-    # An agent loop needs no HTTP server: it is most of what there would be to import.
+    """A rollout server elsewhere, whose rollouts call the model over HTTP."""
+    # What runs here needs no HTTP server: it is most of what there would be to import.
     from osmosis.serve.drive.client import check_key, served
     from osmosis.serve.drive.traingate import TrainGate
 
     gate = TrainGate(model)
     await gate.start()
     try:
-        if source.agent is not None:
-            async with in_process(source.agent, model, plan, endpoints=gate) as rollout_fn:
-                yield rollout_fn
-        else:
-            await check_key(source.target, source.server_key)
-            async with served(source.target, gate, plan, api_key=source.server_key) as rollout_fn:
-                yield rollout_fn
+        await check_key(source.target, source.server_key)
+        async with served(source.target, gate, plan, api_key=source.server_key) as rollout_fn:
+            yield rollout_fn
     finally:
         await gate.stop()

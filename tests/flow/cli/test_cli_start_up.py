@@ -48,3 +48,15 @@ def modules(cwd: Path, *words: str) -> tuple[int, set[str]]:
 def test_no_vendor_library_is_loaded(tmp_path: Path, words: list[str], also_not: set[str]) -> None:
     _, loaded = modules(tmp_path, *words)
     assert not loaded & (VENDORS | also_not)
+
+
+@pytest.mark.parametrize("template", ["empty", "calculator"])
+def test_a_config_that_runs_here_loads_no_web_framework(tmp_path: Path, template: str) -> None:
+    """The template's `main.py` makes its server and its workflow may ask for a URL: neither is wanted here."""
+    code, _ = modules(tmp_path, "init", "demo", "--template", template, "--no-platform")
+    assert code == 0
+    code, loaded = modules(tmp_path / "demo", "eval", "run", template, "--limit", "2", "--name", "one")
+    report = json.loads((tmp_path / "demo" / ".osmosis" / "runs" / "one" / "report.json").read_text())
+    assert code == 0
+    assert report["succeeded"] == report["total"] > 0
+    assert not loaded & {"fastapi", "starlette", "uvicorn", "aiohttp", "httpx"}

@@ -154,7 +154,8 @@ class TrainGate:
         self._closed: OrderedDict[str, RolloutEndpoint] = OrderedDict()
         self._runner: web.AppRunner | None = None
 
-    async def start(self) -> str:
+    async def start(self, listener: socket.socket | None = None) -> str:
+        """Answers at the URL it returns: that of `listener`, which may hold callers already, else at one of its own."""
         app = web.Application(client_max_size=MAX_BODY, middlewares=[answer_errors])
         handlers = {
             CHAT: self._chat,
@@ -169,8 +170,8 @@ class TrainGate:
             app.router.add_route(declared.method, declared.path, handler)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port, backlog=1024)
-        await site.start()
+        own = web.TCPSite(self._runner, self._host, self._port, backlog=1024)
+        await (own if listener is None else web.SockSite(self._runner, listener, backlog=1024)).start()
         address = self._runner.addresses[0]
         shown = f"[{address[0]}]" if ":" in address[0] else address[0]
         self.base_url = f"http://{shown}:{address[1]}"
@@ -206,10 +207,14 @@ class TrainGate:
             raise ValueError(f"rollout {rollout_id} is already open")
         endpoint = RolloutEndpoint(rollout_id, self.base_url, row_index=row_index, attempt=attempt)
         endpoint.know_tools(None)
-        self._open[rollout_id] = endpoint
+        self.take_over(endpoint)
+        return endpoint
+
+    def take_over(self, endpoint: RolloutEndpoint) -> None:
+        """Answers a rollout that was opened before this gate was."""
+        self._open[endpoint.rollout_id] = endpoint
         if self._observer is not None:
             self._observer.opened(endpoint)
-        return endpoint
 
     def close_rollout(self, endpoint: RolloutEndpoint) -> None:
         """Later model calls of this rollout are answered 404; a repeated callback is still acknowledged for a while."""

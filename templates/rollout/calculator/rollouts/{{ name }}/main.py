@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-import uvicorn
 from rewards import answer_matches
 from tools import TOOLS
 
@@ -51,4 +50,6 @@ app = create_app(agent_loop)
 
 
 if __name__ == "__main__":
+    import uvicorn
+
     uvicorn.run(app, host="127.0.0.1", port=int(os.environ.get("_OSMOSIS_ROLLOUT_PORT", "8000")), log_level="warning")

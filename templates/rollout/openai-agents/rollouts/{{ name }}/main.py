@@ -6,7 +6,6 @@ import os
 import re
 from typing import Any
 
-import uvicorn
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, RunConfig, Runner, function_tool
 from agents.models.chatcmpl_converter import Converter
 from openai import AsyncOpenAI
@@ -69,4 +68,6 @@ app = create_rollout_server(backend)
 
 
 if __name__ == "__main__":
+    import uvicorn
+
     uvicorn.run(app, host="127.0.0.1", port=int(os.environ.get("_OSMOSIS_ROLLOUT_PORT", "8000")), log_level="warning")

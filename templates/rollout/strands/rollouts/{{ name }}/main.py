@@ -6,7 +6,6 @@ import os
 import re
 from typing import Any
 
-import uvicorn
 from strands import Agent, tool
 from strands.models.openai import OpenAIModel
 
@@ -75,4 +74,6 @@ app = create_rollout_server(backend)
 
 
 if __name__ == "__main__":
+    import uvicorn
+
     uvicorn.run(app, host="127.0.0.1", port=int(os.environ.get("_OSMOSIS_ROLLOUT_PORT", "8000")), log_level="warning")

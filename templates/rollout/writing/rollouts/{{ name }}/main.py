@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from osmosis import (
     AgentWorkflow,
     AgentWorkflowConfig,
@@ -58,4 +56,6 @@ app = create_rollout_server(backend)
 
 
 if __name__ == "__main__":
+    import uvicorn
+
     uvicorn.run(app, host="127.0.0.1", port=int(os.environ.get("_OSMOSIS_ROLLOUT_PORT", "8000")), log_level="warning")
