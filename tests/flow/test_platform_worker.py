@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -229,6 +230,35 @@ def test_a_worker_that_is_restarted_again_and_again_costs_no_start(serve) -> Non
     (platform.folder(name) / "go").touch()
     with worker_of(platform):
         platform.reaches(name, "finished")
+
+
+@pytest.mark.parametrize("how", ["stands still", "is killed"])
+def test_a_platform_that_is_away_for_longer_than_the_lease_costs_no_start(serve, how) -> None:
+    """The worker is a process of its own, which goes on and sees that no job was heard for several leases."""
+    platform = serve(no_worker="", lease="2")
+    name = platform.submit("wait:2")
+    with worker_of(platform, "--lease", "2"):
+        until(lambda: len(platform.rollouts(name)) == 2, "the job waits")
+        if how == "is killed":
+            platform.kill()
+            time.sleep(6)
+            platform.start()
+        else:
+            platform.process.send_signal(signal.SIGSTOP)
+            time.sleep(6)
+            platform.process.send_signal(signal.SIGCONT)
+        time.sleep(3)  # longer than a lease: whoever would end it has had the time
+        (platform.folder(name) / "go").touch()
+        platform.reaches(name, "finished")
+    assert platform.logs(name).count("job started") == 1, platform.logs(name)
+
+
+def test_a_job_that_is_silent_while_the_platform_listens_is_ended_by_a_worker_of_its_own(serve) -> None:
+    platform = serve(no_worker="", lease="2")
+    name = platform.submit("mute")
+    with worker_of(platform, "--lease", "2"):
+        platform.reaches(name, "failed")
+    assert platform.logs(name).count("sent no heartbeat for 2 s") == 3, platform.logs(name)
 
 
 def test_a_second_platform_on_the_same_port_says_so_and_ends(platform) -> None:

@@ -28,6 +28,7 @@ from osmosis.sandbox import Level, probe
 from . import Platform
 from .announce import AnnouncingServer, listen
 from .app import create_app
+from .hearing import Hearing
 from .own_worker import own_worker
 from .settings import LogFormat, PlatformSettings
 from .upkeep.log_lines import formatter
@@ -176,7 +177,7 @@ def _worker(args: argparse.Namespace, given: dict[str, object]) -> int:
     )
     _log_to(settings.log_file.with_name(f"worker-{os.getpid()}.log"), settings.log_format)
     platform = Platform.open(settings)
-    worker = own_worker(platform, spare=True)
+    worker = own_worker(platform, spare=True, hearing=Hearing(settings.job_base_url, settings.lease_s))
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())

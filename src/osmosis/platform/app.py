@@ -27,6 +27,7 @@ from .edge.bodies import BodyLimits
 from .edge.metrics_door import check_reader
 from .edge.request_log import RequestLog
 from .gitsync import syncing
+from .hearing import Hearing
 from .inference_proxy import InferenceProxy
 from .own_worker import Caretaker, own_worker
 from .run_upload import finished_run
@@ -64,7 +65,8 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         finished_run.recover(platform)
         caretaker = Caretaker(platform)
         caretaker.start()
-        worker = own_worker(platform, spare=True) if settings.worker else None
+        hearing = Hearing(settings.job_base_url, settings.lease_s)
+        worker = own_worker(platform, spare=True, hearing=hearing) if settings.worker else None
         daily = DailySweep(platform)
         if worker is not None:
             worker.start()

@@ -24,6 +24,7 @@ from osmosis.worker.executors.local import LocalExecutor
 from osmosis.worker.loop import Worker, WorkerPlan
 
 from . import Platform
+from .hearing import Hearing
 from .services import fleet
 from .settings import local_job_command
 
@@ -33,14 +34,19 @@ log = logging.getLogger(__name__)
 class OwnDesk:
     """Asks the platform that it is part of."""
 
-    def __init__(self, platform: Platform) -> None:
+    def __init__(self, platform: Platform, hearing: Hearing | None) -> None:
         self._platform = platform
+        self._hearing = hearing
 
     def hello(self, who: WorkerHello) -> WorkerWelcome:
         return fleet.hello(self._platform, fleet.OWN, who)
 
     def round(self, said: WorkerRound) -> WorkerOrders:
-        return fleet.round_of(self._platform, fleet.OWN, said)
+        if self._hearing is None:
+            return fleet.round_of(self._platform, fleet.OWN, said)
+        if said.jobs:
+            self._hearing.missed()  # asked at every round, so that an absence is known when it matters
+        return fleet.round_of(self._platform, fleet.OWN, said, missed=self._hearing.missed)
 
     def started(self, said: JobStarted) -> None:
         fleet.started(self._platform, fleet.OWN, said)
@@ -49,8 +55,13 @@ class OwnDesk:
         fleet.leave(self._platform, fleet.OWN, said)
 
 
-def own_worker(platform: Platform, executor: Executor | None = None, *, spare: bool = False) -> Worker:
-    """The worker of this platform, not yet started. `spare`: a process stands ready for its next job."""
+def own_worker(
+    platform: Platform, executor: Executor | None = None, *, spare: bool = False, hearing: Hearing | None = None
+) -> Worker:
+    """The worker of this platform, not yet started. `spare`: a process stands ready for its next job.
+
+    `hearing` is asked before a job is ended that was not heard; None: whoever is not heard is silent.
+    """
     settings = platform.settings
     spare = spare and settings.job_command == local_job_command()
     plan = WorkerPlan(
@@ -72,7 +83,7 @@ def own_worker(platform: Platform, executor: Executor | None = None, *, spare: b
         folder=settings.data_dir,
         sandboxed=not settings.sandbox.off,
     )
-    return Worker(OwnDesk(platform), executor, plan, news=platform.db.work_waits)
+    return Worker(OwnDesk(platform, hearing), executor, plan, news=platform.db.work_waits)
 
 
 class Caretaker:

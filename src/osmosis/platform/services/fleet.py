@@ -7,7 +7,7 @@ of a job counts only while the job is that worker's under that lease.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -81,8 +81,14 @@ def hello(platform: Platform, access: WorkerAccess, who: WorkerHello) -> WorkerW
         return WorkerWelcome(worker_id=worker.id, name=worker.name, version=__version__, note=unfit(worker), jobs=jobs)
 
 
-def round_of(platform: Platform, access: WorkerAccess, said: WorkerRound) -> WorkerOrders:
-    """What a worker is to end, and what to start. Forbidden for one that is not wanted any more."""
+def round_of(
+    platform: Platform, access: WorkerAccess, said: WorkerRound, *, missed: Callable[[], bool] = lambda: False
+) -> WorkerOrders:
+    """What a worker is to end, and what to start. Forbidden for one that is not wanted any more.
+
+    `missed` says whether its jobs may have spoken in vain of late; it is asked, outside a transaction, before one of
+    them is ended for being silent.
+    """
     _bridge_gap(platform, access, said)
     with platform.db.read() as session:
         worker = _mine(session, access, said.worker_id)
@@ -94,6 +100,8 @@ def round_of(platform: Platform, access: WorkerAccess, said: WorkerRound) -> Wor
         alive = _alive(session)
         over = _over(session, said.kept)
         queued = _queued(session, platform.settings, worker, said.jobs)
+    if any(end.silent for end in ends) and missed():
+        ends = [end for end in ends if not end.silent]
     for end in ends:
         _apply(platform, end)
     tickets.keep(platform, queued)
@@ -170,6 +178,8 @@ class _End:
     lease_hash: str
     reason: str
     """Empty when the platform does not count it as working any more."""
+    silent: bool = False
+    """Whether the reason is that nobody heard it."""
 
 
 def _seen_every(settings: PlatformSettings) -> timedelta:
@@ -205,7 +215,7 @@ def _end_of(session: Session, settings: PlatformSettings, worker: tables.Worker,
     if held is None:
         return _End(word, "", "")
     job, run, now = held.job, held.run, utc_now()
-    reason = ""
+    reason, silent = "", False
     if not word.alive:
         reason = _obituary(word)
     elif tickets.waits(job) and (why := tickets.why_over(run, job)):
@@ -213,8 +223,8 @@ def _end_of(session: Session, settings: PlatformSettings, worker: tables.Worker,
     elif _overdue(settings, run, now):
         reason = "the job did not stop in time and was killed"
     elif job.lease_until is not None and job.lease_until < now:
-        reason = f"the job sent no heartbeat for {settings.lease_s:g} s and was killed"
-    return _End(word, job.lease_hash or "", reason) if reason else None
+        reason, silent = f"the job sent no heartbeat for {settings.lease_s:g} s and was killed", True
+    return _End(word, job.lease_hash or "", reason, silent) if reason else None
 
 
 def _apply(platform: Platform, end: _End) -> None:
