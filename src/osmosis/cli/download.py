@@ -15,6 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from osmosis.errors import OsmosisError, PlatformError, UsageError, WorkspaceRequired
+from osmosis.local.request import run_folder
+from osmosis.local.viewing.annotation_file import AnnotationFile, read_annotations
 from osmosis.metrics.formats import size
 from osmosis.records.contract.run_bodies import RunFile, RunRow
 from osmosis.workspace.layout import find_workspace
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from osmosis.client import PlatformClient
     from osmosis.client.transfer import Progress
 
-TYPES = ("metrics", "trajectories", "artifacts", "logs")
+TYPES = ("metrics", "trajectories", "artifacts", "logs", "annotations", "tokens")
+ANNOTATIONS = "annotations.jsonl"
 BATCH = 500
 AT_ONCE = 8
 ASK_ABOVE = 100 * 1024 * 1024
@@ -40,6 +43,8 @@ class DownloadOptions:
     rows: str | None
     overwrite: bool
     yes: bool
+    labels_into: str | None = None
+    """A local run that gets what people said on the platform."""
 
 
 def download_run(ctx: AppContext, name: str, options: DownloadOptions) -> OperationResult:
@@ -48,6 +53,9 @@ def download_run(ctx: AppContext, name: str, options: DownloadOptions) -> Operat
     if unknown := sorted(set(wanted) - {*TYPES, "all"}):
         raise UsageError(f"--type {', '.join(unknown)}: not one of {', '.join(TYPES)}, all")
     types = ",".join(TYPES) if "all" in wanted else ",".join(wanted)
+    into = None if options.labels_into is None else run_folder(options.labels_into, ctx.cwd)
+    if into is not None and "annotations" not in types.split(","):
+        types = f"{types},annotations"
     with ctx.client() as client:
         run = client.evals.get(name).run
         folder = _folder(download_dir(ctx, run.name, options.output), run.id, options)
@@ -60,6 +68,7 @@ def download_run(ctx: AppContext, name: str, options: DownloadOptions) -> Operat
         with _progress(ctx, total) as progress:
             failed = _fetch_all(client, run.name, folder, missing, progress)
     _mark(folder, run)
+    merged = None if into is None else AnnotationFile(into).merge(read_annotations(folder / ANNOTATIONS))
     got = len(missing) - len(failed)
     resource = {
         "name": run.name,
@@ -71,6 +80,9 @@ def download_run(ctx: AppContext, name: str, options: DownloadOptions) -> Operat
         "bytes": total,
     }
     message = f"{got} files fetched to {folder}" + (f", {len(failed)} failed" if failed else "")
+    if merged is not None and into is not None:
+        resource["labels_added"] = merged
+        message += f"; {merged} annotations added to {into.name}"
     return OperationResult("eval.download", message, resource, exit_code=1 if failed else 0)
 
 
@@ -110,6 +122,8 @@ def _target(folder: Path, path: str) -> Path:
 
 
 def _present(folder: Path, file: RunFile) -> bool:
+    if file.path == ANNOTATIONS:
+        return False  # people go on talking, and two of their files may be of the same size
     target = _target(folder, file.path)
     return target.is_file() and target.stat().st_size == file.size
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -12,8 +11,9 @@ from osmosis.errors import NotFound
 from osmosis.local.request import run_folder
 from osmosis.local.viewing.annotation_file import AnnotationFile
 from osmosis.metrics.agreement import LEAST, agreement
+from osmosis.metrics.calibration import Verdicts, verdicts
 from osmosis.metrics.formats import interval, percent, signed
-from osmosis.records.annotation import Annotation, newest
+from osmosis.records.annotation import newest
 
 from .context import current
 from .results import Column, ListResult
@@ -56,43 +56,19 @@ def calibrate(
             hint=f"osmosis view {name}, then label some: key l",
         )
     threshold = journal.plan().pass_threshold
-    found = _verdicts(journal, said, threshold)
-    names = [known for known in found if score in (None, known)]
+    found = verdicts(said, journal.lines(), threshold)
+    known = dict.fromkeys(name for name, _ in found)
+    names = [one for one in known if score in (None, one)]
     if score is not None and not names:
-        raise NotFound(f"no labelled rollout has a score {score!r}", hint=f"scores: {', '.join(found) or 'none'}")
-    rows = [_row(known, found[known]) for known in names]
+        raise NotFound(f"no labelled rollout has a score {score!r}", hint=f"scores: {', '.join(known) or 'none'}")
+    rows = [_row(name, {key: found[key] for key in found if key[0] == name}) for name in names]
     return ListResult(rows, COLUMNS, empty="no labelled rollout has a score, or no label says right or wrong")
 
 
-Verdicts = list[tuple[bool, bool, str]]
-"""The judge's, a person's, and the hash of what scored."""
-
-
-def _verdicts(journal: Journal, said: list[Annotation], threshold: float) -> dict[str, Verdicts]:
-    """By score, of the rollouts that people looked at."""
-    wanted: dict[tuple[int, int, int], list[Annotation]] = {}
-    for one in said:
-        wanted.setdefault(one.place, []).append(one)
-    found: dict[str, Verdicts] = {}
-    for line in journal.lines():
-        here = wanted.get((line.get("step", 0), line["row_index"], line["attempt"]), ())
-        people = [one.passes(threshold) for one in here if one.rollout_id in (None, line["rollout_id"])]
-        hashed = str((line.get("hashes") or {}).get("score") or "")
-        for name, value in _values(line.get("scores")):
-            found.setdefault(name, []).extend((value >= threshold, one, hashed) for one in people if one is not None)
-    return {name: verdicts for name, verdicts in found.items() if verdicts}
-
-
-def _values(scores: object) -> Iterator[tuple[str, float]]:
-    for name, one in scores.items() if isinstance(scores, dict) else ():
-        if one.get("value") is not None:
-            yield name, float(one["value"])
-
-
-def _row(name: str, verdicts: Verdicts) -> dict[str, object]:
-    found = agreement((judge, person) for judge, person, _ in verdicts)
+def _row(name: str, by_hash: Verdicts) -> dict[str, object]:
+    found = agreement(pair for pairs in by_hash.values() for pair in pairs)
     assert found is not None
-    hashes = sorted({one for *_, one in verdicts})
+    hashes = sorted(hashed for _, hashed in by_hash)
     between = interval(found.kappa_interval) if found.kappa_interval else f"fewer than {LEAST} labels"
     return {"score": name, **found.to_dict(), "score_hashes": hashes, "between": between}
 

@@ -188,8 +188,11 @@ def download(
         Path | None, typer.Option("-o", "--output", help="Folder to write to [default: .osmosis/evals/NAME]")
     ] = None,
     types: Annotated[
-        str, typer.Option("--type", help="metrics, trajectories, artifacts, logs, all")
+        str, typer.Option("--type", help="metrics, trajectories, artifacts, logs, annotations, tokens, all")
     ] = "metrics,trajectories",
+    labels_into: Annotated[
+        str | None, typer.Option("--labels-into", metavar="RUN", help="Add what people said of it to this local run")
+    ] = None,
     rows: Annotated[str | None, typer.Option("--rows", help="Only these row indices: 3,7,10-20")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Download existing files again")] = False,
     yes: prompts.Yes = False,
@@ -199,8 +202,9 @@ def download(
     Example:
         osmosis eval download multiply-1
         osmosis eval download multiply-1 --type all --rows 0-9 -o results
+        osmosis eval download nightly --type annotations --labels-into nightly
     """
-    return download_run(current(), name, DownloadOptions(output, types, rows, overwrite, yes))
+    return download_run(current(), name, DownloadOptions(output, types, rows, overwrite, yes, labels_into))
 
 
 # --- what they do -------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""A local run as files that a platform takes in: an index, the whole rollouts, the report, and a manifest of them.
+"""A local run as files that a platform takes in: an index, the whole rollouts, the report, what people
+said of them, the tokens of their calls where those were kept, and a manifest of all.
 
 The journal's rollouts are the truth and travel as they were stored, without secrets; everything else is derived from
 them. Refuses a run that is not complete: what is missing here could not be made up for elsewhere.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +50,9 @@ def export(journal: Journal, folder: Path) -> JsonObject:
             "its report",
             hint=f"osmosis eval resume {plan.name}",
         )
+    for path in (journal.tokens_path, journal.annotations_path):
+        if path.exists():
+            shutil.copyfile(path, folder / path.name)
     progress = {"status": "finished", "total": report.total, "completed": report.completed}
     (folder / "progress.json").write_bytes(orjson.dumps(progress) + b"\n")
     (folder / "report.json").write_bytes(orjson.dumps(report.to_dict()) + b"\n")

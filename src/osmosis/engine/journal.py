@@ -120,6 +120,8 @@ class Journal:
         self.report_path = folder / "report.json"
         self.tokens_path = folder / "tokens.jsonl"
         """Token ids and log-probabilities of the model calls, where agents asked for them; a line per rollout."""
+        self.annotations_path = folder / "annotations.jsonl"
+        """What people said about the rollouts; written by whoever shows them."""
         self.pulse_path = folder / "pulse.json"
         """What is in flight, rewritten once a second while the run goes on."""
         self.damaged = 0

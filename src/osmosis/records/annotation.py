@@ -41,6 +41,11 @@ class Annotation(Record):
         """Step, row index and attempt."""
         return (self.step, self.row_index, self.attempt)
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """The same for the same words, however often they travelled."""
+        return (self.place, self.author, self.created_at, self.label, self.score, self.comment)
+
     def passes(self, threshold: float) -> bool | None:
         """Whether the person would let it pass; None when that was not said."""
         if self.label in (RIGHT, WRONG):

@@ -10,6 +10,10 @@ from osmosis.errors import ValidationError
 from osmosis.records.annotation import LONGEST_COMMENT, LONGEST_LABEL, Annotation
 from osmosis.records.rollout import Rollout
 
+from .asked import Asked
+from .index.query import query_of
+from .source import RunSource
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -25,6 +29,21 @@ class Judgement:
 def judgement(said: Sequence[Annotation], record: Rollout, author: str | None, url: str) -> Judgement:
     here = [one for one in said if one.place == (record.step, *record.place)]
     return Judgement(here, next((one for one in here if one.author == author), None), url if author else "")
+
+
+def after(source: RunSource, record: Rollout, asked: Asked) -> str:
+    """Where one goes on: the next rollout of the filter that one came with when that was asked for, else the same."""
+    tail = asked.link(then=None)
+    query = "" if tail == "?" else tail
+    url = source.state().url
+    if asked.text("then") == "next":
+        near = source.table().search.neighbours(record.row_index, record.attempt, record.step, query_of(asked))
+        if near.after is not None:
+            row_index, attempt, step = near.after
+            wanted = Asked([*((name, value) for name, value in asked.pairs if name not in ("then", "step"))])
+            more = wanted.link(step=step if step else None)
+            return f"{url}/rollouts/{row_index}/{attempt}{'' if more == '?' else more}"
+    return f"{url}/rollouts/{record.row_index}/{record.attempt}{query}#judgement"
 
 
 def annotation_of(form: Mapping[str, str], record: Rollout, author: str) -> Annotation:

@@ -13,6 +13,7 @@ from osmosis.metrics.training_alarms import training_alarms
 
 from . import filters
 from .asked import Asked
+from .calibration import calibrations
 from .charts import curves, histogram
 from .source import LEVELS, RunSource, RunState
 from .view import View, head
@@ -25,7 +26,8 @@ def run_page(source: RunSource) -> View:
     """What the run is, its figures, what it was made of."""
     run = source.state()
     values = {**head(source, run, "overview"), **_figures(source, run), "origin": source.origin()}
-    return View("run.html", values, ("run", "report", "origin", "curves", "checkpoints"))
+    values["calibrations"] = calibrations(source)
+    return View("run.html", values, ("run", "report", "origin", "curves", "checkpoints", "calibrations"))
 
 
 def live_part(source: RunSource) -> View:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from osmosis.metrics.calibration import Calibrated
 from osmosis.records.annotation import LABELS
 from osmosis.records.rollout import ModelCall, Rollout
 
 from .annotating import judgement
 from .answer_diff import Piece, pieces
 from .asked import Asked
+from .calibration import calibrations
 from .conversation import turns
 from .index.found import expected_of
 from .index.line import said
@@ -55,6 +57,8 @@ class RolloutPage:
     """Of the dataset; empty when it is gone or was edited since."""
     answer: Comparison
     spans: Sequence[Span]
+    calibrated: Mapping[str, Calibrated]
+    """By score: beside people, of the version that scored this rollout."""
 
 
 def rollout_page(source: RunSource, row_index: int, attempt: int, asked: Asked) -> View:
@@ -79,6 +83,7 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, asked: Asked) 
         row=row,
         answer=_compared(record, row),
         spans=timeline(record),
+        calibrated={one.score: one for one in calibrations(source) if one.score_hash == record.hashes.get("score", "")},
     )
     calls = answered_by(record.messages, sorted(record.calls, key=lambda call: call.started_ms))
     place = source.place()

@@ -207,6 +207,9 @@ def _quick(run: RunState) -> list[tuple[str, str]]:
         ("Most tokens", {"sort": "tokens"}),
         ("Slowest", {"sort": "duration"}),
         ("Labelled", {"label": "*"}),
+        ("To label", {"label": "-"}),
+        ("Least sure, to label", {"label": "-", "sort": "unsure", "by": "rollout"}),
+        ("Disagreeing, to label", {"label": "-", "agree": "no"}),
     )
     return [(name, f"{run.url}/rollouts?{urlencode(query)}") for name, query in views]
 

@@ -18,14 +18,16 @@ from osmosis.engine.export import complete_report, export
 from osmosis.engine.journal import Journal
 from osmosis.errors import Conflict, OsmosisError
 from osmosis.local.request import run_folder
+from osmosis.local.run_marks import marks_of
 from osmosis.records.contract.printed import PrintedUpload
+from osmosis.records.marks import MarkChange, Marks
 
 
 def upload(
     name: Annotated[str, typer.Argument(help="Name of a finished local run, or its folder")],
     replace: Annotated[bool, typer.Option("--replace", help="Replace this run's earlier upload")] = False,
 ) -> OperationResult:
-    """Upload a local run to the platform: its rollouts, metrics and where it was made.
+    """Upload a local run to the platform: its rollouts, metrics, labels, tags, and where it was made.
 
     An interrupted upload continues where it stopped. A run that has changed since (resumed, regraded, retried)
     replaces its earlier upload with --replace.
@@ -57,6 +59,10 @@ def upload_run(ctx: AppContext, journal: Journal, *, replace: bool = False) -> P
             size = sum(file.size or 0 for file in pending)
             with byte_progress(ctx, size, journal.folder.name) as moved:
                 opened = client.imports.send(opened, root, moved)
+        written = marks_of(journal.folder)
+        if written != Marks() and opened.eval_run_name:
+            note = written.note or None
+            client.evals.mark(opened.eval_run_name, MarkChange(add_tags=written.tags, note=note))
     return PrintedUpload(
         id=opened.eval_run_id,
         name=opened.eval_run_name,

@@ -30,7 +30,7 @@ from osmosis.base.host_guard import HostGuard, HostNames
 from osmosis.errors import Conflict, Forbidden, NotFound, OsmosisError, ValidationError
 from osmosis.records.rollout import Rollout
 from osmosis.viewer import pages, site
-from osmosis.viewer.annotating import annotation_of
+from osmosis.viewer.annotating import after, annotation_of
 from osmosis.viewer.asked import Asked
 from osmosis.viewer.live import LivePages
 from osmosis.viewer.marking import change_of
@@ -170,15 +170,14 @@ def application(library: DiskLibrary, access: Access) -> Starlette:
         run, row, attempt = (request.path_params[name] for name in ("run", "row", "attempt"))
         asked = Asked(request.query_params.multi_items())
 
-        def keep() -> None:
+        def keep() -> str:
             source = library.run(run)
             record = Rollout.model_validate_json(source.rollout(row, attempt, asked.number("step") or 0))
+            onward = after(source, record, asked)
             source.annotate(annotation_of(form, record, source.author or ""))
+            return onward
 
-        await run_sync(keep)
-        rest = asked.link()
-        url = f"/runs/{quote(run)}/rollouts/{row}/{attempt}{rest if rest != '?' else ''}#judgement"
-        return RedirectResponse(url, 303, headers=SECURITY)
+        return RedirectResponse(await run_sync(keep), 303, headers=SECURITY)
 
     async def events(request: Request) -> Response:
         run = request.path_params["run"]

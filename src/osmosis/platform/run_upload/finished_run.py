@@ -28,13 +28,14 @@ from osmosis.errors import Conflict, OsmosisError
 from osmosis.platform import Platform, objects, tables
 from osmosis.platform.readers import read_with
 from osmosis.platform.security.tokens import new_token
-from osmosis.platform.services import rollouts, run_lifecycle
+from osmosis.platform.services import judgements, rollouts, run_lifecycle
+from osmosis.records.annotation import Annotation
 from osmosis.records.base import utc_now
 from osmosis.records.report import Report
 from osmosis.records.run import RunStatus, Stage
 
 from . import sessions
-from .manifest import LOGS, LocalRun, artifact_of
+from .manifest import ANNOTATIONS, LOGS, TOKENS, LocalRun, artifact_of
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ def _read(row: tables.Import, files: list[tables.ImportFile], platform: Platform
     draft.parent.mkdir(exist_ok=True, mode=0o700)
     said = read_with(
         ["-m", "osmosis.platform.run_upload.reading"],
-        {"files": where, "run": row.run, "draft": str(draft)},
+        {"files": where, "run": row.run, "draft": str(draft), "annotations": str(draft.with_name(ANNOTATIONS))},
         what="this run",
         files=[folder],
         write=[draft.parent],
@@ -115,6 +116,8 @@ def _store(session: Session, import_id: str, reading: Reading, draft: Path, log_
     with draft.open("rb") as lines:
         while batch := list(itertools.islice(lines, BATCH)):
             rollouts.store_columns(session, run.id, map(orjson.loads, batch))
+    with draft.with_name(ANNOTATIONS).open("rb") as lines:
+        judgements.merge(session, run.id, map(Annotation.model_validate_json, lines))
     _add_log(session, run, _last_lines(log_file))
 
 
@@ -248,6 +251,8 @@ def _moves(platform: Platform, session: Session, row: tables.Import) -> Iterator
     ids = {(r.row_index, r.attempt): r.rollout_id for r in session.scalars(rollouts.listed(run.id))}
     known = set(ids.values())
     for file in sessions.files_of(session, row.id):
+        if file.path == TOKENS:
+            yield sessions.file_path(platform, row.id, file.number), work / TOKENS
         found = artifact_of(file.path)
         if found is None:
             continue

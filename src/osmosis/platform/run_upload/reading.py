@@ -1,12 +1,13 @@
 """`python -m osmosis.platform.run_upload.reading`: reads and judges the files of one upload, as a process of its own.
 
-Given `{"files": {path: where it lies}, "run": LocalRun, "draft": file}`, it writes the columns of one rollout a line to
-the draft and says `{"rows", "report"}`. Everything that can be wrong with an upload is found here, before a writer's
-session is open.
+Given `{"files": {path: where it lies}, "run": LocalRun, "draft": file, "annotations": file}`, it writes the columns of
+one rollout a line to the draft, what people said to the other file, and says `{"rows", "report"}`. Everything that can
+be wrong with an upload is found here, before a writer's session is open.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from osmosis.base.reader import reader_main
 from osmosis.errors import ValidationError
 from osmosis.metrics.summary import Summary, Terms
 from osmosis.platform.services import rollouts
+from osmosis.records.annotation import Annotation
 from osmosis.records.report import Report
 
-from .manifest import REPORT, LocalRun
+from .manifest import ANNOTATIONS, REPORT, LocalRun
 from .trajectories import read_all
 
 
@@ -44,9 +46,18 @@ def read(given: JsonObject) -> object:
     selected = local.experiment_config.dataset.selected_source_rows
     rows = sorted(set(selected) | seen if isinstance(selected, list) else seen)
     report = _given_report(find(REPORT)) or summary.report(rows=len(rows), duration_ms=spent_ms)
+    _write_annotations(find(ANNOTATIONS), Path(given["annotations"]))
     if report.completed != summary.completed:
         raise ValidationError(f"{REPORT} describes {report.completed} rollouts, but {summary.completed} were uploaded")
     return {"rows": rows, "report": report.to_dict()}
+
+
+def _write_annotations(path: Path | None, draft: Path) -> None:
+    """What people said, a record a line; lines that are none are passed over, as the journal's reader does."""
+    with draft.open("wb") as out, (path or draft).open("rb") as lines:
+        for line in lines if path is not None else ():
+            with contextlib.suppress(PydanticError):
+                out.write(Annotation.model_validate_json(line).to_line())
 
 
 def _given_report(path: Path | None) -> Report | None:

@@ -1,4 +1,5 @@
-"""The files of a run that can be downloaded: metrics, one trajectory per rollout, artifacts, the log.
+"""The files of a run that can be downloaded: metrics, one trajectory per rollout, artifacts, the log, what
+people said, the tokens of its calls.
 
 Files that are made from the database are made when they are fetched, and once for the manifest, whose sizes are exact,
 so that a client skips what it has. Trajectories are ATIF documents. A path from outside is checked against what exists,
@@ -8,6 +9,7 @@ never joined blindly.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 
@@ -25,9 +27,12 @@ from osmosis.records.rollout import Rollout
 from osmosis.records.trajectory import trajectory_of
 from osmosis.records.wire import check_rollout_id
 
-from . import rollouts, run_results
+from . import judgements, rollouts, run_results
 
-TYPES = ("metrics", "trajectories", "artifacts", "logs")
+TYPES = ("metrics", "trajectories", "artifacts", "logs", "annotations", "tokens")
+ANNOTATIONS = "annotations.jsonl"
+TOKENS = "tokens.jsonl"
+MOST_TOKENS = 2**40
 MAX_URLS = 500
 TRAJECTORY = re.compile(r"^trajectories/row_(\d+)_run_(\d+)\.json$")
 ARTIFACT = re.compile(r"^artifacts/row_(\d+)_run_(\d+)/(.+)$")
@@ -51,8 +56,25 @@ def manifest(
         files.extend(_artifacts(session, settings, run, ranges))
     if "logs" in wanted:
         files.append(RunFile(path="logs.txt", size=len(content(session, settings, run, "logs.txt"))))
+    if "annotations" in wanted and (said := content(session, settings, run, ANNOTATIONS)):
+        files.append(RunFile(path=ANNOTATIONS, size=len(said)))
+    if "tokens" in wanted:
+        files.extend(RunFile(path=TOKENS, size=size) for size in _tokens(settings, run))
     totals = FileTotals(files=len(files), bytes=sum(file.size or 0 for file in files))
     return RunFiles(files=files, totals=totals)
+
+
+def _work(run: tables.Run) -> list[str]:
+    """The folder of its newest work, below the run's."""
+    return [f"retry-{run.retries}"] if run.retries else []
+
+
+def _tokens(settings: PlatformSettings, run: tables.Run) -> Iterator[int]:
+    """Bytes of the file of tokens, where the run has one."""
+    found = artifact_files.opened(settings.runs_dir / run.id, [*_work(run), TOKENS], most_bytes=MOST_TOKENS)
+    if found is not None:
+        os.close(found.fd)
+        yield found.size
 
 
 def _selected(row: int, ranges: list[tuple[int, int]]) -> bool:
@@ -113,6 +135,8 @@ def content(session: Session, settings: PlatformSettings, run: tables.Run, path:
     if path == "summary.jsonl":
         rows = session.scalars(rollouts.listed(run.id))
         return b"".join(json.dumps(_index_row(row), allow_nan=False).encode() + b"\n" for row in rows)
+    if path == ANNOTATIONS:
+        return b"".join(one.to_line() for one in judgements.everything(session, run.id))
     if path == "logs.txt":
         return b"".join(_log_lines(session, run))
     if match := TRAJECTORY.match(path):
@@ -143,6 +167,10 @@ def _log_lines(session: Session, run: tables.Run) -> Iterator[bytes]:
 
 def artifact(session: Session, settings: PlatformSettings, run: tables.Run, path: str) -> ArtifactFile | None:
     """A file that a rollout left, open; None for a path of another kind. NotFound when it cannot be had."""
+    if path == TOKENS:
+        if found := artifact_files.opened(settings.runs_dir / run.id, [*_work(run), TOKENS], most_bytes=MOST_TOKENS):
+            return found
+        raise NotFound(f"run {run.name!r} has no file {path!r}")
     if not (match := ARTIFACT.match(path)):
         return None
     row = rollouts.row(session, run.id, int(match[1]), int(match[2]))

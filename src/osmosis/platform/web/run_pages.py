@@ -27,7 +27,7 @@ from osmosis.platform.viewing.run_source import DatabaseLibrary, DatabaseRun, fi
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import RunStatus
 from osmosis.viewer import pages, site
-from osmosis.viewer.annotating import annotation_of
+from osmosis.viewer.annotating import after, annotation_of
 from osmosis.viewer.asked import Asked
 from osmosis.viewer.marking import change_of
 from osmosis.viewer.render import SECURITY
@@ -227,15 +227,15 @@ async def annotate(request: Request, who: ViewerDep, run_id: str, row: int, atte
     asked = Asked(request.query_params.multi_items())
     platform = platform_of(request)
 
-    def keep() -> None:
+    def keep() -> str:
         with platform.db.write() as session:
             found = find_run(session, platform, who, run_id, "run")
             record = Rollout.model_validate_json(found.rollout(row, attempt, asked.number("step") or 0))
+            onward = after(found, record, asked)  # where the next one is, before this one leaves the filter
             judgements.add(session, run_id, annotation_of(form, record, who.user.name), who.user.id)
+            return onward
 
-    await run_in_threadpool(keep)
-    rest = asked.link()
-    return redirect(f"/runs/{run_id}/rollouts/{row}/{attempt}{rest if rest != '?' else ''}#judgement")
+    return redirect(await run_in_threadpool(keep))
 
 
 @router.get("/runs/{run_id}/{path:path}")

@@ -8,8 +8,8 @@ from typing import Literal
 from osmosis.viewer.asked import Asked
 
 OUTCOMES = ("passed", "not-passed", "failed", "skipped")
-SORTS = ("row", "reward", "tokens", "cost", "duration", "turns", "tools", "started")
-"""Beside these: `score:NAME`."""
+SORTS = ("row", "reward", "tokens", "cost", "duration", "turns", "tools", "started", "unsure")
+"""Beside these: `score:NAME`. `unsure`: the first score is nearest to the pass threshold."""
 FILTERS = (
     "outcome", "category", "q", "tool", "score", "low", "high", "row", "step", "model", "label", "agree", "sort", "dir",
 )  # fmt: skip

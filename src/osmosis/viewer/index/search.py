@@ -286,7 +286,12 @@ class Search:
 
     def _sort(self, query: RolloutQuery) -> str:
         """A number by which less comes first; what has none comes last."""
-        what = self._value(query.sort.partition(":")[2]) if query.sort.startswith("score:") else f"r.{query.sort}"
+        if query.sort == "unsure":
+            what = f"abs(r.reward - {self._index.threshold!r})"
+        elif query.sort.startswith("score:"):
+            what = self._value(query.sort.partition(":")[2])
+        else:
+            what = f"r.{query.sort}"
         return f"ifnull({'-' if query.down else ''}{what}, {_FAR!r})"
 
     def _value(self, score: str) -> str:
