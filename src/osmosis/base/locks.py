@@ -6,6 +6,9 @@ of one file exclude each other inside a process, too. Never falls back to "the f
 
 from __future__ import annotations
 
+import fcntl
+import os
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -18,24 +21,42 @@ class FileLock:
     """The lock `path`, free until `take` gives True; folders above it are made. `release` may be called twice."""
 
     def __init__(self, path: Path, *, mode: int = PRIVATE) -> None:
-        from filelock import FileLock as Native  # costs as much as the rest of a short command
-
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Not bound to a thread: what an event loop takes, its worker threads may give back.
-        self._native = Native(path, mode=mode, thread_local=False, fallback_to_soft=False)
+        self._path = path
+        self._mode = mode
+        self._held: int | None = None
 
     def take(self, *, timeout_s: float | None = 0.0) -> bool:
         """False when somebody else has it for `timeout_s` seconds; None waits for ever. OSError as of any file."""
-        from filelock import Timeout
-
-        try:
-            self._native.acquire(timeout=-1 if timeout_s is None else timeout_s)
-        except Timeout:
-            return False
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._held is None:
+            self._held = self._try()
+            if self._held is None:
+                if until is not None and time.monotonic() >= until:
+                    return False
+                time.sleep(POLL_S / 4)
         return True
 
     def release(self) -> None:
-        self._native.release()
+        held, self._held = self._held, None
+        if held is not None:
+            os.close(held)
+
+    def _try(self) -> int | None:
+        """A descriptor that holds the lock; None while somebody else does."""
+        # Another descriptor is another holder, in this process too; a child does not inherit it.
+        found = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode)
+        try:
+            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(found).st_nlink:  # else the file was removed meanwhile: whoever comes now makes another
+                return found
+        except BlockingIOError:
+            pass
+        except BaseException:
+            os.close(found)
+            raise
+        os.close(found)
+        return None
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,20 +23,24 @@ PR_SET_DUMPABLE = 4
 def start_token(pid: int) -> str | None:
     """A text that changes when the id is used by another process; None when there is no such process, or a dead one
     that nobody has waited for."""
+    if sys.platform == "linux":
+        # Linux counts from the start of the machine; psutil would add when that was by today's clock, which may be set
+        # meanwhile: a token is compared days later, by another process.
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            return None
+        state, ticks = stat[0], int(stat[19])  # fields 3 and 22 of proc(5)
+        return None if state in b"ZXx" else f"{ticks / os.sysconf('SC_CLK_TCK'):.2f}"
     import psutil  # a compiled library, which most commands never need
 
     try:
         process = psutil.Process(pid)
-        started = process.create_time()
         if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
             return None
+        return f"{process.create_time():.2f}"
     except psutil.Error:
         return None
-    if sys.platform == "linux":
-        # Linux counts from the start of the machine, and psutil adds when that was by today's clock, which may be
-        # set meanwhile: a token is compared days later, by another process.
-        started -= psutil.boot_time()
-    return f"{started:.2f}"
 
 
 def is_same(pid: int, token: str | None) -> bool:

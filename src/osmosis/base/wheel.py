@@ -36,7 +36,7 @@ TEMPLATES = "osmosis/_templates"
 SKIPPED_DIRS = {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 EPOCH = (1980, 1, 1, 0, 0, 0)
 ROLLOUT = frozenset(
-    {"aiohttp", "fastapi", "filelock", "httptools", "orjson", "packaging", "platformdirs", "psutil", "pydantic"}
+    {"aiohttp", "fastapi", "httptools", "orjson", "packaging", "platformdirs", "psutil", "pydantic"}
     | {"pydantic-settings", "rich", "tomli", "uvicorn"}
 )
 """The distributions that the SDK and a rollout server import; a test imports them with nothing else there."""

@@ -16,9 +16,8 @@ from osmosis.base.net import is_http
 from osmosis.engine.loader import name_of
 from osmosis.errors import NotFound, UsageError, ValidationError, WorkspaceRequired
 from osmosis.records.base import utc_now
-from osmosis.records.plan import EvalPlan, ModelSpec
+from osmosis.records.plan import RUN_NAME, EvalPlan, ModelSpec
 from osmosis.records.rollout import Category, Phase, RolloutStatus
-from osmosis.records.run import RUN_NAME
 from osmosis.sdk.judge_model import key_variable
 from osmosis.workspace.layout import find_workspace
 

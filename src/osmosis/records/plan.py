@@ -6,6 +6,7 @@ the platform all produce this record; the engine reads nothing else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -25,6 +26,8 @@ ModelKind = Literal["openai", "litellm", "offline", "replay", "trained"]
 """`trained` is a model of the platform, in training or trained, which only a job of the platform can ask."""
 PLATFORM_MODEL = "osmosis/"
 """How the name of a model of the platform begins."""
+RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
+"""What a run may be called: its name is that of a folder."""
 
 
 class ModelSpec(Record):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
@@ -30,8 +29,6 @@ TorchBuild = Literal["auto", "cpu", "cuda"]
 NOUNS: Mapping[RunKind, str] = {"eval": "eval", "training": "train"}
 """What the command line calls a kind of run."""
 
-
-RUN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
 _SAMPLE = 10
 """Without a limit, the platform runs one row in ten."""
 

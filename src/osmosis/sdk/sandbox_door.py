@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import http.client
 import secrets
 import socket
 import threading
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from osmosis.errors import OsmosisError
 from osmosis.records.wire import SandboxAnswer, SandboxOrder
 from osmosis.sandbox import Ended, Result, Unavailable
 from osmosis.sandbox.session import Command
+
+if TYPE_CHECKING:
+    import http.client
 
 PATIENCE_S = 120.0
 """Beyond the time of the command: it may wait for its turn."""
@@ -71,6 +74,8 @@ class Door:
     def _ask(
         self, order: SandboxOrder, time_s: float = PATIENCE_S, stop: threading.Event | None = None
     ) -> SandboxAnswer:
+        import http.client  # with the whole of `email`: every evaluation imports this module, few rollouts open a door
+
         made = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         connection = made(self._parts.hostname or "", self._parts.port, timeout=time_s)
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}

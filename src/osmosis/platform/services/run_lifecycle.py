@@ -20,8 +20,9 @@ from osmosis.records.base import utc_now
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.run_bodies import RunEvent
 from osmosis.records.marks import MarkChange
+from osmosis.records.plan import RUN_NAME
 from osmosis.records.report import Report
-from osmosis.records.run import RUN_NAME, JobResult, LogLine, RunStatus, Stage
+from osmosis.records.run import JobResult, LogLine, RunStatus, Stage
 
 from . import run_marks, secrets
 from .paging import Listing, Page
