@@ -189,7 +189,7 @@ def read_rows(
             except RecursionError:
                 fault = RowFault(ROW_DEPTH, _TOO_DEEP)
             else:
-                yield Row(index=index, data=data, line=line, content_hash=found, key=keys.of(data, found))
+                yield Row.made(index=index, data=data, line=line, content_hash=found, key=keys.of(data, found))
                 continue
         if fault.ends or not skip_bad:
             finding = Finding(fault.rule, fault.message, index, line)

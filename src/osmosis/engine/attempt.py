@@ -69,13 +69,14 @@ class Attempts:
             self._left_behind += 1
             count = f" ({self._left_behind} in this run)" if self._left_behind > 1 else ""
             self._say(f"{task.name}: {who} went on after its cancellation and was left behind{count}")
+        row = task.row
         if rollout.status is RolloutStatus.SUCCESS:
-            rollout.answer_issue = answer_issue(rollout.messages, rollout.finish_reason)
+            rollout.put(answer_issue=answer_issue(rollout.messages, rollout.finish_reason))
         if self._group_by:
-            rollout.groups = groups_of(task.row.data, self._group_by)
-        rollout.step, rollout.row_key, rollout.row_index = task.step, task.row.key, task.row.index
+            rollout.put(groups=groups_of(row.data, self._group_by))
+        rollout.put(step=task.step, row_key=row.key, row_index=row.index)
         if self._hashes:
-            rollout.hashes = {**self._hashes, "row": task.row.content_hash or row_hash(task.row.data)}
+            rollout.put(hashes={**self._hashes, "row": row.content_hash or row_hash(row.data)})
         return rollout
 
     def whereabouts(self) -> str:
@@ -109,7 +110,7 @@ class Attempts:
         else:
             found = await asyncio.gather(*(scorer.score(rollout, task.row) for scorer in self._scorers))
         # In the order given, and before a reward of the rollout's own.
-        rollout.scores = {**{score.name: score for scores in found for score in scores}, **rollout.scores}
+        rollout.put(scores={**{score.name: score for scores in found for score in scores}, **rollout.scores})
 
 
 def broken(task: Task, failure: Failure) -> Rollout:

@@ -21,6 +21,7 @@ from .task import Task
 from .writable import not_json, own_json
 
 REWARD = "reward"
+_PLAIN = {dict}
 
 
 @dataclass(slots=True)
@@ -83,11 +84,19 @@ def rollout_of(task: Task, ended: Ended) -> Rollout:
         "num_tool_calls": ended.num_tool_calls,
         "duration_ms": round(max(0.0, (time.monotonic() - ended.started) * 1000 - ended.waited_ms), 3),
         "started_at": ended.started_at,
-        "model": next((call.model for call in reversed(ended.calls) if call.model), None),
+        "model": _model_of(ended.calls),
     }
-    if type(messages) is list and all(type(message) is dict for message in messages):
+    if type(messages) is list and set(map(type, messages)) <= _PLAIN:
         return Rollout.made(**values)
     return Rollout(**values)
+
+
+def _model_of(calls: list[ModelCall]) -> str | None:
+    """The last that is known to have answered."""
+    for call in reversed(calls):
+        if call.model:
+            return call.model
+    return None
 
 
 def add_sample(rollout: Rollout, sample: Sample, *, graded: bool) -> None:
@@ -127,8 +136,10 @@ def numbers(measured: Mapping[str, object]) -> dict[str, float]:
 
 def agent_deadline(plan: EvalPlan) -> Deadline:
     """The time that an agent has: until it fails, or until it is scored as far as it came, whichever is sooner."""
-    given = [seconds for seconds in (plan.timeouts.agent_s, plan.limits.max_time_s) if seconds is not None]
-    return Deadline(min(given, default=None))
+    agent_s, most_s = plan.timeouts.agent_s, plan.limits.max_time_s
+    if agent_s is None or most_s is None:
+        return Deadline(agent_s if most_s is None else most_s)
+    return Deadline(min(agent_s, most_s))
 
 
 def time_limit(plan: EvalPlan, deadline: Deadline, task: Task) -> str | None:
@@ -154,7 +165,7 @@ def overran(deadline: Deadline, task: Task, who: str) -> Failure:
 
 def tool_results(messages: list[Message]) -> int:
     """How many tools answered in this conversation."""
-    return sum(1 for message in messages if message.get("role") == "tool")
+    return len([None for message in messages if message.get("role") == "tool"])
 
 
 def own_reward(value: object) -> Score:

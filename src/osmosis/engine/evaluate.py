@@ -241,7 +241,8 @@ class _Run:
         while self.stopped is None and recorder.error is None:
             if recorder.behind:
                 await recorder.drain()
-            await self.limiter.acquire()
+            if not self.limiter.take():
+                await self.limiter.acquire()
             try:
                 if self.stopped is not None:
                     return

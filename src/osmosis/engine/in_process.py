@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from osmosis.base.plain_json import own_copy, whole_text
 from osmosis.llm.model import Model
 from osmosis.records.base import utc_now
-from osmosis.records.plan import EvalPlan
+from osmosis.records.plan import EvalPlan, RolloutLimits
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout
 from osmosis.records.wire02 import RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
@@ -47,11 +47,12 @@ async def in_process(
     `endpoints` gives workflows that bring a vendor's client a URL; those that use `ctx.chat()` need none.
     """
     found = as_agent(agent)
+    limits = plan.limits if plan.limits.calls_differ else None
     tool_time_limit.set(plan.timeouts.tool_s)
 
     async def run(task: Task) -> Rollout:
         if found.loop is not None:
-            return await _run_loop(found.loop, model, plan, task)
+            return await _run_loop(found.loop, model, plan, task, limits)
         # An agent loop needs none of the workflow's side: it is most of what there is to import here.
         from .workflow_rollout import run_workflow
 
@@ -60,12 +61,14 @@ async def in_process(
     yield run
 
 
-async def _run_loop(loop: RolloutAgentLoop, model: Model, plan: EvalPlan, task: Task) -> Rollout:
+async def _run_loop(
+    loop: RolloutAgentLoop, model: Model, plan: EvalPlan, task: Task, limits: RolloutLimits | None
+) -> Rollout:
     started_at, started = utc_now(), time.monotonic()
     task.enter("agent")
     opening = task.row.messages()
     deadline = agent_deadline(plan)
-    llm = RolloutLLM(model, task, deadline, None, plan.limits)
+    llm = RolloutLLM(model, task, deadline, None, limits)
     result: RolloutResult | None = None
     context: RolloutContext | None = None
     failure: Failure | None = None
@@ -152,7 +155,7 @@ def _refusal(result: object) -> Failure | None:
             message=f"run() returned {type(result).__name__} instead of a RolloutResult",
             fix="return ctx.complete(messages) or ctx.error(message)",
         )
-    if not isinstance(result.final_messages, list) or not all(isinstance(m, dict) for m in result.final_messages):
+    if not isinstance(result.final_messages, list) or not all([isinstance(m, dict) for m in result.final_messages]):
         result.final_messages = []
         return Failure(
             phase=Phase.AGENT, category=Category.AGENT_ERROR, message="final_messages is not a list of messages"

@@ -40,9 +40,15 @@ class Limiter:
         self.limit = float(ceiling) if grown else min(self.limit, float(ceiling))
         self._admit()
 
+    def take(self) -> bool:
+        """A slot, when one is free now."""
+        if self.active >= int(self.limit):
+            return False
+        self.active += 1
+        return True
+
     async def acquire(self) -> None:
-        if self.active < int(self.limit):
-            self.active += 1
+        if self.take():
             return
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
@@ -55,7 +61,8 @@ class Limiter:
 
     def release(self) -> None:
         self.active -= 1
-        self._admit()
+        if self._waiting:
+            self._admit()
 
     def _admit(self) -> None:
         while self._waiting and self.active < int(self.limit):

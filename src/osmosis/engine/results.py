@@ -23,6 +23,8 @@ from osmosis.records.rollout import RolloutStatus
 from .ended import REWARD
 from .journal import Journal
 
+_SUCCESS, _SKIPPED = RolloutStatus.SUCCESS.value, RolloutStatus.SKIPPED.value  # `value` is two calls, once a rollout
+
 
 def check_output(path: Path) -> None:
     """Raises before anything is spent when the document could not be written there."""
@@ -158,7 +160,7 @@ def _write_rows(out: IO[bytes], journal: Journal, plan: EvalPlan) -> None:
 
 def _row(index: int, runs: list[JsonObject], plan: EvalPlan) -> bytes:
     """One row; its pass rates count as the summary's do: failures as no pass, skipped runs nowhere."""
-    counted = [_values(run) for run in runs if run["status"] != RolloutStatus.SKIPPED.value]
+    counted = [_values(run) for run in runs if run["status"] != _SKIPPED]
     found = dict.fromkeys(name for scores in counted for name in scores)
     whole = [name for name in plan.score_fns if name in found or not any(one.startswith(f"{name}.") for one in found)]
     names = [*whole, *found] if counted else []
@@ -180,7 +182,7 @@ def run_part(line: JsonObject, plan: EvalPlan) -> dict[str, object]:
     prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
     run: dict[str, object] = {
         "run_index": line["attempt"],
-        "success": line["status"] == RolloutStatus.SUCCESS.value,
+        "success": line["status"] == _SUCCESS,
         "scores": {name: score.get("value") for name, score in scores.items() if not _is_own(name, plan)},
         "duration_ms": line.get("duration_ms", 0.0),
         "tokens": prompt + completion,

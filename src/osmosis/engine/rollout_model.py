@@ -34,6 +34,7 @@ class RolloutLLM:
         tools: Sequence[Mapping[str, object]] | None,
         limits: RolloutLimits | None = None,
     ) -> None:
+        """`limits` are looked at before each call; None: there are none but the time."""
         self._model = model
         self._task = task
         self._deadline = deadline
@@ -46,7 +47,7 @@ class RolloutLLM:
         self.error: ModelError | None = None
         self.finish_reason: str | None = None
         self._waits = Waits()
-        self._limits = limits if limits is not None and limits.calls_differ else None
+        self._limits = limits
         self.limit_reached: str | None = None
         """The finish reason, when a limit of the rollout ended it."""
 
@@ -104,16 +105,16 @@ class RolloutLLM:
             raise LimitReached(reason, self.messages)
 
     def get_metrics(self) -> RolloutMetrics:
-        usage = self.usage()
-        return RolloutMetrics(
+        usage, calls = self.usage(), self.calls
+        return RolloutMetrics.made(
             total_latency_ms=0.0,
-            llm_latency_ms=sum(call.duration_ms for call in self.calls),
+            llm_latency_ms=sum([call.duration_ms for call in calls]),
             tool_latency_ms=0.0,
-            num_llm_calls=len(self.calls),
+            num_llm_calls=len(calls),
             num_tool_calls=0,
             prompt_tokens=usage.prompt_tokens,
             response_tokens=usage.completion_tokens,
-            max_context_tokens=max((call.usage.total_tokens for call in self.calls), default=0),
+            max_context_tokens=max([call.usage.total_tokens for call in calls], default=0),
         )
 
     def usage(self) -> Usage:
@@ -131,7 +132,7 @@ class RolloutLLM:
 
     def _note(self, started: float, done: Completion | None = None, error: ModelError | None = None) -> None:
         self.calls.append(
-            ModelCall(
+            ModelCall.made(
                 started_ms=round((started - self._started) * 1000, 3),
                 duration_ms=round((time.perf_counter() - started) * 1000, 3),
                 usage=done.usage if done else Usage(),

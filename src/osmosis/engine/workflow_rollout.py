@@ -98,7 +98,7 @@ async def run_workflow(agent: Agent, model: Model, plan: EvalPlan, task: Task, e
     assert agent.backend is not None
     # The limit is kept here, not in the backend: waiting for a rate limit must be able to move it.
     deadline = agent_deadline(plan)
-    llm = RolloutLLM(model, task, deadline, None, plan.limits)
+    llm = RolloutLLM(model, task, deadline, None, plan.limits if plan.limits.calls_differ else None)
 
     async def transport(body: JsonObject) -> dict[str, object]:
         params = {k: v for k, v in body.items() if k not in ("model", "messages", "tools", "stream")}

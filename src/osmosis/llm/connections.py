@@ -49,6 +49,10 @@ class Connections:
         self._calm = 0
         self._look: asyncio.TimerHandle | None = None
 
+    def idle(self) -> Connection | None:
+        """A connection that waits for a call, as `take` gives one; without waiting."""
+        return self._reuse(asyncio.get_running_loop().time()) if self._idle else None
+
     async def take(self) -> Connection:
         """A connection that is the caller's until `give_back`; raises `OSError` when none can be opened."""
         loop = asyncio.get_running_loop()

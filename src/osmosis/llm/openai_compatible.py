@@ -29,6 +29,7 @@ from .wire import Wire, open_wire
 
 MOST_USAGE = 10**12
 """The most tokens, or dollars, of one call that are believed."""
+_WRITTEN = "cache_creation_input_tokens"
 
 
 class OpenAICompatibleModel(RetryingModel):
@@ -156,9 +157,9 @@ def completion_of(data: Any, *, model: str, price: Price | None = None) -> Compl
         usage=usage,
         model=data.get("model"),
         token_ids=choice.get("token_ids") or data.get("token_ids"),
-        logprobs=_logprobs(logprobs),
+        logprobs=_logprobs(logprobs) if logprobs else None,
         prompt_token_ids=choice.get("prompt_token_ids") or data.get("prompt_token_ids"),
-        top_logprobs=_top_logprobs(logprobs),
+        top_logprobs=_top_logprobs(logprobs) if logprobs else None,
         choices=_choices(data["choices"], model) if len(data["choices"]) > 1 else [],
         fingerprint=data.get("system_fingerprint"),
         raw_id=data.get("id"),
@@ -194,7 +195,9 @@ def read_usage(raw: JsonObject | None, price: Price | None) -> Usage:
     if not prompt and not completion and not cost:
         return Usage()  # LiteLLM's way to say that the provider told nothing: unknown, not free
     details, thought = raw.get("prompt_tokens_details") or {}, raw.get("completion_tokens_details")
-    cached, written = _count(details, "cached_tokens"), _written(raw, details)
+    cached = written = 0
+    if details or _WRITTEN in raw:
+        cached, written = _count(details, "cached_tokens"), _written(raw, details)
     if cost is None and price is not None:
         cost = price.of(prompt, completion, cached, written)
     return Usage.made(
@@ -209,15 +212,13 @@ def read_usage(raw: JsonObject | None, price: Price | None) -> Usage:
 
 def _written(raw: JsonObject, details: JsonObject) -> int:
     """Tokens written to the provider's cache: the names of LiteLLM, Anthropic and OpenRouter."""
-    return (
-        _count(details, "cache_creation_tokens")
-        or _count(raw, "cache_creation_input_tokens")
-        or _count(details, "cache_write_tokens")
-    )
+    return _count(details, "cache_creation_tokens") or _count(raw, _WRITTEN) or _count(details, "cache_write_tokens")
 
 
 def _count(raw: JsonObject, name: str) -> int:
     value = raw.get(name)
+    if type(value) is int and 0 <= value <= MOST_USAGE:
+        return value
     return int(_amount(name, float(value))) if value else 0
 
 

@@ -86,7 +86,7 @@ async def exchange(
 ) -> HttpReply:
     """Sends a whole request, head and body, and returns the reply."""
     while True:
-        connection = await connections.take()
+        connection = connections.idle() or await connections.take()
         try:
             return await connection.ask(request, timeout_s, heard=heard)
         except NothingCame:

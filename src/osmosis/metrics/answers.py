@@ -35,12 +35,12 @@ def answer_issue(messages: Sequence[Message], finish_reason: str | None) -> Answ
     found = issue_of_reason(finish_reason)
     if found is not None:
         return found
-    last = next((message for message in reversed(messages) if message.get("role") == "assistant"), None)
-    if last is None:
-        return None
-    if last.get("refusal"):
-        return "refused"
-    return "empty" if not last.get("tool_calls") and _blank(last.get("content")) else None
+    for last in reversed(messages):
+        if last.get("role") == "assistant":
+            if last.get("refusal"):
+                return "refused"
+            return "empty" if not last.get("tool_calls") and _blank(last.get("content")) else None
+    return None
 
 
 def _blank(content: object) -> bool:

@@ -36,6 +36,10 @@ class Record(BaseModel):
         _set(record, "__pydantic_private__", None)
         return record
 
+    def put(self, **values: object) -> None:
+        """Sets fields to values that are right already: nothing is checked, as with `made`."""
+        self.__dict__.update(values)
+
     def to_dict(self) -> JsonObject:
         """JSON-safe dict; keys with no value are left out."""
         return self.model_dump(mode="json", exclude_none=True)

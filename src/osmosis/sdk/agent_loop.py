@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 trace_folder: ContextVar[Path | None] = ContextVar("osmosis_trace_folder", default=None)
 """Where contexts without a folder of their own write their traces; None keeps them silent."""
 
+_COMPLETED = LoopStatus.COMPLETED.value
 _UNSAFE = re.compile(r"[^A-Za-z0-9._@+=-]")
 
 
@@ -136,7 +137,7 @@ class RolloutContext:
     ) -> RolloutResult:
         """The result of a loop that ended as it should."""
         return RolloutResult(
-            status=LoopStatus.COMPLETED.value,
+            status=_COMPLETED,
             final_messages=final_messages,
             finish_reason=finish_reason,
             metrics=self._metrics(),
@@ -181,13 +182,13 @@ class RolloutContext:
     def _metrics(self) -> RolloutMetrics:
         known = self.llm.get_metrics()
         elapsed = (time.monotonic() - self._start_time) * 1000 if self._start_time > 0 else 0.0
-        return known.model_copy(
-            update={
-                "total_latency_ms": elapsed,
-                "tool_latency_ms": self._tool_latency_ms,
-                "num_tool_calls": self._num_tool_calls,
-            }
-        )
+        told = {
+            **known.__dict__,
+            "total_latency_ms": elapsed,
+            "tool_latency_ms": self._tool_latency_ms,
+            "num_tool_calls": self._num_tool_calls,
+        }
+        return RolloutMetrics.made(**told)
 
 
 def trace_path(folder: str | os.PathLike[str], rollout_id: str) -> Path:

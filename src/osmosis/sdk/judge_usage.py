@@ -6,7 +6,6 @@ Apart from `judge`, because every score function runs in such a block and few as
 from __future__ import annotations
 
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
 
 from osmosis.records.rollout import Usage
 
@@ -14,12 +13,14 @@ _NOTHING: Usage = Usage.made()
 """Replaced, never changed."""
 
 
-@dataclass
 class JudgeUsage:
     """What the judges inside a `collect_judge_usage` block consumed."""
 
-    usage: Usage = field(default_factory=lambda: _NOTHING)
-    calls: int = 0
+    __slots__ = ("calls", "usage")
+
+    def __init__(self) -> None:
+        self.usage = _NOTHING
+        self.calls = 0
 
 
 judge_usage: ContextVar[JudgeUsage | None] = ContextVar("osmosis_judge_usage", default=None)
