@@ -40,8 +40,9 @@ from .deps import get_platform
 from .error_bodies import known_error
 from .strict_json import LenientResponse, read_json
 
-THREADS = 32
-"""Requests that are answered at once; more wait for their turn."""
+THREADS = 16
+"""Requests that are answered at once; more wait for their turn. More threads would only wait for each other: a process
+runs Python in one at a time, and each statement gives way and has to wait until it may go on."""
 _PLAIN = (str, int, float, bool)
 Said = TypeVar("Said")
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from osmosis.platform import Platform, tables
 from osmosis.platform.security.origin import address_of
 from osmosis.platform.security.rate_limits import limited
-from osmosis.platform.services import audit, links, login_flows, tokens, users, workspaces
+from osmosis.platform.services import access, audit, links, login_flows, tokens, users
 from osmosis.platform.services.tokens import IssuedToken
 from osmosis.records.contract.accounts import (
     Account,
@@ -116,9 +116,8 @@ def verify(platform: PlatformDep, found: EitherDep) -> Verified:
 
 def _first_workspace(platform: Platform, user: tables.User) -> WorkspaceRole | None:
     """Where a client of generation 0.2, which names no workspace, is taken to be."""
-    with platform.db.read() as session:
-        mine = workspaces.of_user(session, user)
-    return WorkspaceRole(id=mine[0][0].id, name=mine[0][0].name, role=mine[0][1]) if mine else None
+    found = access.first_workspace(platform.db, user)
+    return WorkspaceRole(id=found[0].id, name=found[0].name, role=found[1]) if found else None
 
 
 @router.get("/tokens")

@@ -64,6 +64,12 @@ def in_workspace(db: Database, text: str, scope: TokenScope, *, identity: str | 
     return Access(token, workspace, role)
 
 
+def first_workspace(db: Database, user: tables.User) -> tuple[tables.Workspace, str] | None:
+    """The first of this person's workspaces by name, and their role there; None without any."""
+    found = _FIRST.first(db, user_id=user.id)
+    return None if found is None else (loaded(tables.Workspace, found[:-1]), str(found[-1]))
+
+
 def _slowly(db: Database, token: tables.Token, identity: str | None, name: str | None) -> tuple[tables.Workspace, str]:
     """Step by step, to say why there is nothing."""
     with db.read() as session:
@@ -91,6 +97,12 @@ _PLACED = (
     .join(_MEMBER, _MEMBER.c.user_id == _USER.c.id)
     .join(_WORKSPACE, _WORKSPACE.c.id == _MEMBER.c.workspace_id)
     .where(_TOKEN.c.hash == sa.bindparam("hash"))
+)
+_FIRST = Prepared(
+    sa.select(*_WORKSPACE.c, _MEMBER.c.role)
+    .join_from(_WORKSPACE, _MEMBER, _MEMBER.c.workspace_id == _WORKSPACE.c.id)
+    .where(_MEMBER.c.user_id == sa.bindparam("user_id"))
+    .order_by(_WORKSPACE.c.name)
 )
 _BY_NAME = Prepared(_PLACED.where(_WORKSPACE.c.name == sa.bindparam("name")))
 _BOUND = Prepared(_PLACED.where(_WORKSPACE.c.id == _TOKEN.c.workspace_id))

@@ -164,9 +164,10 @@ def detail(session: Session, settings: PlatformSettings, run: tables.Run, creato
         "snapshot": SnapshotNote.model_validate(run.snapshot) if run.snapshot is not None else None,
     }
     if run.kind == "eval":
-        figures = run_results.full(session, run)
+        report = run_results.report_of(run)
+        figures = run_results.full(session, run, report)
         about = eval_row(settings, run, creator).model_copy(update={"results": figures, **_waiting(session, run)})
-        return EvalRunDetail(eval_run=about, **shared, results=figures, report=run_results.report_of(run))
+        return EvalRunDetail(eval_run=about, **shared, results=figures, report=report)
     return TrainingRunDetail(
         training_run=training_row(settings, run, creator, training.latest_rewards(session, [run.id]).get(run.id)),
         **shared,

@@ -29,9 +29,8 @@ def brief(run: tables.Run) -> RunResults | None:
     return _results(run, BriefReport.model_validate(run.report)) if run.report else None
 
 
-def full(session: Session, run: tables.Run) -> RunResults | None:
-    """`results` of one run."""
-    report = report_of(run)
+def full(session: Session, run: tables.Run, report: Report | None) -> RunResults | None:
+    """`results` of one run, of which `report` is the report."""
     if report is None:
         return None
     return _results(run, report).model_copy(update={"reward_stats": reward_stats(session, run, report)})
