@@ -18,17 +18,18 @@ def workspace_of(site, name: str = "demo") -> str:
         return session.scalars(sa.select(tables.Workspace.id).where(tables.Workspace.name == name)).one()
 
 
-def waits(site, workspace_id: str, name: str, batch_size: int = 1) -> None:
+def waits(site, workspace_id: str, name: str, batch_size: int = 1, **advanced) -> None:
     """A pending run."""
-    config = {"experiment": {}, "evaluation": {"batch_size": batch_size}}
+    config = {"experiment": {}, "evaluation": {"batch_size": batch_size}, "advanced": advanced}
     run_id = add_run(site.platform, workspace_id, name, status="pending", config=config)
     with site.platform.db.write() as session:
         job_queue.put(session, session.get_one(tables.Run, run_id))
 
 
-def claimed(site) -> str | None:
+def claimed(site, **has) -> str | None:
+    """By a worker that has so much."""
     with site.platform.db.write() as session:
-        found = job_queue.claim(session, a_worker(session), 60)
+        found = job_queue.claim(session, a_worker(session, resources=has), 60)
         return found.run.name if found else None
 
 
@@ -126,7 +127,7 @@ def test_a_run_that_could_never_start_is_refused_and_one_that_waits_says_so(read
     claimed(ready)
     second = submit(1)["name"]
     lines = ready.json("GET", f"eval-runs/{second}/logs")["logs"]
-    assert any("1 of 1 runs of this workspace are in flight" in line["message"] for line in lines)
+    assert any("1 of 1 runs of this workspace are in use" in line["message"] for line in lines)
 
 
 def test_datasets_and_bytes_are_asked_before_an_upload(ready) -> None:
@@ -149,3 +150,46 @@ def test_datasets_and_bytes_are_asked_before_an_upload(ready) -> None:
 @pytest.mark.parametrize("wish", [{"runs": -1}, {"bytes": 2**70}, {"datasets": "many"}])
 def test_a_quota_that_makes_no_sense_is_refused(site, wish) -> None:
     site.json("PUT", "workspaces/demo/quota", expect=400, json=wish)
+
+
+def test_the_highest_priority_of_a_workspace_starts_first(site) -> None:
+    here = workspace_of(site)
+    for name in ("first", "second", "third"):
+        waits(site, here, name)
+    site.json("PUT", "eval-runs/third/priority", json={"priority": 5})
+    site.json("PUT", "eval-runs/first/priority", json={"priority": -1})
+    assert [claimed(site), claimed(site), claimed(site)] == ["third", "second", "first"]
+    begun = site.json("PUT", "eval-runs/third/priority", expect=409, json={"priority": 1})
+    assert "is running" in begun["message"]
+    site.json("PUT", "eval-runs/third/priority", expect=400, json={"priority": 101})
+
+
+def test_priority_orders_no_other_workspace(site) -> None:
+    site.json("POST", "workspaces", json={"name": "other"})
+    here, there = workspace_of(site), workspace_of(site, "other")
+    for name in ("a", "b"):
+        waits(site, here, name)
+        site.json("PUT", f"eval-runs/{name}/priority", json={"priority": 100})
+    waits(site, there, "modest")
+    assert [claimed(site), claimed(site)] == ["a", "modest"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked"),
+    [({"gpus": 2}, {"gpus": 1}), ({"cpus": 5}, {"cpus": 2.5}), ({"memory_mb": 4096}, {"memory": "2GB"})],
+)
+def test_what_jobs_ask_for_waits_for_its_quota(site, limit, asked) -> None:
+    here = workspace_of(site)
+    site.json("PUT", "workspaces/demo/quota", json=limit)
+    for number in range(3):
+        waits(site, here, f"r-{number}", resources=asked)
+    waits(site, here, "modest")
+    has = {"cpus": 64, "memory_mb": 1 << 20, "gpus": 8}
+    assert [claimed(site, **has) for _ in range(4)] == ["r-0", "r-1", "modest", None], "who asks for none of it starts"
+    (name, most), *_ = limit.items()
+    used = site.json("GET", "quota")
+    assert (used["used"][name], used["limits"][name]) == (most, most)
+    said = site.json("GET", "eval-runs/r-2")["eval_run"]["progress"]["stage"]
+    assert said.startswith(f"waits: {most} of {most} ")
+    ends(site, "r-0")
+    assert claimed(site, **has) == "r-2"

@@ -9,6 +9,7 @@ import typer
 
 from osmosis.errors import ValidationError
 from osmosis.records.contract.quota import Quota, QuotaUse
+from osmosis.records.worker import checked_size, megabytes
 
 from .context import current
 from .results import Column, ListResult
@@ -33,6 +34,9 @@ def of_platform(
     workspace: Annotated[str, typer.Argument(help="Name of the workspace")],
     runs: Most = None,
     rollouts: Most = None,
+    cpus: Annotated[float | None, typer.Option(min=0, help="In use at once, by what jobs ask for; 0: no limit")] = None,
+    memory: Annotated[str | None, typer.Option(help="The same: 64GB; 0: no limit")] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="The same; 0: no limit")] = None,
     datasets: Annotated[int | None, typer.Option(min=0, help="How many; 0: no limit")] = None,
     storage: Annotated[str | None, typer.Option(help="Of datasets and base models: 500MB, 50GB; 0: no limit")] = None,
 ) -> ListResult:
@@ -43,16 +47,33 @@ def of_platform(
     Example:
         osmosis platform quota demo
         osmosis platform quota demo --runs 4 --rollouts 64 --storage 50GB
+        osmosis platform quota demo --gpus 2 --memory 128GB
     """
     ctx = current()
-    wish = Quota(runs=runs, rollouts=rollouts, datasets=datasets, bytes=_bytes(storage))
+    wish = Quota(
+        runs=runs,
+        rollouts=rollouts,
+        cpus=cpus,
+        memory_mb=_memory(memory),
+        gpus=gpus,
+        datasets=datasets,
+        bytes=_bytes(storage),
+    )
     with ctx.client(scoped=False) as client:
         found = client.workspaces.access.set_quota(workspace, wish)
     return _shown(found)
 
 
 def _shown(found: QuotaUse) -> ListResult:
-    about = {"runs": "runs in flight", "rollouts": "rollouts in flight", "datasets": "datasets", "bytes": "bytes"}
+    about = {
+        "runs": "runs in flight",
+        "rollouts": "rollouts in flight",
+        "cpus": "cpus in use",
+        "memory_mb": "MB of memory in use",
+        "gpus": "gpus in use",
+        "datasets": "datasets",
+        "bytes": "bytes",
+    }
     items = [
         {"name": key, "about": text, "used": getattr(found.used, key), "limit": getattr(found.limits, key)}
         for key, text in about.items()
@@ -60,9 +81,24 @@ def _shown(found: QuotaUse) -> ListResult:
     columns = [
         Column("about", "What"),
         Column("used", "Used", justify="right"),
-        Column("limit", "Limit", justify="right", show=lambda v: "none" if v is None else str(v)),
+        Column(
+            "limit",
+            "Limit",
+            justify="right",
+            show=lambda v: "none" if v is None else f"{v:g}" if isinstance(v, float) else str(v),
+        ),
     ]
     return ListResult(items, columns)
+
+
+def _memory(text: str | None) -> int | None:
+    """In MB, as `[advanced.resources]` counts them."""
+    if text is None or text.strip() == "0":
+        return None if text is None else 0
+    try:
+        return megabytes(checked_size(text.strip().upper()))
+    except ValueError as error:
+        raise ValidationError(f"--memory {text!r} {error}", hint="for example --memory 64GB") from error
 
 
 def _bytes(text: str | None) -> int | None:

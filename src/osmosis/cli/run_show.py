@@ -32,10 +32,15 @@ PATIENCE_S = 120.0
 """How long a platform may be unreachable before the wait gives up."""
 
 
-def watch(ctx: AppContext, runs: Runs, name: str) -> RunDetail:
-    """Waits for the end of a run and returns its final state. Ctrl-C prints how to continue and is raised again."""
+def watch(ctx: AppContext, runs: Runs, name: str, *, news: str = "") -> RunDetail:
+    """Waits for the end of a run and returns its final state. Ctrl-C prints how to continue and is raised again.
+
+    `news` is said first: who reads it and presses Ctrl-C at once is told the same.
+    """
     started = time.monotonic()
     try:
+        if news:
+            ctx.output.say(news)
         with _meter(ctx, name) as meter:
             while True:
                 seen = _patiently(ctx, runs, name)
@@ -45,7 +50,12 @@ def watch(ctx: AppContext, runs: Runs, name: str) -> RunDetail:
                 time.sleep(min(POLL_S + (time.monotonic() - started) / 60, SLOWEST_POLL_S))
     except KeyboardInterrupt:
         noun = NOUNS[runs.whole.kind]
-        ctx.output.warn("INTERRUPTED", f"the run continues; follow it again with: osmosis {noun} wait {name}")
+        there = f" --platform {ctx.options.platform}" if ctx.options.platform else ""
+        ctx.output.warn(
+            "INTERRUPTED",
+            f"the run continues; follow it again with: osmosis {noun} wait {name}{there}\n"
+            f"stop it with: osmosis {noun} stop {name}{there}",
+        )
         raise
 
 

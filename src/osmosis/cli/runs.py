@@ -79,6 +79,7 @@ class RunCommands:
     info: Callable[..., DetailResult]
     logs: Callable[..., Result | None]
     stop: Callable[..., OperationResult]
+    priority: Callable[..., OperationResult]
     delete: Callable[..., OperationResult]
 
 
@@ -104,6 +105,11 @@ def run_commands(kind: RunKind, *, one: str, several: str, info_help: str, kept:
     def stop(name: Name, yes: prompts.Yes = False) -> OperationResult:
         return stop_run(current(), kind, name, yes=yes)
 
+    def priority(
+        name: Name, value: Annotated[int, typer.Argument(min=-100, max=100, help="The highest starts first")]
+    ) -> OperationResult:
+        return prioritize_run(current(), kind, name, value)
+
     def delete(name: Name, yes: prompts.Yes = False) -> OperationResult:
         return delete_run(current(), kind, name, yes=yes)
 
@@ -117,8 +123,14 @@ def run_commands(kind: RunKind, *, one: str, several: str, info_help: str, kept:
     explained(info, info_help, "info multiply-1", "info multiply-1 --json")
     explained(logs, f"Show the log of a {one}.", "logs multiply-1 -f")
     explained(stop, f"Stop a pending or running {one}; {kept}.", "stop multiply-1 --yes")
+    explained(
+        priority,
+        f"Set the place of a {one} among those of its workspace that wait.",
+        "priority multiply-1 -- -10",
+        "priority multiply-1 10",
+    )
     explained(delete, f"Delete a {one} that is over, with {produced}.", "delete multiply-1 --yes")
-    return RunCommands(list_runs, info, logs, stop, delete)
+    return RunCommands(list_runs, info, logs, stop, priority, delete)
 
 
 EVAL = run_commands(
@@ -262,6 +274,14 @@ def stop_run(ctx: AppContext, kind: RunKind, name: str, *, yes: bool) -> Operati
         seen = runs.get(shown)
     message = f"run {shown} is {seen.run.status if seen.run.over else 'stopping'}"
     return OperationResult(operation, message, {**brief(seen), "status": seen.run.status})
+
+
+def prioritize_run(ctx: AppContext, kind: RunKind, name: str, priority: int) -> OperationResult:
+    """Set the priority of a run that waits."""
+    with ctx.client() as client:
+        answer = client.runs(kind).prioritize(name, priority)
+    body = {"name": name, **answer.to_dict()}
+    return OperationResult(f"{NOUNS[kind]}.priority", f"run {name} has priority {answer.priority}", body)
 
 
 def delete_run(ctx: AppContext, kind: RunKind, name: str, *, yes: bool) -> OperationResult:

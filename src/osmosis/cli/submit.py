@@ -32,7 +32,7 @@ from .results import NextStep, OperationResult
 from .reward_check import check_reward
 from .run_show import finished_result, watch
 from .secrets_file import SecretsFile, read_secrets_file
-from .submit_overrides import Limit, Model, N, Overrides, RunName, RunTags, Shards
+from .submit_overrides import Limit, MaxCost, MaxTokens, Model, N, Overrides, Priority, RunName, RunTags, Shards
 from .training_gate import check_training, plan_lines
 from .training_probe import probe_config, probed
 
@@ -84,6 +84,9 @@ def submit_eval(
     n: N = None,
     limit: Limit = None,
     shards: Shards = None,
+    max_cost: MaxCost = None,
+    max_tokens_total: MaxTokens = None,
+    priority: Priority = None,
     name: RunName = None,
     tag: RunTags = None,
     yes: prompts.Yes = False,
@@ -107,7 +110,7 @@ def submit_eval(
         osmosis eval submit multiply --model openai/gpt-5-mini --limit 50 --name mini-first-50
         osmosis eval submit multiply --shards auto --wait
     """
-    changed = Overrides(model, n, limit, name, shards, tuple(tag or ()))
+    changed = Overrides(model, n, limit, name, shards, tuple(tag or ()), max_cost, max_tokens_total, priority)
     options = SubmitOptions(
         "eval", config, yes, wait, wait_sync, allow_dirty, snapshot, secrets_file, fail_under, changed
     )
@@ -119,6 +122,7 @@ def submit_train(
         str | None, typer.Argument(help="A config under configs/training/, by path or name [default: the only one]")
     ] = None,
     model: Model = None,
+    priority: Priority = None,
     name: RunName = None,
     tag: RunTags = None,
     yes: prompts.Yes = False,
@@ -145,7 +149,7 @@ def submit_train(
         osmosis train submit multiply --probe 8
         osmosis train submit multiply --yes
     """
-    changed = Overrides(model=model, name=name, tags=tuple(tag or ()))
+    changed = Overrides(model=model, name=name, tags=tuple(tag or ()), priority=priority)
     options = SubmitOptions(
         "training",
         config,
@@ -201,6 +205,7 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
             raise _refused(case, [], missing)
         _ask_for_secrets(case, missing)
         case.dataset_rows = _row_count(client, config.experiment.dataset)
+        case.config = options.overrides.whole(config, case.dataset_rows)
         plan, check = _plan(case), None
         if options.kind == "training":
             check = check_training(ctx, client, _body(case), force=options.force, eval_run=_probe(case))
@@ -211,11 +216,12 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
             return OperationResult(f"{options.noun}.submit", "Cancelled.", status="cancelled")
         _push(case)
         answer = client.runs(options.kind).submit(_body(case))
-        ctx.output.say(f"submitted {answer.name}: {answer.platform_url or ''}")
+        news = f"submitted {answer.name}: {answer.platform_url or ''}"
         checked: dict[str, object] = {"check": check.to_dict()} if check else {}
         if not options.wait:
+            ctx.output.say(news)
             return _submitted(case, answer, checked)
-        seen = watch(ctx, client.runs(options.kind), answer.name)
+        seen = watch(ctx, client.runs(options.kind), answer.name, news=news)
     printed = _printed(case, answer).to_dict() | checked
     return finished_result(f"{options.noun}.submit", seen, fail_under=options.fail_under, resource=printed)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import typer
 from pydantic import ValidationError as PydanticError
 
+from osmosis.base.json_types import JsonObject
 from osmosis.base.net import is_http
 from osmosis.errors import UsageError
 from osmosis.records.config import EvalConfig, TrainingConfig
@@ -18,6 +19,17 @@ Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Run the first
 Shards = Annotated[
     str | None,
     typer.Option("--shards", help="Jobs over which the rows are cut, or auto [default: the config's, else 1]"),
+]
+MaxCost = Annotated[
+    float | None,
+    typer.Option(
+        "--max-cost", help="Start no more rollouts once the run's have cost this many USD [default: the config's]"
+    ),
+]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens-total", min=1, help="The same for tokens")]
+Priority = Annotated[
+    int | None,
+    typer.Option("--priority", help="Among the workspace's runs that wait, the highest starts first [default: 0]"),
 ]
 RunName = Annotated[
     str | None, typer.Option("--name", help="Name of the run [default: the rollout's name and a number]")
@@ -38,6 +50,14 @@ class Overrides:
     name: str | None = None
     shards: str | None = None
     tags: tuple[str, ...] = ()
+    max_cost: float | None = None
+    max_tokens_total: int | None = None
+    priority: int | None = None
+    batch_size: int | None = None
+    params: JsonObject = field(default_factory=dict)
+    """Added to those of the config."""
+    every_row: bool = False
+    """Where neither says a limit, all rows run instead of a sample."""
 
     def beside(self) -> dict[str, object]:
         """What a submit says beside its config."""
@@ -53,6 +73,11 @@ class Overrides:
             ("experiment", "model_path", "--model"): name,
             ("evaluation", "n", "--n"): self.n,
             ("evaluation", "limit", "--limit"): self.limit,
+            ("evaluation", "max_cost", "--max-cost"): self.max_cost,
+            ("evaluation", "max_tokens_total", "--max-tokens-total"): self.max_tokens_total,
+            ("evaluation", "batch_size", "--batch-size"): self.batch_size,
+            ("advanced", "params", "--param"): self._params(config),
+            ("advanced", "priority", "--priority"): self.priority,
             ("advanced", "shards", "--shards"): _shards(self.shards),
         }
         given = {place: value for place, value in wanted.items() if value is not None}
@@ -72,6 +97,17 @@ class Overrides:
             first = error.errors()[0]
             flag = next((flag for table, key, flag in given if key in first["loc"]), "the flags")
             raise UsageError(f"{flag}: {first['msg']}") from error
+
+    def _params(self, config: EvalConfig | TrainingConfig) -> JsonObject | None:
+        if not self.params or not isinstance(config, EvalConfig):
+            return None
+        return {**config.advanced.params, **self.params}
+
+    def whole(self, config: EvalConfig | TrainingConfig, rows: int | None) -> EvalConfig | TrainingConfig:
+        """The config with all rows of its dataset, where that is wanted and nothing says fewer."""
+        if not self.every_row or not rows or not isinstance(config, EvalConfig) or config.evaluation.limit:
+            return config
+        return config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"limit": rows})})
 
 
 def _shards(text: str | None) -> int | str | None:

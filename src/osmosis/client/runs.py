@@ -19,6 +19,7 @@ from osmosis.records.contract.run_bodies import (
     RunFile,
     RunFiles,
     RunPage,
+    RunPriority,
     RunRow,
     SubmittedRun,
     WantedFile,
@@ -87,6 +88,11 @@ class Runs:
     def mark(self, name: str, change: MarkChange) -> MarkedRun:
         """Change tags, note, pin or name."""
         return self._http.read(MarkedRun, "PATCH", self._path(name), json=change.to_dict())
+
+    def prioritize(self, name: str, priority: int) -> RunPriority:
+        """The place of a run that waits, among those of its workspace: the highest first."""
+        body = RunPriority(priority=priority)
+        return self._http.read(RunPriority, "PUT", self._path(name, "priority"), json=body)
 
     def delete(self, name: str) -> None:
         self._http.call("DELETE", self._path(name))

@@ -73,6 +73,8 @@ class Options:
     """The scores that rollouts come with, where they are scored elsewhere (in workers)."""
     limiter: Limiter | None = None
     """Shared with the model's signals when concurrency adapts."""
+    spending: Spending | None = None
+    """Shared with who hears what other jobs of the same run spend."""
     step: int = 0
     """Of a training run: it is part of every rollout's key."""
     stuck_s: float = STUCK_S
@@ -137,7 +139,7 @@ class _Run:
         )
         self.stopped: str | None = None
         self.breaker = Breaker(plan.retry.breaker_after)
-        self.spending = Spending(plan)
+        self.spending = self.options.spending or Spending(plan)
         self.limiter = options.limiter or Limiter(plan.concurrency, adaptive=plan.adaptive)
         self.summary = Summary(plan, score_names=[*options.scored, *(s.name for s in scorers)])
         self.rows_seen = 0
@@ -244,6 +246,7 @@ class _Run:
             if not self.limiter.take():
                 await self.limiter.acquire()
             try:
+                self.stopped = self.stopped or self.spending.exceeded()
                 if self.stopped is not None:
                     return
                 task = next(self._tasks, None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Rollout, RolloutStatus
+from osmosis.records.shard import Spend
 
 _HOPELESS = {Category.AUTH.value, Category.MODEL_NOT_FOUND.value, Category.SERVER_DIED.value}
 _HOPELESS_AFTER = 3
@@ -45,6 +46,8 @@ class Spending:
         self.budget = plan.budget
         self.tokens = 0
         self.cost = 0.0
+        self.elsewhere = Spend()
+        """By other jobs of the same run, as far as is known here."""
 
     def add(self, tokens: int, cost: float | None) -> None:
         self.tokens += tokens
@@ -58,9 +61,5 @@ class Spending:
 
     def exceeded(self) -> str | None:
         """Which limit is reached, when one is."""
-        cost, tokens = self.budget.max_cost_usd, self.budget.max_total_tokens
-        if cost is not None and self.cost >= cost:
-            return f"budget: {self.cost:.4f} of {cost:g} USD spent"
-        if tokens is not None and self.tokens >= tokens:
-            return f"budget: {self.tokens} of {tokens} tokens used"
-        return None
+        elsewhere = self.elsewhere
+        return self.budget.used_up(self.cost + elsewhere.cost_usd, self.tokens + elsewhere.tokens)

@@ -15,7 +15,6 @@ import orjson
 from osmosis._version import __version__
 from osmosis.engine.evaluate import Options, evaluate
 from osmosis.engine.journal import Journal, key_of
-from osmosis.engine.limiter import Limiter
 from osmosis.engine.resume import settle
 from osmosis.errors import Conflict
 from osmosis.llm import Model
@@ -33,6 +32,7 @@ from .job import JobContext, JobFailed, setup_failed
 from .job_rows import JobRows
 from .model_probe import open_and_probe
 from .server_stages import ServerStages
+from .shared_limits import SharedLimits
 from .supervisor import ServerSupervisor
 
 JOURNAL_TRIES = 60
@@ -55,6 +55,7 @@ class EvalRun:
             selection=Selection(rows=spec.own_rows),
             provenance={"commit_sha": spec.commit_sha, "osmosis": __version__},
         )
+        self.shared = SharedLimits(context, self.plan)
         self.journal = Journal(context.work_dir / "journal", redactor=context.redactor)
         self._started_rollouts = False
 
@@ -98,6 +99,8 @@ class EvalRun:
             return JobResult(status=RunStatus.FINISHED, report=report)
         if self.context.stop.is_set():
             return JobResult(status=RunStatus.STOPPED, report=report)
+        if spent := self.shared.spending.exceeded():
+            return JobResult.used_up(spent, report)
         return JobResult(status=RunStatus.FAILED, report=report, failure=_gave_up(report))
 
     @asynccontextmanager
@@ -109,6 +112,7 @@ class EvalRun:
                 yield model
             return
         model = await self._preflight()
+        self.shared.asks(model)
         try:
             yield model
         finally:
@@ -118,7 +122,7 @@ class EvalRun:
         name = self.plan.model.name
         stand_in = " (offline model: rule-based, makes seeded mistakes)" if self.plan.model.kind == "offline" else ""
         self.context.enter(Stage.PREFLIGHT, f"checking the model {name}{stand_in} with one call")
-        return await open_and_probe(self.plan, self.context.secrets)
+        return await open_and_probe(self.plan, self.context.secrets, signals=self.shared)
 
     async def _rollouts(self, model: Model, server: ServerSupervisor) -> Report:
         spec = self.context.spec
@@ -142,7 +146,8 @@ class EvalRun:
                             rows=len(spec.own_rows),
                             dataset_rows=spec.dataset_rows,
                             hashes={"agent": spec.commit_sha},
-                            limiter=self._limiter(),
+                            limiter=self.shared.limiter,
+                            spending=self.shared.spending,
                         ),
                     )
                 )
@@ -150,12 +155,6 @@ class EvalRun:
         finally:
             await gate.stop()
             self.journal.close()
-
-    def _limiter(self) -> Limiter:
-        """How many rollouts are in flight: of a shard its part, which the platform changes as others end."""
-        limiter = Limiter(self.context.spec.shard.concurrency or self.plan.concurrency, adaptive=self.plan.adaptive)
-        self.context.on_concurrency = limiter.resize
-        return limiter
 
     async def _open_journal(self) -> None:
         """Waits a little for an earlier job of this run, which has lost its lease and is about to notice."""

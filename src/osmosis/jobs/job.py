@@ -17,7 +17,7 @@ from osmosis.base.redact import LineRedactor, Redactor
 from osmosis.errors import OsmosisError
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import Handover, JobSpec, LogLine, Progress, Stage
+from osmosis.records.run import Handover, HeartbeatReply, JobSpec, LogLine, Progress, Stage
 
 from .commands import Leftovers
 
@@ -121,8 +121,8 @@ class JobContext:
     progress: Progress = field(default_factory=lambda: Progress(stage=Stage.CHECKOUT))
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the progress says something new."""
-    on_concurrency: Callable[[int], None] | None = None
-    """Who wants to know how many rollouts this job may have in flight from now on."""
+    on_reply: Callable[[HeartbeatReply], None] | None = None
+    """Who wants to know what the platform says to heartbeats: what this job shares with others."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the person, or the platform, wants the job to end: what is in flight finishes."""
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from osmosis.base.net import is_loopback
 from osmosis.errors import ModelError, OsmosisError
-from osmosis.llm import Model, open_model, probe
+from osmosis.llm import Completion, Model, Signals, open_model, probe
+from osmosis.llm.pricing import price_of
 from osmosis.records.plan import EvalPlan, ModelSpec
 from osmosis.records.rollout import Category, Failure, Phase
 
@@ -34,17 +36,21 @@ def api_key(spec: ModelSpec, secrets: Mapping[str, str]) -> str | None:
     return secrets.get(DEFAULT_KEY) if spec.kind == "openai" else None
 
 
-async def open_and_probe(plan: EvalPlan, secrets: Mapping[str, str]) -> Model:
-    """The model, after one tiny call. Raises `JobFailed`; the caller closes it."""
+async def open_and_probe(plan: EvalPlan, secrets: Mapping[str, str], *, signals: Signals | None = None) -> Model:
+    """The model, after one tiny call. Raises `JobFailed`; the caller closes it. `signals` hears how calls go."""
     model = open_model(
         plan.model,
         api_key=api_key(plan.model, secrets),
         provider_variables=secrets,
         retry=plan.retry,
         timeout_s=_limit(plan),
+        signals=signals,
     )
     try:
-        await asyncio.wait_for(probe(model), PROBE_TIMEOUT_S)
+        _check_budget(plan, await asyncio.wait_for(probe(model), PROBE_TIMEOUT_S))
+    except JobFailed:
+        await model.close()
+        raise
     except ModelError as problem:
         await model.close()
         raise _unusable(plan.model, Category(problem.category), problem.message, problem.hint) from problem
@@ -56,6 +62,25 @@ async def open_and_probe(plan: EvalPlan, secrets: Mapping[str, str]) -> Model:
         await model.close()
         raise _unusable(plan.model, Category.UNKNOWN, problem.message, problem.hint) from problem
     return model
+
+
+def _check_budget(plan: EvalPlan, answer: Completion | None) -> None:
+    """A limit that nobody can keep is refused: in money without a price, in anything where no usage is reported."""
+    money = {"max_cost": plan.budget.max_cost_usd, "max_cost_per_rollout": plan.limits.max_cost_usd}
+    tokens = {"max_tokens_total": plan.budget.max_total_tokens, "max_tokens_per_rollout": plan.limits.max_tokens}
+    model, counted = plan.model, {key for key, limit in {**money, **tokens}.items() if limit is not None}
+    if not counted or model.kind in ("offline", "replay"):
+        return
+    if answer is not None and not answer.usage.total_tokens and not answer.usage.cost_usd:
+        why = f"{model.name} does not report what its calls use"
+        raise _unkept(min(counted), why, "limit rows or time instead: limit, wall_s in [advanced.resources]")
+    if counted & set(money) and price_of(model, local=is_loopback(model.base_url)) is None:
+        why = f"the price of {model.name} is unknown"
+        raise _unkept(min(counted & set(money)), why, "limit tokens instead: max_tokens_total, max_tokens_per_rollout")
+
+
+def _unkept(key: str, why: str, fix: str) -> JobFailed:
+    return setup_failed(f"{why}, so [evaluation].{key} cannot be kept", fix=fix, category=Category.BUDGET)
 
 
 def _limit(plan: EvalPlan) -> float | None:

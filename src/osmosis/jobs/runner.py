@@ -184,8 +184,8 @@ class JobRunner:
             reply = await self._reporter.heartbeat(self.context.progress)
             if reply is not None and reply.stop:
                 self.stop(math.inf)
-            if reply is not None and reply.concurrency and self.context.on_concurrency is not None:
-                self.context.on_concurrency(reply.concurrency)
+            if reply is not None and self.context.on_reply is not None:
+                self.context.on_reply(reply)
             await asyncio.sleep(HEARTBEAT_AT_MOST_EVERY_S)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.context.changed.wait(), HEARTBEAT_S - HEARTBEAT_AT_MOST_EVERY_S)

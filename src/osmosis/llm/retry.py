@@ -41,6 +41,10 @@ class RetryingModel:
     async def close(self) -> None:
         """Nothing to release here."""
 
+    def hold(self, seconds: float) -> None:
+        """No call for so long: somebody else was told that the endpoint has too many. Calls under way go on."""
+        self._closed_until = max(self._closed_until, time.monotonic() + seconds)
+
     async def complete(self, request: ChatRequest) -> Completion:
         retries = 0
         failures = 0

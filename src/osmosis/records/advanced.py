@@ -39,6 +39,8 @@ class Advanced(Table):
 
     resources: ResourceNeeds = Field(default_factory=ResourceNeeds)
     """What each job needs: `cpus`, `memory`, `gpus`, `disk`, `wall_s`, `labels`; a worker that has it takes the run."""
+    priority: int = Field(default=0, ge=-100, le=100, examples=[10])
+    """Among the runs of the workspace that wait, the highest starts first."""
 
     @field_validator("base_url")
     @classmethod

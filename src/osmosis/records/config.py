@@ -108,6 +108,10 @@ class Evaluation(Table):
     """Time limit of the agent, in seconds per rollout."""
     grader_timeout_s: float = Field(default=150.0, gt=0)
     """Time limit of the grader, in seconds per rollout."""
+    max_cost: float | None = Field(default=None, gt=0, examples=[5.0])
+    """Start no more rollouts once those of the run have cost this many USD, judges included, over all its jobs."""
+    max_tokens_total: int | None = Field(default=None, ge=1)
+    """The same for tokens."""
     max_tokens_per_rollout: int | None = Field(default=None, ge=1)
     """End a rollout before the model call that would follow this many tokens, and score it. Default: no limit."""
     max_cost_per_rollout: float | None = Field(default=None, gt=0)

@@ -120,6 +120,15 @@ class Budget(Record):
     max_cost_usd: float | None = None
     max_total_tokens: int | None = None
 
+    def used_up(self, cost_usd: float, tokens: int) -> str | None:
+        """Which limit so much reaches, in words; None when it reaches none."""
+        most_usd, most_tokens = self.max_cost_usd, self.max_total_tokens
+        if most_usd is not None and cost_usd >= most_usd:
+            return f"budget: {cost_usd:.4f} of {most_usd:g} USD spent"
+        if most_tokens is not None and tokens >= most_tokens:
+            return f"budget: {tokens} of {most_tokens} tokens used"
+        return None
+
 
 class RolloutLimits(Record):
     """Limits that end one rollout, which is then scored as far as it came; None = none.
@@ -233,6 +242,7 @@ class EvalPlan(Record):
                 score_s=wanted.grader_timeout_s,
                 run_s=config.advanced.resources.wall_s,
             ),
+            budget=Budget(max_cost_usd=wanted.max_cost, max_total_tokens=wanted.max_tokens_total),
             limits=RolloutLimits(
                 max_tokens=wanted.max_tokens_per_rollout,
                 max_cost_usd=wanted.max_cost_per_rollout,

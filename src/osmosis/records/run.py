@@ -16,9 +16,9 @@ from osmosis.base.json_types import JsonObject
 from .base import Record, utc_now
 from .config import EvalConfig, TrainingConfig
 from .report import Report
-from .rollout import Failure, Rollout
+from .rollout import Category, Failure, Phase, Rollout
 from .sandbox import SandboxSettings
-from .shard import Shard
+from .shard import Shard, Spend
 
 RunKind = Literal["eval", "training"]
 """What people submit."""
@@ -93,6 +93,8 @@ class Progress(Record):
     """What keeps the rollouts from everything else, in words; empty until that is decided."""
     endpoint: str = ""
     """Of a model that is served: where its chat completions are answered, to the platform alone."""
+    pause_s: float = Field(default=0.0, ge=0)
+    """For how many seconds from now the model's endpoint wants no more calls: it refused one for its rate."""
 
 
 class ModelJob(Record):
@@ -232,6 +234,13 @@ class JobResult(Record):
     report: Report | None = None
     failure: Failure | None = None
 
+    @classmethod
+    def used_up(cls, why: str, report: Report) -> JobResult:
+        """Of a run that its budget ended; `why` is what `Budget.used_up` said."""
+        fix = "what is finished is kept; submit it again with a larger max_cost or max_tokens_total, or with fewer rows"
+        failure = Failure(phase=Phase.SETUP, category=Category.BUDGET, message=why, fix=fix)
+        return cls(status=RunStatus.STOPPED, report=report, failure=failure)
+
 
 class RolloutBatch(Record):
     """Finished rollouts, in one message; storing is idempotent by their keys."""
@@ -244,6 +253,10 @@ class HeartbeatReply(Record):
     """The person asked to stop, or the platform shuts down: finish what is in flight, report `stopped`."""
     concurrency: int | None = None
     """How many rollouts this job may have in flight from now on: what shards that are over leave goes to the others."""
+    elsewhere: Spend | None = None
+    """What the other shards of the run have spent; it counts against the same budget."""
+    pause_s: float = 0.0
+    """For how many seconds to ask the model's endpoint nothing: it refused a call of another job for its rate."""
 
 
 class CheckpointReport(Record):

@@ -26,6 +26,13 @@ class Shard(Record):
         return list(rows[first:end])
 
 
+class Spend(Record):
+    """What models have cost: the agents' and the judges'."""
+
+    cost_usd: float = 0.0
+    tokens: int = 0
+
+
 def shards_for(wanted: int | str, *, rows: int, concurrency: int, room: int) -> int:
     """How many shards a run gets: never more than it has rows or rollouts in flight, because each has at least one of
     both. `auto` is as many jobs as there is room for now."""

@@ -15,13 +15,14 @@ _SIZE = re.compile(r"^(\d+(?:\.\d+)?) ?(MB|GB|TB)$")
 _MB = {"MB": 1, "GB": 1024, "TB": 1024 * 1024}
 
 
-def _size(text: str) -> str:
+def checked_size(text: str) -> str:
+    """As it is. `ValueError` for what is no size."""
     if not _SIZE.match(text):
         raise ValueError('must be a size such as "512MB" or "16GB"')
     return text
 
 
-Size = Annotated[str, AfterValidator(_size)]
+Size = Annotated[str, AfterValidator(checked_size)]
 
 
 def megabytes(size: str | None) -> int:

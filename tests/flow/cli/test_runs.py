@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -159,3 +162,65 @@ def test_secrets_are_named_before_anything_is_sent(place: tuple[Path, Run]) -> N
         run("eval", "stop", name, "--yes")
     finally:
         config.write_text(before)
+
+
+def test_a_local_command_line_runs_there_with_on(place: tuple[Path, Run]) -> None:
+    folder, run = place
+    url = run("platform", "status").json["data"]["url"]
+    main = folder / "rollouts/multiply/main.py"
+    before = main.read_text()
+    main.write_text(before + "\n# only here\n")
+    flags = ("--n", "1", "--batch-size", "2", "--shards", "2", "--param", "temperature=0.5")
+    refused = run("eval", "run", "multiply", "--rows", "1,2", "--on", url, "--yes")
+    assert "--limit N" in refused.error["details"]["hint"]
+    assert "--on URL" in run("eval", "run", "multiply", "--shards", "2").error["message"]
+    try:
+        ran = run("eval", "run", "multiply", "--on", url, "--yes", "-o", "there.json", "--name", "there", *flags)
+    finally:
+        main.write_text(before)
+    assert ran.code == 0, ran.err
+    resource = ran.json["resource"]
+    assert (resource["name"], resource["status"], resource["report"]["completed"]) == ("there", "finished", 4)
+    assert json.loads((folder / "there.json").read_text())["report"]["total"] == 4
+    fetched = Path(resource["download"]["path"])
+    assert len(list((fetched / "trajectories").iterdir())) == 4
+    detail = run("eval", "info", "there").json["data"]
+    assert "# only here" in detail["snapshot"]["diff"], "the tree as it was, uncommitted changes too"
+    assert detail["config"]["advanced"]["params"] == {"temperature": 0.5}
+    assert detail["config"]["evaluation"]["batch_size"] == 2
+
+
+def test_on_runs_every_row_and_goes_on_after_ctrl_c(place: tuple[Path, Run]) -> None:
+    folder, run = place
+    url = run("platform", "status").json["data"]["url"]
+    config = folder / "configs/eval/multiply.toml"
+    before = config.read_text()
+    config.write_text(re.sub(r"(?m)^limit\s*=.*\n", "", before))
+    words = ("eval", "run", "multiply", "--on", url, "--yes", "--name", "followed")
+    folders = {f"OSMOSIS_{n}_DIR": str(folder.parent / ".home" / n.lower()) for n in ("CONFIG", "DATA", "CACHE")}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "osmosis", *words],
+            cwd=folder,
+            env={**os.environ, **folders},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        said = ""
+        while "submitted followed" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        process.send_signal(signal.SIGINT)
+        said += process.communicate(timeout=60)[1]
+    finally:
+        config.write_text(before)
+    assert process.returncode == 130
+    assert f"follow it again with: osmosis eval wait followed --platform {url}" in said
+    assert f"stop it with: osmosis eval stop followed --platform {url}" in said
+    detail = run("eval", "info", "followed").json["data"]
+    assert detail["eval_run"]["status"] in ("pending", "running")
+    assert detail["config"]["evaluation"]["limit"] == 240, "all rows, as on this machine"
+    assert run("eval", "stop", "followed", "--yes").code == 0

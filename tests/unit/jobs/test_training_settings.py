@@ -14,7 +14,7 @@ from osmosis.jobs.job import JobFailed
 from osmosis.jobs.training_examples import Examples
 from osmosis.jobs.training_settings import rollout_plan, trainer_plan
 from osmosis.jobs.training_work import engine_secret
-from osmosis.platform.services import imitation, job_specs, placement
+from osmosis.platform.services import imitation, job_specs, placement, submit
 from osmosis.records.advanced import TrainingAdvanced
 from osmosis.records.config import Checkpoints, Sampling, Training, TrainingConfig
 from osmosis.records.run import JobSpec
@@ -45,6 +45,7 @@ ELSEWHERE = {
     "min_score": imitation.__file__,
     "tokenizer": job_specs.__file__,
     "resources": placement.__file__,
+    "priority": submit.__file__,
     "sandbox": server_stages.__file__,
     "sandbox_image": server_stages.__file__,
 }

@@ -17,7 +17,7 @@ import typer
 from osmosis.cli.context import AppContext, current
 from osmosis.cli.flags import takes
 from osmosis.cli.own_environment import continue_inside
-from osmosis.cli.results import DetailResult
+from osmosis.cli.results import DetailResult, OperationResult
 from osmosis.cli.secrets_file import read_secrets_file
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, UsageError, ValidationError
@@ -74,22 +74,39 @@ class RunFlags:
     output: OutputFile = None
     fail_under: FailUnder = None
     upload: Annotated[bool, typer.Option("--upload", help="Upload the run to the platform when it finishes")] = False
+    on: Annotated[
+        str | None,
+        typer.Option(help="Run it on the platform at this URL: submit this tree, follow, download", metavar="URL"),
+    ] = None
+    shards: Annotated[
+        str | None, typer.Option(help="With --on: jobs over which the rows are cut, or auto [default: the config's]")
+    ] = None
     yes: Yes = False
 
 
 @takes(RunFlags)
-def run(flags: RunFlags) -> DetailResult | int:
+def run(flags: RunFlags) -> DetailResult | OperationResult | int:
     """Run a config on this machine: no platform, no push. Add --upload to show the run on the platform.
+
+    With --on URL it runs there instead: this tree as it is, uncommitted changes too, all rows; what comes of it is
+    fetched. Ctrl-C leaves it running.
 
     Example:
         osmosis eval run multiply --limit 5
         osmosis eval run configs/eval/multiply.toml --model openai/gpt-5-mini --n 3
         osmosis eval run multiply --upload
+        osmosis eval run multiply --on https://osmosis.example.com --shards auto
     """
     ctx = current()
     if flags.rows is not None and flags.limit is not None:
         raise UsageError("--rows and --limit cannot be used together", hint="--rows 3,7,10-20 lists every row")
     check_limits(fail_under=flags.fail_under, max_cost=flags.max_cost)
+    if flags.on is not None or flags.upload:
+        from . import elsewhere, upload  # bring every body of the platform's API
+    if flags.on is not None:
+        return elsewhere.run_elsewhere(ctx, flags, flags.on)
+    if flags.shards is not None:
+        raise UsageError("--shards needs --on URL", hint="on this machine: --workers N")
     workspace = find_workspace(ctx.cwd)
     typed = ctx.path(flags.config) if flags.config else None
     path = typed if typed and typed.is_file() else ctx.path(pick_config(workspace, "eval", flags.config))
@@ -115,9 +132,7 @@ def run(flags: RunFlags) -> DetailResult | int:
     with ctx.client():  # a missing login is told before anything is spent
         pass
     assert request.folder is not None
-    from .upload import upload_after  # brings every body of the platform's API
-
-    return upload_after(ctx, Journal(request.folder), run_local(ctx, request, ending))
+    return upload.upload_after(ctx, Journal(request.folder), run_local(ctx, request, ending))
 
 
 def surround(ctx: AppContext, env: Mapping[str, str], secrets: Sequence[str], secrets_file: Path | None) -> None:
@@ -161,8 +176,9 @@ def _plan(config: EvalConfig, flags: RunFlags, dataset: Path) -> EvalPlan:
         attempts=flags.n,
         concurrency=flags.batch_size,
     )
-    plan.budget.max_cost_usd = flags.max_cost
     plan.model.price = None if flags.price is None else parse_price(flags.price)
+    if flags.max_cost is not None:
+        plan.budget.max_cost_usd = flags.max_cost
     return plan
 
 

@@ -15,7 +15,7 @@ from osmosis.platform.services import audit, datasets, run_bodies, run_lifecycle
 from osmosis.platform.services.paging import LogSlice, Page
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage
-from osmosis.records.contract.run_bodies import MarkedRun, RunDetail, RunPage, StoppingRun
+from osmosis.records.contract.run_bodies import MarkedRun, RunDetail, RunPage, RunPriority, StoppingRun
 from osmosis.records.contract.training_bodies import TrainingRunDetail, TrainingRunPage
 from osmosis.records.marks import MarkChange
 from osmosis.records.run import RunKind
@@ -49,6 +49,7 @@ class RunRoutes:
         router.add_api_route(f"{self.prefix}/{{name}}", self.delete, methods=["DELETE"], status_code=204)
         router.add_api_route(f"{self.prefix}/{{name}}/logs", self.logs, methods=["GET"])
         router.add_api_route(f"{self.prefix}/{{name}}/stop", self.stop, methods=["POST"])
+        router.add_api_route(f"{self.prefix}/{{name}}/priority", self.prioritize, methods=["PUT"])
         return router
 
     def find(self, session: Session, scope: Scope, name: str) -> tables.Run:
@@ -99,6 +100,13 @@ class RunRoutes:
             run_lifecycle.mark(session, run, body)
             audit.note(session, scope, "run.mark", name, workspace=scope.workspace, renamed=body.name)
             return run_bodies.marked(run)
+
+    def prioritize(self, name: str, body: RunPriority, platform: PlatformDep, scope: ScopeDep) -> RunPriority:
+        with platform.db.write() as session:
+            run = self.find(session, scope, name)
+            run_lifecycle.prioritize(session, run, body.priority, scope.user.name)
+            audit.note(session, scope, "run.priority", run.name, workspace=scope.workspace, priority=body.priority)
+            return body
 
     def delete(self, name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
         with platform.db.write() as session:

@@ -22,8 +22,9 @@ from osmosis.records.base import utc_now
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.run import HeartbeatReply, JobResult, Progress, RunStatus, Stage
 from osmosis.records.shard import shards_for
+from osmosis.records.worker import megabytes
 
-from . import placement, run_lifecycle, secrets, shards
+from . import endpoints, placement, run_lifecycle, secrets, shards
 
 ADDED_UP_EVERY = timedelta(seconds=1)
 """How often the figures of shards are put together while they go on."""
@@ -50,7 +51,7 @@ class Claimed(Held):
     """Of its lease; nobody can look it up later."""
 
 
-def put(session: Session, run: tables.Run) -> None:
+def put(session: Session, run: tables.Run) -> list[tables.Job]:
     """Let a run wait for its turn, with new jobs: whoever worked on it before has lost it."""
     session.flush()
     session.execute(sa.delete(tables.Job).where(tables.Job.run_id == run.id))
@@ -61,9 +62,24 @@ def put(session: Session, run: tables.Run) -> None:
     count = shards_for(wanted, rows=run.sampled_rows, concurrency=concurrency, room=room)
     session.info[WORK] = True
     each = -(-rollouts_of(run) // count)
-    session.add_all(tables.Job(run_id=run.id, shard=number, shards=count, rollouts=each) for number in range(count))
+    asks, endpoint = placement.needs_of(run), endpoints.of_run(run)
+    jobs = [
+        tables.Job(
+            run_id=run.id,
+            shard=number,
+            shards=count,
+            rollouts=each,
+            endpoint=endpoint,
+            cpus=asks.cpus or 0.0,
+            memory_mb=megabytes(asks.memory),
+            gpus=asks.gpus or 0,
+        )
+        for number in range(count)
+    ]
+    session.add_all(jobs)
     if count > 1:
         run_lifecycle.log(session, run.id, f"its rows are cut into {count} shards, each a job of its own")
+    return jobs
 
 
 def _room(session: Session, run: tables.Run) -> int:
@@ -82,10 +98,10 @@ def rollouts_of(run: tables.Run) -> int:
 def waiting(*, deployments: bool = True, others: bool = True) -> sa.Select[tables.Job]:
     """Jobs for which there is no process, the next one first.
 
-    A workspace beyond its quota of runs or rollouts in flight waits, unless nothing of it is in flight or the run is
-    in flight already, and deployments do not count. Among workspaces the one with the fewest jobs comes first, then
-    the one that was served longest ago; within one the oldest run. Deployments, or all the others, can be left out:
-    they have slots of their own.
+    A workspace beyond a quota of what is in flight waits, unless nothing of it is in flight or the run is in flight
+    already, and deployments do not count; a job that asks for no GPU waits for none. Among workspaces the one with the
+    fewest jobs comes first, then the one that was served longest ago; within one the run of the highest priority, then
+    the oldest. Deployments, or all the others, can be left out: they have slots of their own.
     """
     query = sa.select(tables.Job).join(tables.Run, tables.Run.id == tables.Job.run_id)
     query = query.join(tables.Workspace, tables.Workspace.id == tables.Run.workspace_id)
@@ -97,27 +113,48 @@ def waiting(*, deployments: bool = True, others: bool = True) -> sa.Select[table
         query = query.where(tables.Run.kind != run_lifecycle.SERVING)
     if not others:
         query = query.where(tables.Run.kind == run_lifecycle.SERVING)
-    held, of_run = aliased(tables.Job), aliased(tables.Run)
-    flying = (
-        sa.select()
-        .select_from(held)
-        .join(of_run, of_run.id == held.run_id)
-        .where(held.state == QueueState.HELD, of_run.kind != run_lifecycle.SERVING)
-        .where(of_run.workspace_id == tables.Workspace.id)
-        .correlate(tables.Workspace)
+    flying = in_flight()
+    query = query.outerjoin(flying, flying.c.workspace_id == tables.Workspace.id)
+    jobs, space = sa.func.coalesce(flying.c.jobs, 0), tables.Workspace
+    held = aliased(tables.Job)
+    mine = sa.select(held.id).where(held.run_id == tables.Job.run_id, held.state == QueueState.HELD)
+    within = [
+        sa.or_(space.max_runs.is_(None), sa.func.coalesce(flying.c.runs, 0) < space.max_runs, mine.exists()),
+        *(
+            sa.or_(most.is_(None), asked == 0, sa.func.coalesce(flying.c[asked.key], 0) + asked <= most, jobs == 0)
+            for most, asked in (
+                (space.max_rollouts, tables.Job.rollouts),
+                (space.max_cpus, tables.Job.cpus),
+                (space.max_memory_mb, tables.Job.memory_mb),
+                (space.max_gpus, tables.Job.gpus),
+            )
+        ),
+    ]
+    query = query.where(sa.or_(tables.Run.kind == run_lifecycle.SERVING, sa.and_(*within)))
+    longest = space.served_at.asc().nulls_first()
+    return query.order_by(
+        jobs, longest, tables.Run.priority.desc(), tables.Run.created_at, tables.Run.id, tables.Job.shard
     )
-    jobs = flying.add_columns(sa.func.count(held.id)).scalar_subquery()
-    runs = flying.add_columns(sa.func.count(sa.distinct(held.run_id))).scalar_subquery()
-    rollouts = flying.add_columns(sa.func.coalesce(sa.func.sum(held.rollouts), 0)).scalar_subquery()
-    mine = flying.add_columns(held.id).where(held.run_id == tables.Job.run_id).correlate(tables.Workspace, tables.Job)
-    most_runs, most_rollouts = tables.Workspace.max_runs, tables.Workspace.max_rollouts
-    within = sa.and_(
-        sa.or_(most_runs.is_(None), runs < most_runs, mine.exists()),
-        sa.or_(most_rollouts.is_(None), rollouts + tables.Job.rollouts <= most_rollouts, jobs == 0),
+
+
+def in_flight() -> sa.Subquery:
+    """By workspace: how many jobs and runs are in flight, and what those jobs have in use together."""
+    run, job = tables.Run, tables.Job
+    return (
+        sa.select(
+            run.workspace_id,
+            sa.func.count(job.id).label("jobs"),
+            sa.func.count(sa.distinct(job.run_id)).label("runs"),
+            sa.func.sum(job.rollouts).label("rollouts"),
+            sa.func.sum(job.cpus).label("cpus"),
+            sa.func.sum(job.memory_mb).label("memory_mb"),
+            sa.func.sum(job.gpus).label("gpus"),
+        )
+        .join(run, run.id == job.run_id)
+        .where(job.state == QueueState.HELD, run.kind != run_lifecycle.SERVING)
+        .group_by(run.workspace_id)
+        .subquery("flying")
     )
-    query = query.where(sa.or_(tables.Run.kind == run_lifecycle.SERVING, within))
-    longest = tables.Workspace.served_at.asc().nulls_first()
-    return query.order_by(jobs, longest, tables.Run.created_at, tables.Run.id, tables.Job.shard)
 
 
 def claim(
@@ -233,11 +270,14 @@ def take_secrets(session: Session, vault: Vault, held: Held, taker: str) -> dict
 
 
 def heartbeat(session: Session, held: Held, progress: Progress, lease_s: float) -> HeartbeatReply:
-    """Note how far the job is; whether it should stop is the answer, and for a shard its part of the concurrency."""
+    """Note how far the job is; the answer says whether it should stop, and what it shares with others."""
     run, job = held.run, held.job
     extend(job, lease_s)
+    if progress.pause_s:
+        endpoints.refused(job, progress.pause_s)
+    reply = HeartbeatReply(stop=run.stop_requested_at is not None, pause_s=endpoints.pause_of(session, run, job))
     if job.shards > 1:
-        return _shard_heartbeat(session, run, job, progress)
+        return reply.model_copy(update=_shard_heartbeat(session, run, job, progress))
     run.progress = {"stage": progress.stage.value, "completed": progress.completed, "total": progress.total}
     if progress.sandbox:
         run.progress["sandbox"] = progress.sandbox
@@ -247,10 +287,11 @@ def heartbeat(session: Session, held: Held, progress: Progress, lease_s: float) 
     if progress.report is not None:
         run.report = progress.report.to_dict()
     run.updated_at = utc_now()
-    return HeartbeatReply(stop=run.stop_requested_at is not None)
+    return reply
 
 
-def _shard_heartbeat(session: Session, run: tables.Run, job: tables.Job, progress: Progress) -> HeartbeatReply:
+def _shard_heartbeat(session: Session, run: tables.Run, job: tables.Job, progress: Progress) -> dict[str, object]:
+    """What a reply has for one of several shards: its part of the concurrency, and what the others have spent."""
     job.progress = tables.StoredProgress(
         stage=progress.stage.value, completed=progress.completed, total=progress.total, sandbox=progress.sandbox
     )
@@ -260,8 +301,10 @@ def _shard_heartbeat(session: Session, run: tables.Run, job: tables.Job, progres
     if now - run.updated_at > ADDED_UP_EVERY or progress.completed == progress.total:
         shards.add_up(run, jobs)
         run.updated_at = now
-    concurrency = shards.concurrency_now(run, job, jobs)
-    return HeartbeatReply(stop=run.stop_requested_at is not None, concurrency=concurrency)
+    return {
+        "concurrency": shards.concurrency_now(run, job, jobs),
+        "elsewhere": shards.spent([other for other in jobs if other is not job]),
+    }
 
 
 def release(session: Session, held: Held, reason: str, *, max_starts: int, count: bool = True) -> None:
@@ -293,9 +336,10 @@ def release(session: Session, held: Held, reason: str, *, max_starts: int, count
 
 
 def finish(session: Session, held: Held, result: JobResult, *, max_starts: int) -> None:
-    """The job's last message. `stopped` without a request means it was interrupted: the run resumes later."""
+    """The job's last message. `stopped` without a request or a failure (a budget that is used up) means that it was
+    interrupted: the run resumes later."""
     run = held.run
-    if result.status is RunStatus.STOPPED and run.stop_requested_at is None:
+    if result.status is RunStatus.STOPPED and run.stop_requested_at is None and result.failure is None:
         if result.report is not None and held.job.shards == 1:
             run.report = result.report.to_dict()
         release(session, held, "the job was interrupted", max_starts=max_starts, count=False)
@@ -311,4 +355,7 @@ def finish(session: Session, held: Held, result: JobResult, *, max_starts: int) 
         job.report = result.report.to_dict()
         done = tables.StoredProgress(stage=Stage.REPORT.value, total=result.report.total)
         job.progress = {**(job.progress or {}), **done, "completed": result.report.completed}
-    shards.add_up(run, run_lifecycle.jobs_of(session, run.id))
+    jobs = run_lifecycle.jobs_of(session, run.id)
+    if result.failure is not None:
+        run_lifecycle.leave_waiting(jobs)
+    shards.add_up(run, jobs)

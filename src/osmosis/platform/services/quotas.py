@@ -1,7 +1,8 @@
-"""How much a workspace may have at once: runs, rollouts in flight, datasets, bytes. Set by whoever runs the platform.
+"""How much a workspace may have at once: in flight, in datasets, in bytes. Set by whoever runs the platform.
 
-Datasets and bytes are asked before an upload. Runs and rollouts in flight are part of the one query that gives out jobs
-(`job_queue.waiting`), so a run that is too many waits; only one that could never start is refused.
+Datasets and bytes are asked before an upload. What is in flight (runs, rollouts, what their jobs asked for) is part of
+the one query that gives out jobs (`job_queue.waiting`), so a run that is too many waits, and says so; only one that
+could never start is refused.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import tables
-from osmosis.platform.tables import QueueState
 from osmosis.records.contract.quota import Quota, QuotaUse
 
-from . import run_lifecycle
+from . import job_queue
 
 _MORE = "delete what is not needed, or ask whoever runs the platform for more: osmosis platform quota {} --{} MORE"
 
@@ -35,22 +35,17 @@ def change(workspace: tables.Workspace, wish: Quota) -> None:
 
 def used(session: Session, workspace: tables.Workspace) -> QuotaUse:
     """What the workspace has, and the most it may have; None: no limit."""
-    held = (
-        sa.select(sa.func.count(sa.distinct(tables.Job.run_id)), sa.func.coalesce(sa.func.sum(tables.Job.rollouts), 0))
-        .join(tables.Run, tables.Run.id == tables.Job.run_id)
-        .where(tables.Run.workspace_id == workspace.id, tables.Run.kind != run_lifecycle.SERVING)
-        .where(tables.Job.state == QueueState.HELD)
-    )
-    runs, rollouts = session.execute(held).one()
+    flying = job_queue.in_flight()
+    here = sa.select(flying).where(flying.c.workspace_id == workspace.id)
+    found = dict(session.execute(here).mappings().first() or {})
     datasets, data = _sums(session, tables.Dataset, workspace.id)
     _, models = _sums(session, tables.BaseModel, workspace.id)
     return QuotaUse(
-        used=Quota(runs=runs, rollouts=rollouts, datasets=datasets, bytes=data + models),
+        used=Quota(datasets=datasets, bytes=data + models, **{name: found.get(name, 0) for name in IN_FLIGHT}),
         limits=Quota(
-            runs=workspace.max_runs,
-            rollouts=workspace.max_rollouts,
             datasets=workspace.max_datasets,
             bytes=workspace.max_bytes,
+            **{name: getattr(workspace, f"max_{name}") for name in IN_FLIGHT},
         ),
     )
 
@@ -82,25 +77,40 @@ def check_bytes(session: Session, workspace: tables.Workspace, size: int) -> Non
         raise _exceeded(workspace, what, "storage")
 
 
-def check_rollouts(workspace: tables.Workspace, rollouts: int) -> None:
-    """ValidationError for a run that asks for more rollouts in flight than there may ever be."""
-    most = workspace.max_rollouts
-    if most is not None and rollouts > most:
-        raise ValidationError(
-            f"this run wants {rollouts} rollouts in flight, and workspace {workspace.name} may have {most}",
-            hint=f"lower the batch size to {most} or less; osmosis workspace quota shows the limits",
-            code="QUOTA_EXCEEDED",
-        )
+def check_run(workspace: tables.Workspace, run: tables.Run, job: tables.Job) -> None:
+    """ValidationError for a run of which a job asks for more than its workspace may ever have; `job` is any of them.
+    Of rollouts the run counts: what one of its shards leaves, the others get."""
+    asked = {"rollouts": job_queue.rollouts_of(run), "cpus": job.cpus, "memory_mb": job.memory_mb, "gpus": job.gpus}
+    for name, wanted in asked.items():
+        most = getattr(workspace, f"max_{name}")
+        if most is not None and wanted > most:
+            key = "the batch size" if name == "rollouts" else f"{name.removesuffix('_mb')} in [advanced.resources]"
+            raise ValidationError(
+                f"this run wants {_amount(name, wanted)}, and workspace {workspace.name} may have {most:g}",
+                hint=f"lower {key} to {most:g} or less; osmosis workspace quota shows the limits",
+                code="QUOTA_EXCEEDED",
+            )
 
 
-def why_waiting(session: Session, workspace: tables.Workspace) -> str:
-    """What a run that is submitted now waits for, as far as quotas go; empty when for nothing."""
+def why_waiting(session: Session, workspace: tables.Workspace, run: tables.Run) -> str:
+    """What a run that waits, waits for, as far as quotas go; empty when for nothing."""
+    job = session.scalars(sa.select(tables.Job).where(tables.Job.run_id == run.id).limit(1)).first()
     use = used(session, workspace)
-    for key, what in (("runs", "runs"), ("rollouts", "rollouts")):
-        have, most = getattr(use.used, key), getattr(use.limits, key)
-        if most is not None and have >= most:
-            return f"waits: {have} of {most} {what} of this workspace are in flight (osmosis workspace quota)"
+    for name in IN_FLIGHT:
+        have, most = getattr(use.used, name), getattr(use.limits, name)
+        wanted = 1 if name == "runs" else getattr(job, name, 0)
+        if most is not None and wanted and have and have + wanted > most:
+            return f"waits: {have:g} of {most:g} {_SAID[name]} of this workspace are in use (osmosis workspace quota)"
     return ""
+
+
+_SAID = {"runs": "runs", "rollouts": "rollouts", "cpus": "cpus", "memory_mb": "MB of memory", "gpus": "gpus"}
+IN_FLIGHT = tuple(_SAID)
+"""What only a job in flight uses."""
+
+
+def _amount(name: str, wanted: float) -> str:
+    return f"{wanted:g} {_SAID[name]}" + (" in flight" if name == "rollouts" else "")
 
 
 def _exceeded(workspace: tables.Workspace, what: str, flag: str) -> Conflict:

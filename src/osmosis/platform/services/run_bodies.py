@@ -31,10 +31,10 @@ from osmosis.records.contract.training_bodies import (
     TrainingRunPage,
     TrainingRunRow,
 )
-from osmosis.records.run import RunKind
+from osmosis.records.run import RunKind, RunStatus
 from osmosis.records.source import SnapshotNote
 
-from . import links, placement, run_lifecycle, run_results, training
+from . import links, placement, quotas, run_lifecycle, run_results, training
 from .paging import Place
 
 
@@ -57,6 +57,7 @@ class _Said(TypedDict):
     tags: list[str]
     note: str
     pinned: bool
+    priority: int
 
 
 def _said(settings: PlatformSettings, run: tables.Run, creator: tables.User | None) -> _Said:
@@ -77,6 +78,7 @@ def _said(settings: PlatformSettings, run: tables.Run, creator: tables.User | No
         "tags": run.tags or [],
         "note": run.note or "",
         "pinned": bool(run.pinned),
+        "priority": run.priority,
     }
 
 
@@ -178,9 +180,17 @@ def detail(session: Session, settings: PlatformSettings, run: tables.Run, creato
 
 
 def _waiting(session: Session, run: tables.Run) -> dict[str, RunProgress]:
-    """In the place of a stage: why no worker can take a run that waits."""
-    why = placement.why_waiting(session, run)
+    """In the place of a stage: why a run waits."""
+    why = why_waiting(session, run)
     return {"progress": RunProgress(stage=why, completed=0, total=0)} if why else {}
+
+
+def why_waiting(session: Session, run: tables.Run) -> str:
+    """Why a run is pending: no worker can take it, or a quota of its workspace is used up; empty when it is next."""
+    if run.status != RunStatus.PENDING.value:
+        return ""
+    workspace = session.get_one(tables.Workspace, run.workspace_id)
+    return placement.why_waiting(session, run) or quotas.why_waiting(session, workspace, run)
 
 
 class _Accepted(TypedDict):

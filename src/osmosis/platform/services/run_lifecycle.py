@@ -7,6 +7,7 @@ decided in `job_queue`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import sqlalchemy as sa
@@ -176,14 +177,27 @@ def request_stop(session: Session, run: tables.Run) -> None:
     run.stop_requested_at = run.stop_requested_at or utc_now()
     jobs = jobs_of(session, run.id)
     if status is RunStatus.RUNNING and len(jobs) > 1:
-        for job in jobs:
-            if job.state == QueueState.WAITING:  # nobody has begun it: what the others have is merged without it
-                job.state, job.status = QueueState.OVER, RunStatus.STOPPED.value
+        leave_waiting(jobs)
         log(session, run.id, "stop requested")
     elif status is RunStatus.PENDING or not any(job.state == QueueState.HELD for job in jobs):
         end(session, run, JobResult(status=RunStatus.STOPPED), "stopped by request")
     else:
         log(session, run.id, "stop requested")
+
+
+def prioritize(session: Session, run: tables.Run, priority: int, who: str) -> None:
+    """Its place among those of its workspace that wait. Conflict for a run that has been begun."""
+    if run.status != RunStatus.PENDING.value:
+        raise Conflict(f"run {run.name!r} is {run.status}", hint="a priority orders runs that wait for their turn")
+    run.priority = priority
+    log(session, run.id, f"priority {priority}, set by {who}")
+
+
+def leave_waiting(jobs: Sequence[tables.Job]) -> None:
+    """Shards that nobody has begun stay undone: what the others have is merged without them."""
+    for job in jobs:
+        if job.state == QueueState.WAITING:
+            job.state, job.status = QueueState.OVER, RunStatus.STOPPED.value
 
 
 def delete(session: Session, run: tables.Run) -> None:

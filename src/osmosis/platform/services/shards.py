@@ -24,7 +24,7 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import JobResult, RunStatus, Stage
-from osmosis.records.shard import Shard, share
+from osmosis.records.shard import Shard, Spend, share
 
 from . import run_lifecycle
 
@@ -55,6 +55,15 @@ def concurrency_now(run: tables.Run, job: tables.Job, jobs: Sequence[tables.Job]
     """The part of this job among those that are not over: what one leaves, the others get."""
     going = [one.shard for one in jobs if one.state != QueueState.OVER]
     return share(_concurrency(run), going.index(job.shard) if job.shard in going else 0, len(going))
+
+
+def spent(jobs: Sequence[tables.Job]) -> Spend:
+    """What these jobs have spent, as they said last."""
+    reports = [Report.model_validate(job.report) for job in jobs if job.report]
+    usages = [usage for one in reports for usage in (one.usage, one.judge_usage)]
+    return Spend(
+        cost_usd=sum(usage.cost_usd or 0.0 for usage in usages), tokens=sum(usage.total_tokens for usage in usages)
+    )
 
 
 def _concurrency(run: tables.Run) -> int:
@@ -97,18 +106,24 @@ def merge(platform: Platform, run_id: str) -> None:
     summary = Summary(plan)
     for rollout in _stored(platform, run_id):
         summary.add(rollout)
+    used_up = plan.budget.used_up(summary.total_cost_usd or 0.0, summary.total_tokens)
+    used_up = used_up if stopped and run.stop_requested_at is None else None
     started = run.started_at or run.created_at
     report = summary.report(
         rows=run.sampled_rows,
         duration_ms=round((utc_now() - started).total_seconds() * 1000, 1),
         dataset_rows=run.dataset_rows,
-        stopped="stopped on request" if stopped else None,
+        stopped=(used_up or "stopped on request") if stopped else None,
     )
     result = JobResult(status=RunStatus.STOPPED if stopped else RunStatus.FINISHED, report=report)
+    if used_up:
+        result = JobResult.used_up(used_up, report)
     with suppress(Conflict), platform.db.write() as session:  # Conflict: another process was faster
         found = session.get(tables.Run, run_id, with_for_update=True)
         if found is not None and found.status == RunStatus.RUNNING.value:
-            run_lifecycle.end(session, found, result, "stopped by request" if stopped else "all shards are over")
+            run_lifecycle.end(
+                session, found, result, (used_up or "stopped by request") if stopped else "all shards are over"
+            )
             log.info("run %s: %d rollouts of its shards are one report", found.name, report.completed)
 
 

@@ -250,11 +250,11 @@ def _insert(session: Session, order: _Order) -> tables.Run:
         secret_scopes=scopes,
         snapshot=request.snapshot.to_dict() if request.snapshot else None,
         tags=request.tags,
+        priority=config.advanced.priority,
     )
     session.add(run)
-    quotas.check_rollouts(workspace, job_queue.rollouts_of(run))
-    job_queue.put(session, run)
-    if waits := quotas.why_waiting(session, workspace):
+    quotas.check_run(workspace, run, job_queue.put(session, run)[0])
+    if waits := quotas.why_waiting(session, workspace, run):
         run_lifecycle.log(session, run.id, waits)
     session.add(tables.RunEvent(run_id=run.id, before=None, status=run.status, reason=f"submitted by {user.name}"))
     where = f"commit {code.commit_sha[:12]}" + (f" of branch {code.branch}" if code.branch else "")

@@ -94,8 +94,11 @@ class Workspace(Base):
     id: Mapped[str] = mapped_column(primary_key=True, default=new_id)
     name: Mapped[str] = mapped_column(unique=True)
     max_runs: Mapped[int | None]
-    """This and the three below: its quotas (`services.quotas`); None: no limit."""
+    """This and the six below: its quotas (`services.quotas`); None: no limit."""
     max_rollouts: Mapped[int | None]
+    max_cpus: Mapped[float | None]
+    max_memory_mb: Mapped[int | None]
+    max_gpus: Mapped[int | None]
     max_datasets: Mapped[int | None]
     max_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
     served_at: Mapped[datetime | None]

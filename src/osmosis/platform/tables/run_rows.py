@@ -117,6 +117,8 @@ class Run(Base):
     """records.rollout.Failure."""
     retries: Mapped[int] = mapped_column(default=0)
     """How often a person asked for the failed rollouts again; each has its own work folder."""
+    priority: Mapped[int] = mapped_column(default=0)
+    """Among those of its workspace that wait, the highest comes first."""
     imported: Mapped[Imported | None] = mapped_column(Json)
     """None for runs of this platform."""
     snapshot: Mapped[dict[str, object] | None] = mapped_column(Json)
@@ -160,7 +162,10 @@ class Job(Base):
     """Of how many it is one (records.shard.Shard)."""
     state: Mapped[str] = mapped_column(default=QueueState.WAITING)
     rollouts: Mapped[int] = mapped_column(default=1)
-    """How many it may have in flight: what counts against the quota of its workspace."""
+    """How many it may have in flight: this and the three below count against the quotas of its workspace."""
+    cpus: Mapped[float] = mapped_column(default=0.0)
+    memory_mb: Mapped[int] = mapped_column(default=0)
+    gpus: Mapped[int] = mapped_column(default=0)
     lease_hash: Mapped[str | None] = mapped_column(unique=True)
     """SHA-256 of the token of who does it now, or did it last."""
     lease_id: Mapped[str | None]
@@ -188,6 +193,10 @@ class Job(Base):
     """records.report.Report of one of several shards, while it goes on."""
     status: Mapped[str | None]
     """How it said that it ended (records.run.RunStatus)."""
+    endpoint: Mapped[str] = mapped_column(default="")
+    """Which model it asks, and where (`services.endpoints`)."""
+    paused_until: Mapped[datetime | None] = mapped_column(index=True)
+    """Until then that endpoint wants no more calls, by what it told this job."""
 
 
 class RunEvent(Base):

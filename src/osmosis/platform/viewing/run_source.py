@@ -16,7 +16,15 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound
 from osmosis.platform import Platform, tables
-from osmosis.platform.services import judgements, placement, rollouts, run_lifecycle, run_marks, run_results, workspaces
+from osmosis.platform.services import (
+    judgements,
+    rollouts,
+    run_bodies,
+    run_lifecycle,
+    run_marks,
+    run_results,
+    workspaces,
+)
 from osmosis.platform.services.audit import Actor
 from osmosis.platform.services.paging import LogSlice
 from osmosis.platform.services.run_tally import RunTally, tally_of
@@ -98,7 +106,7 @@ class DatabaseRun:
     @cached_property
     def _state(self) -> RunState:
         state = state_of(self.run, self._tally.total, self._report)
-        why = placement.why_waiting(self.session, self.run)
+        why = run_bodies.why_waiting(self.session, self.run)
         return replace(state, stage=why) if why else state
 
     def state(self) -> RunState:

@@ -89,6 +89,8 @@ class RunRow(Body):
     resolved_secret_scopes: dict[str, str] | None = None
     """NAME -> `workspace`, `user`, `user_override` (shadows the workspace's) or `run`."""
     stop_requested: bool | None = None
+    priority: int | None = None
+    """Among those of its workspace that wait, the highest comes first."""
     imported: bool | None = None
     """It was made on somebody's machine and uploaded."""
     tags: list[str] | None = None
@@ -245,6 +247,12 @@ class SubmittedRun(Body):
     sampled_rows: int | None = None
     total_dataset_rows: int | None = None
     sample_seed: int | None = None
+
+
+class RunPriority(Request):
+    """Its place among the runs of the workspace that wait: the highest first."""
+
+    priority: int = Field(ge=-100, le=100)
 
 
 class StoppingRun(SubmittedRun):
