@@ -19,9 +19,10 @@ from osmosis.base import paths
 from osmosis.errors import UsageError, ValidationError
 from osmosis.records.contract.accounts import TOKEN_DAYS, NewToken, TokenRow
 from osmosis.records.sandbox import SandboxSettings
+from osmosis.records.worker_config import ExecutorName
 from osmosis.sandbox import Level, probe
 from osmosis.worker.desk import HttpDesk
-from osmosis.worker.executors.local import LocalExecutor
+from osmosis.worker.executors.choose import executor_for
 from osmosis.worker.loop import Worker, WorkerPlan
 
 from . import prompts
@@ -29,6 +30,7 @@ from .context import AppContext, current
 from .output import Mode
 from .results import Column, ListResult, NextStep, OperationResult, when
 from .token import expiry_seconds, find_token
+from .worker_options import WorkerFlags, worker_config
 
 TOKEN_VARIABLE = "OSMOSIS_WORKER_TOKEN"
 app = typer.Typer(
@@ -61,13 +63,23 @@ def start(
     ] = None,
     ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust the platform by (PEM)")] = None,
     name: Annotated[str | None, typer.Option(help="What the platform calls it [default: the host's name]")] = None,
-    max_jobs: Annotated[int, typer.Option(min=1, help="Jobs at once")] = 1,
+    max_jobs: Annotated[int | None, typer.Option(min=1, help="Jobs at once [default: 1]")] = None,
     label: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE that runs can ask for, such as gpu=a100; may be repeated")
     ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Folder for checkouts, environments and journals [default: the user data folder]"),
+    ] = None,
+    executor: Annotated[
+        ExecutorName | None,
+        typer.Option(help="Where jobs run: this machine, or what a scheduler manages [default: local]"),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="worker.toml with the scheduler's options: see docs/scaling.md")
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster's dashboard, such as http://ray-head:8265")
     ] = None,
     require_sandbox: Annotated[
         bool, typer.Option("--require-sandbox", help="Fail jobs where rollouts cannot run in a sandbox")
@@ -86,8 +98,11 @@ def start(
     Example:
         osmosis worker start --platform-url https://osmosis.example.com --token-file worker.token
         osmosis worker start --platform http://127.0.0.1:7575 --token-file worker.token --max-jobs 4 --label gpu=a100
+        osmosis worker start --platform-url https://osmosis.example.com --token-file worker.token --executor slurm
     """
     ctx = current()
+    flags = WorkerFlags(executor=executor, max_jobs=max_jobs, labels=label or [], ray_address=ray_address)
+    told = worker_config(config, flags)
     url = platform_url or ctx.platform_url
     sandbox = _sandbox(require_sandbox, no_sandbox, sandbox_allow or [])
     folder = (data_dir or paths.data_dir(ctx.environ) / "worker").resolve()
@@ -97,18 +112,21 @@ def start(
         runs_dir=folder / "runs",
         cache_dir=folder / "cache",
         state_dir=folder / "state",
-        max_jobs=max_jobs,
+        max_jobs=told.max_jobs,
         kinds=("eval",),
-        labels=dict(_label(text) for text in label or []),
+        labels=told.labels,
+        node_dir=told.node_dir,
+        queue_s=told.queue_s,
+        look_s=told.poll_s,
         ca_file=str(ca_file.resolve()) if ca_file else "",
         sandbox=sandbox,
     )
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    command = (sys.executable, "-m", "osmosis.jobs")
+    chosen = executor_for(told, ctx.environ, local_command=command, folder=folder, sandboxed=not no_sandbox)
     with HttpDesk(url, _token(ctx, token_file), ca_file=ca_file) as desk:
-        command = (sys.executable, "-m", "osmosis.jobs")
-        executor = LocalExecutor(command, ctx.environ, folder=folder, sandboxed=not no_sandbox)
-        return _until_stopped(Worker(desk, executor, plan))
+        return _until_stopped(Worker(desk, chosen, plan))
 
 
 def _until_stopped(worker: Worker) -> int:
@@ -268,13 +286,6 @@ def _token(ctx: AppContext, file: Path | None) -> str:
     if not found:
         raise UsageError(where, hint="osmosis worker token create --name NAME > worker.token")
     return found
-
-
-def _label(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not key.strip() or not sign:
-        raise UsageError(f"--label {text!r}: write KEY=VALUE, such as gpu=a100")
-    return key.strip(), value.strip()
 
 
 def _sandbox(required: bool, off: bool, allow: Sequence[str]) -> SandboxSettings:

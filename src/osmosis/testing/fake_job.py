@@ -4,7 +4,8 @@ It asks what to do, makes a rollout per row and attempt (reward 1.0 for even row
 job folder and reports each. How it misbehaves is said in `[env]` of the run's config: `FAKE_JOB` is a comma-separated
 list of `crash-once:N` (dies after N rollouts, the first time), `crash` (dies at once, always), `mute` (never reports),
 `wait:N` (waits after N rollouts until told to stop or until `<job folder>/go` exists), `fail` (reports failed),
-`environ` (logs the names in its environment, and of its secrets), `orderly` (told to end, it reports that it was).
+`environ` (logs the names in its environment, and of its secrets), `orderly` (told to end, it reports that it was),
+`grow` (takes a lot of memory).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from osmosis.records.run import JobEntry, JobResult, JobSpec, LogLine, Progress,
 
 RETRY_S = 0.05
 PATIENCE_S = 60.0
+GROWTH = 1_500_000_000
 
 
 class Stopped(Exception):
@@ -67,6 +69,10 @@ class FakeJob:
         if "mute" in self.modes:
             time.sleep(PATIENCE_S)
             return 8
+        if "grow" in self.modes:
+            hoard = b"x" * GROWTH
+            time.sleep(PATIENCE_S)
+            return len(hoard)
         if "environ" in self.modes:
             self.log("environ: " + " ".join(sorted(os.environ)))
             self.log("secrets: " + " ".join(sorted(self.secrets)))
