@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from osmosis.base.short_names import LATEST
 from osmosis.errors import OsmosisError, WorkspaceRequired
 from osmosis.workspace.layout import find_workspace
 
@@ -200,8 +201,17 @@ _NAMES = {
     "eval regrade name": "local-runs",
     "eval report name": "local-runs",
     "eval upload name": "local-runs",
-    "eval compare a": "local-runs",
-    "eval compare b": "local-runs",
+    "eval compare a": "runs",
+    "eval compare b": "runs",
+    "eval show run": "runs",
+    "eval show place": "nothing",
+    "eval why name": "runs",
+    "eval bisect good": "local-runs",
+    "eval bisect bad": "local-runs",
+    "rollout replay run": "runs",
+    "rollout replay place": "nothing",
+    "view runs": "local-runs",
+    "judge calibrate name": "local-runs",
     "eval config": "eval-configs",
     "eval set file": "sets",
     "eval set name": "nothing",
@@ -234,12 +244,16 @@ def _values(ctx: AppContext, path: Sequence[str], parameter: Any) -> Iterable[An
     """Typer knows the values of a closed set, the tables above what names are meant; all else is a file."""
     if closed := parameter.shell_complete(None, ""):
         return [(choice.value, choice.help or "") for choice in closed]
-    for key in (" ".join([*path, parameter.name]), f"{path[0]} {parameter.name}"):
-        if key in _CHOICES:
-            return [(choice, "") for choice in _CHOICES[key]]
-        if key in _NAMES:
-            return _named(ctx, _NAMES[key])
-    return [(FILES, "")]
+    choices = _CHOICES.get(" ".join([*path, parameter.name]))
+    if choices is not None:
+        return [(choice, "") for choice in choices]
+    what = named_by(path, parameter.name)
+    return [(FILES, "")] if what is None else _named(ctx, what)
+
+
+def named_by(path: Sequence[str], parameter: str) -> str | None:
+    """What kind of thing a parameter of a command names: `local-runs`, `datasets`, ...; None: a file."""
+    return _NAMES.get(" ".join([*path, parameter])) or _NAMES.get(f"{path[0]} {parameter}")
 
 
 def _named(ctx: AppContext, what: str) -> list[Answer]:
@@ -247,6 +261,7 @@ def _named(ctx: AppContext, what: str) -> list[Answer]:
     local: dict[str, Callable[[AppContext], list[Answer]]] = {
         "nothing": lambda _: [],
         "local-runs": _local_runs,
+        "runs": _runs,
         "rollouts": _rollouts,
         "templates": _templates,
         "commands": _commands,
@@ -269,7 +284,15 @@ def _local_runs(ctx: AppContext) -> list[Answer]:
     from osmosis.local.request import runs_folder
 
     folders = sorted(file.parent for file in runs_folder(ctx.cwd).glob("*/run.json"))
-    return [*((folder.name, "local run") for folder in folders), (FILES, "")]
+    newest = [(LATEST, "the newest local run")] if folders else []
+    return [*((folder.name, "local run") for folder in folders), *newest, (FILES, "")]
+
+
+def _runs(ctx: AppContext) -> list[Answer]:
+    """Those of this machine, then the platform's."""
+    here = _local_runs(ctx)
+    known = {name for name, _ in here}
+    return [*here[:-1], *(one for one in _named(ctx, "eval-runs") if one[0] not in known), here[-1]]
 
 
 def _configs(ctx: AppContext, kind: Any) -> list[Answer]:

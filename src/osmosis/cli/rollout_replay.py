@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pdb
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,29 +16,30 @@ import typer
 from rich.text import Text
 
 from osmosis.base.json_types import JsonObject
-from osmosis.engine.journal import Journal
-from osmosis.errors import InteractiveRequired, NotFound
+from osmosis.errors import InteractiveRequired
 from osmosis.local.replay import Replayed, replay
-from osmosis.local.request import run_folder
-from osmosis.records.rollout import Rollout
 
 from .context import AppContext, current
 from .draw_rollout import draw_message, draw_rollout
 from .local_eval.resume import stored_run
 from .local_eval.terminal import print_aside
 from .output import Mode
+from .platform_run import Recording, recording
 from .results import DetailResult, clean
-from .rollout_show import Place
+from .rollout_show import Place, stored_rollout
+from .run_finder import RunFinder
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from osmosis.client import PlatformClient
 
 _NEAR = 1
 """Messages shown before the one at which the two part."""
 
 
 def replay_rollout(
-    run: Annotated[str, typer.Argument(help="Name of a local run.")],
+    run: Annotated[str, typer.Argument(help="Name of a local run or of a platform's.")],
     place: Annotated[str, typer.Argument(metavar="ROW[/ATTEMPT]", help="Which rollout, counted from 0.")],
     debugger: Annotated[
         bool, typer.Option("--pdb", help="Open the debugger where the agent or a score function raised.")
@@ -47,27 +49,41 @@ def replay_rollout(
 ) -> DetailResult:
     """Run one attempt again with the recorded answers of the model: no call, no cost, the same conversation.
 
-    Breakpoints in your code work. Where the agent asks something else than it did, the replay ends and says so.
+    Breakpoints in your code work. Where the agent asks something else than it did, the replay ends and says so. Of a
+    run of the platform it fetches the recording, and the dataset where data/ does not have it; the code is the
+    workspace's.
 
     Example:
 
         osmosis rollout replay nightly 12
         osmosis rollout replay nightly 12/2 --pdb
+        osmosis rollout replay platform:multiply-3 12
     """
     ctx = current()
     wanted = Place.parse(place)
     if debugger and not (ctx.mode is Mode.RICH and ctx.stdin.isatty()):
         raise InteractiveRequired("--pdb needs a terminal", hint="remove --pdb, --json and --plain")
-    folder = run_folder(run, ctx.cwd)
-    recorded = _recorded(folder, wanted)
-    request = stored_run(ctx, run, secrets_file)
-    with print_aside():
-        found = replay(request, folder, recorded, no_limits=debugger)
+    with ExitStack() as stack:
+        runs = stack.enter_context(RunFinder(ctx))
+
+        def here(folder: Path) -> Recording:
+            return Recording(
+                stored_run(ctx, str(folder), secrets_file), folder, stored_rollout(folder, wanted), folder.name
+            )
+
+        def there(client: PlatformClient, name: str) -> Recording:
+            place = (wanted.row, wanted.attempt)
+            return stack.enter_context(recording(ctx, client, name, place, secrets_file))
+
+        found_run = runs.find(run, of_folder=here, of_platform=there)
+        recorded, name = found_run.rollout, found_run.run
+        with print_aside():
+            found = replay(found_run.request, found_run.folder, recorded, no_limits=debugger)
     if debugger:
         _debug(ctx, found)
     part = found.parts_at
     data: JsonObject = {
-        "run": folder.name,
+        "run": name,
         "row_index": wanted.row,
         "attempt": wanted.attempt,
         "same": part is None,
@@ -78,15 +94,8 @@ def replay_rollout(
     }
     failed = found.rollout.failure is not None or part is not None
     return DetailResult(
-        data, exit_code=1 if failed else 0, human=lambda console: _draw(console, found, folder.name, whole=whole)
+        data, exit_code=1 if failed else 0, human=lambda console: _draw(console, found, name, whole=whole)
     )
-
-
-def _recorded(folder: Path, wanted: Place) -> Rollout:
-    for line in Journal(folder).lines():
-        if (line["row_index"], line["attempt"]) == (wanted.row, wanted.attempt):
-            return Rollout.model_validate(line)
-    raise NotFound(f"run {folder.name} has no rollout {wanted}", hint=f"osmosis eval show {folder.name}")
 
 
 def _debug(ctx: AppContext, found: Replayed) -> None:

@@ -16,20 +16,21 @@ from rich.text import Text
 from osmosis.base.json_types import JsonObject
 from osmosis.datasets.scan import read_rows
 from osmosis.engine.journal import Journal
-from osmosis.errors import AuthRequired, NotFound, OsmosisError, UsageError
-from osmosis.local.request import run_folder
+from osmosis.errors import NotFound, OsmosisError, UsageError
 from osmosis.records.plan import Selection
 from osmosis.records.rollout import Rollout
 
 from .context import AppContext, current
 from .draw_rollout import draw_rollout
 from .results import Column, DetailResult, ListResult, NextStep, Result
+from .run_finder import RunFinder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
+    from osmosis.client import PlatformClient
     from osmosis.engine.outcome import Outcome
     from osmosis.records.contract.run_bodies import RolloutRow
 
@@ -80,6 +81,7 @@ def show(
         osmosis eval show nightly
         osmosis eval show nightly 12
         osmosis eval show nightly 12/2 --whole
+        osmosis eval show platform:multiply-3 12
     """
     ctx = current()
     if place is None:
@@ -103,26 +105,25 @@ def _steps(run: str, found: Shown) -> list[NextStep]:
 
 def find_rollout(ctx: AppContext, run: str, place: Place) -> Shown:
     """The rollout, from this machine or from the platform; NotFound says where was looked and what there is."""
-    try:
-        folder = run_folder(run, ctx.cwd)
-    except NotFound as here:
-        return _of_platform(ctx, run, place, here)
-    journal = Journal(folder)
-    for line in journal.lines():
+
+    def here(folder: Path) -> Shown:
+        journal = Journal(folder)
+        rollout = stored_rollout(folder, place)
+        return Shown(rollout, row_of(journal, rollout), "this machine")
+
+    def there(client: PlatformClient, name: str) -> Shown:
+        return Shown(client.evals.rollout(name, place.row, place.attempt), None, client.url)
+
+    with RunFinder(ctx) as runs:
+        return runs.find(run, of_folder=here, of_platform=there)
+
+
+def stored_rollout(folder: Path, place: Place) -> Rollout:
+    """One rollout of a local run. NotFound when it is not (yet) there."""
+    for line in Journal(folder).lines():
         if (line["row_index"], line["attempt"]) == (place.row, place.attempt):
-            rollout = Rollout.model_validate(line)
-            return Shown(rollout, row_of(journal, rollout), "this machine")
-    raise NotFound(f"run {run} has no rollout {place}", hint=f"osmosis eval show {run}")
-
-
-def _of_platform(ctx: AppContext, run: str, place: Place, here: NotFound) -> Shown:
-    try:
-        with ctx.client() as client:
-            return Shown(client.evals.rollout(run, place.row, place.attempt), None, client.url)
-    except AuthRequired:
-        raise here from None
-    except NotFound as there:
-        raise NotFound(f"{here.message}; on the platform: {there.message}", hint=f"osmosis eval show {run}") from there
+            return Rollout.model_validate(line)
+    raise NotFound(f"run {folder.name} has no rollout {place}", hint=f"osmosis eval show {folder.name}")
 
 
 def row_of(journal: Journal, rollout: Rollout) -> JsonObject | None:
@@ -144,12 +145,12 @@ def _expected(row: JsonObject) -> str | None:
 
 
 def _list(ctx: AppContext, run: str, limit: int) -> ListResult:
-    try:
-        journal = Journal(run_folder(run, ctx.cwd))
-    except NotFound as here:
-        rows = list(_platform_rows(ctx, run, limit, here))
-    else:
-        rows = [_local_row(outcome) for outcome in journal.outcomes()]
+    with RunFinder(ctx) as runs:
+        rows = runs.find(
+            run,
+            of_folder=lambda folder: [_local_row(outcome) for outcome in Journal(folder).outcomes()],
+            of_platform=lambda client, name: list(_platform_rows(client, name, limit)),
+        )
     rows.sort(key=lambda row: (row["failure"] is None, row["row_index"], row["attempt"]))
     return ListResult(
         rows[:limit],
@@ -160,15 +161,11 @@ def _list(ctx: AppContext, run: str, limit: int) -> ListResult:
     )
 
 
-def _platform_rows(ctx: AppContext, run: str, limit: int, here: NotFound) -> Iterator[JsonObject]:
-    try:
-        with ctx.client() as client:
-            found: Sequence[RolloutRow] = [
-                *client.evals.rollouts(run, limit=min(limit, PAGE), status="failed").rollouts,
-                *client.evals.rollouts(run, limit=min(limit, PAGE)).rollouts,
-            ]
-    except AuthRequired:
-        raise here from None
+def _platform_rows(client: PlatformClient, run: str, limit: int) -> Iterator[JsonObject]:
+    found: Sequence[RolloutRow] = [
+        *client.evals.rollouts(run, limit=min(limit, PAGE), status="failed").rollouts,
+        *client.evals.rollouts(run, limit=min(limit, PAGE)).rollouts,
+    ]
     seen = set()
     for one in found:
         if one.rollout_id in seen:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar, TypeVar
 from urllib.parse import quote
 
+from osmosis.base.short_names import meant
+from osmosis.errors import NotFound
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.eval_bodies import EvalMetrics, EvalRunDetail, EvalRunPage
 from osmosis.records.contract.run_bodies import (
@@ -41,10 +43,16 @@ from .http import Http
 
 LOG_PAGE = 200
 OUTCOMES = 200
+NAMES = 50
+"""So many of the newest runs are looked through for one that a beginning stands for."""
+T = TypeVar("T")
 
 
 class Runs:
-    """The runs of one kind; `noun` is their path."""
+    """The runs of one kind; `noun` is their path.
+
+    What only reads also finds a run by the beginning of its name, or as `latest`; what changes one wants its name.
+    """
 
     noun: ClassVar[str]
     listed: ClassVar[type[RunPage]]
@@ -54,6 +62,8 @@ class Runs:
     def __init__(self, http: Http) -> None:
         self._http = http
         self._tag: str | None = None
+        self._full: dict[str, str] = {}
+        """Beginnings and `latest`, as they were found."""
 
     def submit(self, body: Mapping[str, object]) -> SubmittedRun:
         """Start a run of a config, given as the sections of a submit."""
@@ -77,10 +87,10 @@ class Runs:
 
     def get(self, name: str) -> RunDetail:
         """One run with config, dataset, rollout and results."""
-        return self._http.read(self.whole, "GET", self._path(name))
+        return self._found(name, lambda full: self._http.read(self.whole, "GET", self._path(full)))
 
     def metrics(self, name: str) -> EvalMetrics | TrainingMetrics:
-        return self._http.read(self.figures, "GET", self._path(name, "metrics"))
+        return self._found(name, lambda full: self._http.read(self.figures, "GET", self._path(full, "metrics")))
 
     def stop(self, name: str) -> None:
         self._http.call("POST", self._path(name, "stop"), json={})
@@ -103,7 +113,18 @@ class Runs:
         Without a cursor: the last lines, or with `newer` the first ones. `next_cursor` goes on in that direction.
         """
         params = {"limit": limit, "direction": "newer" if newer else "older", "cursor": cursor}
-        return self._http.read(LogPage, "GET", self._path(name, "logs"), params=params)
+        return self._found(name, lambda full: self._http.read(LogPage, "GET", self._path(full, "logs"), params=params))
+
+    def _found(self, name: str, ask: Callable[[str], T]) -> T:
+        """What `ask` says of the run with this name, or of the one that it stands for."""
+        try:
+            return ask(self._full.get(name, name))
+        except NotFound:
+            full = meant(name, [row.name for row in self.page(limit=NAMES).rows])
+            if full is None or full == self._full.get(name, name):
+                raise  # the run is there, and something of it is not; or there is no such run
+            self._full[name] = full
+            return ask(full)
 
     def _path(self, name: str, tail: str = "") -> str:
         return f"{self.noun}/{quote(name, safe='')}" + (f"/{tail}" if tail else "")
@@ -126,7 +147,9 @@ class EvalRuns(Runs):
     def rollouts(self, name: str, *, limit: int = 50, offset: int = 0, status: str | None = None) -> RolloutPage:
         """One page of a run's rollouts."""
         params = {"limit": limit, "offset": offset, "status": status}
-        return self._http.read(RolloutPage, "GET", self._path(name, "rollouts"), params=params)
+        return self._found(
+            name, lambda full: self._http.read(RolloutPage, "GET", self._path(full, "rollouts"), params=params)
+        )
 
     def outcomes(self, name: str) -> Iterator[Rollout]:
         """All its rollouts, without what was said in them."""
@@ -135,7 +158,8 @@ class EvalRuns(Runs):
 
     def rollout(self, name: str, row: int, attempt: int) -> Rollout:
         """One rollout, whole."""
-        return self._http.read(Rollout, "GET", self._path(name, f"rollouts/{row}/{attempt}"))
+        tail = f"rollouts/{row}/{attempt}"
+        return self._found(name, lambda full: self._http.read(Rollout, "GET", self._path(full, tail)))
 
     def history(self, **asked: str) -> History:
         """A row (`row`) or a figure (`metric`) over the runs that fit."""
@@ -179,4 +203,6 @@ class TrainingRuns(Runs):
         return self._http.read(SubmittedRun, "POST", self._path(name, how), json=body)
 
     def checkpoints(self, name: str) -> list[CheckpointRow]:
-        return self._http.read(CheckpointList, "GET", self._path(name, "checkpoints")).checkpoints
+        return self._found(
+            name, lambda full: self._http.read(CheckpointList, "GET", self._path(full, "checkpoints")).checkpoints
+        )

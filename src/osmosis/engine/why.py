@@ -17,7 +17,7 @@ from osmosis.base.processes import is_same
 
 from .journal import Journal
 
-State = Literal["running", "over", "interrupted"]
+State = Literal["pending", "running", "over", "interrupted"]
 FRESH_S = 10.0
 RECENT_S = 60.0
 _MANY = 0.3
@@ -104,6 +104,52 @@ def explain(journal: Journal, *, now: float | None = None) -> Why:
         times=times,
     )
     why.reasons.extend(_reasons(why, pulse, plan.concurrency, now))
+    return why
+
+
+def explain_sample(
+    name: str,
+    state: State,
+    sample: Sequence[JsonObject],
+    ends: Sequence[float],
+    *,
+    done: int,
+    total: int | None,
+    began: float | None,
+    until: float | None,
+    concurrency: int,
+    stage: str = "",
+    failure: str | None = None,
+) -> Why:
+    """Of a run that goes on elsewhere: some of its rollouts, when each that ended did, and what its job says of itself.
+
+    `began` and `until` (None: it goes on) are seconds since the epoch, as `ends` are.
+    """
+    now = time.time() if until is None else until
+    going = state == "running" and began is not None and now - began > RECENT_S
+    why = Why(
+        name=name,
+        state=state,
+        done=done,
+        total=total,
+        per_minute=60 * len(ends) / max(1.0, now - began) if ends and began is not None else None,
+        per_minute_now=float(sum(end > now - RECENT_S for end in ends)) if going else None,
+        limit=None,
+        stages={},
+        longest=[],
+        times=_times(sample),
+    )
+    if state == "pending":
+        why.reasons.append(
+            Reason("queue", f"it waits for a worker{f': {stage}' if stage else ''}", "osmosis worker list")
+        )
+    elif stage and not done:
+        why.reasons.append(
+            Reason("stage", f"no rollout has ended yet: its job is at {stage!r}", f"osmosis eval logs {name}")
+        )
+    if failure:
+        why.reasons.append(Reason("failed", f"it failed: {failure}", f"osmosis eval logs {name}"))
+    why.reasons.extend(_reasons(why, {}, concurrency, now))
     return why
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from osmosis.base.net import is_http
+from osmosis.base.short_names import meant
 from osmosis.engine.loader import name_of
 from osmosis.errors import NotFound, UsageError, ValidationError, WorkspaceRequired
 from osmosis.records.base import utc_now
@@ -145,11 +146,6 @@ def runs_folder(cwd: Path) -> Path:
     return root / ".osmosis" / "runs"
 
 
-LATEST = "latest"
-SHORTEST = 3
-"""Characters of a name that may stand for all of it."""
-
-
 def run_folder(name: str, cwd: Path) -> Path:
     """The folder of a stored run: by name or path, by the beginning of one name alone, or the `latest` one.
 
@@ -160,13 +156,9 @@ def run_folder(name: str, cwd: Path) -> Path:
         if (folder / "run.json").exists():
             return folder
     stored = sorted(runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
-    if name == LATEST and stored:
-        return stored[-1].parent
-    meant = sorted(path.parent.name for path in stored if len(name) >= SHORTEST and path.parent.name.startswith(name))
-    if len(meant) == 1:
-        return runs / meant[0]
-    if meant:
-        raise UsageError(f"{name!r} could be {', '.join(meant[:8])}", hint="write more of the name")
+    full = meant(name, [path.parent.name for path in reversed(stored)])
+    if full is not None:
+        return runs / full
     known = [path.parent.name for path in stored]
     listed = f"; existing: {', '.join(known[-8:])}" if known else ""
     raise NotFound(f"there is no run {name!r} in {runs}{listed}", hint="use the name of a local run")

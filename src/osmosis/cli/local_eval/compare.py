@@ -14,6 +14,7 @@ from osmosis.cli.context import current
 from osmosis.cli.figures import figure_table
 from osmosis.cli.flags import takes
 from osmosis.cli.results import DetailResult, OperationResult, clean
+from osmosis.cli.run_finder import RunFinder
 from osmosis.engine.report_files import comparison_markdown, message_text
 from osmosis.engine.results import check_output
 from osmosis.errors import UsageError
@@ -23,7 +24,7 @@ from osmosis.metrics.compare import compare as compare_runs
 from osmosis.metrics.figures import comparison_figures
 from osmosis.metrics.significance import LEVEL
 
-from .compared_run import ComparedRun, RunFinder
+from .compared_run import ComparedRun, compared_run
 from .until_decided import ending, until_decided
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def compare(flags: CompareFlags) -> DetailResult | OperationResult | int:
     flags.check()
     decision = None
     with RunFinder(ctx) as runs:
-        first, second = runs.find(flags.a), runs.find(flags.b)
+        first, second = compared_run(runs, flags.a), compared_run(runs, flags.b)
         if flags.until_decided:
             try:
                 decision = until_decided(

@@ -1,8 +1,4 @@
-"""One side of a comparison: a run of this machine, read from its folder, or one of the platform, fetched once.
-
-A local run is meant by its name or path, as ever; what is no local run is asked for on the platform, and
-`platform:NAME` never means a local one.
-"""
+"""One side of a comparison: a run of this machine, read from its folder, or one of the platform, fetched once."""
 
 from __future__ import annotations
 
@@ -10,11 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from osmosis.cli.context import AppContext
+from osmosis.cli.run_finder import RunFinder
 from osmosis.engine.journal import Journal
 from osmosis.engine.recorded import RecordedRollouts
-from osmosis.errors import NotFound, OsmosisError
-from osmosis.local.request import run_folder
 from osmosis.metrics.counted import Counted
 from osmosis.records.config import Evaluation
 from osmosis.records.keys import Key
@@ -23,8 +17,6 @@ from osmosis.records.rollout import Message, Rollout
 
 if TYPE_CHECKING:
     from osmosis.client import PlatformClient
-
-PLATFORM = "platform:"
 
 
 class ComparedRun(Protocol):
@@ -89,41 +81,10 @@ class PlatformRun:
         return self._client.evals.rollout(self.name, *self._places[key]).messages
 
 
-class RunFinder:
-    """Finds runs by name; a client of the platform is opened for the first one that is not here."""
+def compared_run(runs: RunFinder, name: str) -> ComparedRun:
+    """The run with this name. NotFound says where it was looked for."""
 
-    def __init__(self, ctx: AppContext) -> None:
-        self._ctx = ctx
-        self._client: PlatformClient | None = None
+    def on_platform(client: PlatformClient, name: str) -> ComparedRun:
+        return PlatformRun(client, name)
 
-    def __enter__(self) -> RunFinder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._client is not None:
-            self._client.close()
-
-    def find(self, name: str) -> ComparedRun:
-        """The run with this name. NotFound says where it was looked for."""
-        if name.startswith(PLATFORM):
-            return self._on_platform(name.removeprefix(PLATFORM))
-        try:
-            folder = run_folder(name, self._ctx.cwd)
-        except NotFound as here:
-            return self._elsewhere(name, here)
-        return LocalRun(folder)
-
-    def _elsewhere(self, name: str, here: NotFound) -> ComparedRun:
-        try:
-            return self._on_platform(name)
-        except NotFound as there:
-            what = f"{here.message}, nor an evaluation of that name on the platform"
-            raise NotFound(what, hint=f"{here.hint}, or one of: osmosis eval list") from there
-        except OsmosisError as silent:  # not logged in, no workspace, nobody answers
-            what = f"{here.message}; nor could the platform be asked: {silent.message}"
-            raise NotFound(what, hint=silent.hint or here.hint) from silent
-
-    def _on_platform(self, name: str) -> PlatformRun:
-        if self._client is None:
-            self._client = self._ctx.client()
-        return PlatformRun(self._client, name)
+    return runs.find(name, of_platform=on_platform, of_folder=LocalRun)

@@ -1,4 +1,4 @@
-"""`osmosis eval why RUN`: what a local run waits for, while it goes on or after it."""
+"""`osmosis eval why RUN`: what a run waits for, while it goes on or after it: of this machine or of the platform."""
 
 from __future__ import annotations
 
@@ -7,27 +7,32 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osmosis.cli.context import current
+from osmosis.cli.platform_run import explained
 from osmosis.cli.results import DetailResult, NextStep, clean
+from osmosis.cli.run_finder import RunFinder
 from osmosis.engine.journal import Journal
 from osmosis.engine.why import Why, explain
-from osmosis.local.request import run_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def why(name: Annotated[str, typer.Argument(help="Name of a local run, or its folder.")]) -> DetailResult:
-    """Say why a local run is slow or stuck: what is in flight, where the time goes, what to change.
+def why(
+    name: Annotated[str, typer.Argument(help="Name of a local run, or its folder, or of a run of the platform.")],
+) -> DetailResult:
+    """Say why a run is slow or stuck: what is in flight, where the time goes, what to change.
 
-    Works from another terminal while the run goes on, also while its event loop is blocked.
+    Works from another terminal while a local run goes on, also while its event loop is blocked. Of a run of the
+    platform it looks at the status and at some of the rollouts.
 
     Example:
 
         osmosis eval why nightly
         osmosis eval why latest --json
+        osmosis eval why platform:multiply-3
     """
-    folder = run_folder(name, current().cwd)
-    found = explain(Journal(folder))
+    with RunFinder(current()) as runs:
+        found = runs.find(name, of_platform=explained, of_folder=lambda folder: explain(Journal(folder)))
     steps = [NextStep("resume it", command=f"osmosis eval resume {found.name}")] if found.state == "interrupted" else []
     return DetailResult(found.to_dict(), human=lambda console: _draw(console, found), next_steps=steps)
 
