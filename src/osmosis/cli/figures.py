@@ -62,7 +62,7 @@ def _failures(failures: Iterable[FailureCount]) -> Table:
     for failure in failures:
         example = " ".join(clean(failure.example).split())
         short = example[:MAX_EXAMPLE] + ("..." if len(example) > MAX_EXAMPLE else "")
-        rows = ", ".join(map(str, failure.rows[:MAX_ROWS])) + (" ..." if failure.count > MAX_ROWS else "")
+        rows = ", ".join(map(str, failure.rows[:MAX_ROWS])) + (" ..." if len(failure.rows) > MAX_ROWS else "")
         cells = (f"{failure.count:,}", f"{failure.phase.value}/{failure.category.value}", rows, short)
         table.add_row(*(Text(cell) for cell in cells))
     return table

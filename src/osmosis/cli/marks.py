@@ -5,20 +5,23 @@ As everywhere, a name means a local run first; `platform:NAME` never does.
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError as PydanticError
 
 from osmosis.base.json_types import JsonObject
-from osmosis.errors import NotFound, UsageError
-from osmosis.local.request import run_folder
+from osmosis.errors import UsageError
 from osmosis.local.run_marks import mark, marks_of
 from osmosis.records.marks import MarkChange, tag_of
 
 from .context import AppContext, current
-from .local_eval.compared_run import PLATFORM
 from .results import OperationResult
+from .run_finder import RunFinder
+
+if TYPE_CHECKING:
+    from osmosis.client import PlatformClient
 
 Run = Annotated[str, typer.Argument(help="Name of a local run, or of one of the platform (platform:NAME)")]
 
@@ -85,17 +88,15 @@ def _change(**given: object) -> MarkChange:
 
 
 def _marked(ctx: AppContext, operation: str, name: str, change: MarkChange) -> OperationResult:
-    if not name.startswith(PLATFORM):
-        try:
-            folder = run_folder(name, ctx.cwd)
-        except NotFound:
-            pass  # then it is one of the platform's, or none
-        else:
-            there = mark(folder, change)
-            return _said(operation, {"name": there.name, "folder": str(there), **marks_of(there).to_dict()})
-    with ctx.client() as client:
-        after = client.evals.mark(name.removeprefix(PLATFORM), change)
-    return _said(operation, after.to_dict())
+    def here(folder: Path) -> JsonObject:
+        there = mark(folder, change)
+        return {"name": there.name, "folder": str(there), **marks_of(there).to_dict()}
+
+    def on_platform(client: PlatformClient, name: str) -> JsonObject:
+        return client.evals.mark(client.evals.get(name).run.name, change).to_dict()
+
+    with RunFinder(ctx) as runs:
+        return _said(operation, runs.find(name, of_folder=here, of_platform=on_platform))
 
 
 def _said(operation: str, run: JsonObject) -> OperationResult:

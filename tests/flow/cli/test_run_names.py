@@ -25,8 +25,10 @@ Run = Callable[..., CommandRun]
 
 RUNS = {"local-runs": "nightly", "eval-runs": "sums-1", "training-runs": "train-me-1", "runs": "nightly"}
 """What completes an argument that names a run, and a run that it can mean."""
-REST = {"view": ("--export", "pages"), "eval retry": ("--json",)}
+REST = {"view": ("--export", "pages"), "eval tag": ("--remove", "no-such-tag")}
 """What else a command needs in order to end, or to say something."""
+VALUES = {"new": "nightly"}
+"""Of further arguments; rows are counted from 0."""
 FAILS = ROLLOUT.replace("        return messages", '        raise LookupError("no idea")')
 
 
@@ -57,7 +59,7 @@ def test_every_argument_that_speaks_of_a_run_is_completed_as_one() -> None:
         for one in arguments(command):
             words = (one.help or "").lower().replace("'", " ").split()
             if "run" in words or "runs" in words:
-                assert named_by(path, one.name) in {*RUNS, "models"}, (path, one.name)
+                assert named_by(path, one.name) in {*RUNS, "models", "nothing"}, (path, one.name)
 
 
 def keep_local(folder: Path) -> None:
@@ -125,11 +127,11 @@ def test_every_command_takes_the_beginning_of_a_name_and_latest(run: Run) -> Non
         line = [word for word in path if word]
         found = []
         for meant in (lambda full: full, lambda full: full[:4], lambda _: "latest"):
-            # Rows are counted from 0; what else can be left away is.
-            words = [meant(name) if name else "0" for one, name in kinds if name or one.required]
+            words = [meant(name) if name else VALUES.get(one.name, "0") for one, name in kinds if name or one.required]
             found.append(outcome(run(*line, *words, *REST.get(" ".join(line), ()), "--json")))
         assert found[0] == found[1] == found[2], (line, found)
-        missing = run(*line, *("no-such-run" if name else "0" for one, name in kinds if name or one.required), "--json")
+        gone = ["no-such-run" if name else "0" for one, name in kinds if name or one.required]
+        missing = run(*line, *gone, *REST.get(" ".join(line), ()), "--json")
         assert missing.code == 1, (line, missing)
         tried += 1
     assert tried >= 25

@@ -22,8 +22,8 @@ from osmosis.metrics.figures import (
     headlines,
     of_score,
 )
-from osmosis.records.report import Interval, PassAtK, Report, ScoreReport
-from osmosis.records.rollout import Rollout, RolloutStatus, Score, Usage
+from osmosis.records.report import FailureCount, Interval, PassAtK, Report, ScoreReport
+from osmosis.records.rollout import Category, Phase, Rollout, RolloutStatus, Score, Usage
 from osmosis.testing.platform_data import report
 
 
@@ -141,3 +141,12 @@ def test_money_and_what_is_missing():
     assert (formats.dollars(0.0), formats.dollars(1234.5)) == ("$0.0000", "$1,234.50")
     assert {formats.score(None), formats.percent(None), formats.number(None), formats.interval(None)} == {"–"}
     assert formats.signed(-0.0001) == "+0.000"
+
+
+def test_dots_after_failed_rows_mean_that_there_are_more_of_them():
+    many = FailureCount(phase=Phase.SCORE, category=Category.SCORE_ERROR, count=9, example="no", rows=[1, 2])
+    more = many.model_copy(update={"rows": list(range(8))})
+    terminal = drawn(lambda console: draw_report(console, report().model_copy(update={"failures": [many]})))
+    assert "1, 2" in terminal
+    assert "1, 2 ..." not in terminal
+    assert "3, 4 ..." in drawn(lambda console: draw_report(console, report().model_copy(update={"failures": [more]})))
