@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from osmosis.cli import local_platform
 from osmosis.cli.main import main
 from osmosis.testing.endpoint import ModelEndpoint
 
@@ -98,6 +99,34 @@ def test_the_tutorial_runs_and_proves_what_it_says(tmp_path):
     assert "first -> second: better" in said["osmosis eval compare first second"]
     assert "expected" in said["osmosis eval show first 0"]
     assert "1 passed" in said["python -m pytest -q test_solver.py"]
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("howto-*.md")))
+def test_a_how_to_page_runs_as_printed(tmp_path, page):
+    files, commands = examples(ROOT / "docs" / page)
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    folders = {f"OSMOSIS_{kind}_DIR": str(tmp_path / "home" / kind) for kind in ("CACHE", "CONFIG", "DATA")}
+    with ModelEndpoint() as endpoint:
+        environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "SERVICE_TOKEN": "a-token-for-the-test",
+            **folders,
+        }
+        try:
+            for command, expected in commands:
+                words = shlex.split(command.replace("$MODEL_URL", endpoint.url))
+                # In a process of its own: two pages have files of the same name.
+                program = words[1:] if words[0] == "python" else ["-m", "osmosis", *words[1:]]
+                line = [sys.executable, *program]
+                done = subprocess.run(line, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+                assert done.returncode == expected, f"{command}\n{done.stdout}\n{done.stderr}"
+        finally:
+            if any("platform start" in command for command, _ in commands):
+                local_platform.stop(Path(folders["OSMOSIS_DATA_DIR"]), force=True)
+    assert len(commands) >= 2
 
 
 def test_the_readme_runs_as_printed(tmp_path):
