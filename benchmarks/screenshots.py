@@ -18,9 +18,11 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from osmosis.datasets.scan import row_hash
+from osmosis.local.run_marks import mark
 from osmosis.local.viewing.disk_library import DiskLibrary
 from osmosis.local.viewing.view_server import Access, ViewServer, application, config_of, listen
 from osmosis.records.annotation import Annotation
+from osmosis.records.marks import MarkChange
 from osmosis.records.rollout import ModelCall, Rollout, Score
 from osmosis.testing.platform_data import rollout, timeout
 from osmosis.testing.stored_run import stored_run
@@ -35,6 +37,8 @@ PAGES = {
     "config": "/runs/tuned/config",
     "compare": "/compare?run=baseline&run=tuned",
     "compare-pair": "/compare?run=baseline&run=tuned&row=12&attempt=0",
+    "history": "/history",
+    "history-row": "/history?row=row-4",
     "missing": "/nope",
 }
 LOOKS = {
@@ -53,8 +57,11 @@ def runs(folder: Path) -> None:
         made = [judged(row, attempt, draw.random() < chance, draw) for row in range(ROWS) for attempt in range(3)]
         for one in made:
             one.hashes["row"] = row_hash(rows[one.row_index])
+            one.row_key = f"row-{one.row_index}"
         made[10] = rollout(3, 1, failure=timeout())
         stored_run(folder / name, made, rows=ROWS, attempts=3)
+    mark(folder / "baseline", MarkChange(add_tags=["baseline"]))
+    mark(folder / "tuned", MarkChange(add_tags=["nightly", "prompt:v3"], note="the new prompt", pinned=True))
     said = Annotation(row_index=4, attempt=0, label="wrong", comment="the tool had it right", author="ada")
     (folder / "tuned" / "annotations.jsonl").write_bytes(said.to_line())
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound
 from osmosis.platform import Platform, objects, tables
-from osmosis.platform.services import audit, dataset_ingest, datasets
+from osmosis.platform.services import audit, dataset_ingest, datasets, upload_plan
 from osmosis.platform.services.paging import LogSlice, Page
 from osmosis.platform.slow_work import apart
 from osmosis.records.contract.body import LogPage, Nothing
@@ -23,8 +23,6 @@ from osmosis.records.contract.uploads import (
     DatasetPage,
     DatasetRow,
     NewDataset,
-    UploadPart,
-    UploadPlan,
 )
 
 from .contract_route import ContractRoute
@@ -53,41 +51,7 @@ def create(body: NewDataset, platform: PlatformDep, scope: DataDep) -> CreatedDa
             overwrite_id=body.overwrite_dataset_id,
         )
         audit.note(session, scope, "dataset.upload", dataset.name, workspace=scope.workspace, bytes=body.file_size)
-        return CreatedDataset(**_said(platform, session, dataset), upload=_upload_body(platform, upload))
-
-
-def _upload_body(platform: Platform, upload: tables.Upload) -> UploadPlan:
-    """How to upload the file."""
-    place, lifetime = f"uploads/{upload.id}", platform.settings.url_lifetime_s
-    if not upload.part_size:
-        return UploadPlan(
-            expires_in=lifetime,
-            s3_key=place,
-            upload_id=upload.id,
-            method="simple",
-            presigned_url=objects.sign_url(platform, f"{place}/1", method="PUT"),
-            upload_headers={},
-        )
-    parts = []
-    for number in range(1, upload.parts + 1):
-        url = objects.sign_url(platform, f"{place}/{number}", method="PUT")
-        parts.append(UploadPart(part_number=number, presigned_url=url, size=_part_bytes(upload, number)))
-    return UploadPlan(
-        expires_in=lifetime,
-        s3_key=place,
-        upload_id=upload.id,
-        method="multipart",
-        part_size=upload.part_size,
-        total_parts=upload.parts,
-        presigned_urls=parts,
-    )
-
-
-def _part_bytes(upload: tables.Upload, number: int) -> int:
-    """The size limit of a part; a simple upload has one part."""
-    if not upload.part_size:
-        return upload.size
-    return min(upload.part_size, upload.size - (number - 1) * upload.part_size)
+        return CreatedDataset(**_said(platform, session, dataset), upload=upload_plan.of(platform, upload))
 
 
 @router.put("/api/objects/uploads/{upload_id}/{number}")
@@ -101,7 +65,7 @@ async def put_part(
     if upload.status != "open":
         raise Conflict(f"this upload is {upload.status}", hint="upload the file again")
     folder = objects.upload_dir(platform, upload_id)
-    etag = await objects.store_part(folder, number, request.stream(), limit=_part_bytes(upload, number))
+    etag = await objects.store_part(folder, number, request.stream(), limit=upload_plan.part_bytes(upload, number))
     return Response(status_code=200, headers={"ETag": etag})
 
 

@@ -11,7 +11,19 @@ from fastapi import FastAPI
 
 from osmosis.viewer.live import LivePages
 
-from . import cli_auth, login, model_pages, openid_pages, people_pages, run_pages, token_pages, workspace_pages
+from . import (
+    cli_auth,
+    dataset_pages,
+    login,
+    model_pages,
+    openid_pages,
+    people_pages,
+    run_pages,
+    secret_pages,
+    submit_pages,
+    token_pages,
+    workspace_pages,
+)
 from .docs_site import mount_docs
 from .templating import mount_static, show_missing
 
@@ -23,6 +35,7 @@ def mount(app: FastAPI) -> None:
     mount_docs(app)
     show_missing(app)
     for pages in (
-        login, openid_pages, cli_auth, token_pages, people_pages, run_pages, model_pages, workspace_pages,
+        login, openid_pages, cli_auth, token_pages, people_pages, run_pages, model_pages, dataset_pages, secret_pages,
+        submit_pages, workspace_pages,
     ):  # fmt: skip
         app.router.routes.extend(pages.router.routes)  # as in ..app
