@@ -20,7 +20,7 @@ from osmosis.base.json_types import JsonObject
 from osmosis.cli.agent_ref import AgentRef, find_agent
 from osmosis.cli.context import AppContext, current
 from osmosis.cli.flags import takes
-from osmosis.cli.local_eval.plan import (
+from osmosis.cli.local_eval.eval_flags import (
     ApiKey,
     ApiKeyEnv,
     BaseUrl,
@@ -38,8 +38,8 @@ from osmosis.cli.local_eval.plan import (
     SkipBadRows,
     Temperature,
     TopP,
-    build_plan,
 )
+from osmosis.cli.local_eval.plan import build_plan
 from osmosis.cli.local_eval.run_config import surround
 from osmosis.cli.local_eval.terminal import let_through
 from osmosis.cli.output import Mode

@@ -1,6 +1,6 @@
 """`osmosis eval -m module:agent -d data --eval-fn module:fn --model NAME`: the local evaluation by flags.
 
-The flags are `plan.EvalFlags`; what happens is `osmosis.local`.
+The flags are `EvalFlags`; what happens is `osmosis.local`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from osmosis.local.request import Request, check_classes, runs_folder
 from osmosis.local.workers import worker_count
 from osmosis.sdk.agent_loop import trace_folder
 
-from .plan import DEBUG_FOLDER, EvalFlags, baseline_specs, build_plan, check_limits
+from .eval_flags import DEBUG_FOLDER, EvalFlags
+from .plan import baseline_specs, build_plan, check_limits
 from .terminal import Ending, run_local
 
 

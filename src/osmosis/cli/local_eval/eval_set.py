@@ -32,7 +32,7 @@ from osmosis.records.report import Report
 from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 
-from .plan import Yes
+from .eval_flags import Yes
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -16,7 +16,8 @@ from osmosis.errors import UsageError
 from osmosis.local.request import run_folder, runs_folder
 from osmosis.local.run import regrouped, stored_report, summary_of
 
-from .plan import GroupBy, Reduce, parse_reducers
+from .eval_flags import GroupBy, Reduce
+from .plan import parse_reducers
 from .show import draw_report, next_steps
 
 

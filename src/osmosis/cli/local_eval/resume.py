@@ -24,18 +24,8 @@ from osmosis.local.request import Request, check_classes, run_folder, stored_req
 from osmosis.local.workers import worker_count
 from osmosis.sdk.calls import alone
 
-from .plan import (
-    ApiKey,
-    Classes,
-    FailUnder,
-    NoReport,
-    OutputFile,
-    RetryFailed,
-    SecretsFile,
-    Workers,
-    check_limits,
-    parse_concurrency,
-)
+from .eval_flags import ApiKey, Classes, FailUnder, NoReport, OutputFile, RetryFailed, SecretsFile, Workers
+from .plan import check_limits, parse_concurrency
 from .run_config import surround
 from .show import draw_report, exit_code, next_steps
 from .terminal import Ending, print_aside, run_local

@@ -28,19 +28,8 @@ from osmosis.records.plan import EvalPlan, ModelSpec, Selection
 from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 
-from .plan import (
-    BaseUrl,
-    FailUnder,
-    OutputFile,
-    Param,
-    Price,
-    Workers,
-    Yes,
-    check_limits,
-    further,
-    parse_price,
-    parse_rows,
-)
+from .eval_flags import BaseUrl, FailUnder, OutputFile, Param, Price, Workers, Yes
+from .plan import check_limits, further, parse_price, parse_rows
 from .terminal import Ending, run_local
 
 
