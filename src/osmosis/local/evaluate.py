@@ -31,7 +31,8 @@ from osmosis.records.report import ReducerName
 from osmosis.records.sandbox import SandboxChoice
 from osmosis.sdk.calls import alone
 
-from .prepare import Confirm, Watcher, prepare
+from .prepare import prepare
+from .prepared import Confirm, Watcher
 from .request import Request, ScoreFunction, check_classes, check_name, generated_name, parse_model, runs_folder
 from .run import Run
 from .workers import worker_count

@@ -31,7 +31,8 @@ from osmosis.sdk.calls import LAST_GRACE_S, alone, end_all
 from osmosis.sdk.rollout_sandbox import opening_of
 
 from . import frames
-from .prepare import Prepared, load_scorers_of
+from .prepare import load_scorers_of
+from .prepared import Prepared
 from .request import Request, key_for
 from .rollout_source import load_source
 

@@ -16,7 +16,7 @@ from osmosis import Budget, EvalPlan, ModelSpec, RolloutAgentLoop, Run, Selectio
 from osmosis.cli.main import main
 from osmosis.errors import Conflict, DatasetError, NotFound, UsageError, ValidationError
 from osmosis.local.evaluate import PlanFields
-from osmosis.local.prepare import Quiet
+from osmosis.local.prepared import Quiet
 from osmosis.local.request import key_for
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout

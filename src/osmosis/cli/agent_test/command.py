@@ -45,7 +45,8 @@ from osmosis.cli.local_eval.terminal import let_through
 from osmosis.cli.output import Mode
 from osmosis.cli.results import DetailResult, Result
 from osmosis.errors import UsageError, ValidationError
-from osmosis.local.prepare import Prepared, prepare
+from osmosis.local.prepare import prepare
+from osmosis.local.prepared import Prepared
 from osmosis.local.request import Request
 from osmosis.records.config import EvalConfig
 from osmosis.records.plan import EvalPlan, ModelSpec

@@ -23,7 +23,7 @@ from osmosis.cli.results import clean
 from osmosis.engine.task import RolloutFn, Task
 from osmosis.errors import InteractiveRequired, ModelError
 from osmosis.llm.model import ChatRequest, Completion, Model
-from osmosis.local.prepare import Prepared
+from osmosis.local.prepared import Prepared
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Category, Message, Rollout
 

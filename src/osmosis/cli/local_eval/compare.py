@@ -18,7 +18,7 @@ from osmosis.cli.run_finder import RunFinder
 from osmosis.engine.report_files import comparison_markdown, message_text
 from osmosis.engine.results import check_output
 from osmosis.errors import UsageError
-from osmosis.local.prepare import Declined
+from osmosis.local.prepared import Declined
 from osmosis.metrics.compare import Comparison, Flip
 from osmosis.metrics.compare import compare as compare_runs
 from osmosis.metrics.figures import comparison_figures

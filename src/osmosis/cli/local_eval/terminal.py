@@ -30,7 +30,8 @@ from osmosis.engine.journal import Journal
 from osmosis.engine.results import check_output, config_part, summary_part, write_results
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.local.forked import fork_workers
-from osmosis.local.prepare import Confirm, Declined, Prepared, prepare
+from osmosis.local.prepare import prepare
+from osmosis.local.prepared import Confirm, Declined, Prepared
 from osmosis.local.request import Request
 from osmosis.local.run import Run
 from osmosis.local.worker_process import serve
@@ -177,7 +178,7 @@ def _result(
 
 
 class Terminal:
-    """A `local.prepare.Watcher` for people. `close` before anything else is printed there."""
+    """A `local.prepared.Watcher` for people. `close` before anything else is printed there."""
 
     def __init__(self, output: Output, *, quiet: bool = False, title: str = "rollouts") -> None:
         self._output = output

@@ -6,7 +6,7 @@ from osmosis.cli.context import AppContext
 from osmosis.cli.prompts import confirm
 from osmosis.errors import ValidationError
 from osmosis.local.decide import LOOKS, Deciding
-from osmosis.local.prepare import Declined
+from osmosis.local.prepared import Declined
 from osmosis.metrics.compare import compare
 from osmosis.metrics.sequential import ALPHA
 from osmosis.records.decision import Decision
