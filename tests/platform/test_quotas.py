@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -193,3 +194,12 @@ def test_what_jobs_ask_for_waits_for_its_quota(site, limit, asked) -> None:
     assert said.startswith(f"waits: {most} of {most} ")
     ends(site, "r-0")
     assert claimed(site, **has) == "r-2"
+
+
+def test_the_members_page_shows_what_there_is_and_may_be(ready) -> None:
+    ready.json("PUT", "workspaces/demo/quota", json={"datasets": 7, "bytes": 5_000_000})
+    page = ready.http.get("/demo/members").text
+    rows = dict(re.findall(r'<th scope="row">([^<]+)</th><td>([^<]*</td><td>.*?)</td></tr>', page))
+    assert rows["Datasets"].startswith("1</td><td>7")
+    assert rows["Datasets and models"].endswith("5.0 MB")
+    assert "no limit" in rows["Runs in flight"]

@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +21,14 @@ from typing import IO, TYPE_CHECKING
 
 from osmosis.errors import PlatformError
 
-from .processes import kill_group, kill_tree
+from .processes import kill_group, kill_tree, limit_files
 from .redact import without_credentials
 
 if TYPE_CHECKING:
     from git import Git as GitPython
 
+_TOO_LARGE = (f"signal {signal.SIGXFSZ.value}", "File too large") if sys.platform == "linux" else ()
+"""What git says when a program of it met the limit of `max_file_bytes`."""
 _QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 _KEPT = frozenset(
     {
@@ -62,6 +66,10 @@ class GitError(PlatformError):
     def __init__(self, message: str, *, hint: str | None = None, stderr: str = "", **details: object) -> None:
         super().__init__(message, hint=hint, **details)
         self.stderr = stderr
+
+
+class GitTooLarge(GitError):
+    """It would have written a larger file than it may."""
 
 
 class GitMissing(GitError):
@@ -122,6 +130,8 @@ class Git:
     """Seconds for one command; then it is killed with everything it started. None: no limit."""
     own_group: bool = False
     """Away from the terminal: nothing can ask there, and no Ctrl-C reaches it."""
+    max_file_bytes: int | None = None
+    """No file that it writes may be larger (Linux); `GitTooLarge` then. A fetch writes one file for all it brings."""
 
     @classmethod
     def bare(cls, git_dir: Path | None, environ: Mapping[str, str], *, timeout_s: float = 60.0) -> Git:
@@ -177,6 +187,8 @@ class Git:
         )
         process: subprocess.Popen[bytes] = running.proc  # type: ignore[assignment]
         running.proc = None  # its finalizer would end the process behind our back
+        if self.max_file_bytes is not None and sys.platform == "linux":
+            limit_files(process.pid, self.max_file_bytes)
         return process
 
     def _outcome(
@@ -201,6 +213,8 @@ class Git:
             for line in said.splitlines():
                 log(line)
         if process.returncode != 0:
+            if self.max_file_bytes is not None and any(sign in said for sign in _TOO_LARGE):
+                raise GitTooLarge(f"git {_name(args)} would write more than {self.max_file_bytes} bytes", stderr=said)
             # Some commands say on the wrong side what is missing ("nothing to commit").
             raise _explained(args, said or without_credentials(_text(out)), process.returncode)
         return out

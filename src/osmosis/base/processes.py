@@ -123,3 +123,11 @@ async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
         if not line:
             return
         yield line.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def limit_files(pid: int, most: int) -> None:
+    """No file that this process, or one that it starts from now on, writes may be larger than `most` bytes. Linux."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE, (most, most))

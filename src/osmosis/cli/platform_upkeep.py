@@ -122,7 +122,7 @@ def gc(
         found = sweeping.sweep(platform, dry_run=dry_run)
     finally:
         platform.db.close()
-    size = sum(waste.size for waste in found if waste.kind != sweeping.LINES)
+    size = sum(waste.size for waste in found if waste.kind not in sweeping.ROWS)
     items: list[JsonObject] = [
         {"kind": waste.kind, "what": waste.what, "why": waste.why, "size": waste.size} for waste in found
     ]

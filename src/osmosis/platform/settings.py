@@ -94,6 +94,8 @@ class PlatformSettings(Settings):
     """Hosts of git remotes that may be reached although their addresses are private: `gitlab.lan`."""
     remote_poll_s: float = Field(default=300.0, ge=0)
     """How often repositories elsewhere are looked at for new commits; 0: only when asked or told by a webhook."""
+    max_fetch_bytes: Annotated[int, Variable("OSMOSIS_MAX_FETCH_BYTES")] = Field(default=4 * 1024**3, ge=1024)
+    """The most that one fetch of a repository elsewhere may bring."""
     private_servers: bool = False
     """Rollout servers on loopback and private networks may register although this platform is reached by others."""
 

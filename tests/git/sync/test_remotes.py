@@ -9,6 +9,7 @@ import hmac
 import http.server
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -218,6 +219,47 @@ def test_a_poll_syncs_what_moved_and_writes_nothing_else(connected: tuple[Runnin
         assert session.scalar(sa.select(sa.func.count()).select_from(tables.SyncEvent)) == 1
     tip = commit(git, "second")
     syncing.poll(db, settings, repository_id)
+    assert synced(running, tip)
+
+
+def test_a_poll_that_fails_leaves_one_event_with_the_reason(connected: tuple[RunningPlatform, Git, str]) -> None:
+    running, git, repository_id = connected
+    db, settings = running.parts.db, running.parts.settings
+    syncing.poll(db, settings, repository_id)
+    origin = Path(git.text("remote", "get-url", "origin").strip())
+    origin.rename(origin.with_name("away"))
+    for _ in range(3):
+        syncing.poll(db, settings, repository_id)
+    state = httpx.get(f"{running.url}/api/cli/sync", headers=running.headers, timeout=30).json()
+    assert [event["status"] for event in state["events"]] == ["Failed", "Success"]
+    assert "does not" in state["events"][0]["error"]
+    origin.with_name("away").rename(origin)
+    tip = commit(git, "second")
+    syncing.poll(db, settings, repository_id)
+    assert synced(running, tip)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the size of git's files is limited on Linux")
+def test_a_repository_that_is_larger_than_the_limit_is_refused_with_what_to_do(
+    connected: tuple[RunningPlatform, Git, str],
+) -> None:
+    running, git, repository_id = connected
+    db = running.parts.db
+    settings = running.parts.settings.model_copy(update={"max_fetch_bytes": 200_000})
+    syncing.poll(db, settings, repository_id)
+    assert git.cwd is not None
+    (git.cwd / "weights.bin").write_bytes(os.urandom(2_000_000))
+    tip = commit(git, "heavy")
+    syncing.poll(db, settings, repository_id)
+    assert not synced(running, tip)
+    with db.read() as session:
+        place = mirror.Place.of(session.get_one(tables.Repository, repository_id), settings)
+        events = session.scalars(sa.select(tables.SyncEvent).order_by(tables.SyncEvent.created_at)).all()
+    assert [event.status for event in events] == ["Success", "Failed"]
+    assert "more than 0.2 MB" in (events[-1].error or "")
+    assert "OSMOSIS_MAX_FETCH_BYTES" in (events[-1].error or "")
+    assert not list(place.path.glob("objects/pack/tmp_*")), "what was fetched in vain does not fill the disk"
+    syncing.poll(db, running.parts.settings, repository_id)
     assert synced(running, tip)
 
 

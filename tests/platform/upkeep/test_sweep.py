@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from osmosis.base.locks import lock_if_free
 from osmosis.errors import Conflict
 from osmosis.platform import Platform, tables
-from osmosis.platform.services import dataset_ingest, run_lifecycle
-from osmosis.platform.upkeep.sweep import LINES, LOCK, sweep
+from osmosis.platform.services import dataset_ingest, run_lifecycle, tokens, users
+from osmosis.platform.upkeep.sweep import LINES, LOCK, ROWS, sweep
 from osmosis.records.base import utc_now
 from osmosis.testing.platform_data import add_rollouts, add_run, rollout
 
@@ -167,3 +167,42 @@ def test_caches_stay_while_a_run_lives_that_may_use_them(site: Any) -> None:
 def test_one_sweep_at_a_time(site: Any) -> None:
     with lock_if_free(site.platform.settings.data_dir / LOCK), pytest.raises(Conflict, match="another process"):
         sweep(site.platform)
+
+
+def test_rows_that_had_their_day_go_and_what_they_say_stays(ready: Any) -> None:
+    platform, now = ready.platform, utc_now()
+    with platform.db.write() as session:
+        owner = users.ensure_owner(session, "local")
+        for name, days in (("old", -31), ("lately", -5), ("good", 5)):
+            issued = tokens.issue(session, owner, name, kind="personal")
+            issued.row.expires_at = now + timedelta(days=days)
+        parent = tokens.issue(session, owner, "parent", kind="personal")
+        child = tokens.issue(session, owner, "child", maker=parent.row)
+        parent.row.expires_at, child.row.expires_at = now - timedelta(days=40), now + timedelta(days=1)
+        revoked = tokens.issue(session, owner, "revoked")
+        revoked.row.revoked_at = now - timedelta(days=31)
+        for text, days in (("gone", 2), ("fresh", 0)):
+            code = tables.DeviceCode(device_hash=text, user_code=text, device_name=text)
+            code.expires_at = now - timedelta(days=days)
+            session.add(code)
+        repository = session.scalars(sa.select(tables.Repository)).one()
+        first = session.scalars(sa.select(tables.SyncEvent)).one()
+        first.created_at = first.finished_at = now - timedelta(days=200)
+        branch = {"repository_id": repository.id, "branch": "other", "commit_sha": "x"}
+        for status, days in (("Success", 120), ("Failed", 110), ("Success", 100), ("Failed", 1)):
+            when = now - timedelta(days=days)
+            session.add(tables.SyncEvent(status=status, created_at=when, finished_at=when, message=str(days), **branch))
+        last = first.branch
+    said = {waste.kind: waste.size for waste in sweep(platform, dry_run=True) if waste.kind in ROWS}
+    assert said == {"tokens": 2, "device codes": 1, "sync events": 2}
+    sweep(platform)
+    with platform.db.read() as session:
+        names = set(session.scalars(sa.select(tables.Token.name)))
+        assert names >= {"lately", "good", "parent", "child"}
+        assert not names & {"old", "revoked"}
+        assert session.scalars(sa.select(tables.DeviceCode.user_code)).all() == ["fresh"]
+        kept = {(event.branch, event.message) for event in session.scalars(sa.select(tables.SyncEvent))}
+        assert {("other", "100"), ("other", "1")} <= kept
+        assert {branch for branch, _ in kept} == {last, "other"}, "where a branch is stays known"
+        assert len(kept) == 3
+    assert ready.json("GET", "rollouts")["rollouts"], "and so does what it holds"

@@ -12,12 +12,12 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from osmosis.base import locks
-from osmosis.base.git import Git, GitError, GitMissing, sealed_environ
+from osmosis.base.git import Git, GitError, GitMissing, GitTooLarge, sealed_environ
 from osmosis.errors import Conflict, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.settings import PlatformSettings
@@ -133,7 +133,8 @@ def prepare(place: Place, settings: PlatformSettings) -> Path:
 def fetch(place: Place, settings: PlatformSettings) -> str | None:
     """Bring a mirror up to date and return the remote's default branch; a hosted repository needs no fetch.
 
-    GitError when the remote cannot be read: unknown host, refused, no credential, too slow.
+    GitError when the remote cannot be read: unknown host, refused, no credential, too slow. ValidationError when
+    what it sends at once is larger than this platform takes.
     """
     prepare(place, settings)
     if place.kind == "internal":
@@ -141,10 +142,26 @@ def fetch(place: Place, settings: PlatformSettings) -> str | None:
     with reaching(place.remote, settings) as environ:
         symref = Git.bare(None, environ).run("ls-remote", "--symref", "--", place.url, "HEAD")
         refspecs = [f"+{name}/*:{name}/*" for name in ("refs/heads", "refs/tags", SNAPSHOT_REFS)]
-        git = Git.bare(place.path, environ, timeout_s=FETCH_TIMEOUT_S)
-        git.run("fetch", "--quiet", "--prune", "--no-tags", "--no-write-fetch-head", "--", place.url, *refspecs)
+        _fetch(place, settings, environ, "--prune", refspecs)
     match = re.match(rb"ref: refs/heads/(\S+)\tHEAD", symref)
     return match[1].decode() if match else None
+
+
+def _fetch(
+    place: Place, settings: PlatformSettings, environ: Mapping[str, str], flag: str, refspecs: Iterable[str]
+) -> None:
+    limit = settings.max_fetch_bytes
+    git = replace(Git.bare(place.path, environ, timeout_s=FETCH_TIMEOUT_S), max_file_bytes=limit)
+    try:
+        git.run("fetch", "--quiet", flag, "--no-tags", "--no-write-fetch-head", "--", place.url, *refspecs)
+    except GitTooLarge:
+        for left in (place.path / "objects" / "pack").glob("tmp_*"):
+            left.unlink(missing_ok=True)
+        raise ValidationError(
+            f"the repository sends more than {limit / 1e6:g} MB at once, which is the most this platform fetches",
+            hint="take large files out of it (git lfs, or a dataset), or have whoever runs the platform raise "
+            "OSMOSIS_MAX_FETCH_BYTES",
+        ) from None
 
 
 def heads(place: Place, environ: Mapping[str, str]) -> list[Head]:
@@ -200,8 +217,7 @@ def find_commit(place: Place, text: str, settings: PlatformSettings) -> str | No
         pin = f"+{short}:{_PINNED_REFS}/{short}"
         try:
             with reaching(place.remote, settings) as environ:
-                git = Git.bare(place.path, environ, timeout_s=FETCH_TIMEOUT_S)
-                git.run("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", place.url, pin)
+                _fetch(place, settings, environ, "--no-prune", [pin])
         except (GitError, ValidationError):
             return None
         return _in_folder(place, short, settings.environ)

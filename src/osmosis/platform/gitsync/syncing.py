@@ -74,7 +74,7 @@ def run(db: Database, settings: PlatformSettings, event_id: str) -> None:
             named = mirror.fetch(place, settings)
             _look(db, settings, place, named, event_id=event_id)
         except OsmosisError as error:
-            _fail(db, event_id, error.message)
+            _fail(db, event_id, _said(error))
         except Exception as error:
             # The border of a background job: the event must say how it ended.
             log.exception("sync of repository %s failed", place.id)
@@ -101,7 +101,10 @@ def after_push(db: Database, settings: PlatformSettings, repository_id: str) -> 
 
 
 def poll(db: Database, settings: PlatformSettings, repository_id: str) -> None:
-    """Fetch a repository elsewhere and sync what moved; without a move nothing is written. A failure is logged."""
+    """Fetch a repository elsewhere and sync what moved; without a move nothing is written.
+
+    A failure is an event, once: while the next ones fail for the same reason, only the log says so.
+    """
     with db.read() as session:
         repository = session.get(tables.Repository, repository_id)
         if repository is None or repository.kind != "external":
@@ -112,8 +115,27 @@ def poll(db: Database, settings: PlatformSettings, repository_id: str) -> None:
             _look(db, settings, place, mirror.fetch(place, settings), event_id=None)
     except OsmosisError as error:
         log.warning("repository %s could not be fetched: %s", place.id, without_credentials(error.message))
+        _note_failure(db, place, _said(error))
         return
     _tidy(place, settings)
+
+
+def _note_failure(db: Database, place: Place, text: str) -> None:
+    with db.write() as session:
+        repository = session.get(tables.Repository, place.id)
+        if repository is None:
+            return
+        query = sa.select(tables.SyncEvent).where(tables.SyncEvent.repository_id == place.id)
+        last = session.scalars(query.order_by(tables.SyncEvent.created_at.desc()).limit(1)).first()
+        if last is not None and last.status == SyncStatus.FAILED.value and last.error == without_credentials(text):
+            return
+        event_id = request(session, repository).id
+    _fail(db, event_id, text)
+
+
+def _said(error: OsmosisError) -> str:
+    """What went wrong, and what to do about it."""
+    return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
 def due(db: Database) -> list[str]:

@@ -9,7 +9,7 @@ from collections import Counter
 from osmosis.errors import Conflict
 from osmosis.platform import Platform
 
-from .sweep import LINES, sweep
+from .sweep import ROWS, sweep
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class DailySweep:
                 log.exception("what is not needed could not be removed")
                 continue
             count = Counter(waste.kind for waste in gone)
-            size = sum(waste.size for waste in gone if waste.kind != LINES)
+            size = sum(waste.size for waste in gone if waste.kind not in ROWS)
             if gone:
                 said = ", ".join(f"{number} {kind}" for kind, number in count.items())
                 log.info("removed what is not needed any more: %s (%.1f MB)", said, size / 1e6)

@@ -2,7 +2,7 @@
 
 Looks first and removes then, each thing by itself, after it has looked at it once more; a dry run only looks. Nothing
 goes that a live run uses: what was used since the oldest live run began stays, and so does what is younger than an
-hour, because its row may be on its way. Removes files and lines of logs, never a run or its results.
+hour, because its row may be on its way. Removes files, lines of logs and `old_rows`, never a run or its results.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from osmosis.records.base import utc_now
 from osmosis.records.plan import PLATFORM_MODEL
 from osmosis.records.run import RunStatus
 
+from . import old_rows
+
 YOUNG_S = 3600.0
 DAY_S = 24 * 3600.0
 KEPT_BACKUPS = 3
@@ -41,6 +43,8 @@ LIVE = (RunStatus.PENDING.value, RunStatus.RUNNING.value)
 LASTING = ("artifacts", "job.log", "metrics.jsonl")
 """Of a run's folder: what is shown and downloaded."""
 LINES = "log lines"
+ROWS = (LINES, *old_rows.KINDS)
+"""Kinds whose size is a number of rows, not of bytes."""
 LOCK = ".sweep.lock"
 GONE = ".gone-"
 SCRATCH = (GONE, ".restoring-", ".osmosis-bundle-")
@@ -56,7 +60,7 @@ class Waste:
     """Below the data folder."""
     why: str
     size: int
-    """Bytes; of lines of a log, how many there are."""
+    """Bytes; of `ROWS`, how many there are."""
     remove: Callable[[], bool] = field(repr=False, compare=False)
     """False when it turned out to be needed."""
 
@@ -89,6 +93,7 @@ class _Sweep:
         yield from self._logs()
         yield from self._caches()
         yield from self._backups()
+        yield from self._old_rows()
 
     # --- files that no row knows ---
 
@@ -244,6 +249,17 @@ class _Sweep:
         for path in [path for path in made if path.name.startswith("before-")][:-KEPT_BACKUPS]:
             remove = partial(_remove, self.settings, path)
             yield self._waste("backups of upgrades", path, f"{KEPT_BACKUPS} later upgrades have theirs", remove)
+
+    def _old_rows(self) -> Iterator[Waste]:
+        for kind in old_rows.KINDS:
+            with self.platform.db.read() as session:
+                count = old_rows.count(session, kind, self.now)
+            if count:
+                yield Waste(kind, f"rows of {kind}", old_rows.WHY[kind], count, partial(self._forget_rows, kind))
+
+    def _forget_rows(self, kind: old_rows.Kind) -> bool:
+        with self.platform.db.write() as session:
+            return old_rows.remove(session, kind, self.now) > 0
 
     def _waste(self, kind: str, path: Path, why: str, remove: Callable[[], bool]) -> Waste:
         return Waste(kind, self.settings.stored(path), why, _size_of(path), remove)

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from osmosis.errors import OsmosisError
 from osmosis.platform import Platform, tables
 from osmosis.platform.db import count_of
-from osmosis.platform.services import audit, links, login_flows, members, tokens, users, workspaces
+from osmosis.platform.services import audit, links, login_flows, members, quotas, tokens, users, workspaces
 from osmosis.records.policy import POLICY, ROLES, Action, Role, may
 from osmosis.viewer.render import SECURITY
 
@@ -46,8 +46,9 @@ def _members(request: Request, who: Viewer, workspace: str, problem: OsmosisErro
     with platform_of(request).db.read() as session:
         row, role = _asked(session, who, workspace, "read")
         found = members.listed(session, row)
+        use = quotas.used(session, row)
     return page(
-        request, "members.html", who, here="members", workspace=workspace, found=found, role=role, roles=ROLES,
+        request, "members.html", who, here="members", workspace=workspace, found=found, role=role, roles=ROLES, use=use,
         policy=POLICY, may=may, problem=problem, status=problem.http_status if problem else 200,
     )  # fmt: skip
 
