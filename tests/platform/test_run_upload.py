@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 from osmosis.platform import tables
 from osmosis.platform.run_upload import finished_run, sessions
 from osmosis.records.base import utc_now
-from osmosis.testing.platform_data import report, rollout
+from osmosis.testing.platform_data import add_rollouts, add_run, report, rollout
 
 BASE = "eval-runs/imports"
 ATIF = {
@@ -317,6 +318,54 @@ def test_sessions_over_their_time_are_forgotten_and_interrupted_ends_are_finishe
     finished_run.recover(site.platform)
     assert not any((site.platform.settings.objects_dir / "imports").iterdir())
     site.json("GET", f"{BASE}/{session}", expect=404)
+
+
+def test_others_write_while_a_large_run_comes_in_and_nobody_sees_half_of_it(site) -> None:
+    count = 30 * finished_run.BATCH
+    rows = [line(row, 0, None, error_type="timeout") for row in range(count)]
+    upload = Upload(site, {"index.jsonl": jsonl(rows), "progress.json": b"{}"}, n=1)
+    over, seen = threading.Event(), []
+
+    def others() -> None:
+        while not over.is_set():
+            with site.platform.db.write() as session:
+                stored = session.scalar(sa.select(sa.func.count()).select_from(tables.Rollout))
+                session.add(tables.SyncEvent(repository_id=repository, branch="b", commit_sha="c"))
+            listed = site.json("GET", "eval-runs")["total_count"]
+            seen.append((stored, listed))
+
+    with site.platform.db.read() as session:
+        repository = session.scalars(sa.select(tables.Repository.id)).one()
+    writer = threading.Thread(target=others)
+    writer.start()
+    try:
+        upload.run()
+    finally:
+        over.set()
+        writer.join()
+    between = [listed for stored, listed in seen if 0 < stored < count]
+    assert between, "somebody wrote while it was half there"
+    assert set(between) == {0}
+    assert site.json("GET", "eval-runs")["total_count"] == 1
+    with site.platform.db.read() as session:
+        assert session.scalar(sa.select(sa.func.count()).select_from(tables.Rollout)) == count
+
+
+def test_what_a_crash_left_of_a_run_that_nobody_saw_goes(site) -> None:
+    workspace = with_session(site, lambda session: session.scalars(sa.select(tables.Workspace.id)).one())
+    kept = add_run(site.platform, workspace, "young", kind=finished_run.UNSEEN)
+    left = add_run(site.platform, workspace, "old", kind=finished_run.UNSEEN)
+    add_rollouts(site.platform, left, [rollout(row, 0) for row in range(3)])
+    with site.platform.db.write() as session:
+        session.get_one(tables.Run, left).updated_at = utc_now() - timedelta(days=1)
+    assert site.json("GET", "eval-runs")["total_count"] == 0
+    finished_run.recover(site.platform)
+    assert with_session(site, lambda session: session.scalars(sa.select(tables.Run.id)).all()) == [kept]
+
+
+def with_session(site: Any, ask: Any) -> Any:
+    with site.platform.db.read() as session:
+        return ask(session)
 
 
 def test_nobody_else_sees_a_session(site) -> None:

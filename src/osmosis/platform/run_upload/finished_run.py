@@ -1,9 +1,9 @@
 """From the files of a local run to a finished run: read, judged, stored, their artifacts taken over.
 
-Three phases, so that files are read and judged before a writer's session is open: load, read into one draft of
-rollouts, store all of it in one transaction. What a crash leaves between that and the last rename is done at the
-next start. A local run becomes one run here: another upload of it takes that run's place, and only when that is
-asked for.
+Files are read and judged before a writer's session is open: load, read into one draft of rollouts, store those in
+batches under a run that nobody sees yet (others write in between), then let it be seen, in one transaction. What a
+crash leaves is removed or finished at a later start. A local run becomes one run here: another upload of it takes
+that run's place, and only when that is asked for.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import contextlib
 import itertools
 import logging
 import re
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import orjson
@@ -40,6 +41,9 @@ from .manifest import ANNOTATIONS, LOGS, TOKENS, LocalRun, artifact_of
 log = logging.getLogger(__name__)
 
 BATCH = 200
+UNSEEN = "import"
+"""The kind of a run whose rollouts are on their way in: no list and no name finds it."""
+ABANDONED_AFTER = timedelta(hours=6)
 READ_S = 60.0
 BYTES_PER_S = 2 * 1024 * 1024
 """Reading an upload may take `READ_S`, and a second more for each of so many bytes."""
@@ -77,16 +81,62 @@ def _take_in(platform: Platform, row: tables.Import, files: list[tables.ImportFi
     draft = sessions.folder_of(platform, row.id) / f"draft.{new_token('')[:12]}" / "rollouts.jsonl"
     try:
         reading = _read(row, files, platform, draft)
-        for attempt in itertools.count(1):
-            try:
-                with platform.db.write() as session:
-                    _store(session, row.id, reading, draft, log_file)
-                return
-            except IntegrityError:  # another run took the name in that moment
-                if attempt == NAME_TRIES:
-                    raise Conflict("too many uploads at the same time", hint="upload the run again") from None
+        staged = _Staged(_stage(platform, row, reading, draft), reading, draft.with_name(ANNOTATIONS), log_file)
+        try:
+            _show(platform, row.id, staged)
+        finally:
+            _forget(platform, staged.run_id)  # unless it is seen now
     finally:
         objects.remove_tree(draft.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A run that is stored and that nobody sees yet, with what comes to it when it is seen."""
+
+    run_id: str
+    reading: Reading
+    annotations: Path
+    log: Path | None
+
+
+def _stage(platform: Platform, row: tables.Import, reading: Reading, draft: Path) -> str:
+    """Store the rollouts under a run that nobody sees, and leave the database to others in between; its id."""
+    with platform.db.write() as session:
+        values = _values(session, row, LocalRun.model_validate(row.run), reading)
+        name = f"{row.id}-{new_token('')[:12]}"
+        run = tables.Run(id=tables.new_id(), workspace_id=row.workspace_id, kind=UNSEEN, name=name, **values)
+        session.add(run)
+    with draft.open("rb") as lines:
+        while batch := list(itertools.islice(lines, BATCH)):
+            columns, began = [orjson.loads(line) for line in batch], time.monotonic()
+            with platform.db.write() as session:
+                rollouts.store_columns(session, run.id, columns)
+            time.sleep(time.monotonic() - began)  # SQLite has one writer, and no queue of those who wait
+    return run.id
+
+
+def _show(platform: Platform, import_id: str, staged: _Staged) -> None:
+    for attempt in itertools.count(1):
+        try:
+            with platform.db.write() as session:
+                _store(session, import_id, staged)
+            return
+        except IntegrityError:  # another run took the name in that moment
+            if attempt == NAME_TRIES:
+                raise Conflict("too many uploads at the same time", hint="upload the run again") from None
+
+
+def _forget(platform: Platform, staged: str) -> None:
+    """Remove a run that nobody saw, in batches, too."""
+    unseen = sa.select(tables.Run.id).where(tables.Run.id == staged, tables.Run.kind == UNSEEN)
+    some = sa.select(tables.Rollout.id).where(tables.Rollout.run_id.in_(unseen)).limit(BATCH)
+    gone = BATCH
+    while gone:
+        with platform.db.write() as session:
+            gone = session.execute(sa.delete(tables.Rollout).where(tables.Rollout.id.in_(some))).rowcount  # type: ignore[attr-defined]
+    with platform.db.write() as session:
+        session.execute(sa.delete(tables.Run).where(tables.Run.id.in_(unseen)))
 
 
 def _read(row: tables.Import, files: list[tables.ImportFile], platform: Platform, draft: Path) -> Reading:
@@ -108,17 +158,14 @@ def _read(row: tables.Import, files: list[tables.ImportFile], platform: Platform
     return Reading(found["rows"], Report.model_validate(found["report"]))
 
 
-def _store(session: Session, import_id: str, reading: Reading, draft: Path, log_file: Path | None) -> None:
+def _store(session: Session, import_id: str, staged: _Staged) -> None:
     row = session.get_one(tables.Import, import_id, with_for_update=True)
     if row.status != sessions.UPLOADING:
         return  # another request was faster
-    run = _become_run(session, row, reading)
-    with draft.open("rb") as lines:
-        while batch := list(itertools.islice(lines, BATCH)):
-            rollouts.store_columns(session, run.id, map(orjson.loads, batch))
-    with draft.with_name(ANNOTATIONS).open("rb") as lines:
+    run = _become_run(session, row, staged)
+    with staged.annotations.open("rb") as lines:
         judgements.merge(session, run.id, map(Annotation.model_validate_json, lines))
-    _add_log(session, run, _last_lines(log_file))
+    _add_log(session, run, _last_lines(staged.log))
 
 
 def _last_lines(path: Path | None) -> list[str]:
@@ -128,22 +175,22 @@ def _last_lines(path: Path | None) -> list[str]:
         return [line.rstrip("\n") for line in deque(lines, LOG_LINES)]
 
 
-def _become_run(session: Session, row: tables.Import, reading: Reading) -> tables.Run:
-    """The finished run of a session, without its rollouts: new, or in the place of the earlier one."""
+def _become_run(session: Session, row: tables.Import, staged: _Staged) -> tables.Run:
+    """The finished run of a session: the staged one, seen from now on, or the earlier one with its rollouts."""
     local = LocalRun.model_validate(row.run)
     creator = session.get(tables.User, row.creator_id) if row.creator_id else None
     earlier = sessions.run_of(session, row.workspace_id, row.local_run_id)
     if earlier is not None and not row.reimport:
         sessions.refuse_second(session, row.workspace_id, row.local_run_id)
-    values = _values(session, row, local, reading)
     if earlier is None:
-        name = _free_name(session, row.workspace_id, local.name)
-        run = tables.Run(id=tables.new_id(), workspace_id=row.workspace_id, kind="eval", name=name, **values)
-        session.add(run)
-        before = None
+        run, before = session.get_one(tables.Run, staged.run_id), None
+        run.kind, run.name = "eval", _free_name(session, row.workspace_id, local.name)
+        run.created_at = utc_now()
     else:
         run, before = earlier, earlier.status
-        _clear(session, run, values)
+        _clear(session, run, _values(session, row, local, staged.reading))
+        theirs = sa.update(tables.Rollout).where(tables.Rollout.run_id == staged.run_id)
+        session.execute(theirs.values(run_id=run.id))
     session.flush()
     who = f" by {creator.name}" if creator else ""
     reason = f"uploaded{' again' if before else ''}{who} from a local run"
@@ -266,6 +313,10 @@ def recover(platform: Platform) -> None:
     """At a start: forget uploads over their time, and finish what a crash interrupted."""
     with platform.db.write() as session:
         gone = sessions.expired(session)
+        old = tables.Run.updated_at < utc_now() - ABANDONED_AFTER
+        unseen = session.scalars(sa.select(tables.Run.id).where(tables.Run.kind == UNSEEN, old)).all()
+    for run_id in unseen:
+        _forget(platform, run_id)
     for import_id in gone:
         objects.remove_tree(sessions.folder_of(platform, import_id))
     root = platform.settings.objects_dir / "imports"
