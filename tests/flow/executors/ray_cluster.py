@@ -61,7 +61,7 @@ class RayCluster:
         # A raylet waits half a minute at most for agents that choose ports of their own: on a busy machine too little.
         words += [f"--{agent}-port={free_port()}" for agent in AGENTS]
         with (self.folder / f"node-{len(self.nodes)}.out").open("ab") as output:
-            process = subprocess.Popen(words, env=self.environ, stdout=output, stderr=output, start_new_session=True)
+            process = subprocess.Popen(words, env=self.environ, stdout=output, stderr=output)
         self.nodes.append(RayNode(process))
         return self.nodes[-1]
 
