@@ -13,7 +13,7 @@ RESERVED = {
     "history.json", "hooks", "login",
     "logout", "metrics", "models", "openapi.json", "platform", "ready", "repository", "robots.txt", "rollouts",
     "rollout-servers", "runs", "secrets", "servers", "settings", "static", "status", "tokens", "users", "v1",
-    "workspaces",
+    "workers", "workers.json", "workspaces",
 }  # fmt: skip
 """First words of addresses, in use or to come: a workspace's pages start with its name. A test knows the routes."""
 

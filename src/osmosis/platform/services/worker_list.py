@@ -61,13 +61,18 @@ def rows(session: Session, user: tables.User) -> list[WorkerRow]:
     ]
 
 
+def may_direct(session: Session, user: tables.User, worker: tables.Worker) -> bool:
+    """Whether a person may drain and remove this worker."""
+    member = session.get(tables.Member, (worker.workspace_id, user.id)) if worker.workspace_id else None
+    return user.operator or (member is not None and member.role in ("owner", "admin"))
+
+
 def to_direct(session: Session, user: tables.User, name_or_id: str) -> tables.Worker:
     """The worker of that name, for a person who may direct it. NotFound or Forbidden otherwise."""
     worker = next((one for one in shown(session, user) if name_or_id in (one.name, one.id)), None)
     if worker is None:
         raise NotFound(f"no worker named {name_or_id!r}", hint="osmosis worker list")
-    member = session.get(tables.Member, (worker.workspace_id, user.id)) if worker.workspace_id else None
-    if not user.operator and not (member is not None and member.role in ("owner", "admin")):
+    if not may_direct(session, user, worker):
         whose = "an owner or admin of its workspace" if worker.workspace_id else "the person who runs the platform"
         raise Forbidden(f"worker {worker.name!r} is directed by {whose}")
     return worker

@@ -22,6 +22,7 @@ from . import (
     secret_pages,
     submit_pages,
     token_pages,
+    worker_pages,
     workspace_pages,
 )
 from .docs_site import mount_docs
@@ -35,7 +36,7 @@ def mount(app: FastAPI) -> None:
     mount_docs(app)
     show_missing(app)
     for pages in (
-        login, openid_pages, cli_auth, token_pages, people_pages, run_pages, model_pages, dataset_pages, secret_pages,
-        submit_pages, workspace_pages,
+        login, openid_pages, cli_auth, token_pages, people_pages, worker_pages, run_pages, model_pages, dataset_pages,
+        secret_pages, submit_pages, workspace_pages,
     ):  # fmt: skip
         app.router.routes.extend(pages.router.routes)  # as in ..app
