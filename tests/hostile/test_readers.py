@@ -17,8 +17,9 @@ import sqlalchemy as sa
 
 from osmosis.base.git import Git, GitError, sealed_environ
 from osmosis.errors import ValidationError
-from osmosis.platform import objects, tables
+from osmosis.platform import tables
 from osmosis.platform.gitsync import discovery
+from osmosis.platform.objects.parts import upload_key
 from osmosis.platform.readers import Unreadable, read_with
 from osmosis.platform.services import dataset_ingest
 from osmosis.testing.platform_app import RunningPlatform, running_platform
@@ -70,7 +71,7 @@ def test_a_file_that_ended_the_platform_is_not_read_at_every_start(platform: Run
         row = session.scalars(sa.select(tables.Upload).where(tables.Upload.dataset_id == dataset.id)).one()
         row.status, row.attempts = "processing", dataset_ingest.MAX_ATTEMPTS
         upload_id = row.id
-    objects.upload_dir(platform.parts, upload_id).mkdir(parents=True)
+    platform.parts.settings.located(upload_key(upload_id)).mkdir(parents=True)
     assert dataset_ingest.recover(platform.parts) == []
     with platform.parts.db.read() as session:
         assert session.get(tables.Upload, upload_id).status == "failed"

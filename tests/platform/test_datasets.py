@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from osmosis.platform import objects, tables
+from osmosis.platform import tables
+from osmosis.platform.objects.parts import dataset_key, upload_key
 from osmosis.platform.services import dataset_ingest
 
 
@@ -123,8 +124,8 @@ def test_a_bad_file_is_refused_with_its_line(shared, extension, content, where, 
     assert dataset["error"]
     logs = shared.json("GET", "datasets/bad/logs?limit=200")["logs"]
     assert any(message in line["message"] for line in logs)
-    assert not objects.dataset_dir(shared.platform, created["id"]).exists() or not any(
-        objects.dataset_dir(shared.platform, created["id"]).iterdir()
+    assert not shared.platform.settings.located(dataset_key(created["id"])).exists() or not any(
+        shared.platform.settings.located(dataset_key(created["id"])).iterdir()
     )
 
 
@@ -164,7 +165,7 @@ def test_a_taken_name_is_a_conflict_and_overwriting_makes_a_new_version(site) ->
     assert second["id"] == first["id"]
     assert second["sha256"] != first["sha256"]
     assert second["updated_at"] > first["updated_at"]
-    assert len(list(objects.dataset_dir(site.platform, first["id"]).iterdir())) == 1
+    assert len(list(site.platform.settings.located(dataset_key(first["id"])).iterdir())) == 1
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
@@ -180,7 +181,7 @@ def test_two_uploads_of_one_dataset_at_once_both_end_well(site, order, named) ->
     assert [answer["status"] for answer in done] == ["uploaded", "uploaded"]
     hashes = {hashlib.sha256(small(text)).hexdigest() for text in ("1", "2")}
     assert {answer["sha256"] for answer in done} == hashes
-    assert len(list(objects.dataset_dir(site.platform, first["id"]).iterdir())) == 1
+    assert len(list(site.platform.settings.located(dataset_key(first["id"])).iterdir())) == 1
     with site.platform.db.read() as session:
         assert set(session.scalars(sa.select(tables.Upload.status))) == {"done"}
 
@@ -238,7 +239,7 @@ def test_abort_and_delete(site) -> None:
     kept = site.upload("d", small("1"))
     site.json("DELETE", "datasets/d", expect=204)
     site.json("GET", "datasets/d", expect=404)
-    assert not objects.dataset_dir(site.platform, kept["id"]).exists()
+    assert not site.platform.settings.located(dataset_key(kept["id"])).exists()
 
 
 @pytest.mark.parametrize(
@@ -283,5 +284,5 @@ def test_an_upload_nobody_finished_is_given_up_after_a_day(site) -> None:
         session.get_one(tables.Upload, old["upload"]["upload_id"]).created_at -= timedelta(days=2)
     assert dataset_ingest.forget_abandoned(site.platform) == 1
     assert site.json("GET", "datasets/old")["status"] == "cancelled"
-    assert not objects.upload_dir(site.platform, old["upload"]["upload_id"]).exists()
+    assert not site.platform.settings.located(upload_key(old["upload"]["upload_id"])).exists()
     assert site.complete(new)["status"] == "uploaded"

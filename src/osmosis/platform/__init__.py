@@ -6,9 +6,9 @@ Where a line belongs:
 - `services`: what the platform decides, one file a noun (`secrets`): functions over a session, without HTTP.
 - `tables`: what it stores. Rows refer to each other, so all of them are there, also those of a room.
 - A room holds all the rest of one subject: `gitsync` (repositories and their commits), `run_upload` (a local run on
-  its way in), `githost` (git over HTTP), `web` (pages), `executors` (jobs as processes), `security` (tokens, sealing),
+  its way in), `githost` (git over HTTP), `objects` (stored bytes), `web` (pages), `security` (tokens, sealing),
   `archive` (a platform as one file), `upkeep` (backup, retention, doctor, metrics, logs).
-- Here, at the top: the process itself, its settings, database, object folder, worker, and what passes questions on to
+- Here, at the top: the process itself, its settings, database, worker, and what passes questions on to
   deployed models.
 
 It never imports user code, the engine or a model library: a crash of user code is the exit code of a job, never of
@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 
 from .archive.upgrade import upgrade
 from .db import Database
+from .objects import open_objects
+from .objects.store import Objects
 from .security.rate_limits import RateLimits
 from .security.vault import Vault
 from .settings import PlatformSettings
@@ -33,6 +35,7 @@ class Platform:
     settings: PlatformSettings
     db: Database
     vault: Vault
+    objects: Objects
     rates: RateLimits = field(default_factory=RateLimits)
 
     @classmethod
@@ -43,4 +46,4 @@ class Platform:
         vault = Vault.open(settings.data_dir, settings.master_key.get_secret_value())
         db = Database(settings.database)
         upgrade(settings, db, vault)
-        return cls(settings, db, vault)
+        return cls(settings, db, vault, open_objects(settings))

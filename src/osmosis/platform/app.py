@@ -29,6 +29,7 @@ from .edge.request_log import RequestLog
 from .gitsync import syncing
 from .hearing import Hearing
 from .inference_proxy import InferenceProxy
+from .objects.copies import publish_all
 from .own_worker import Caretaker, own_worker
 from .run_upload import finished_run
 from .security.openid import OpenIdProvider
@@ -63,6 +64,7 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         dataset_ingest.forget_abandoned(platform)
         dataset_ingest.recover(platform)
         finished_run.recover(platform)
+        publish_all(platform)
         caretaker = Caretaker(platform)
         caretaker.start()
         hearing = Hearing(settings.job_base_url, settings.lease_s)

@@ -6,6 +6,7 @@ environment. Creates no file and opens no connection.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ DEFAULT_PORT = 7575
 Days = Annotated[int | None, Field(ge=0), BeforeValidator(lambda value: None if value == "never" else value)]
 """How long something is kept; None, or `never` in a variable: it never goes by itself."""
 LogFormat = Literal["text", "json"]
+BUCKET = re.compile(r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?\Z")
 WILDCARDS = ("0.0.0.0", "::", "")
 
 
@@ -48,6 +50,9 @@ class PlatformSettings(Settings):
     """How jobs of this machine reach it; empty = by host and port. A worker in a process of its own is told."""
     database_url: Annotated[str, Variable("OSMOSIS_DATABASE_URL")] = Field(default="", repr=False)
     """SQLAlchemy URL; empty = SQLite in `data_dir`."""
+    objects: Annotated[str, Variable("OSMOSIS_OBJECTS")] = ""
+    """`s3://bucket/prefix`, where datasets, artifacts, models and checkpoints are kept; empty = in `data_dir`. The
+    variables of AWS's tools say where it is and with which credentials."""
     backup_before_upgrade: Annotated[bool, Variable("OSMOSIS_BACKUP_BEFORE_UPGRADE")] = True
     """Keep the rows of a database before a newer version changes its tables."""
     keep_runs_days: Annotated[Days, Variable("OSMOSIS_KEEP_RUNS_DAYS")] = 30
@@ -113,6 +118,13 @@ class PlatformSettings(Settings):
     @classmethod
     def _names(cls, value: object) -> object:
         return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
+    @field_validator("objects")
+    @classmethod
+    def _bucket(cls, value: str) -> str:
+        if value and not BUCKET.match(value):
+            raise ValueError("must be s3://BUCKET or s3://BUCKET/PREFIX")
+        return value
 
     openid: OpenIdSettings | None = None
     """Who signs people in besides links and tokens."""

@@ -54,7 +54,7 @@ def over(platform: Platform, name: str, *, days: float, status: str = "finished"
 
 def with_days(platform: Platform, **days: int | None) -> Platform:
     settings = platform.settings.model_copy(update={f"keep_{name}_days": value for name, value in days.items()})
-    return Platform(settings, platform.db, platform.vault)
+    return Platform(settings, platform.db, platform.vault, platform.objects)
 
 
 def test_files_that_no_row_knows_go_and_their_neighbours_stay(ready: Any) -> None:

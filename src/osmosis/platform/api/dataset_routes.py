@@ -10,7 +10,9 @@ from fastapi.responses import FileResponse
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound
-from osmosis.platform import Platform, objects, tables
+from osmosis.platform import Platform, tables
+from osmosis.platform.objects.addresses import check_url
+from osmosis.platform.objects.parts import store_part, upload_key
 from osmosis.platform.services import audit, dataset_ingest, datasets, upload_plan
 from osmosis.platform.services.paging import LogSlice, Page
 from osmosis.platform.slow_work import apart
@@ -58,14 +60,14 @@ def create(body: NewDataset, platform: PlatformDep, scope: DataDep) -> CreatedDa
 async def put_part(
     upload_id: str, number: int, expires: int, signature: str, request: Request, platform: PlatformDep
 ) -> Response:
-    objects.check_url(platform, f"uploads/{upload_id}/{number}", method="PUT", expires=expires, signature=signature)
+    check_url(platform, f"uploads/{upload_id}/{number}", method="PUT", expires=expires, signature=signature)
     upload = await run_in_threadpool(_find_upload, platform, upload_id)
     if upload is None or not 1 <= number <= upload.parts:
         raise NotFound("this upload no longer exists", hint="upload the file again")
     if upload.status != "open":
         raise Conflict(f"this upload is {upload.status}", hint="upload the file again")
-    folder = objects.upload_dir(platform, upload_id)
-    etag = await objects.store_part(folder, number, request.stream(), limit=upload_plan.part_bytes(upload, number))
+    folder = platform.settings.located(upload_key(upload_id))
+    etag = await store_part(folder, number, request.stream(), limit=upload_plan.part_bytes(upload, number))
     return Response(status_code=200, headers={"ETag": etag})
 
 
@@ -94,7 +96,7 @@ def abort(dataset_id: str, platform: PlatformDep, scope: DataDep, body: AbortDat
     with platform.db.write() as session:
         upload_id = datasets.abort(session, datasets.find(session, scope.workspace, dataset_id), named)
     if upload_id:
-        objects.remove_tree(objects.upload_dir(platform, upload_id))
+        platform.objects.delete(upload_key(upload_id))
     return Nothing()
 
 
@@ -134,7 +136,7 @@ def download(name: str, platform: PlatformDep, scope: ScopeDep) -> DatasetDownlo
     if dataset.path is None:
         raise Conflict(f"dataset {dataset.name!r} is {dataset.status}, so it has no file to download")
     return DatasetDownload(
-        presigned_url=objects.sign_url(platform, f"datasets/{dataset.id}", method="GET"),
+        presigned_url=address(platform, dataset.path, f"datasets/{dataset.id}", method="GET"),
         expires_in=platform.settings.url_lifetime_s,
         file_name=f"{dataset.name}.{dataset.format}",
     )
@@ -142,13 +144,13 @@ def download(name: str, platform: PlatformDep, scope: ScopeDep) -> DatasetDownlo
 
 @router.get("/api/objects/datasets/{dataset_id}")
 def get_object(dataset_id: str, expires: int, signature: str, platform: PlatformDep) -> FileResponse:
-    objects.check_url(platform, f"datasets/{dataset_id}", method="GET", expires=expires, signature=signature)
+    check_url(platform, f"datasets/{dataset_id}", method="GET", expires=expires, signature=signature)
     with platform.db.read() as session:
         dataset = session.get(tables.Dataset, dataset_id)
     if dataset is None or dataset.path is None:
         raise NotFound("this dataset was deleted")
     return FileResponse(
-        platform.settings.located(dataset.path),
+        platform.objects.fetch(dataset.path),
         media_type="application/octet-stream",
         filename=f"{dataset.name}.{dataset.format}",
     )

@@ -10,8 +10,10 @@ from fastapi.responses import Response as Raw
 from fastapi.responses import StreamingResponse
 
 from osmosis.errors import NotFound
-from osmosis.platform import objects, tables
+from osmosis.platform import tables
 from osmosis.platform.db import count_of
+from osmosis.platform.objects.addresses import address, check_url, sign_url
+from osmosis.platform.objects.store import Content
 from osmosis.platform.services import audit, rollouts, run_bodies, run_results, run_retry, samples, submit
 from osmosis.platform.services.paging import Page
 from osmosis.records.contract.eval_bodies import EvalMetrics
@@ -103,7 +105,9 @@ def manifest(
 ) -> RunFiles:
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
-        return samples.manifest(session, platform.settings, run, types, rows)
+    stored = samples.kept(platform.objects, run.id)
+    with platform.db.read() as session:
+        return samples.manifest(session, platform.settings, session.get_one(tables.Run, run.id), stored, types, rows)
 
 
 @router.post(f"{PREFIX}/{{name}}/samples/download-urls")
@@ -113,23 +117,31 @@ def download_urls(
     samples.check_paths([wanted.path for wanted in body.items])
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
+    stored = samples.kept(platform.objects, run.id)
+    with platform.db.read() as session:
+        keys = [samples.key_of(session, run, stored, wanted.path) for wanted in body.items]
     answer = []
-    for wanted in body.items:
-        url = objects.sign_url(platform, f"runs/{run.id}/{wanted.path}", method="GET")
+    for wanted, key in zip(body.items, keys, strict=True):
+        place = f"runs/{run.id}/{wanted.path}"
+        url = address(platform, key, place, method="GET") if key else sign_url(platform, place, method="GET")
         answer.append(FileAddress(path=wanted.path, url=url, token=wanted.token))
     return FileAddresses(items=answer, expires_in=platform.settings.url_lifetime_s)
 
 
 @router.get("/api/objects/runs/{run_id}/{path:path}")
 def get_object(run_id: str, path: str, expires: int, signature: str, platform: PlatformDep) -> Raw:
-    objects.check_url(platform, f"runs/{run_id}/{path}", method="GET", expires=expires, signature=signature)
+    check_url(platform, f"runs/{run_id}/{path}", method="GET", expires=expires, signature=signature)
+    stored = samples.kept(platform.objects, run_id)
     with platform.db.read() as session:
         run = session.get(tables.Run, run_id)
         if run is None:
             raise NotFound("this run was deleted")
-        left = samples.artifact(session, platform.settings, run, path)
-        if left is None:
+        found = samples.artifact(session, platform.settings, run, stored, path)
+        if found is None:
             return Raw(samples.content(session, platform.settings, run, path), media_type="application/octet-stream")
+    left = platform.objects.open(found) if isinstance(found, str) else found
     return StreamingResponse(
-        left.pieces(), media_type="application/octet-stream", headers={"Content-Length": str(left.size)}
+        left.pieces if isinstance(left, Content) else left.pieces(),
+        media_type="application/octet-stream",
+        headers={"Content-Length": str(left.size)},
     )

@@ -13,6 +13,7 @@ from fastapi.responses import FileResponse
 from osmosis.base.net import is_loopback
 from osmosis.errors import Conflict, Forbidden, ValidationError
 from osmosis.platform import Platform, tables
+from osmosis.platform.objects.copies import fetch_all, publish_later
 from osmosis.platform.services import (
     checkpoints,
     imitation,
@@ -75,8 +76,20 @@ def _unheard(request: Request) -> None:
 
 
 @router.get("/spec")
-def spec(run_id: str, token: TokenDep, platform: PlatformDep) -> JobSpec:
-    """What the job is to do."""
+async def spec(run_id: str, token: TokenDep, platform: PlatformDep) -> JobSpec:
+    """What the job is to do. Copies of what it reads from our disk are there before it is told."""
+    return await apart("files", _spec, platform, run_id, token)
+
+
+def _spec(platform: Platform, run_id: str, token: str) -> JobSpec:
+    made = _spec_of(platform, run_id, token)
+    fetch_all(platform, made.dataset_path, made.model_path, made.adapter_path, made.tokenizer_path)
+    if made.kind == "training" and made.models_dir:
+        fetch_all(platform, made.models_dir, missing_ok=True)
+    return made
+
+
+def _spec_of(platform: Platform, run_id: str, token: str) -> JobSpec:
     with platform.db.write() as session:
         held = job_queue.of_lease(session, run_id, token)
         try:
@@ -111,7 +124,7 @@ def dataset(run_id: str, token: TokenDep, platform: PlatformDep) -> FileResponse
     with platform.db.read() as session:
         shard = shards.shard_of(session, job_queue.known_lease(session, run_id, token))
         wanted = job_files.wanted_of(session, platform.settings, run_id)
-    return FileResponse(job_files.row_file(platform.settings, wanted, shard), media_type=BYTES)
+    return FileResponse(job_files.row_file(platform, wanted, shard), media_type=BYTES)
 
 
 @router.get("/artifacts/{rollout_id}")
@@ -215,7 +228,10 @@ def add_metrics(run_id: str, body: JobMetrics, token: TokenDep, platform: Platfo
 
 
 @router.post("/checkpoints")
-def add_checkpoints(run_id: str, body: JobCheckpoints, token: TokenDep, platform: PlatformDep) -> StoredCount:
+def add_checkpoints(
+    run_id: str, body: JobCheckpoints, token: TokenDep, platform: PlatformDep, later: BackgroundTasks
+) -> StoredCount:
+    later.add_task(publish_later, platform, f"models/runs/{run_id}/")
     with platform.db.write() as session:
         run = job_queue.of_lease(session, run_id, token).run
         return StoredCount(stored=checkpoints.store(session, platform.settings, run, body.checkpoints))
@@ -236,6 +252,7 @@ def add_model(run_id: str, body: JobModel, token: TokenDep, platform: PlatformDe
 def finish(run_id: str, body: JobResult, token: TokenDep, platform: PlatformDep, later: BackgroundTasks) -> JobEnd:
     """The job's last message. A retry, after a lost answer, changes nothing."""
     later.add_task(shards.merge, platform, run_id)
+    later.add_task(publish_later, platform, f"runs/{run_id}/", f"models/runs/{run_id}/")
     with platform.db.write() as session:
         if job_queue.over(session, run_id, token) == body.status.value:
             return JobEnd(status=body.status.value)

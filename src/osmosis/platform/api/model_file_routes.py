@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import PurePosixPath
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
@@ -11,7 +12,9 @@ from fastapi.responses import FileResponse
 
 from osmosis.base import model_folder
 from osmosis.errors import Conflict, NotFound, ValidationError
-from osmosis.platform import Platform, objects, tables
+from osmosis.platform import Platform, tables
+from osmosis.platform.objects.addresses import address, check_url
+from osmosis.platform.objects.parts import join_parts, store_part
 from osmosis.platform.services import audit, deployments, models
 from osmosis.records.contract.model_bodies import (
     ModelFile,
@@ -47,7 +50,7 @@ def _upload(platform: Platform, model: tables.BaseModel) -> ModelUpload:
         name=model.name,
         status=model.status,
         part_size=platform.settings.part_bytes,
-        files=models.files_of(platform.settings, model),
+        files=models.files_of(platform.objects, model),
     )
 
 
@@ -60,7 +63,12 @@ def next_parts(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep
     parts = [
         UploadPart(
             part_number=part,
-            presigned_url=objects.sign_url(platform, f"models/{model.id}/{number}/{part}", method="PUT"),
+            presigned_url=address(
+                platform,
+                f"{models.parts_key(model.id, number)}{part}",
+                f"models/{model.id}/{number}/{part}",
+                method="PUT",
+            ),
             size=_part_bytes(platform, file, part),
         )
         for part in missing
@@ -74,7 +82,7 @@ def _awaited(platform: Platform, scope: Scope, name: str, path: str) -> tuple[ta
     with platform.db.read() as session:
         model = models.find_base(session, scope.workspace, name)
     number = models.number_of(model, path)
-    return model, number, models.files_of(platform.settings, model)[number]
+    return model, number, models.files_of(platform.objects, model)[number]
 
 
 def _part_count(platform: Platform, file: ModelFile) -> int:
@@ -91,15 +99,15 @@ async def put_part(
     model_id: str, number: int, part: int, expires: int, signature: str, request: Request, platform: PlatformDep
 ) -> Response:
     place = f"models/{model_id}/{number}/{part}"
-    objects.check_url(platform, place, method="PUT", expires=expires, signature=signature)
+    check_url(platform, place, method="PUT", expires=expires, signature=signature)
     model, file = await run_in_threadpool(_to_fill, platform, model_id, number)
     if model is None or file is None or not 1 <= part <= _part_count(platform, file):
         raise NotFound("this upload no longer exists", hint="upload the model again")
     if file.state == "uploaded":
         raise Conflict(f"{file.path} was already uploaded")
-    folder = models.parts_of(platform.settings, model_id, number)
+    folder = platform.settings.located(models.parts_key(model_id, number))
     limit = _part_bytes(platform, file, part)
-    etag = await objects.store_part(folder, part, request.stream(), limit=limit)
+    etag = await store_part(folder, part, request.stream(), limit=limit)
     if (folder / str(part)).stat().st_size != limit:
         (folder / str(part)).unlink(missing_ok=True)
         raise ValidationError(f"part {part} of {file.path} is shorter than announced ({limit} bytes)")
@@ -111,21 +119,23 @@ def _to_fill(platform: Platform, model_id: str, number: int) -> tuple[tables.Bas
         model = session.get(tables.BaseModel, model_id)
     if model is None or not 0 <= number < len(model.files):
         return None, None
-    return model, models.files_of(platform.settings, model)[number]
+    return model, models.files_of(platform.objects, model)[number]
 
 
 @router.post("/api/cli/models/base/{name}/uploads/complete")
 def complete(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep) -> ModelFile:
     model, number, file = _awaited(platform, scope, name, body.path)
     if file.state != "uploaded":
-        parts = models.parts_of(platform.settings, model.id, number)
-        target = models.folder_of(platform.settings, model.id) / file.path
-        found = objects.join_parts(parts, _part_count(platform, file), target)
-        objects.remove_tree(parts)
+        parts, key = models.parts_key(model.id, number), models.key_of(model.id) + file.path
+        target = platform.settings.located(key)
+        found = join_parts(platform.objects, parts, _part_count(platform, file), target, announced=file.size)
         if found != (file.size, file.sha256):
+            platform.objects.delete(parts)
             target.unlink(missing_ok=True)
             what = f"{file.path} does not match the announced size or checksum"
             raise ValidationError(what, hint="upload the model again; only this file is sent", field="path")
+        platform.objects.put(key, target)
+        platform.objects.delete(parts)
     return file.model_copy(update={"state": "uploaded"})
 
 
@@ -147,8 +157,8 @@ def base_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
     if model.status != models.READY:
         raise Conflict(f"base model {model.name!r} is not complete", hint="upload its folder again")
     files = [
-        file.model_copy(update={"url": _fetch_url(platform, "base", model.id, file.path)})
-        for file in models.files_of(platform.settings, model)
+        file.model_copy(update={"url": _fetch_url(platform, "base", model.id, models.key_of(model.id) + file.path)})
+        for file in models.files_of(platform.objects, model)
     ]
     return ModelFiles(name=model.name, type="base", files=files)
 
@@ -157,11 +167,12 @@ def base_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
 def adapter_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
     with platform.db.read() as session:
         row = models.find_trained(session, scope.workspace.id, name)
-    folder = models.adapter_of(platform.settings, row)
-    here = [path for path in sorted(folder.iterdir()) if path.is_file() and _of_adapter(path.name)]
+    models.adapter_of(platform.settings, row)
+    before = f"{row.path}/"
+    here = [one for one in platform.objects.list(before) if _of_adapter(one.key.removeprefix(before))]
     files = [
-        ModelFile(path=path.name, size=path.stat().st_size, url=_fetch_url(platform, "lora", row.id, path.name))
-        for path in here
+        ModelFile(path=one.key.removeprefix(before), size=one.size, url=_fetch_url(platform, "lora", row.id, one.key))
+        for one in here
     ]
     return ModelFiles(name=row.name, type="lora", base_model=row.base_model, files=files)
 
@@ -171,20 +182,17 @@ def _of_adapter(name: str) -> bool:
     return name == "adapter_config.json" or model_folder.belongs(name)
 
 
-def _fetch_url(platform: Platform, kind: str, model_id: str, name: str) -> str:
-    return objects.sign_url(platform, f"model-files/{kind}/{model_id}/{name}", method="GET")
+def _fetch_url(platform: Platform, kind: str, model_id: str, key: str) -> str:
+    return address(platform, key, f"model-files/{kind}/{model_id}/{PurePosixPath(key).name}", method="GET")
 
 
 @router.get("/api/objects/model-files/{kind}/{model_id}/{name}")
 def get_file(kind: str, model_id: str, name: str, expires: int, signature: str, platform: PlatformDep) -> FileResponse:
     place = f"model-files/{kind}/{model_id}/{name}"
-    objects.check_url(platform, place, method="GET", expires=expires, signature=signature)
+    check_url(platform, place, method="GET", expires=expires, signature=signature)
     with platform.db.read() as session:
         row = session.get(tables.BaseModel if kind == "base" else tables.Checkpoint, model_id)
-    if isinstance(row, tables.Checkpoint):
-        folder = platform.settings.located(row.path)
-    else:
-        folder = models.folder_of(platform.settings, model_id)
-    if row is None or not (folder / name).is_file():
+    if row is None:
         raise NotFound("this model was deleted")
-    return FileResponse(folder / name, media_type="application/octet-stream", filename=name)
+    before = f"{row.path}/" if isinstance(row, tables.Checkpoint) else models.key_of(model_id)
+    return FileResponse(platform.objects.fetch(before + name), media_type="application/octet-stream", filename=name)

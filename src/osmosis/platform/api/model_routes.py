@@ -42,13 +42,13 @@ def base_model(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelRow:
 
 @router.delete("/models/base/{name}", status_code=204)
 def delete_base(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
-    settings = platform.settings
     with platform.db.write() as session:
         model = models.find_base(session, scope.workspace, name)
         models.delete_base(session, model)
-        merging.forget(session, platform, model)
+        merging.forget(session, model)
         audit.note(session, scope, "model.delete", model.name, workspace=scope.workspace)
-    models.remove_files(settings, models.folder_of(settings, model.id), settings.models_dir / "uploads" / model.id)
+    models.delete_files(platform, models.key_of(model.id), models.uploads_key(model.id))
+    platform.objects.delete(f"runs/{model.id}/")  # of the merge that it came of
     return Response(status_code=204)
 
 
@@ -78,7 +78,7 @@ def delete_lora(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
         row = models.find_trained(session, scope.workspace.id, name)
         models.delete_trained(session, row)
         audit.note(session, scope, "model.delete", row.name, workspace=scope.workspace)
-    models.remove_files(platform.settings, platform.settings.located(row.path))
+    models.delete_files(platform, row.path)
     return Response(status_code=204)
 
 

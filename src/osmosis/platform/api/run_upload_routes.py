@@ -5,7 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from osmosis.platform import Platform, objects, tables
+from osmosis.platform import Platform, tables
+from osmosis.platform.objects.addresses import check_url
+from osmosis.platform.objects.parts import store_part
 from osmosis.platform.run_upload import finished_run, sessions
 from osmosis.platform.run_upload.manifest import Manifest
 from osmosis.platform.services import audit
@@ -59,11 +61,11 @@ async def put_part(
     session_id: str, number: int, part: int, expires: int, signature: str, request: Request, platform: PlatformDep
 ) -> Response:
     path = f"imports/{session_id}/{number}/{part}"
-    objects.check_url(platform, path, method="PUT", expires=expires, signature=signature)
+    check_url(platform, path, method="PUT", expires=expires, signature=signature)
     file = await run_in_threadpool(sessions.awaited, platform, session_id, number)
-    folder = sessions.part_dir(platform, session_id, number)
+    folder = platform.settings.located(sessions.parts_key(session_id, number))
     limit = sessions.part_bytes(platform, file, part)
-    etag = await objects.store_part(folder, part, request.stream(), limit=limit)
+    etag = await store_part(folder, part, request.stream(), limit=limit)
     return Response(status_code=200, headers={"ETag": etag})
 
 

@@ -14,7 +14,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -25,11 +25,13 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from osmosis.base.json_types import JsonObject
-from osmosis.errors import Conflict, OsmosisError
-from osmosis.platform import Platform, objects, tables
+from osmosis.errors import Conflict, NotFound, OsmosisError
+from osmosis.platform import Platform, tables
+from osmosis.platform.objects.local_folder import remove
+from osmosis.platform.objects.parts import IMPORTS
 from osmosis.platform.readers import read_with
 from osmosis.platform.security.tokens import new_token
-from osmosis.platform.services import judgements, rollouts, run_lifecycle
+from osmosis.platform.services import job_specs, judgements, rollouts, run_lifecycle
 from osmosis.records.annotation import Annotation
 from osmosis.records.base import utc_now
 from osmosis.records.report import Report
@@ -76,18 +78,18 @@ def finalize(platform: Platform, import_id: str) -> None:
 
 def _take_in(platform: Platform, row: tables.Import, files: list[tables.ImportFile]) -> None:
     numbers = {file.path: file.number for file in files}
-
-    log_file = sessions.file_path(platform, row.id, numbers[LOGS]) if LOGS in numbers else None
+    here = {path: platform.objects.fetch(sessions.file_key(row.id, number)) for path, number in numbers.items()}
+    log_file = here.get(LOGS)
     draft = sessions.folder_of(platform, row.id) / f"draft.{new_token('')[:12]}" / "rollouts.jsonl"
     try:
-        reading = _read(row, files, platform, draft)
+        reading = _read(row, files, here, platform, draft)
         staged = _Staged(_stage(platform, row, reading, draft), reading, draft.with_name(ANNOTATIONS), log_file)
         try:
             _show(platform, row.id, staged)
         finally:
             _forget(platform, staged.run_id)  # unless it is seen now
     finally:
-        objects.remove_tree(draft.parent)
+        remove(draft.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +141,14 @@ def _forget(platform: Platform, staged: str) -> None:
         session.execute(sa.delete(tables.Run).where(tables.Run.id.in_(unseen)))
 
 
-def _read(row: tables.Import, files: list[tables.ImportFile], platform: Platform, draft: Path) -> Reading:
+def _read(
+    row: tables.Import, files: list[tables.ImportFile], here: Mapping[str, Path], platform: Platform, draft: Path
+) -> Reading:
     """Every rollout, checked by a process of its own, one line each in `draft`, and the report."""
     folder = sessions.folder_of(platform, row.id)
-    where = {file.path: str(sessions.file_path(platform, row.id, file.number)) for file in files}
+    where = {path: str(file) for path, file in here.items()}
     size = sum(file.size for file in files)
-    draft.parent.mkdir(exist_ok=True, mode=0o700)
+    draft.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     said = read_with(
         ["-m", "osmosis.platform.run_upload.reading"],
         {"files": where, "run": row.run, "draft": str(draft), "annotations": str(draft.with_name(ANNOTATIONS))},
@@ -275,26 +279,21 @@ def _add_log(session: Session, run: tables.Run, lines: Iterable[str]) -> None:
 
 def _settle(platform: Platform, import_id: str) -> None:
     """Artifacts go to the run's folder, the rest of the upload goes away. Done again, it finds nothing to do."""
-    folder = sessions.folder_of(platform, import_id)
-    if not folder.exists():
-        return
+    objects = platform.objects
     with platform.db.read() as session:
         row = session.get(tables.Import, import_id)
-        moves = list(_moves(platform, session, row)) if row is not None and row.run_id else []
+        moves = list(_moves(session, row)) if row is not None and row.run_id else []
     for source, target in moves:
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with contextlib.suppress(FileNotFoundError):  # moved before
-            source.replace(target)
-    objects.remove_tree(folder)
+        with contextlib.suppress(NotFound):  # moved before
+            objects.put(target, objects.fetch(source))
+    objects.delete(sessions.key_of(import_id))
 
 
-def _moves(platform: Platform, session: Session, row: tables.Import) -> Iterator[tuple[Path, Path]]:
+def _moves(session: Session, row: tables.Import) -> Iterator[tuple[str, str]]:
     run = session.get(tables.Run, row.run_id)
     if run is None:
         return
-    work = platform.settings.runs_dir / run.id
-    if run.retries:
-        work = work / f"retry-{run.retries}"
+    work = f"runs/{job_specs.folder_of(run)}"
     ids = {(r.row_index, r.attempt): r.rollout_id for r in session.scalars(rollouts.listed(run.id))}
     known = set(ids.values())
     for file in sessions.files_of(session, row.id):
@@ -305,8 +304,8 @@ def _moves(platform: Platform, session: Session, row: tables.Import) -> Iterator
             continue
         rollout_id = ids.get(found.place) if found.place else found.rollout_id
         if rollout_id in known:
-            target = work / "artifacts" / rollout_id / "artifacts" / found.path
-            yield sessions.file_path(platform, row.id, file.number), target
+            target = f"{work}/artifacts/{rollout_id}/artifacts/{found.path}"
+            yield sessions.file_key(row.id, file.number), target
 
 
 def recover(platform: Platform) -> None:
@@ -318,9 +317,10 @@ def recover(platform: Platform) -> None:
     for run_id in unseen:
         _forget(platform, run_id)
     for import_id in gone:
-        objects.remove_tree(sessions.folder_of(platform, import_id))
-    root = platform.settings.objects_dir / "imports"
-    left = [path.name for path in root.iterdir()] if root.exists() else []
+        platform.objects.delete(sessions.key_of(import_id))
+    work = platform.settings.located(IMPORTS)
+    left = {path.name for path in work.iterdir()} if work.is_dir() else set()
+    left |= {one.key.removeprefix(IMPORTS).partition("/")[0] for one in platform.objects.list(IMPORTS)}
     with platform.db.read() as session:
         uploading = sa.select(tables.Import.id).where(tables.Import.status == sessions.UPLOADING)
         waiting = set(session.scalars(uploading))

@@ -14,7 +14,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, ValidationError
-from osmosis.platform import Platform, objects, tables
+from osmosis.platform import Platform, tables
+from osmosis.platform.objects.addresses import address
+from osmosis.platform.objects.parts import IMPORTS, join_parts
 from osmosis.platform.services import links
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
@@ -163,17 +165,24 @@ def expired(session: Session) -> list[str]:
 # --- its files ---------------------------------------------------------------------------------------------------
 
 
+def key_of(import_id: str) -> str:
+    """Where everything is that arrived."""
+    return f"{IMPORTS}{import_id}/"
+
+
 def folder_of(platform: Platform, import_id: str) -> Path:
-    return platform.settings.objects_dir / "imports" / import_id
+    """Where it is worked on."""
+    return platform.settings.located(key_of(import_id).rstrip("/"))
 
 
-def part_dir(platform: Platform, import_id: str, number: int) -> Path:
+def parts_key(import_id: str, number: int) -> str:
     """Where the parts of one file arrive."""
-    return folder_of(platform, import_id) / "parts" / str(number)
+    return f"{key_of(import_id)}parts/{number}/"
 
 
-def file_path(platform: Platform, import_id: str, number: int) -> Path:
-    return folder_of(platform, import_id) / "files" / str(number)
+def file_key(import_id: str, number: int) -> str:
+    """A whole file."""
+    return f"{key_of(import_id)}files/{number}"
 
 
 def part_size(platform: Platform, size: int) -> int:
@@ -188,36 +197,38 @@ def part_count(platform: Platform, size: int) -> int:
 
 def receive(platform: Platform, file: tables.ImportFile) -> None:
     """Put a file's parts together. ValidationError when it is not what was announced; a retry changes nothing."""
-    target = file_path(platform, file.import_id, file.number)
-    parts = part_dir(platform, file.import_id, file.number)
+    objects, parts = platform.objects, parts_key(file.import_id, file.number)
+    key = file_key(file.import_id, file.number)
+    target = platform.settings.located(key)
     if not file.uploaded:
-        found = objects.join_parts(parts, part_count(platform, file.size), target)
+        found = join_parts(objects, parts, part_count(platform, file.size), target, announced=file.size)
         if found != (file.size, file.sha256):
             target.unlink(missing_ok=True)
-            objects.remove_tree(parts)
+            objects.delete(parts)
             raise ValidationError(
                 f"{file.path} does not match the announced size or checksum", hint="upload it again", field="path"
             )
+        objects.put(key, target)
     with platform.db.write() as session:
         stored = session.get(tables.ImportFile, (file.import_id, file.number))
         if stored is not None:
             stored.uploaded = True
-    objects.remove_tree(parts)
+    objects.delete(parts)
 
 
 def upload_plan(platform: Platform, file: tables.ImportFile) -> UploadPlan:
     """Where the parts of an announced file are sent, by signed addresses."""
     lifetime = platform.settings.url_lifetime_s
-    place = f"imports/{file.import_id}/{file.number}"
+    place, key = f"imports/{file.import_id}/{file.number}", parts_key(file.import_id, file.number)
     each = part_size(platform, file.size)
     if not each:
-        url = objects.sign_url(platform, f"{place}/1", method="PUT")
+        url = address(platform, f"{key}1", f"{place}/1", method="PUT")
         return UploadPlan(expires_in=lifetime, method="simple", presigned_url=url, upload_headers={})
     count = part_count(platform, file.size)
     parts = [
         UploadPart(
             part_number=number,
-            presigned_url=objects.sign_url(platform, f"{place}/{number}", method="PUT"),
+            presigned_url=address(platform, f"{key}{number}", f"{place}/{number}", method="PUT"),
             size=part_bytes(platform, file, number),
         )
         for number in range(1, count + 1)

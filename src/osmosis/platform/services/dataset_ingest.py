@@ -9,7 +9,6 @@ import logging
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -17,8 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.datasets.upload_reader import UploadFacts
-from osmosis.errors import Conflict, DatasetError, OsmosisError
-from osmosis.platform import Platform, objects, tables
+from osmosis.errors import Conflict, DatasetError, NetworkError, OsmosisError
+from osmosis.platform import Platform, tables
+from osmosis.platform.objects.parts import dataset_key, etag_of, join_parts, parts_there, upload_key
 from osmosis.platform.readers import read_with
 from osmosis.records.base import utc_now
 from osmosis.records.dataset import DatasetStatus
@@ -81,7 +81,7 @@ def recover(platform: Platform) -> list[threading.Thread]:
     for work, attempts in interrupted:
         if attempts >= MAX_ATTEMPTS:
             _refuse(platform, work, [], f"the platform ended {attempts} times while it read this file")
-            objects.remove_tree(objects.upload_dir(platform, work.upload_id))
+            platform.objects.delete(upload_key(work.upload_id))
             continue
         with platform.db.write() as session:
             session.get_one(tables.Upload, work.upload_id).attempts = attempts + 1
@@ -99,7 +99,7 @@ def forget_abandoned(platform: Platform) -> int:
         for upload in found:
             datasets.abandon(session, session.get_one(tables.Dataset, upload.dataset_id), upload)
     for upload in found:
-        objects.remove_tree(objects.upload_dir(platform, upload.id))
+        platform.objects.delete(upload_key(upload.id))
     return len(found)
 
 
@@ -113,16 +113,20 @@ def _work(upload: tables.Upload, dataset: tables.Dataset) -> Work:
     return Work(upload.id, dataset.id, dataset.name, upload.format, upload.size, upload.parts)
 
 
-def _is_whole(platform: Platform, upload: tables.Upload) -> bool:
-    folder = objects.upload_dir(platform, upload.id)
-    return all((folder / str(number)).is_file() for number in range(1, upload.parts + 1))
+def _whole(platform: Platform, dataset_id: str) -> set[str]:
+    """The open uploads of a dataset whose parts are all there."""
+    with platform.db.read() as session:
+        query = sa.select(tables.Upload).where(tables.Upload.dataset_id == dataset_id, tables.Upload.status == "open")
+        uploads = list(session.scalars(query))
+    return {one.id for one in uploads if len(parts_there(platform.objects, upload_key(one.id))) >= one.parts}
 
 
 def _begin(platform: Platform, dataset_id: str, upload_id: str | None = None) -> Work | None:
     """Load: None when this upload is already done or being worked on."""
+    whole = _whole(platform, dataset_id) if upload_id is None else set()
     with platform.db.write() as session:
         dataset = session.get_one(tables.Dataset, dataset_id, with_for_update=True)
-        upload = datasets.upload_meant(session, dataset, upload_id, partial(_is_whole, platform))
+        upload = datasets.upload_meant(session, dataset, upload_id, whole)
         if upload is None or upload.status in ("done", "processing"):
             return None
         if upload.status == "aborted":
@@ -163,20 +167,20 @@ def _in_background(platform: Platform, work: Work) -> None:
 
 
 def _check_etags(platform: Platform, work: Work, etags: dict[int, str]) -> None:
-    folder = objects.upload_dir(platform, work.upload_id)
+    here = parts_there(platform.objects, upload_key(work.upload_id))
     for number, etag in etags.items():
-        path = folder / str(number)
-        if path.exists() and objects.etag_of(path) != etag.strip('"'):
+        if number in here and etag_of(platform.objects, here[number]) != etag.strip('"'):
             _refuse(platform, work, [], f"part {number} was corrupted in transit")
             raise DatasetError(f"part {number} of {work.name!r} was corrupted in transit", hint="upload the file again")
 
 
 def _finish(platform: Platform, work: Work) -> None:
     """Work and apply."""
-    target = objects.dataset_dir(platform, work.dataset_id) / f"{work.upload_id}.{work.format}"
-    parts = objects.upload_dir(platform, work.upload_id)
+    objects, parts = platform.objects, upload_key(work.upload_id)
+    key = f"{dataset_key(work.dataset_id)}{work.upload_id}.{work.format}"
+    target = platform.settings.located(key)
     try:
-        size, sha256 = objects.join_parts(parts, work.parts, target)
+        size, sha256 = join_parts(objects, parts, work.parts, target, announced=work.size)
         if size != work.size:
             raise DatasetError(
                 f"{size} bytes arrived instead of the announced {work.size}", hint="upload the file again"
@@ -184,17 +188,22 @@ def _finish(platform: Platform, work: Work) -> None:
         facts = _check(target, size)
         if facts["found"]:
             raise _refusal(work, facts)
+        objects.put(key, target)
+    except NetworkError:  # of the object store: nothing is wrong with the file
+        target.unlink(missing_ok=True)
+        _reopen(platform, work)
+        raise
     except OsmosisError as error:
         target.unlink(missing_ok=True)
-        objects.remove_tree(parts)
+        objects.delete(parts)
         _refuse(platform, work, error.details.get("issues", []), error.message)
         raise
     except Exception:
         target.unlink(missing_ok=True)
         _refuse(platform, work, [], "internal error while reading the file")
         raise
-    _take_over(platform, work, target, size, sha256, facts)
-    objects.remove_tree(parts)
+    _take_over(platform, work, key, size, sha256, facts)
+    objects.delete(parts)
     clean(platform, work.dataset_id)
 
 
@@ -204,6 +213,17 @@ def _check(path: Path, size: int) -> UploadFacts:
     words = ["-m", "osmosis.datasets.upload_reader"]
     said = read_with(words, given, what="this file", files=[path], seconds=READ_S + size / BYTES_PER_S)
     return cast(UploadFacts, said)
+
+
+def _reopen(platform: Platform, work: Work) -> None:
+    """It may be completed again."""
+    with platform.db.write() as session:
+        upload = session.get(tables.Upload, work.upload_id)
+        dataset = session.get(tables.Dataset, work.dataset_id)
+        if upload is not None:
+            upload.status, upload.updated_at = "open", utc_now()
+        if dataset is not None and dataset.path is None:
+            dataset.status, dataset.updated_at = DatasetStatus.UPLOADING.value, utc_now()
 
 
 def _refusal(work: Work, facts: UploadFacts) -> DatasetError:
@@ -230,16 +250,15 @@ def _refuse(platform: Platform, work: Work, issues: list[dict[str, str]], messag
             dataset.status, dataset.error, dataset.updated_at = DatasetStatus.ERROR.value, message, utc_now()
 
 
-def _take_over(platform: Platform, work: Work, target: Path, size: int, sha256: str, facts: UploadFacts) -> None:
+def _take_over(platform: Platform, work: Work, key: str, size: int, sha256: str, facts: UploadFacts) -> None:
     with platform.db.write() as session:
         upload = session.get(tables.Upload, work.upload_id)
         dataset = session.get(tables.Dataset, work.dataset_id)
-        if upload is None or dataset is None:
-            target.unlink(missing_ok=True)
+        if upload is None or dataset is None:  # deleted meanwhile, its files are nobody's
             return
         upload.status, upload.updated_at = "done", utc_now()
         dataset.status, dataset.error = DatasetStatus.UPLOADED.value, None
-        dataset.path = platform.settings.stored(target)
+        dataset.path = key
         dataset.size, dataset.format = size, work.format
         dataset.row_count, dataset.sha256, dataset.preview = facts["rows"], sha256, facts["preview"]
         dataset.updated_at = utc_now()
@@ -250,10 +269,9 @@ def _take_over(platform: Platform, work: Work, target: Path, size: int, sha256: 
 
 def clean(platform: Platform, dataset_id: str) -> None:
     """Remove files of a dataset that nothing refers to any more."""
-    folder = objects.dataset_dir(platform, dataset_id)
+    home = dataset_key(dataset_id)
+    here = {one.key for one in platform.objects.list(home)}
     with platform.db.read() as session:
-        unused = datasets.unused_files(session, platform.settings, dataset_id, folder)
-    for path in unused:
-        path.unlink(missing_ok=True)
-    if folder.exists() and not any(folder.iterdir()):
-        folder.rmdir()
+        unused = datasets.unused_files(session, dataset_id, here)
+    for key in unused:
+        platform.objects.delete(key)

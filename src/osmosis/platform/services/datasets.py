@@ -6,9 +6,9 @@ need it exists. File contents are handled in `ingest`, outside of sessions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import TypedDict
 
 import sqlalchemy as sa
@@ -150,11 +150,11 @@ def latest_upload(session: Session, dataset: tables.Dataset) -> tables.Upload:
 
 
 def upload_meant(
-    session: Session, dataset: tables.Dataset, upload_id: str | None, is_whole: Callable[[tables.Upload], bool]
+    session: Session, dataset: tables.Dataset, upload_id: str | None, whole: Collection[str]
 ) -> tables.Upload | None:
     """The upload that a `complete` is about, when several may be on their way; None when it is done already.
 
-    The one that is named; else the first one open that is whole. A client that names none and asks again, after an
+    The one that is named; else the first one open that is `whole`. A client that names none and asks again, after an
     answer was lost, leaves alone what somebody else still sends.
     """
     if upload_id is not None:
@@ -162,7 +162,7 @@ def upload_meant(
     newest_first = sa.select(tables.Upload).where(tables.Upload.dataset_id == dataset.id)
     uploads = list(session.scalars(newest_first.order_by(tables.Upload.created_at.desc())))
     for upload in reversed(uploads):
-        if upload.status == "open" and is_whole(upload):
+        if upload.status == "open" and upload.id in whole:
             return upload
     latest = latest_upload(session, dataset)
     others = [upload for upload in uploads if upload.status in ("done", "processing")]
@@ -206,16 +206,14 @@ def delete(session: Session, dataset: tables.Dataset) -> None:
     session.delete(dataset)
 
 
-def unused_files(session: Session, settings: PlatformSettings, dataset_id: str, folder: Path) -> list[Path]:
-    """Files of a dataset that neither its row nor any run refers to, and that no upload is about to put there."""
-    if not folder.exists():
-        return []
+def unused_files(session: Session, dataset_id: str, here: Collection[str]) -> set[str]:
+    """Of the files of a dataset, by key, those that neither its row nor any run refers to, and that no upload is about
+    to put there."""
     dataset = session.get(tables.Dataset, dataset_id)
-    kept = {dataset.path} if dataset else set()
-    files = {stored: path for path in folder.iterdir() if (stored := settings.stored(path)) not in kept}
+    files = set(here) - ({dataset.path} if dataset else set())
     if not files:
-        return []
-    query = sa.select(tables.Run.dataset_path).where(tables.Run.dataset_path.in_(list(files)))
+        return set()
+    query = sa.select(tables.Run.dataset_path).where(tables.Run.dataset_path.in_(files))
     used = set(session.scalars(query))
     arriving = set(
         session.scalars(
@@ -224,7 +222,7 @@ def unused_files(session: Session, settings: PlatformSettings, dataset_id: str, 
             )
         )
     )
-    return [path for stored, path in files.items() if stored not in used and path.stem not in arriving]
+    return {key for key in files - used if PurePosixPath(key).stem not in arriving}
 
 
 def log(

@@ -17,7 +17,7 @@ from osmosis.base.files import beside
 from osmosis.base.git import Git, GitError, sealed_environ
 from osmosis.datasets.row_file import cut_row_file
 from osmosis.errors import NotFound, PlatformError
-from osmosis.platform import tables
+from osmosis.platform import Platform, tables
 from osmosis.platform.readers import read_with
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.shard import Shard
@@ -36,7 +36,8 @@ class Wanted:
     run_id: str
     repository: Path
     commit_sha: str
-    dataset: Path
+    dataset: str
+    """Its key in the object store."""
     rows: list[int]
     stored: list[str]
     """Row keys of what is stored already."""
@@ -49,8 +50,7 @@ def wanted_of(session: Session, settings: PlatformSettings, run_id: str) -> Want
     if repository is None:
         raise NotFound("the repository of this run is no longer connected", hint="submit a new run")
     keys = sorted({row_key for _, row_key, _ in rollouts.keys(session, run.id)})
-    paths = settings.located(repository.path), settings.located(run.dataset_path)
-    return Wanted(run.id, paths[0], run.commit_sha, paths[1], run.rows, keys)
+    return Wanted(run.id, settings.located(repository.path), run.commit_sha, run.dataset_path, run.rows, keys)
 
 
 def bundle(settings: PlatformSettings, wanted: Wanted) -> Path:
@@ -75,9 +75,9 @@ def bundle(settings: PlatformSettings, wanted: Wanted) -> Path:
     return made
 
 
-def row_file(settings: PlatformSettings, wanted: Wanted, shard: Shard) -> Path:
+def row_file(platform: Platform, wanted: Wanted, shard: Shard) -> Path:
     """The rows of a job with the keys that the whole selection gives them (`datasets.row_file`)."""
-    whole = _all_rows(settings, wanted)
+    whole = _all_rows(platform, wanted)
     if shard.count == 1:
         return whole
     part = whole.with_name(f"rows-{shard.number}-of-{shard.count}.jsonl")
@@ -86,24 +86,26 @@ def row_file(settings: PlatformSettings, wanted: Wanted, shard: Shard) -> Path:
     return part
 
 
-def _all_rows(settings: PlatformSettings, wanted: Wanted) -> Path:
-    made = folder_of(settings, wanted.run_id) / "rows.jsonl"
+def _all_rows(platform: Platform, wanted: Wanted) -> Path:
+    made = folder_of(platform.settings, wanted.run_id) / "rows.jsonl"
     if made.exists():
         return made
-    if not wanted.dataset.is_file():
-        raise NotFound("the dataset of this run was deleted", hint="submit a new run")
+    try:
+        dataset = platform.objects.fetch(wanted.dataset)
+    except NotFound:
+        raise NotFound("the dataset of this run was deleted", hint="submit a new run") from None
     made.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = beside(made)
     draft.mkdir()
     try:
-        given = {"path": str(wanted.dataset), "target": str(draft / "rows"), "rows": wanted.rows}
+        given = {"path": str(dataset), "target": str(draft / "rows"), "rows": wanted.rows}
         read_with(
             ["-m", "osmosis.datasets.row_file"],
             {**given, "stored": wanted.stored},
             what="the dataset",
-            files=[wanted.dataset],
+            files=[dataset],
             write=[draft],
-            seconds=READ_S + wanted.dataset.stat().st_size / BYTES_PER_S,
+            seconds=READ_S + dataset.stat().st_size / BYTES_PER_S,
         )
         (draft / "rows").replace(made)
     finally:

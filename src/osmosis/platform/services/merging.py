@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound, OsmosisError
-from osmosis.platform import Platform, objects, tables
+from osmosis.platform import Platform, tables
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.contract.model_bodies import AnnouncedFile, MergeRequest, ModelMerge
 from osmosis.records.plan import PLATFORM_MODEL
@@ -140,20 +140,22 @@ def made(platform: Platform, run: tables.Run, files: Sequence[AnnouncedFile]) ->
             )
             session.add(model)
     try:
+        for file in files:
+            key = models.key_of(run.id) + file.path
+            platform.objects.put(key, platform.settings.located(key))
         models.ready(platform, run.id)
     except OsmosisError:
         with platform.db.write() as session:
             session.delete(session.get_one(tables.BaseModel, run.id))
-        models.remove_files(platform.settings, models.folder_of(platform.settings, run.id))
+        models.delete_files(platform, models.key_of(run.id))
         raise
 
 
-def forget(session: Session, platform: Platform, model: tables.BaseModel) -> None:
-    """The merge that a deleted model came of goes with it, log and all."""
+def forget(session: Session, model: tables.BaseModel) -> None:
+    """The merge that a deleted model came of goes with it; its files follow."""
     run = session.get(tables.Run, model.id)
     if run is not None and run.kind == MERGE:
         session.delete(run)
-        objects.remove_tree(platform.settings.runs_dir / run.id)
 
 
 def body(run: tables.Run) -> ModelMerge:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from osmosis.base import model_folder
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import Platform, tables
 from osmosis.platform.db import count_of
+from osmosis.platform.objects.store import Objects
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
 from osmosis.records.contract.body import moment
@@ -40,18 +40,24 @@ def folder_of(settings: PlatformSettings, model_id: str) -> Path:
     return settings.models_dir / "base" / model_id
 
 
-def parts_of(settings: PlatformSettings, model_id: str, number: int) -> Path:
+def parts_key(model_id: str, number: int) -> str:
     """Where the parts of one file arrive."""
-    return _uploads(settings, model_id) / str(number)
+    return f"{uploads_key(model_id)}{number}/"
+
+
+def uploads_key(model_id: str) -> str:
+    """Where the parts of all its files arrive."""
+    return f"models/uploads/{model_id}/"
+
+
+def key_of(model_id: str) -> str:
+    """Where the files of a base model are."""
+    return f"models/base/{model_id}/"
 
 
 def checkpoints_of(settings: PlatformSettings, run_id: str) -> Path:
     """Where a training run keeps its checkpoints, a folder each."""
     return settings.models_dir / "runs" / run_id
-
-
-def _uploads(settings: PlatformSettings, model_id: str) -> Path:
-    return settings.models_dir / "uploads" / model_id
 
 
 def announce(
@@ -82,7 +88,7 @@ def announce(
         model = tables.BaseModel(workspace_id=workspace.id, creator_id=user.id, name=name)
         session.add(model)
     else:  # what came of other files goes
-        remove_files(platform.settings, folder_of(platform.settings, model.id), _uploads(platform.settings, model.id))
+        delete_files(platform, key_of(model.id), uploads_key(model.id))
     model.status, model.files = UPLOADING, wanted
     model.size, model.updated_at = sum(file.size for file in files), utc_now()
     session.flush()
@@ -119,15 +125,21 @@ def find_base(session: Session, workspace: tables.Workspace, name_or_id: str) ->
     raise NotFound(f"no base model named {name_or_id!r} on this platform", hint="osmosis model list --type base")
 
 
-def files_of(settings: PlatformSettings, model: tables.BaseModel) -> list[ModelFile]:
-    """The files of a model, each with the numbers of the parts that are here; all of them once it is whole."""
+def files_of(objects: Objects, model: tables.BaseModel) -> list[ModelFile]:
+    """The files of a model, each with the numbers of the parts that are here; all of them once it is whole. Not in a
+    session: it asks the store."""
+    whole, parts = set[str](), dict[str, list[int]]()
+    if model.status != READY:
+        whole = {one.key.removeprefix(key_of(model.id)) for one in objects.list(key_of(model.id))}
+        for one in objects.list(uploads_key(model.id)):
+            number, _, part = one.key.removeprefix(uploads_key(model.id)).partition("/")
+            if part.isdigit():
+                parts.setdefault(number, []).append(int(part))
     found = []
-    for number, file in enumerate(model.files):
+    for position, file in enumerate(model.files):
         path = AnnouncedFile.model_validate(file)
-        parts = parts_of(settings, model.id, number)
-        here = sorted(int(part.name) for part in parts.iterdir() if part.name.isdigit()) if parts.is_dir() else []
-        whole = model.status == READY or (folder_of(settings, model.id) / path.path).is_file()
-        state = "uploaded" if whole else "pending"
+        state = "uploaded" if model.status == READY or path.path in whole else "pending"
+        here = sorted(parts.get(str(position), ()))
         found.append(ModelFile(path=path.path, size=path.size, sha256=path.sha256, state=state, parts=here))
     return found
 
@@ -145,16 +157,18 @@ def ready(platform: Platform, model_id: str) -> None:
     settings = platform.settings
     with platform.db.read() as session:
         model = session.get_one(tables.BaseModel, model_id)
-        missing = [file.path for file in files_of(settings, model) if file.state != "uploaded"]
+    missing = [file.path for file in files_of(platform.objects, model) if file.state != "uploaded"]
     if missing:
         raise Conflict(f"{len(missing)} files of model {model.name!r} are not here yet: {missing[0]}, ...")
+    for file in map(AnnouncedFile.model_validate, model.files):
+        platform.objects.fetch(key_of(model_id) + file.path)
     facts = model_folder.check_model(folder_of(settings, model_id))
     with platform.db.write() as session:
         stored = session.get_one(tables.BaseModel, model_id)
         stored.status, stored.updated_at = READY, utc_now()
         stored.architecture, stored.parameters = facts.architecture, facts.parameters
         stored.context_length, stored.chat_template = facts.context_length, facts.chat_template
-    remove_files(settings, _uploads(settings, model_id))
+    delete_files(platform, uploads_key(model_id))
 
 
 def delete_base(session: Session, model: tables.BaseModel) -> None:
@@ -207,12 +221,13 @@ def find_trained(session: Session, workspace_id: str, name: str) -> tables.Check
 
 
 def adapter_of(settings: PlatformSettings, checkpoint: tables.Checkpoint) -> Path:
-    """The folder with the adapter of a checkpoint. Conflict when it was removed."""
+    """The folder with the adapter of a checkpoint, which is fetched there when objects are elsewhere. Conflict when it
+    was removed."""
     folder = settings.located(checkpoint.path)
     if (folder / TINKER).is_file():
         what = f"model {checkpoint.name!r} is on the Tinker server that trained it: {_weights_there(folder)}"
         raise Conflict(what, hint="ask that server for it, under this name")
-    if not (folder / ADAPTER).is_file():
+    if not settings.objects and not (folder / ADAPTER).is_file():
         what = f"the files of model {checkpoint.name!r} are gone: a newer checkpoint took their place"
         raise Conflict(what, hint="osmosis model list; [checkpoints] keep = N keeps more of them")
     return folder
@@ -307,12 +322,11 @@ def _unusable(message: str, hint: str) -> ValidationError:
     return ValidationError(message, hint=hint, issues=[issue])
 
 
-def remove_files(settings: PlatformSettings, *folders: Path) -> None:
-    """Folders of models that are deleted; nothing outside of the model folder is ever touched."""
-    for folder in folders:
-        if folder.resolve().is_relative_to(settings.models_dir.resolve()):
-            with suppress(OSError):
-                shutil.rmtree(folder)
+def delete_files(platform: Platform, *keys: str) -> None:
+    """What is below these keys, of models that are deleted; nothing outside of the models is ever touched."""
+    for key in keys:
+        if key.startswith("models/"):
+            platform.objects.delete(key.rstrip("/") + "/")
 
 
 def delete_trained(session: Session, checkpoint: tables.Checkpoint) -> None:

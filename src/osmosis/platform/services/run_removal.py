@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from sqlalchemy.orm import Session
 
-from osmosis.platform import Platform, objects, tables
+from osmosis.platform import Platform, tables
 from osmosis.viewer.index.file import remove as remove_index
 
 from . import dataset_ingest, deployments, models, run_lifecycle
@@ -30,9 +30,8 @@ def remove(session: Session, run: tables.Run) -> Leftovers:
 
 
 def clean(platform: Platform, left: Leftovers) -> None:
-    settings = platform.settings
-    objects.remove_tree(settings.runs_dir / left.run_id)
-    remove_index(settings.viewer_index(left.run_id))
-    models.remove_files(settings, models.checkpoints_of(settings, left.run_id))
+    platform.objects.delete(f"runs/{left.run_id}/")
+    remove_index(platform.settings.viewer_index(left.run_id))
+    models.delete_files(platform, f"models/runs/{left.run_id}/")
     if left.dataset_path:  # of a dataset that is gone, or has a newer file, this run was the last that needed it
         dataset_ingest.clean(platform, PurePosixPath(left.dataset_path).parent.name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, undefer
@@ -21,6 +21,7 @@ from osmosis.base import artifact_files
 from osmosis.base.artifact_files import ArtifactFile
 from osmosis.errors import NotFound, ValidationError
 from osmosis.platform import tables
+from osmosis.platform.objects.store import Objects
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.contract.run_bodies import FileTotals, RunFile, RunFiles
 from osmosis.records.rollout import Rollout
@@ -38,8 +39,17 @@ TRAJECTORY = re.compile(r"^trajectories/row_(\d+)_run_(\d+)\.json$")
 ARTIFACT = re.compile(r"^artifacts/row_(\d+)_run_(\d+)/(.+)$")
 
 
+Kept = Mapping[str, int]
+"""The artifacts of a run in an object store, by key, with their bytes; empty when objects are in the data folder."""
+
+
+def kept(objects: Objects, run_id: str) -> Kept:
+    """Not in a session: it asks the store."""
+    return {one.key: one.size for one in objects.list(f"runs/{run_id}/")} if objects.elsewhere else {}
+
+
 def manifest(
-    session: Session, settings: PlatformSettings, run: tables.Run, types: str | None, rows: str | None
+    session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept, types: str | None, rows: str | None
 ) -> RunFiles:
     """What can be downloaded; `types` and `rows` narrow it."""
     wanted = [part.strip() for part in (types or ",".join(TYPES)).split(",") if part.strip()]
@@ -53,7 +63,7 @@ def manifest(
     if "trajectories" in wanted:
         files.extend(_trajectories(session, run, ranges))
     if "artifacts" in wanted:
-        files.extend(_artifacts(session, settings, run, ranges))
+        files.extend(_artifacts(session, settings, run, stored, ranges))
     if "logs" in wanted:
         files.append(RunFile(path="logs.txt", size=len(content(session, settings, run, "logs.txt"))))
     if "annotations" in wanted and (said := content(session, settings, run, ANNOTATIONS)):
@@ -114,18 +124,33 @@ def _most_bytes(settings: PlatformSettings) -> int:
 
 
 def _artifacts(
-    session: Session, settings: PlatformSettings, run: tables.Run, ranges: list[tuple[int, int]]
+    session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept, ranges: list[tuple[int, int]]
 ) -> Iterator[RunFile]:
+    root, there = settings.runs_dir / run.id, _by_place(stored)
     for row in session.scalars(rollouts.listed(run.id)):
         if not _selected(row.row_index, ranges):
             continue
-        root = settings.runs_dir / run.id
         for place in _places(session, run, row.rollout_id):
-            found = artifact_files.listed(root, place, most_bytes=_most_bytes(settings))
-            if found is not None:
+            here = artifact_files.listed(root, place, most_bytes=_most_bytes(settings))
+            found = {**there.get(_key(run, place), {}), **dict(here or ())}
+            if found or here is not None:
                 before = f"artifacts/row_{row.row_index}_run_{row.attempt}"
-                yield from (RunFile(path=f"{before}/{path}", size=size) for path, size in found)
+                yield from (RunFile(path=f"{before}/{path}", size=size) for path, size in sorted(found.items()))
                 break
+
+
+def _key(run: tables.Run, parts: Sequence[str]) -> str:
+    return "/".join(("runs", run.id, *parts))
+
+
+def _by_place(stored: Kept) -> dict[str, dict[str, int]]:
+    """The files of each rollout, by the key of its folder."""
+    found: dict[str, dict[str, int]] = {}
+    for key, size in stored.items():
+        work, _, rest = key.partition("/artifacts/")
+        rollout, _, path = rest.partition("/artifacts/")
+        found.setdefault(f"{work}/artifacts/{rollout}/artifacts", {})[path] = size
+    return found
 
 
 def content(session: Session, settings: PlatformSettings, run: tables.Run, path: str) -> bytes:
@@ -165,8 +190,11 @@ def _log_lines(session: Session, run: tables.Run) -> Iterator[bytes]:
         yield text.encode(errors="replace")
 
 
-def artifact(session: Session, settings: PlatformSettings, run: tables.Run, path: str) -> ArtifactFile | None:
-    """A file that a rollout left, open; None for a path of another kind. NotFound when it cannot be had."""
+def artifact(
+    session: Session, settings: PlatformSettings, run: tables.Run, stored: Kept, path: str
+) -> ArtifactFile | str | None:
+    """A file that a rollout left, open, or its key in the object store; None for a path of another kind. NotFound when
+    it cannot be had."""
     if path == TOKENS:
         if found := artifact_files.opened(settings.runs_dir / run.id, [*_work(run), TOKENS], most_bytes=MOST_TOKENS):
             return found
@@ -177,9 +205,21 @@ def artifact(session: Session, settings: PlatformSettings, run: tables.Run, path
     root = settings.runs_dir / run.id
     for place in _places(session, run, row.rollout_id):
         parts = [*place, *match[3].split("/")]
+        if (key := _key(run, parts)) in stored:
+            return key
         if found := artifact_files.opened(root, parts, most_bytes=_most_bytes(settings)):
             return found
     raise NotFound(f"run {run.name!r} has no file {path!r}")
+
+
+def key_of(session: Session, run: tables.Run, stored: Kept, path: str) -> str | None:
+    """The object that a path of the manifest is; None when the platform itself has to send it."""
+    match = ARTIFACT.match(path) if stored else None
+    if match is None:
+        return None
+    row = rollouts.row(session, run.id, int(match[1]), int(match[2]))
+    keys = (_key(run, [*place, *match[3].split("/")]) for place in _places(session, run, row.rollout_id))
+    return next((key for key in keys if key in stored), None)
 
 
 def check_paths(paths: list[str]) -> None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from osmosis.platform import Platform, objects, tables
+from osmosis.platform import Platform, tables
+from osmosis.platform.objects.addresses import address
+from osmosis.platform.objects.parts import upload_key
 from osmosis.records.contract.uploads import UploadPart, UploadPlan
 
 
 def of(platform: Platform, upload: tables.Upload) -> UploadPlan:
     """How to upload the file."""
     place, lifetime = f"uploads/{upload.id}", platform.settings.url_lifetime_s
+    key = upload_key(upload.id)
     if not upload.part_size:
         return UploadPlan(
             expires_in=lifetime,
             s3_key=place,
             upload_id=upload.id,
             method="simple",
-            presigned_url=objects.sign_url(platform, f"{place}/1", method="PUT"),
+            presigned_url=address(platform, f"{key}1", f"{place}/1", method="PUT"),
             upload_headers={},
         )
     parts = []
     for number in range(1, upload.parts + 1):
-        url = objects.sign_url(platform, f"{place}/{number}", method="PUT")
+        url = address(platform, f"{key}{number}", f"{place}/{number}", method="PUT")
         parts.append(UploadPart(part_number=number, presigned_url=url, size=part_bytes(upload, number)))
     return UploadPlan(
         expires_in=lifetime,

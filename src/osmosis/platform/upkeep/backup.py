@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from osmosis.base import artifact_files
 from osmosis.base.git import Git, GitError, sealed_environ
-from osmosis.errors import Conflict, ValidationError
+from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform.archive import table_dump
 from osmosis.platform.archive.archive_file import (
     ArchiveWriter,
@@ -32,6 +32,9 @@ from osmosis.platform.archive.archive_file import (
     writing,
 )
 from osmosis.platform.db import open_engine
+from osmosis.platform.objects import open_objects
+from osmosis.platform.objects.copies import STORED, is_object
+from osmosis.platform.objects.store import Objects
 from osmosis.platform.security.vault import Vault
 from osmosis.platform.settings import PlatformSettings
 
@@ -71,10 +74,11 @@ def make(settings: PlatformSettings, target: Path, *, with_master_key: bool = Fa
             hint="OSMOSIS_DATA_DIR names the data folder; for PostgreSQL give --database-url",
         )
     engine = open_engine(settings.database)
+    objects = open_objects(settings)
     try:
         for number in range(TRIES):
             try:
-                return _attempt(settings, engine, target, with_master_key)
+                return _attempt(settings, objects, engine, target, with_master_key)
             except _Gone as gone:
                 log.info("backup: %s was deleted meanwhile (%d of %d)", gone, number + 1, TRIES)
         raise Conflict("too much was deleted while the backup was made", hint="make it at a quieter time")
@@ -82,17 +86,19 @@ def make(settings: PlatformSettings, target: Path, *, with_master_key: bool = Fa
         engine.dispose()
 
 
-def _attempt(settings: PlatformSettings, engine: sa.Engine, target: Path, with_master_key: bool) -> MadeBackup:
+def _attempt(
+    settings: PlatformSettings, objects: Objects, engine: sa.Engine, target: Path, with_master_key: bool
+) -> MadeBackup:
     vault = Vault.open(settings.data_dir, settings.master_key.get_secret_value())
     with writing(target, header_of(engine, vault.key_id, has_master_key=with_master_key)) as archive:
         if with_master_key:
             given = settings.master_key.get_secret_value()
             archive.add("master.key", given.encode() if given else (settings.data_dir / "master.key").read_bytes())
-        _add_files(settings, archive)
+        _add_files(settings, objects, archive)
         with table_dump.view(engine) as connection:
             wanted, repositories = _needed(connection)
-            _add_files(settings, archive)  # what came since, for the rows that came with it
-            _add_missing(settings, archive, wanted)
+            _add_files(settings, objects, archive)  # what came since, for the rows that came with it
+            _add_missing(settings, objects, archive, wanted)
             rows = add_rows(connection, archive)
         bundled = [_add_repository(settings, archive, one, target.parent) for one in repositories]
         finish(archive, BackupManifest(files=dict(archive.sums), rows=rows, repositories=bundled))
@@ -103,14 +109,26 @@ def _attempt(settings: PlatformSettings, engine: sa.Engine, target: Path, with_m
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def _add_files(settings: PlatformSettings, archive: ArchiveWriter) -> None:
+def _add_files(settings: PlatformSettings, objects: Objects, archive: ArchiveWriter) -> None:
     """Every file that is not in the archive yet."""
+    if objects.elsewhere:
+        _add_stored(objects, archive)
     for path in _own_files(settings):
         name = f"data/{settings.stored(path)}"
         if name not in archive.sums:
             with suppress(FileNotFoundError):  # deleted meanwhile: the rows say whether it is missed
                 archive.add_file(name, path)
     _add_artifacts(settings, archive)
+
+
+def _add_stored(objects: Objects, archive: ArchiveWriter) -> None:
+    """What is in a store elsewhere, whether there is a copy here or not."""
+    for folder in STORED:
+        for one in objects.list(f"{folder}/"):
+            name = f"data/{one.key}"
+            if is_object(one.key) and name not in archive.sums:
+                with suppress(NotFound):  # deleted meanwhile
+                    archive.add_pieces(name, one.size, objects.open(one.key).pieces)
 
 
 def _own_files(settings: PlatformSettings) -> Iterator[Path]:
@@ -176,14 +194,14 @@ def _needed(connection: sa.Connection) -> tuple[set[str], list[StoredRepository]
     return files, repositories
 
 
-def _add_missing(settings: PlatformSettings, archive: ArchiveWriter, wanted: set[str]) -> None:
+def _add_missing(settings: PlatformSettings, objects: Objects, archive: ArchiveWriter, wanted: set[str]) -> None:
     """Raises `_Gone` when a file that the rows refer to was there and is not in the archive."""
     for path in sorted(wanted):
         name = f"data/{path}"
         if name not in archive.sums and _was_ours(path):
             try:
-                archive.add_file(name, settings.located(path))
-            except FileNotFoundError:
+                archive.add_file(name, objects.fetch(path))
+            except (FileNotFoundError, NotFound):
                 if not _missing_for_long(settings, path):
                     raise _Gone(path) from None
 

@@ -7,8 +7,10 @@ checked elsewhere and said beside it.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -20,6 +22,8 @@ from osmosis.base.processes import start_token, with_words
 from osmosis.errors import OsmosisError
 from osmosis.platform.archive import table_dump
 from osmosis.platform.db import HEAD, open_engine
+from osmosis.platform.objects import open_objects
+from osmosis.platform.objects.parts import DATASETS
 from osmosis.platform.security.vault import Vault
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
@@ -42,7 +46,7 @@ def checks(settings: PlatformSettings) -> list[Problem]:
     """Every finding; what is fine is not mentioned."""
     if not settings.data_dir.is_dir():
         return [_problem("no-platform", "there is no platform yet", settings.data_dir, "osmosis platform start")]
-    return [*_process(settings), *_files(settings), *_database(settings)]
+    return [*_process(settings), *_files(settings), *_objects(settings), *_database(settings)]
 
 
 # --- the process and its address -----------------------------------------------------------------------------------
@@ -96,6 +100,40 @@ def _files(settings: PlatformSettings) -> Iterator[Problem]:
     if (mode := stat.S_IMODE(folder.stat().st_mode)) & 0o022:
         what = f"other users of this machine can write the data folder (mode {mode:04o})"
         yield _problem("open-folder", what, folder, f"chmod 700 {folder}")
+
+
+# --- the object store -------------------------------------------------------------------------------------------------
+
+
+def _objects(settings: PlatformSettings) -> Iterator[Problem]:
+    """Whether a store elsewhere takes, gives back and deletes an object, and shares our time: signed addresses expire
+    by its clock."""
+    try:
+        objects = open_objects(settings)
+        if not objects.elsewhere:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "check")
+            source.write_bytes(secrets.token_bytes(64))
+            key = f"objects/doctor/{secrets.token_hex(8)}"
+            objects.put(key, source)
+            try:
+                same = b"".join(objects.open(key).pieces) == source.read_bytes()
+                theirs = next(one.changed for one in objects.list("objects/doctor/") if one.key == key)
+            finally:
+                objects.delete(key)
+        if any(one.key == key for one in objects.list("objects/doctor/")):
+            fix = "give the platform's key the right to delete"
+            yield _problem("objects", "the object store does not delete what it is told to", settings.objects, fix)
+    except OsmosisError as error:
+        yield _problem("objects", error.message, settings.objects, error.hint or "")
+        return
+    if not same:
+        fix = "ask whoever runs the object store"
+        yield _problem("objects", "the object store gave back something else than it was given", settings.objects, fix)
+    if (apart := abs(theirs - utc_now().timestamp())) > SKEW.total_seconds():
+        what = f"the clocks of this machine and of the object store differ by {apart:.0f} s"
+        yield _problem("clock", what, settings.objects, "set the clocks: timedatectl set-ntp true on both")
 
 
 # --- the database and what it refers to ------------------------------------------------------------------------------
@@ -188,9 +226,18 @@ def _lost_files(connection: sa.Connection, tables: Tables, settings: PlatformSet
             continue
         stored = [path for path in connection.scalars(sa.select(tables[name].c[column])) if path]
         lost = [path for path in stored if not settings.located(path).exists()]
+        if lost and name == "datasets" and settings.objects:
+            lost = sorted(set(lost) - _in_store(settings))
         if lost and not (name == "repositories" and all(path.startswith("mirrors/") for path in lost)):
             said = f"the files of {len(lost)} of {len(stored)} {what} are not there: {lost[0]}"
             yield _problem("lost-files", said, settings.located(lost[0]), "restore a backup, or upload and push again")
+
+
+def _in_store(settings: PlatformSettings) -> set[str]:
+    try:
+        return {one.key for one in open_objects(settings).list(DATASETS)}
+    except OsmosisError:  # which is said of the store already
+        return set()
 
 
 def _stale_jobs(connection: sa.Connection, tables: Tables, settings: PlatformSettings) -> Iterator[Problem]:

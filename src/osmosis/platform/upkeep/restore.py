@@ -29,6 +29,9 @@ from osmosis.platform.archive.archive_file import ArchiveReader, BackupHeader, B
 from osmosis.platform.db import HEAD, Database
 from osmosis.platform.gitsync import mirror
 from osmosis.platform.gitsync.mirror import Place
+from osmosis.platform.objects import open_objects
+from osmosis.platform.objects.copies import STORED, publish
+from osmosis.platform.objects.store import Objects
 from osmosis.platform.security.vault import Vault
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.tables import QueueState
@@ -88,8 +91,10 @@ def restore(settings: PlatformSettings, source: Path, *, master_key: Path | None
         header = archive.header
         if not ours or running_in(data_dir):
             raise Conflict(f"a platform works in {data_dir}", hint="osmosis platform stop")
+        objects = open_objects(settings)
         if header.scope == "everything":
             _refuse_full(data_dir)
+            _refuse_stored(settings, objects)
         with _scratch(data_dir) as scratch:
             unpacked = _unpack(archive, scratch)
             key = _key_for(settings, header, scratch, master_key)
@@ -98,6 +103,7 @@ def restore(settings: PlatformSettings, source: Path, *, master_key: Path | None
                 repositories = _unbundle(settings, unpacked)
                 put_aside = _put_aside(data_dir) if settings.database.startswith("sqlite") else None
                 _settle(unpacked, data_dir)
+                publish(objects, data_dir, *(f"{name}/" for name in STORED))
             if key is not None:
                 write_bytes(data_dir / "master.key", key, mode=0o600, durable=True)
     files = sum(name.startswith("data/") for name in unpacked.manifest.files)
@@ -112,6 +118,15 @@ def _refuse_full(data_dir: Path) -> None:
             f"the data folder {data_dir} is in use: it has {', '.join(there[:3])}",
             hint="restore into an empty folder: OSMOSIS_DATA_DIR=FOLDER osmosis platform restore FILE",
         )
+
+
+def _refuse_stored(settings: PlatformSettings, objects: Objects) -> None:
+    for folder in STORED if objects.elsewhere else ():
+        if (there := next(objects.list(f"{folder}/"), None)) is not None:
+            raise Conflict(
+                f"{settings.objects} is in use: it has {there.key}",
+                hint="restore into an empty prefix: OSMOSIS_OBJECTS=s3://BUCKET/PREFIX",
+            )
 
 
 @contextmanager

@@ -26,7 +26,6 @@ from osmosis.base.locks import lock_if_free
 from osmosis.errors import Conflict
 from osmosis.platform import Platform, tables
 from osmosis.platform.archive.upgrade import FOLDER as BACKUPS
-from osmosis.platform.run_upload import sessions
 from osmosis.platform.services import datasets
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
@@ -34,8 +33,9 @@ from osmosis.records.plan import PLATFORM_MODEL
 from osmosis.records.run import RunStatus
 
 from . import old_rows
+from .stored_waste import StoredWaste
+from .waste import NOBODYS, YOUNG_S, Waste, has, has_repository, import_is_open, upload_is_open
 
-YOUNG_S = 3600.0
 DAY_S = 24 * 3600.0
 KEPT_BACKUPS = 3
 """Of those that upgrades made."""
@@ -49,20 +49,6 @@ LOCK = ".sweep.lock"
 GONE = ".gone-"
 SCRATCH = (GONE, ".restoring-", ".osmosis-bundle-")
 """How the names of folders begin that a killed process left."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waste:
-    """One thing that can go."""
-
-    kind: str
-    what: str
-    """Below the data folder."""
-    why: str
-    size: int
-    """Bytes; of `ROWS`, how many there are."""
-    remove: Callable[[], bool] = field(repr=False, compare=False)
-    """False when it turned out to be needed."""
 
 
 def sweep(platform: Platform, *, dry_run: bool = False) -> list[Waste]:
@@ -94,6 +80,8 @@ class _Sweep:
         yield from self._caches()
         yield from self._backups()
         yield from self._old_rows()
+        if self.platform.objects.elsewhere:
+            yield from self._stored()
 
     # --- files that no row knows ---
 
@@ -105,14 +93,14 @@ class _Sweep:
     def _without_a_row(self) -> Iterator[Waste]:
         settings = self.settings
         places: tuple[tuple[str, Path, str, Callable[[Session, str], bool]], ...] = (
-            ("run folders", settings.runs_dir, "its run was deleted", _has(tables.Run)),
-            ("models", settings.models_dir / "runs", "its run was deleted", _has(tables.Run)),
-            ("models", settings.models_dir / "base", "its model was deleted", _has(tables.BaseModel)),
-            ("uploads", settings.models_dir / "uploads", "its model was deleted", _has(tables.BaseModel)),
-            ("uploads", settings.objects_dir / "uploads", "its upload is over", _upload_is_open),
-            ("uploads", settings.objects_dir / "imports", "its upload is over", _import_is_open),
-            ("repositories", settings.repositories_dir, "the workspace has another repository", _has_repository),
-            ("repositories", settings.mirrors_dir, "the workspace has another repository", _has_repository),
+            ("run folders", settings.runs_dir, "its run was deleted", has(tables.Run)),
+            ("models", settings.models_dir / "runs", "its run was deleted", has(tables.Run)),
+            ("models", settings.models_dir / "base", "its model was deleted", has(tables.BaseModel)),
+            ("uploads", settings.models_dir / "uploads", "its model was deleted", has(tables.BaseModel)),
+            ("uploads", settings.objects_dir / "uploads", "its upload is over", upload_is_open),
+            ("uploads", settings.objects_dir / "imports", "its upload is over", import_is_open),
+            ("repositories", settings.repositories_dir, "the workspace has another repository", has_repository),
+            ("repositories", settings.mirrors_dir, "the workspace has another repository", has_repository),
         )
         for kind, folder, why, has_row in places:
             for path in _entries(folder):
@@ -133,20 +121,19 @@ class _Sweep:
 
     def _dataset_files(self) -> Iterator[Waste]:
         for folder in _entries(self.settings.objects_dir / "datasets"):
-            for path in filterfalse(_is_young, self._unused_files(folder)):
+            here = {self.settings.stored(path) for path in _entries(folder)}
+            unused = map(self.settings.located, sorted(self._unused_files(folder.name, here)))
+            for path in filterfalse(_is_young, unused):
                 yield self._orphan(
-                    "datasets",
-                    path,
-                    "neither its dataset nor a run refers to it",
-                    partial(self._is_used_file, folder, path),
+                    "datasets", path, NOBODYS, partial(self._is_used, folder.name, self.settings.stored(path))
                 )
 
-    def _is_used_file(self, folder: Path, path: Path) -> bool:
-        return path not in self._unused_files(folder)
+    def _is_used(self, dataset_id: str, key: str) -> bool:
+        return key not in self._unused_files(dataset_id, {key})
 
-    def _unused_files(self, folder: Path) -> list[Path]:
+    def _unused_files(self, dataset_id: str, here: set[str]) -> set[str]:
         with self.platform.db.read() as session:
-            return datasets.unused_files(session, self.settings, folder.name, folder)
+            return datasets.unused_files(session, dataset_id, here)
 
     # --- what is old ---
 
@@ -244,6 +231,18 @@ class _Sweep:
             _, fetched = _used_since(session, datetime.fromtimestamp(before, tz=self.now.tzinfo))
         return fetched is None or name in fetched
 
+    # --- what is stored elsewhere, and copies of it ---
+
+    def _stored(self) -> Iterator[Waste]:
+        store = StoredWaste(self.platform)
+        yield from store.without_a_row()
+        yield from store.dataset_files()
+        days = self.settings.keep_artifacts_days
+        for run in self._over_since(days):
+            yield from store.artifacts_of(run, days)
+        if (days := self.settings.keep_caches_days) is not None:
+            yield from store.copies(before=self._before_any_live_run(days), days=days)
+
     def _backups(self) -> Iterator[Waste]:
         made = sorted(_entries(self.settings.data_dir / BACKUPS), key=environments.last_used)
         for path in [path for path in made if path.name.startswith("before-")][:-KEPT_BACKUPS]:
@@ -263,25 +262,6 @@ class _Sweep:
 
     def _waste(self, kind: str, path: Path, why: str, remove: Callable[[], bool]) -> Waste:
         return Waste(kind, self.settings.stored(path), why, _size_of(path), remove)
-
-
-def _has(table: type[tables.Run] | type[tables.BaseModel]) -> Callable[[Session, str], bool]:
-    return lambda session, name: session.get(table, name) is not None
-
-
-def _has_repository(session: Session, name: str) -> bool:
-    """Of its folder or its lock."""
-    return session.get(tables.Repository, name.partition(".")[0]) is not None
-
-
-def _upload_is_open(session: Session, name: str) -> bool:
-    upload = session.get(tables.Upload, name)
-    return upload is not None and upload.status in ("open", "processing")
-
-
-def _import_is_open(session: Session, name: str) -> bool:
-    row = session.get(tables.Import, name)
-    return row is not None and (row.status == sessions.UPLOADING or row.run_id is not None)
 
 
 def _used_since(session: Session, moment: datetime) -> tuple[set[str], set[str] | None]:

@@ -38,7 +38,8 @@ class RunFeed:
     epoch: str
     newest: int
     """The id of the newest rollout."""
-    dataset: Path | None
+    dataset: str
+    """Its key in the object store; empty when there is none."""
     rows: Sequence[int]
 
     def extent(self) -> int:
@@ -56,13 +57,18 @@ class RunFeed:
                 yield place, place, body
 
     def dataset_rows(self) -> Iterable[Row]:
-        if self.dataset is None or not self.dataset.is_file():
+        if not self.dataset:
+            return
+        try:
+            dataset = self.platform.objects.fetch(self.dataset)
+        except OsmosisError as error:
+            log.warning("the dataset of run %s cannot be had: %s", self.run_id, error.message)
             return
         with TemporaryDirectory(prefix="osmosis-rows-") as folder:
             draft = Path(folder, "rows")
-            given = {"path": str(self.dataset), "rows": list(self.rows), "draft": str(draft)}
+            given = {"path": str(dataset), "rows": list(self.rows), "draft": str(draft)}
             try:
-                read_with(["-m", "osmosis.datasets.rows_reader"], given, what="this dataset", files=[self.dataset],
+                read_with(["-m", "osmosis.datasets.rows_reader"], given, what="this dataset", files=[dataset],
                           write=[Path(folder)], seconds=READ_S)  # fmt: skip
             except OsmosisError as error:
                 log.warning("the rows of run %s are not shown: %s", self.run_id, error.message)

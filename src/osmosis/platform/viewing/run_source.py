@@ -240,10 +240,8 @@ class DatabaseRun:
         newest = self.session.scalar(
             sa.select(sa.func.max(tables.Rollout.id)).where(tables.Rollout.run_id == self.run.id)
         )
-        known = self.run.dataset_path
-        dataset = self.platform.settings.located(known) if known else None
         epoch = f"{self.run.id}:{self.run.retries}"
-        return RunFeed(self.platform, self.run.id, epoch, newest or 0, dataset, self.run.rows)
+        return RunFeed(self.platform, self.run.id, epoch, newest or 0, self.run.dataset_path, self.run.rows)
 
     def whole(self, *, wait: bool = False) -> bool:
         return True

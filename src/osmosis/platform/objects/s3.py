@@ -1,0 +1,196 @@
+"""Objects in a bucket that speaks S3, by obstore: sent in parts when they are large, with checksums both ways.
+
+The data folder holds working copies: a dataset that is read, a model that is loaded. A copy is fetched when it is
+needed, checked against the checksum that was stored beside the object, and may be removed at any time. Clients send and
+fetch by presigned addresses. Everything obstore raises becomes a sentence about the store, without its debug output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from osmosis.base.files import replacing
+from osmosis.base.locks import locked
+from osmosis.errors import NetworkError, NotFound, PlatformError, UsageError
+
+from .local_folder import place_of, remove
+from .store import Content, Method, Stored
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+SCHEME = "s3://"
+PART = 8 * 1024 * 1024
+MOST_PARTS = 9_000
+"""S3 takes 10,000 parts of one object."""
+AT_ONCE = 4
+CHUNK = 1024 * 1024
+DIGEST = "sha256"
+"""The name under which an object's checksum is stored with it."""
+RETRIES = 3
+RETRY_S = timedelta(seconds=30)
+CODE = re.compile(r"<Code>([^<]+)</Code>(?:\s*<Message>([^<]*)</Message>)?")
+
+
+class S3Objects:
+    """The objects of one platform below `s3://bucket/prefix`."""
+
+    elsewhere = True
+
+    def __init__(self, url: str, root: Path, environ: Mapping[str, str]) -> None:
+        """Opens no connection. Endpoint, region and credentials come from the variables that AWS's tools read; without
+        credentials there, from the machine's role."""
+        self.url = url
+        self._root = root
+        self.endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
+        with self._told("the bucket cannot be used"):
+            self._store = _open(url, self.endpoint, environ)
+
+    def put(self, key: str, source: Path) -> None:
+        place_of(self._root, key)
+        size = source.stat().st_size
+        with source.open("rb") as file, self._told(f"{key} cannot be stored"):
+            digest = _digest(file)
+            file.seek(0)
+            self._store.put(
+                key,
+                file,
+                attributes={DIGEST: digest},
+                use_multipart=size > PART,
+                chunk_size=max(PART, size // MOST_PARTS + 1),
+                max_concurrency=AT_ONCE,
+            )
+
+    def open(self, key: str, offset: int = 0) -> Content:
+        with self._told(f"{key} cannot be read"):
+            size = self._store.head(key)["size"]
+            if offset >= size:  # which is no range
+                return Content(size, iter(()))
+            found = self._store.get(key, options={"range": {"offset": offset}})
+            return Content(size, self._pieces(found.stream(min_chunk_size=CHUNK), key))
+
+    def _pieces(self, stream: Any, key: str) -> Iterator[bytes]:
+        with self._told(f"{key} cannot be read"):
+            for piece in stream:
+                yield bytes(piece)
+
+    def fetch(self, key: str) -> Path:
+        target = place_of(self._root, key)
+        bucket = hashlib.sha256(key.encode()).hexdigest()[:2]
+        with locked(self._root / "locks" / f"fetch-{bucket}.lock"):
+            if target.is_file():
+                os.utime(target)  # copies that nobody uses are removed
+                return target
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with self._told(f"{key} cannot be fetched"):
+                found = self._store.get(key)
+                wanted = found.attributes.get(DIGEST)
+                digest = hashlib.sha256()
+                with replacing(target) as out:
+                    for piece in found.stream(min_chunk_size=CHUNK):
+                        digest.update(piece)
+                        out.write(piece)
+                    if wanted is not None and digest.hexdigest() != wanted:
+                        raise PlatformError(f"{key} is damaged: its content is not what was stored")
+        return target
+
+    def delete(self, key: str) -> None:
+        place = place_of(self._root, key)
+        with self._told(f"{key} cannot be deleted"):
+            self._store.delete([one.key for one in self.list(key)] if key.endswith("/") else [key])
+        remove(place)
+
+    def list(self, key: str) -> Iterator[Stored]:
+        with self._told(f"{key} cannot be listed"):
+            found = [one for page in self._store.list(key.rstrip("/")) for one in page]
+        for one in sorted(found, key=lambda one: one["path"]):
+            tag = (one["e_tag"] or "").strip('"')
+            yield Stored(one["path"], one["size"], one["last_modified"].timestamp(), tag)
+
+    def sign(self, key: str, *, method: Method, lifetime_s: int) -> str:
+        with self._told("an address cannot be signed"):
+            return _sign(self._store, method, key, timedelta(seconds=lifetime_s))
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Errors of the library as ours."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                raise NetworkError(
+                    f"{what}: there is no bucket {self._bucket}", hint="make it, or correct OSMOSIS_OBJECTS"
+                ) from None
+            raise NotFound(f"{what}: it is no longer there") from None
+        except OSError:
+            raise  # of our own disk
+        except Exception as error:
+            if not type(error).__module__.startswith("obstore"):
+                raise
+            raise self._error(what, error) from None
+
+    def _error(self, what: str, error: Exception) -> NetworkError:
+        kind, text = type(error).__name__, str(error)
+        said = CODE.search(text)
+        reason = ": ".join(part for part in said.groups() if part) if said else text.splitlines()[0]
+        if kind in ("PermissionDeniedError", "UnauthenticatedError"):
+            hint = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights of that key on the bucket"
+            return NetworkError(f"{what}: the object store refuses the platform ({reason})", hint=hint)
+        hint = "check OSMOSIS_OBJECTS, AWS_ENDPOINT_URL and AWS_REGION, then: osmosis platform doctor"
+        return NetworkError(
+            f"{what}: the object store at {self.where} does not answer as it should ({reason})", hint=hint
+        )
+
+    @property
+    def _bucket(self) -> str:
+        return self.url.removeprefix(SCHEME).partition("/")[0]
+
+    @property
+    def where(self) -> str:
+        """For people."""
+        return self.endpoint or "AWS"
+
+
+def _open(url: str, endpoint: str, environ: Mapping[str, str]) -> S3Store:
+    try:
+        from obstore.store import S3Store
+    except ImportError:
+        raise UsageError(f"objects at {url} need a library", hint="pip install 'osmosis-ai[s3]'") from None
+    bucket, _, prefix = url.removeprefix(SCHEME).partition("/")
+    given = {
+        "access_key_id": environ.get("AWS_ACCESS_KEY_ID"),
+        "secret_access_key": environ.get("AWS_SECRET_ACCESS_KEY"),
+        "session_token": environ.get("AWS_SESSION_TOKEN"),
+        "region": environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1",
+        "endpoint": endpoint or None,
+    }
+    config: dict[str, Any] = {name: value for name, value in given.items() if value}
+    return S3Store(
+        bucket,
+        prefix=prefix.strip("/") or None,
+        virtual_hosted_style_request=not endpoint,  # other stores have the bucket in the path
+        checksum_algorithm="sha256",
+        client_options={"allow_http": endpoint.startswith("http://")},
+        retry_config={"max_retries": RETRIES, "retry_timeout": RETRY_S},
+        **config,
+    )
+
+
+def _sign(store: S3Store, method: Method, key: str, lifetime: timedelta) -> str:
+    import obstore
+
+    return obstore.sign(store, method, key, lifetime)
+
+
+def _digest(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while piece := file.read(CHUNK):
+        digest.update(piece)
+    return digest.hexdigest()
