@@ -6,16 +6,18 @@ a later one with the same id.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
 from osmosis._version import __version__
 from osmosis.base.files import write_json
-from osmosis.base.processes import start_token
+from osmosis.base.processes import is_same, start_token
 from osmosis.errors import Conflict, ValidationError
 from osmosis.records.base import utc_now
 
@@ -53,6 +55,14 @@ def listen(settings: PlatformSettings) -> socket.socket:
     return listener
 
 
+def announced_by(file: Path) -> int | None:
+    """The process that an announcement names."""
+    try:
+        return int(json.loads(file.read_text())["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 class AnnouncingServer(uvicorn.Server):
     """uvicorn's server, plus the announcement."""
 
@@ -69,15 +79,25 @@ class AnnouncingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self.started:
-            write_json(self._file, self._announcement(), indent=2, mode=0o600)
+            if not self._other_lives():
+                write_json(self._file, self._announcement(), indent=2, mode=0o600)
             for action in self._answering:
                 action()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._file.unlink(missing_ok=True)
+        if announced_by(self._file) == os.getpid():  # not that of another process over this folder
+            self._file.unlink(missing_ok=True)
         if isinstance(self.config.app, FastAPI):
             live_pages(self.config.app).stopping = True  # pages that follow a run would hold the process open
         await super().shutdown(sockets=sockets)
+
+    def _other_lives(self) -> bool:
+        """Whether the folder names another process of this platform, which goes on: the first one is named."""
+        try:
+            note = json.loads(self._file.read_text())
+            return note["pid"] != os.getpid() and is_same(note["pid"], str(note["start_token"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def _announcement(self) -> dict[str, object]:
         settings = self._settings

@@ -284,7 +284,7 @@ def _settle(platform: Platform, import_id: str) -> None:
         row = session.get(tables.Import, import_id)
         moves = list(_moves(session, row)) if row is not None and row.run_id else []
     for source, target in moves:
-        with contextlib.suppress(NotFound):  # moved before
+        with contextlib.suppress(NotFound, FileNotFoundError):  # moved before, or by another process
             objects.put(target, objects.fetch(source))
     objects.delete(sessions.key_of(import_id))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import cast
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from osmosis.base.locks import lock_if_free
 from osmosis.datasets.upload_reader import UploadFacts
 from osmosis.errors import Conflict, DatasetError, NetworkError, OsmosisError
 from osmosis.platform import Platform, tables
@@ -63,7 +65,8 @@ def complete(
     if etags:
         _check_etags(platform, work, etags)
     if work.size <= platform.settings.inline_bytes:
-        _finish(platform, work)
+        with _ours(platform, work.upload_id):
+            _finish(platform, work)
     else:
         _in_thread(platform, work)
 
@@ -79,6 +82,9 @@ def recover(platform: Platform) -> list[threading.Thread]:
         interrupted = [(_work(upload, dataset), upload.attempts) for upload, dataset in session.execute(query)]
     again = []
     for work, attempts in interrupted:
+        with _ours(platform, work.upload_id) as ours:
+            if not ours:
+                continue  # another process of this platform is at it
         if attempts >= MAX_ATTEMPTS:
             _refuse(platform, work, [], f"the platform ended {attempts} times while it read this file")
             platform.objects.delete(upload_key(work.upload_id))
@@ -101,6 +107,11 @@ def forget_abandoned(platform: Platform) -> int:
     for upload in found:
         platform.objects.delete(upload_key(upload.id))
     return len(found)
+
+
+def _ours(platform: Platform, upload_id: str) -> AbstractContextManager[bool]:
+    """Held by the process that reads an upload; False while another one does."""
+    return lock_if_free(platform.settings.data_dir / "locks" / f"upload-{upload_id}.lock")
 
 
 def _in_thread(platform: Platform, work: Work) -> threading.Thread:
@@ -159,7 +170,9 @@ def _refused_before(session: Session, dataset: tables.Dataset, upload: tables.Up
 
 def _in_background(platform: Platform, work: Work) -> None:
     try:
-        _finish(platform, work)
+        with _ours(platform, work.upload_id) as ours:
+            if ours:
+                _finish(platform, work)
     except OsmosisError as error:
         log.info("dataset %s rejected: %s", work.name, error)
     except Exception:
