@@ -259,6 +259,11 @@ class HeartbeatReply(Record):
     """For how many seconds to ask the model's endpoint nothing: it refused a call of another job for its rate."""
 
 
+def hold_of(folder: Path) -> Path:
+    """The file beside a checkpoint's folder that says: it is in use, so whoever keeps only the newest leaves it alone."""
+    return folder.with_name(f".{folder.name}.held")
+
+
 class CheckpointReport(Record):
     """A checkpoint of a training run that is on the disk, complete."""
 

@@ -23,7 +23,7 @@ from osmosis.records.plan import PLATFORM_MODEL
 from osmosis.records.rollout import Failure
 from osmosis.records.run import JobSpec, ModelJob, RunStatus, Stage
 
-from . import datasets, job_queue, links, models, run_lifecycle
+from . import checkpoints, datasets, job_queue, links, models, run_lifecycle
 from .run_lifecycle import SERVING
 
 State = Literal["starting", "serving", "stopping", "failed", "stopped"]
@@ -124,6 +124,8 @@ def deploy(
     else:
         run.progress, run.started_at, run.creator_id = None, None, user.id
         run_lifecycle.switch_status(session, run, RunStatus.PENDING, f"deployed again by {user.name}")
+    if (checkpoint := session.get(tables.Checkpoint, model.id)) is not None:
+        checkpoints.hold(platform.settings, checkpoint)
     job_queue.put(session, run)
     run_lifecycle.log(session, run.id, f"deployed by {user.name}")
     return run

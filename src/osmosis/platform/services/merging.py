@@ -19,7 +19,7 @@ from osmosis.records.plan import PLATFORM_MODEL
 from osmosis.records.rollout import Failure
 from osmosis.records.run import JobSpec, ModelJob, RunStatus
 
-from . import job_queue, models, run_lifecycle
+from . import checkpoints, job_queue, models, run_lifecycle
 from .run_lifecycle import MERGE
 
 OPEN = (RunStatus.PENDING.value, RunStatus.RUNNING.value)
@@ -64,6 +64,7 @@ def start(
     session.add(run)
     session.flush()
     session.add(tables.RunEvent(run_id=run.id, before=None, status=run.status, reason=f"asked for by {user.name}"))
+    checkpoints.hold(platform.settings, checkpoint)
     job_queue.put(session, run)
     run_lifecycle.log(session, run.id, f"{checkpoint.name} is to be merged, asked for by {user.name}")
     return run

@@ -119,6 +119,8 @@ class CheckpointStore:
         removed = []
         for step in sorted(set(self._rewards) - {*newest, self.best(), keeping}):
             path = self.path(step)
+            if hold_of(path).exists():  # looked at again when the next one is saved
+                continue
             if path.resolve() != resumed:
                 shutil.rmtree(path, ignore_errors=True)
                 removed.append(str(path))
