@@ -13,6 +13,7 @@ from osmosis.platform import tables
 from osmosis.platform.own_worker import own_worker
 from osmosis.platform.services import job_queue
 from osmosis.records.base import utc_now
+from osmosis.records.run import hold_of
 from osmosis.records.worker import Resources
 from osmosis.testing.platform_data import a_worker
 from osmosis.worker.executors.executor import JobState
@@ -81,6 +82,28 @@ def test_what_the_trainer_removed_is_no_longer_listed(job: TrainingJob) -> None:
     job.saved(6, removed=[job.folder(2), job.folder(1)])
     listed = job.site.json("GET", "training-runs/multiply-1/checkpoints")["checkpoints"]
     assert [one["checkpoint_step"] for one in listed] == [4, 6]
+
+
+def test_a_deployed_checkpoint_is_kept_until_it_is_undeployed(job: TrainingJob) -> None:
+    site = job.site
+    object.__setattr__(site.platform.settings, "max_deployments", 2)
+    for step in (1, 2):
+        job.saved(step, reward=0.1 * step)
+        Path(job.folder(step)).mkdir(parents=True, exist_ok=True)
+        (Path(job.folder(step)) / "adapter_model.safetensors").write_bytes(b"")
+    name = site.json("GET", "models/lora")["models"][-1]["model_name"]
+    assert name.endswith("step-1")
+    site.json("POST", f"models/{name}/deploy", json={})
+    assert hold_of(Path(job.folder(1))).exists()
+    job.saved(3, removed=[job.folder(1)])  # a trainer that did not see it, on another machine
+    listed = [one["model_name"][-6:] for one in site.json("GET", "models/lora")["models"]]
+    assert sorted(listed) == ["step-1", "step-2", "step-3"]
+
+    site.json("POST", f"models/{name}/undeploy", json={})
+    job.saved(4)
+    assert not hold_of(Path(job.folder(1))).exists()
+    listed = [one["model_name"][-6:] for one in site.json("GET", "models/lora")["models"]]
+    assert sorted(listed) == ["step-2", "step-3", "step-4"]
 
 
 @pytest.mark.parametrize("path", ["/etc", "../other/step-000002", "{run}/../../base/x/step-000002", ""])

@@ -85,7 +85,7 @@ def database() -> Iterator[str]:
 
 @pytest.fixture
 def pair(database: str, tmp_path: Path) -> Iterator[tuple[PlatformProcess, PlatformProcess, TurnTaker]]:
-    """The first runs jobs, the second does not; the client of both speaks to the proxy, a connection for each request."""
+    """The first runs jobs, the second does not; their client speaks to the proxy, a connection for each request."""
     proxy = TurnTaker()
     given = {"database_url": database, "public_url": proxy.url}
     first = PlatformProcess(tmp_path / "data", **given)
@@ -132,7 +132,7 @@ def test_requests_that_alternate_between_two_processes_are_served_as_by_one(
 def test_either_process_may_go_and_the_other_goes_on(
     pair: tuple[PlatformProcess, PlatformProcess, TurnTaker], tmp_path: Path
 ) -> None:
-    both, second, proxy = pair
+    both, second, _ = pair
     both.prepare(tmp_path / "checkout")
     second.kill()
     name = both.submit()

@@ -13,7 +13,7 @@ from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.records.config import CONFIGS
 from osmosis.workspace.config_file import ConfigFile, check_file, issue_of, locate, read, refused
 from osmosis.workspace.configedit import resolved as rows_of
-from osmosis.workspace.configedit import set_value
+from osmosis.workspace.configedit import set_values
 from osmosis.workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_workspace
 from osmosis.workspace.templates import schema_files, schema_text
 
@@ -142,35 +142,43 @@ def set_key(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="[CONFIG] KEY VALUE",
-            help="KEY is table.key, VALUE is TOML or plain text, CONFIG is a path or a rollout.",
+            metavar="[CONFIG] KEY VALUE ...",
+            help="KEY is table.key, VALUE is TOML or plain text, CONFIG is a path or a rollout. Pairs may be repeated.",
         ),
     ],
 ) -> OperationResult:
-    """Change one value in a config. Comments and order are kept, and an invalid value changes nothing.
+    """Change values in a config: all that are given, or none. Comments and order are kept; an invalid value changes
+    nothing.
 
     Example:
 
-        osmosis config set evaluation.n 5
+        osmosis config set evaluation.n 5 evaluation.limit 20
         osmosis config set configs/eval/multiply.toml experiment.model_path openai/gpt-5-mini
     """
     ctx = current()
     workspace = find_workspace(ctx.cwd)
-    if len(words) not in (2, 3):
+    if len(words) < 2:
         raise UsageError("config set takes KEY VALUE, or CONFIG KEY VALUE", hint="osmosis config set evaluation.n 5")
-    key, value = words[-2:]
-    table = key.partition(".")[0]
-    if len(words) == 3:
-        file = _file(ctx, workspace, words[0], table=table)
+    named, pairs = (words[:1], words[1:]) if len(words) % 2 else ([], words)
+    values = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    tables = {key.partition(".")[0] for key in values}
+    if named:
+        file = _file(ctx, workspace, named[0], table=min(tables))
     else:
-        file = _only(workspace, [kind for kind in CONFIG_KINDS if table in CONFIGS[kind].model_fields])
+        file = _only(workspace, [kind for kind in CONFIG_KINDS if tables <= set(CONFIGS[kind].model_fields)])
 
-    before, after = set_value(file, workspace, key, value)
-    shown = json.dumps(after, ensure_ascii=False, default=str)
-    was = "not set" if before is None else json.dumps(before, ensure_ascii=False, default=str)
-    resource = {"path": file.shown, "key": key, "before": before, "after": after}
+    changed = [
+        {"key": key, "before": before, "after": after}
+        for key, (before, after) in set_values(file, workspace, values).items()
+    ]
+    said = "; ".join(f"{one['key']} = {_toml(one['after'])} (was {_toml(one['before'])})" for one in changed)
+    resource = {"path": file.shown, **(changed[0] if len(changed) == 1 else {}), "changed": changed}
     steps = [NextStep("show all keys", command=f"osmosis config show {file.shown} --resolved")]
-    return OperationResult("config.set", f"{file.shown}: {key} = {shown} (was {was})", resource, next_steps=steps)
+    return OperationResult("config.set", f"{file.shown}: {said}", resource, next_steps=steps)
+
+
+def _toml(value: object) -> str:
+    return "not set" if value is None else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _files(ctx: AppContext, workspace: Workspace, paths: list[str]) -> list[ConfigFile]:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -260,7 +261,7 @@ class HeartbeatReply(Record):
 
 
 def hold_of(folder: Path) -> Path:
-    """The file beside a checkpoint's folder that says: it is in use, so whoever keeps only the newest leaves it alone."""
+    """The file beside a checkpoint's folder that says: it is in use, so whoever prunes leaves it alone."""
     return folder.with_name(f".{folder.name}.held")
 
 

@@ -1,4 +1,4 @@
-"""Changing one value of a config without touching anything else: comments, order and layout survive (tomlkit).
+"""Changing values of a config without touching anything else: comments, order and layout survive (tomlkit).
 
 The edited text is checked before it is written; a value that makes the config wrong leaves the file as it was.
 """
@@ -6,6 +6,7 @@ The edited text is checked before it is written; a value that makes the config w
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from .config_file import ConfigFile, check_file, read, refused
 from .layout import Workspace
 
 
-def set_value(file: ConfigFile, workspace: Workspace, key: str, raw: str) -> tuple[Any, Any]:
-    """Set `table.key` to what `raw` says (TOML, or plain text for a text key); the value before and after.
+def set_values(file: ConfigFile, workspace: Workspace, given: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
+    """Set each `table.key` to what is given for it (TOML, or plain text for a text key), all or none; each value before
+    and after.
 
     Raises ValidationError when the key is unknown or the file would be worse for it.
     """
@@ -32,30 +34,32 @@ def set_value(file: ConfigFile, workspace: Workspace, key: str, raw: str) -> tup
     unreadable = [p for p in before_problems if p.code in ("toml-syntax", "not-utf8", "unreadable")]
     if unreadable:
         raise refused(file, unreadable)
-    table, name, takes_text = known_key(file.kind, key)
-    value = parse_value(raw, takes_text)
-    try:
-        document = tomlkit.parse(file.text)
-        old = document.get(table, {}).get(name)
-        old = old.unwrap() if hasattr(old, "unwrap") else old
-        if table not in document:
-            document[table] = tomlkit.table()
-        document[table][name] = value
-        text = tomlkit.dumps(document)
-    except (TOMLKitError, TypeError, AttributeError) as error:
-        raise ValidationError(
-            f"{file.shown}: {key} cannot be set here: {error}", hint="edit the file by hand"
-        ) from None
-    changed = ConfigFile(file.kind, file.path, file.shown)
+    changed: dict[str, tuple[Any, Any]] = {}
+    document = tomlkit.parse(file.text)
+    for key, raw in given.items():
+        table, name, takes_text = known_key(file.kind, key)
+        value = parse_value(raw, takes_text)
+        try:
+            old = document.get(table, {}).get(name)
+            old = old.unwrap() if hasattr(old, "unwrap") else old
+            if table not in document:
+                document[table] = tomlkit.table()
+            document[table][name] = value
+        except (TOMLKitError, TypeError, AttributeError) as error:
+            raise ValidationError(
+                f"{file.shown}: {key} cannot be set here: {error}", hint="edit the file by hand"
+            ) from None
+        changed[key] = old, value
+    text = tomlkit.dumps(document)
     with tempfile.TemporaryDirectory(prefix="osmosis-config-") as scratch:
         probe = ConfigFile(file.kind, Path(scratch) / file.path.name, file.shown)
         write_text(probe.path, text)
         known = {(p.code, p.what) for p in before_problems}
         new = [p for p in _errors(probe, workspace) if (p.code, p.what) not in known]
     if new:
-        raise refused(changed, new)
+        raise refused(ConfigFile(file.kind, file.path, file.shown), new)
     write_text(file.path, text, mode=file.path.stat().st_mode & 0o777)
-    return old, value
+    return changed
 
 
 def _errors(file: ConfigFile, workspace: Workspace) -> list[Problem]:
@@ -128,4 +132,4 @@ def resolved(file: ConfigFile, workspace: Workspace) -> list[dict[str, Any]]:
     return rows
 
 
-__all__ = ["known_key", "parse_value", "read", "resolved", "set_value"]
+__all__ = ["known_key", "parse_value", "read", "resolved", "set_values"]

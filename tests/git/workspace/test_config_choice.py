@@ -27,3 +27,17 @@ def test_a_key_that_fits_two_is_not_guessed(folder: GitWorkspace) -> None:
     assert done.code == 1
     assert "configs/eval/multiply.toml, configs/training/multiply.toml" in done.error["details"]["hint"]
     assert (folder.root / "configs/eval/multiply.toml").read_text() == EVAL
+
+
+def test_several_keys_are_set_together_or_not_at_all(folder: GitWorkspace) -> None:
+    done = run_command("--json", "config", "set", "evaluation.n", "4", "evaluation.limit", "20", cwd=folder.root)
+    assert [(one["key"], one["after"]) for one in done.json["resource"]["changed"]] == [
+        ("evaluation.n", 4),
+        ("evaluation.limit", 20),
+    ]
+    before = (folder.root / "configs/eval/multiply.toml").read_text()
+    assert "n = 4" in before
+    assert "limit = 20" in before
+    done = run_command("--json", "config", "set", "evaluation.n", "5", "evaluation.limit", "none", cwd=folder.root)
+    assert done.code == 1
+    assert (folder.root / "configs/eval/multiply.toml").read_text() == before

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from osmosis.errors import ValidationError
+from osmosis.records.run import hold_of
 from osmosis.training.link import Batch, Sequence, TrainerPlan, read_manifest
 from osmosis.training.trainer.collecting import chosen_parts, rollout_figures
 from osmosis.training.trainer.saving import CheckpointStore, resume_point
@@ -74,6 +75,17 @@ def test_the_newest_the_best_and_the_last_checkpoints_are_kept(tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000002", "step-000004", "step-000005"]
     assert saved[5].removed == [str(tmp_path / "step-000003")]
     assert CheckpointStore(made).best() == 2  # a resumed run knows
+
+
+def test_a_checkpoint_that_is_in_use_is_kept_for_as_long(tmp_path: Path) -> None:
+    store = CheckpointStore(plan(tmp_path, keep=1))
+    first = Path(save(store, 1, 0.1).path)
+    hold_of(first).touch()
+    assert [save(store, step, reward).removed for step, reward in ((2, 0.9), (3, 0.2))] == [[], []]
+    assert (first / "weights").read_text() == "1"
+    hold_of(first).unlink()
+    assert save(store, 4, 0.3).removed == [str(first), str(tmp_path / "step-000003")]
+    assert not first.exists()
 
 
 def test_a_draft_of_a_killed_run_is_removed_and_never_read(tmp_path: Path) -> None:
