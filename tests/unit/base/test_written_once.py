@@ -85,7 +85,7 @@ RULES: dict[str, tuple[Callable[[ast.AST], bool], dict[str, str]]] = {
             "viewer/index/file.py": "puts a database in place that SQLite made",
             "client/credentials.py": "puts an unreadable store aside",
             "local/evaluate.py": "names a complete file by its content",
-            "platform/run_upload/finished_run.py": "moves what is complete",
+            "platform/objects/local_folder.py": "moves what is complete",
         },
     ),
     "what is durable is decided by base.files": (
