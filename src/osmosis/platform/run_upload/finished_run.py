@@ -298,7 +298,7 @@ def _moves(session: Session, row: tables.Import) -> Iterator[tuple[str, str]]:
     known = set(ids.values())
     for file in sessions.files_of(session, row.id):
         if file.path == TOKENS:
-            yield sessions.file_path(platform, row.id, file.number), work / TOKENS
+            yield sessions.file_key(row.id, file.number), f"{work}/{TOKENS}"
         found = artifact_of(file.path)
         if found is None:
             continue

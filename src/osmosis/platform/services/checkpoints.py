@@ -31,10 +31,10 @@ def store(session: Session, settings: PlatformSettings, run: tables.Run, reports
     folder."""
     known = {row.step: row for row in session.scalars(sa.select(tables.Checkpoint).filter_by(run_id=run.id))}
     used = in_use(session, run.workspace_id)
-    for row in known.values():
-        if row.name not in used:
-            hold_of(settings.located(row.path)).unlink(missing_ok=True)
-    new, gone = 0, {row.path for row in known.values() if (row.details or {}).get(REMOVED)}
+    for held in known.values():
+        if held.name not in used:
+            hold_of(settings.located(held.path)).unlink(missing_ok=True)
+    new, gone = 0, {one.path for one in known.values() if (one.details or {}).get(REMOVED)}
     for report in reports:
         path = _path(settings, run, report.path)
         row = known.get(report.step)

@@ -69,7 +69,7 @@ def manifest(
     if "annotations" in wanted and (said := content(session, settings, run, ANNOTATIONS)):
         files.append(RunFile(path=ANNOTATIONS, size=len(said)))
     if "tokens" in wanted:
-        files.extend(RunFile(path=TOKENS, size=size) for size in _tokens(settings, run))
+        files.extend(RunFile(path=TOKENS, size=size) for size in _tokens(settings, run, stored))
     totals = FileTotals(files=len(files), bytes=sum(file.size or 0 for file in files))
     return RunFiles(files=files, totals=totals)
 
@@ -79,8 +79,11 @@ def _work(run: tables.Run) -> list[str]:
     return [f"retry-{run.retries}"] if run.retries else []
 
 
-def _tokens(settings: PlatformSettings, run: tables.Run) -> Iterator[int]:
+def _tokens(settings: PlatformSettings, run: tables.Run, stored: Kept) -> Iterator[int]:
     """Bytes of the file of tokens, where the run has one."""
+    if (key := _key(run, [*_work(run), TOKENS])) in stored:
+        yield stored[key]
+        return
     found = artifact_files.opened(settings.runs_dir / run.id, [*_work(run), TOKENS], most_bytes=MOST_TOKENS)
     if found is not None:
         os.close(found.fd)
@@ -196,6 +199,8 @@ def artifact(
     """A file that a rollout left, open, or its key in the object store; None for a path of another kind. NotFound when
     it cannot be had."""
     if path == TOKENS:
+        if (key := _key(run, [*_work(run), TOKENS])) in stored:
+            return key
         if found := artifact_files.opened(settings.runs_dir / run.id, [*_work(run), TOKENS], most_bytes=MOST_TOKENS):
             return found
         raise NotFound(f"run {run.name!r} has no file {path!r}")
@@ -214,6 +219,8 @@ def artifact(
 
 def key_of(session: Session, run: tables.Run, stored: Kept, path: str) -> str | None:
     """The object that a path of the manifest is; None when the platform itself has to send it."""
+    if path == TOKENS and (tokens := _key(run, [*_work(run), TOKENS])) in stored:
+        return tokens
     match = ARTIFACT.match(path) if stored else None
     if match is None:
         return None
