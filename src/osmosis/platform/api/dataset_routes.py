@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, NotFound
 from osmosis.platform import Platform, tables
-from osmosis.platform.objects.addresses import check_url
+from osmosis.platform.objects.addresses import address, check_url
 from osmosis.platform.objects.parts import store_part, upload_key
 from osmosis.platform.services import audit, dataset_ingest, datasets, upload_plan
 from osmosis.platform.services.paging import LogSlice, Page
