@@ -7,8 +7,8 @@ from alembic import op
 
 from osmosis.platform.tables.base import UtcDateTime
 
-revision = "0020"
-down_revision = "0025"
+revision = "0019"
+down_revision = "0018"
 branch_labels = None
 depends_on = None
 
