@@ -203,3 +203,4 @@ def test_the_members_page_shows_what_there_is_and_may_be(ready) -> None:
     assert rows["Datasets"].startswith("1</td><td>7")
     assert rows["Datasets and models"].endswith("5.0 MB")
     assert "no limit" in rows["Runs in flight"]
+    assert {"Cores in use", "Memory in use, MB", "GPUs in use"} <= rows.keys()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osmosis.errors import NotFound, NothingToRetry, ValidationError
+from osmosis.errors import NotFound, NothingToRetry, UsageError, ValidationError
 from osmosis.records.contract.body import LogEntry, LogPage
 from osmosis.records.run import NOUNS, RunKind
 
@@ -291,6 +291,9 @@ def delete_run(ctx: AppContext, kind: RunKind, name: str, *, yes: bool) -> Opera
         runs = client.runs(kind)
         seen = runs.get(name)
         body = {**brief(seen), "status": seen.run.status}
+        if yes and name not in (seen.run.name, seen.run.id):
+            what = f"{name!r} stands for {seen.run.name}, and --yes deletes only a run that is named in full"
+            raise UsageError(what, hint=f"osmosis {NOUNS[kind]} delete {seen.run.name} --yes")
         if not prompts.confirm(ctx, f"Delete run {seen.run.name} and everything it produced?", yes=yes):
             return OperationResult(operation, "Cancelled.", body, status="cancelled")
         runs.delete(seen.run.name)

@@ -137,6 +137,14 @@ def test_every_command_takes_the_beginning_of_a_name_and_latest(run: Run) -> Non
     assert tried >= 25
 
 
+def test_without_a_question_only_a_full_name_deletes(run: Run) -> None:
+    for word in ("sums", "latest"):
+        refused = run("eval", "delete", word, "--yes", "--json")
+        assert (refused.code, refused.error["message"].split(",")[0]) == (2, f"'{word}' stands for sums-1")
+    assert run("eval", "info", "sums-1", "--json").code == 0
+    assert run("eval", "delete", "sums-1", "--yes", "--json").code == 0
+
+
 def test_a_beginning_that_could_be_two_runs_is_asked_about(run: Run, platform: RunningPlatform) -> None:
     add_run(platform.parts, platform.workspace_id, "sums-2")
     refused = run("eval", "info", "sums")
