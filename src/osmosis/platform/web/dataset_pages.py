@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.platform import tables
 from osmosis.platform.db import count_of
-from osmosis.platform.services import audit, dataset_ingest, datasets, upload_plan, workspaces
+from osmosis.platform.services import audit, dataset_ingest, datasets, run_lifecycle, upload_plan, workspaces
 from osmosis.platform.slow_work import apart
 from osmosis.records.policy import Action, may
 from osmosis.viewer.render import SECURITY
@@ -63,7 +63,9 @@ def dataset_page(request: Request, who: ViewerDep, dataset_id: str) -> Response:
     with platform_of(request).db.read() as session:
         dataset, workspace, role = _found(session, who, dataset_id, "read")
         people = datasets.creator_names(session, {dataset.creator_id})
-        used = sa.select(tables.Run).where(tables.Run.dataset_id == dataset.id)
+        used = sa.select(tables.Run).where(
+            tables.Run.dataset_id == dataset.id, tables.Run.kind.in_(run_lifecycle.SUBMITTED)
+        )
         used_by = list(session.scalars(used.order_by(tables.Run.created_at.desc()).limit(20)))
         log = sa.select(tables.DatasetLog).where(tables.DatasetLog.dataset_id == dataset.id)
         lines = list(session.scalars(log.order_by(tables.DatasetLog.id.desc()).limit(50)))
