@@ -1,4 +1,5 @@
-"""Pictures of the viewer's pages, wide and on a phone, light and dark: `make screenshots`, into build/screenshots.
+"""Pictures of the viewer's pages, wide and on a phone, light and dark: `make screenshots`, into build/screenshots; and
+the two that the README shows, into docs/images.
 
 Makes a few runs with the public fakes, serves them as `osmosis view` does, and walks them in a Chromium.
 """
@@ -27,6 +28,7 @@ from osmosis.records.rollout import ModelCall, Rollout, Score
 from osmosis.testing.platform_data import rollout, timeout
 from osmosis.testing.stored_run import stored_run
 
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
 ROWS = 40
 PAGES = {
     "runs": "/",
@@ -47,6 +49,9 @@ LOOKS = {
     "phone": {"viewport": {"width": 400, "height": 850}, "color_scheme": "light"},
     "phone-dark": {"viewport": {"width": 400, "height": 850}, "color_scheme": "dark"},
 }
+
+README = {"viewer": PAGES["rollouts"], "comparison": PAGES["compare"]}
+"""What the README shows, as one sees it without scrolling."""
 
 
 def runs(folder: Path) -> None:
@@ -98,6 +103,7 @@ def served(folder: Path, cache: Path) -> Iterator[Access]:
 def main() -> None:
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "build/screenshots")
     out.mkdir(parents=True, exist_ok=True)
+    IMAGES.mkdir(parents=True, exist_ok=True)
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         runs(Path(folder))
@@ -111,8 +117,13 @@ def main() -> None:
                 for name, path in PAGES.items():
                     page.goto(access.url.rstrip("/") + path)
                     page.screenshot(path=out / f"{name}-{look}.png")
+            page = browser.new_context(storage_state=state, viewport={"width": 1100, "height": 720}).new_page()
+            for name, path in README.items():
+                page.goto(access.url.rstrip("/") + path)
+                page.wait_for_load_state("networkidle")
+                page.screenshot(path=IMAGES / f"{name}.png")
         browser.close()
-    print(f"{len(PAGES) * len(LOOKS)} pictures in {out}")
+    print(f"{len(PAGES) * len(LOOKS)} pictures in {out}, {len(README)} in {IMAGES}")
 
 
 if __name__ == "__main__":
