@@ -1,6 +1,6 @@
 """A statement that every request asks: compiled once, run on a connection of the pool, without a session.
 
-What it finds is what a session would have loaded, at a tenth of the work. It sees what is committed at this moment; it
+What it finds is what a session would have loaded. It sees what is committed at this moment; it
 is for one statement that reads, and keeps nothing.
 """
 
@@ -38,7 +38,7 @@ class Prepared:
             except (engine.dialect.loaded_dbapi.DataError, UnicodeEncodeError):
                 return None  # no row has a value that cannot be stored
             found = cursor.fetchone()
-        return None if found is None else ready.read(found)
+            return None if found is None else ready.read(found, [column[1] for column in cursor.description])
 
 
 class _Ready:
@@ -49,15 +49,21 @@ class _Ready:
         self.text = compiled.string
         self._fixed = dict(compiled.params)
         self._order: Sequence[str] | None = compiled.positiontup if compiled.positional else None
-        self._readers: list[Callable[[Any], Any] | None] = [
-            column.type.dialect_impl(dialect).result_processor(dialect, None) for column in statement.selected_columns
-        ]
+        self._dialect = dialect
+        self._columns = [column.type.dialect_impl(dialect) for column in statement.selected_columns]
+        self._readers: list[Callable[[Any], Any] | None] | None = None
 
     def parameters(self, values: dict[str, object]) -> Any:
         given = {**self._fixed, **values}
         return given if self._order is None else tuple(given[name] for name in self._order)
 
-    def read(self, found: Sequence[Any]) -> list[Any]:
+    def read(self, found: Sequence[Any], types: Sequence[Any]) -> list[Any]:
+        """`types` are the driver's words for the columns; PostgreSQL reads numbers by them."""
+        if self._readers is None:
+            self._readers = [
+                column.result_processor(self._dialect, type_)
+                for column, type_ in zip(self._columns, types, strict=True)
+            ]
         return [value if read is None else read(value) for read, value in zip(self._readers, found, strict=True)]
 
 
