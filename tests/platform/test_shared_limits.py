@@ -101,10 +101,10 @@ def test_a_refusal_for_the_rate_slows_the_jobs_that_ask_the_same_endpoint(box: B
     other = {**BODY, "advanced_config": {"base_url": "http://127.0.0.1:9/v1"}}
     box.site.json("POST", "eval-runs", json={**BODY, "evaluation_config": {"limit": 1}})
     same_model, elsewhere = box.claim(), (box.site.json("POST", "eval-runs", json=other), box.claim())[1]
-    assert beat(box, first, {**BEAT, "pause_s": 20.0})["pause_s"] == 0, "it knows that itself"
+    assert beat(box, first, {**BEAT, "pause_s": 20.0}).get("pause_s", 0) == 0, "it knows that itself"
     assert 15 < beat(box, second, BEAT)["pause_s"] <= 20
     assert 15 < beat(box, same_model, BEAT)["pause_s"] <= 20, "another run of the workspace"
-    assert beat(box, elsewhere, BEAT)["pause_s"] == 0, "the same model somewhere else"
+    assert beat(box, elsewhere, BEAT).get("pause_s", 0) == 0, "the same model somewhere else"
     assert 15 < beat(box, second, {**BEAT, "pause_s": 1.0})["pause_s"] <= 20
     box.of_job("POST", first, "finish", json={"status": "finished"})
     assert beat(box, second, BEAT)["pause_s"] > 15, "a job that is over had been told nevertheless"
@@ -129,4 +129,4 @@ def test_another_workspace_is_not_slowed(box: Box) -> None:
         session.flush()
         run.workspace_id = other.id
     submit(box.site)
-    assert beat(box, box.claim(), BEAT)["pause_s"] == 0
+    assert beat(box, box.claim(), BEAT).get("pause_s", 0) == 0

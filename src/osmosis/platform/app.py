@@ -96,7 +96,7 @@ def create_app(settings: PlatformSettings) -> FastAPI:
     githost.mount(app)
     handle_errors(app)
     web.mount(app)  # which shows some errors as pages
-    app.add_middleware(DirectRoutes, routes=app.router.routes, platform=platform)
+    app.add_middleware(DirectRoutes, routes=app.router.routes)
     app.add_middleware(ClientVersions)
     app.add_middleware(BodyLimits, platform=platform)
     measurements = Measurements(platform)

@@ -256,9 +256,8 @@ class RouteTable:
 class DirectRoutes:
     """ASGI middleware, the innermost: before it stands whatever holds for every request."""
 
-    def __init__(self, app: ASGIApp, *, routes: Iterable[BaseRoute], platform: Platform) -> None:
+    def __init__(self, app: ASGIApp, *, routes: Iterable[BaseRoute]) -> None:
         self.app = app
-        self._platform = platform
         self._table = RouteTable(routes)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="api")
 
@@ -273,7 +272,7 @@ class DirectRoutes:
             return
         scope["route"] = plan.route
         request = Request(scope, body.again)
-        asked = _Asked(request, self._platform, body.content, _query_of(scope))
+        asked = _Asked(request, request.app.state.platform, body.content, _query_of(scope))
         run = contextvars.copy_context().run  # which knows the request's id
         try:
             response = await get_running_loop().run_in_executor(self._threads, run, plan.work, asked)

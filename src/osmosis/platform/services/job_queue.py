@@ -275,7 +275,9 @@ def heartbeat(session: Session, held: Held, progress: Progress, lease_s: float) 
     extend(job, lease_s)
     if progress.pause_s:
         endpoints.refused(job, progress.pause_s)
-    reply = HeartbeatReply(stop=run.stop_requested_at is not None, pause_s=endpoints.pause_of(session, run, job))
+    reply = HeartbeatReply(stop=run.stop_requested_at is not None)
+    if pause := endpoints.pause_of(session, run, job):
+        reply.pause_s = pause
     if job.shards > 1:
         return reply.model_copy(update=_shard_heartbeat(session, run, job, progress))
     run.progress = {"stage": progress.stage.value, "completed": progress.completed, "total": progress.total}
