@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ BODY = {
 def with_settings(site: Any, **changes: object) -> Any:
     """The same platform, told otherwise."""
     settings: PlatformSettings = site.platform.settings.model_copy(update=changes)
-    site.platform = type(site.platform)(settings, site.platform.db, site.platform.vault)
+    site.platform = replace(site.platform, settings=settings)
     site.http.app.state.platform = site.anonymous.app.state.platform = site.platform
     return site
 

@@ -186,11 +186,12 @@ def _waiting(session: Session, run: tables.Run) -> dict[str, RunProgress]:
 
 
 def why_waiting(session: Session, run: tables.Run) -> str:
-    """Why a run is pending: no worker can take it, or a quota of its workspace is used up; empty when it is next."""
-    if run.status != RunStatus.PENDING.value:
-        return ""
-    workspace = session.get_one(tables.Workspace, run.workspace_id)
-    return placement.why_waiting(session, run) or quotas.why_waiting(session, workspace, run)
+    """Why a run is pending: no worker can take it, or a quota of its workspace is used up; or in which scheduler its
+    jobs are queued. Empty when it is next, or works."""
+    why = placement.why_waiting(session, run)
+    if why or run.status != RunStatus.PENDING.value:
+        return why
+    return quotas.why_waiting(session, session.get_one(tables.Workspace, run.workspace_id), run)
 
 
 class _Accepted(TypedDict):
