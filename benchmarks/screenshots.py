@@ -117,7 +117,7 @@ def main() -> None:
                 for name, path in PAGES.items():
                     page.goto(access.url.rstrip("/") + path)
                     page.screenshot(path=out / f"{name}-{look}.png")
-            page = browser.new_context(storage_state=state, viewport={"width": 1100, "height": 720}).new_page()
+            page = browser.new_context(storage_state=state, viewport={"width": 1400, "height": 820}).new_page()
             for name, path in README.items():
                 page.goto(access.url.rstrip("/") + path)
                 page.wait_for_load_state("networkidle")
