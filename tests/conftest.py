@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -18,6 +19,10 @@ from osmosis.testing.trainer_environment import NoTorch, trainer_environment
 
 REQUIRED = "OSMOSIS_TEST_REQUIRE_SANDBOX"
 """Set where the sandbox has to work, as in CI: what is skipped elsewhere without one fails there."""
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As a shell leaves what it starts in the background: the processes of tests would never hear a Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
