@@ -225,7 +225,7 @@ def test_a_regrade_uses_edited_rows_openly_and_refuses_other_prompts(osmosis):
         ("eval resume r timeout", 2, "--retry-failed"),
         ("eval resume r --retry-failed bad_luck", 2, "not a failure category"),
         ("eval compare r r --margin nan", 2, "--margin must be 0 or greater"),
-        ("eval compare r r --flips -1", 2, "--flips must not be negative"),
+        ("eval compare r r --flips -1", 2, "'--flips': Input should be greater than or equal to 0"),
         ("eval compare r r --score none", 1, "scores: chat_score:exact"),
         ("eval report r --html --md", 2, "cannot be used together"),
         ("eval report r -o x.txt", 2, "-o needs --html"),
