@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import Annotated
 import typer
 
 from osmosis.base import paths
+from osmosis.base.stop_signals import on_stop
 from osmosis.errors import UsageError, ValidationError
 from osmosis.records.contract.accounts import TOKEN_DAYS, NewToken, TokenRow
 from osmosis.records.sandbox import SandboxSettings
@@ -130,8 +130,7 @@ def start(
 
 
 def _until_stopped(worker: Worker) -> int:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: worker.ask_to_stop())
+    on_stop(worker.ask_to_stop)
     try:
         worker.run()
     finally:

@@ -21,6 +21,7 @@ import uvicorn
 from pydantic import ValidationError as BadSettings
 
 from osmosis.base.bounded_http import BoundedHttp
+from osmosis.base.stop_signals import on_stop
 from osmosis.errors import OsmosisError, UsageError
 from osmosis.records.sandbox import LIMITS, SandboxSettings, limit_of
 from osmosis.sandbox import Level, probe
@@ -179,8 +180,7 @@ def _worker(args: argparse.Namespace, given: dict[str, object]) -> int:
     platform = Platform.open(settings)
     worker = own_worker(platform, spare=True, hearing=Hearing(settings.job_base_url, settings.lease_s))
     over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
+    on_stop(over.set)
     worker.start()
     while not over.wait(1.0):
         pass

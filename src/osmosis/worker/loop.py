@@ -125,7 +125,7 @@ class Worker:
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """Let `run` return soon; `stop` does the rest. For a signal handler."""
+        """Let `run` return soon; `stop` does the rest."""
         self._stop.set()
         self._news.set()
 

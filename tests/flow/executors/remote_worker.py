@@ -48,7 +48,7 @@ class RemoteWorker:
         with (self.folder / "worker.log").open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "osmosis", "worker", "start", *options],
-                env={**self.environ, "OSMOSIS_WORKER_TOKEN": "not this one"},
+                env={**self.environ, "OSMOSIS_WORKER_TOKEN": "not this one", "PYTHONFAULTHANDLER": "1"},
                 stdout=output,
                 stderr=output,
             )
@@ -61,7 +61,12 @@ class RemoteWorker:
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(60)
+            try:
+                self.process.wait(90)
+            except subprocess.TimeoutExpired:
+                self.process.send_signal(signal.SIGABRT)  # it writes what its threads do into its log
+                self.process.wait(10)
+                raise AssertionError(self.log) from None
 
     @property
     def log(self) -> str:

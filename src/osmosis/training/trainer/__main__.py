@@ -19,6 +19,7 @@ from typing import Protocol
 
 from pydantic import ValidationError as BadShape
 
+from osmosis.base.stop_signals import on_stop
 from osmosis.training.link import Done, Failed, TrainerPlan
 
 from .service import TrainerService
@@ -69,7 +70,7 @@ def main(arguments: list[str]) -> int:
     if int(os.environ.get("RANK", "0")):
         return follow(plan)
     with TrainerService(plan.run, Path(arguments[1])) as service:
-        signal.signal(signal.SIGTERM, lambda *_: service.request_stop())
+        on_stop(service.request_stop, signals=(signal.SIGTERM,))
         threading.Thread(target=end_without, args=(os.getppid(),), name="parent", daemon=True).start()
         last = train(plan, service)
         service.finish(last)

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import ValidationError as BadShape
 
 from osmosis.base.model_folder import check_model
+from osmosis.base.stop_signals import on_stop
 from osmosis.training.link import Done, Failed, TrainerPlan
 from osmosis.training.link.serving_plan import ServingPlan
 
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> int:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     with TrainerService(plan.name, socket) as service:
-        signal.signal(signal.SIGTERM, lambda *_: service.request_stop())
+        on_stop(service.request_stop, signals=(signal.SIGTERM,))
         threading.Thread(target=end_without, args=(os.getppid(),), name="parent", daemon=True).start()
         last = serve(plan, service)
         if isinstance(last, Failed):
