@@ -279,9 +279,12 @@ def stop_run(ctx: AppContext, kind: RunKind, name: str, *, yes: bool) -> Operati
 def prioritize_run(ctx: AppContext, kind: RunKind, name: str, priority: int) -> OperationResult:
     """Set the priority of a run that waits."""
     with ctx.client() as client:
-        answer = client.runs(kind).prioritize(name, priority)
-    body = {"name": name, **answer.to_dict()}
-    return OperationResult(f"{NOUNS[kind]}.priority", f"run {name} has priority {answer.priority}", body)
+        runs = client.runs(kind)
+        seen = runs.get(name)
+        answer = runs.prioritize(seen.run.name, priority)
+    body = {**brief(seen), **answer.to_dict()}
+    message = f"run {seen.run.name} has priority {answer.priority}"
+    return OperationResult(f"{NOUNS[kind]}.priority", message, body)
 
 
 def delete_run(ctx: AppContext, kind: RunKind, name: str, *, yes: bool) -> OperationResult:
