@@ -63,7 +63,7 @@ async def test_where_only_cuda_can_be_had_the_cpu_build_is_not_replaced(tmp_path
     nowhere = tmp_path / "pip.conf"
     nowhere.write_text("")
     # PyTorch's own index, unreachable.
-    environ = {**alone, "PIP_CONFIG_FILE": str(nowhere), "UV_HTTP_TIMEOUT": "3", "UV_HTTP_RETRIES": "0"}
+    environ = {**alone, "PIP_CONFIG_FILE": str(nowhere), "UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "0"}
     if (found := await _words_without_cpu_index(builder(tmp_path, [], environ), tmp_path)) is None:
         pytest.skip("this machine reaches PyTorch's index")
     assert "only the CUDA build of torch can be had from here" in found.message

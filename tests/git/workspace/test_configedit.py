@@ -9,7 +9,7 @@ import pytest
 from osmosis.errors import ValidationError
 from osmosis.testing.git_workspace import GitWorkspace
 from osmosis.workspace.config_file import ConfigFile, check_file
-from osmosis.workspace.configedit import resolved, set_value
+from osmosis.workspace.configedit import resolved, set_values
 from osmosis.workspace.layout import ConfigKind, Workspace
 
 TEXT = """# who wrote this
@@ -38,7 +38,7 @@ def file_of(folder: GitWorkspace, text: str = TEXT, kind: ConfigKind = "eval") -
 
 def set_in(folder: GitWorkspace, key: str, value: str) -> str:
     file = file_of(folder)
-    set_value(file, Workspace(folder.root), key, value)
+    set_values(file, Workspace(folder.root), {key: value})
     return file.path.read_text("utf-8")
 
 
@@ -82,20 +82,20 @@ def test_new_keys_and_tables_are_added(folder: GitWorkspace) -> None:
 def test_a_wrong_value_leaves_the_file_alone(folder: GitWorkspace, key: str, value: str, message: str) -> None:
     file = file_of(folder)
     with pytest.raises(ValidationError, match=message):
-        set_value(file, Workspace(folder.root), key, value)
+        set_values(file, Workspace(folder.root), {key: value})
     assert file.path.read_text("utf-8") == TEXT
     assert sorted(p.name for p in file.path.parent.iterdir()) == ["multiply.toml", "x.toml"]
 
 
 def test_a_broken_file_can_be_repaired_by_setting_the_wrong_key(folder: GitWorkspace) -> None:
     file = file_of(folder, TEXT.replace("n = 3 ", "n = 0 "))
-    set_value(file, Workspace(folder.root), "evaluation.n", "2")
+    set_values(file, Workspace(folder.root), {"evaluation.n": "2"})
     assert check_file(file, Workspace(folder.root))[1] == []
 
 
 def test_no_toml_cannot_be_edited(folder: GitWorkspace) -> None:
     with pytest.raises(ValidationError, match="1 problem"):
-        set_value(file_of(folder, "x = [\n"), Workspace(folder.root), "evaluation.n", "2")
+        set_values(file_of(folder, "x = [\n"), Workspace(folder.root), {"evaluation.n": "2"})
 
 
 def test_resolved_names_the_source_of_every_value(folder: GitWorkspace) -> None:
@@ -116,5 +116,5 @@ def test_resolved_of_a_training_config_without_secrets(folder: GitWorkspace) -> 
 def test_permissions_stay(folder: GitWorkspace) -> None:
     file = file_of(folder)
     Path(file.path).chmod(0o640)
-    set_value(file, Workspace(folder.root), "evaluation.n", "2")
+    set_values(file, Workspace(folder.root), {"evaluation.n": "2"})
     assert file.path.stat().st_mode & 0o777 == 0o640
