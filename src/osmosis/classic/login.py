@@ -104,7 +104,7 @@ class LoginResult:
 def login(no_browser: bool = False, timeout: float = LOGIN_TIMEOUT_SECONDS) -> LoginResult:
     """Logs in by a code that is approved in a browser, and keeps the login; `LoginError` when nobody approves."""
     url = platform_url(os.environ)
-    with PlatformClient(url, None) as client:
+    with PlatformClient(url, None, ca_file=CredentialStore(os.environ).ca_file(url)) as client:
         offer = client.accounts.authorize(socket.gethostname())
         console.print(f"open {offer.verification_uri} and enter {offer.user_code}")
         if not no_browser:

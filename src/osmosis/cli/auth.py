@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -17,6 +18,7 @@ import typer
 from osmosis.base.net import is_loopback
 from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore, Login
+from osmosis.client.settings import checked_ca_file
 from osmosis.errors import (
     AuthRequired,
     Conflict,
@@ -60,27 +62,35 @@ def login(
     ] = False,
     token: Annotated[str | None, typer.Option("--token", help="Log in with this token; - reads it from stdin")] = None,
     store: Annotated[Literal["auto", "file", "keyring"], typer.Option("--store", help="Where the token goes")] = "auto",
+    ca_file: Annotated[
+        Path | None, typer.Option("--ca-file", help="Certificates to trust the platform by (PEM); kept with the login")
+    ] = None,
 ) -> OperationResult:
     """Log in to the platform.
 
-    On the machine where the platform was started, no browser is needed.
+    On the machine where the platform was started, no browser is needed. --ca-file is for a platform behind TLS of a
+    private authority; OSMOSIS_CA_FILE says the same without a login.
 
     Example:
         osmosis login
         osmosis login --platform https://osmosis.example.com --no-browser
         osmosis login --token - < token.txt
+        osmosis login --platform https://osmosis.lan --ca-file team-ca.pem
     """
     ctx = current()
     url = ctx.platform_url
     if ctx.environ.get("OSMOSIS_TOKEN"):
         raise Conflict("OSMOSIS_TOKEN is set and overrides any login", hint="unset OSMOSIS_TOKEN")
     credentials = CredentialStore(ctx.environ)
-    if not force and token is None and (present := _still_good(ctx, credentials, url)):
-        return _logged_in(present, credentials, already=True)
-    fresh = _new_login(ctx, url, token, no_browser=no_browser)
     old = _quiet_stored(credentials, url)
+    trusted = checked_ca_file(ctx.path(ca_file), "--ca-file") if ca_file else credentials.ca_file(url)
+    if not force and token is None and old is not None and _still_good(ctx, old, trusted):
+        if trusted != (old.ca_file or ""):
+            old, _ = credentials.save(replace(old, ca_file=trusted), store=old.store)
+        return _logged_in(old, credentials, already=True)
+    fresh = _new_login(ctx, url, trusted, token, no_browser=no_browser)
     active = old.active_workspace if old else None
-    saved, aside = credentials.save(replace(fresh, active_workspace=active), store=store)
+    saved, aside = credentials.save(replace(fresh, active_workspace=active, ca_file=trusted or None), store=store)
     if aside:
         ctx.output.warn(
             "CREDENTIALS_PARSE_FAILED", f"the old credentials file could not be read and was kept as {aside}"
@@ -172,16 +182,15 @@ def git_credential(operation: Annotated[str, typer.Argument(help="get, store or 
     answer(operation, ctx.stdin, ctx.output.stdout, ctx.output.stderr, ctx.environ)
 
 
-def _still_good(ctx: AppContext, credentials: CredentialStore, url: str) -> Login | None:
-    stored = _quiet_stored(credentials, url)
-    if stored is None or stored.expired:
-        return None
+def _still_good(ctx: AppContext, stored: Login, trusted: str) -> bool:
+    if stored.expired:
+        return False
     try:
-        with PlatformClient(url, stored.token, warn=ctx.output.warn) as client:
+        with PlatformClient(stored.url, stored.token, warn=ctx.output.warn, ca_file=trusted) as client:
             client.accounts.verify()
     except AuthRequired:
-        return None
-    return stored
+        return False
+    return True
 
 
 def _quiet_stored(credentials: CredentialStore, url: str) -> Login | None:
@@ -192,19 +201,19 @@ def _quiet_stored(credentials: CredentialStore, url: str) -> Login | None:
         return None
 
 
-def _new_login(ctx: AppContext, url: str, token: str | None, *, no_browser: bool) -> Login:
+def _new_login(ctx: AppContext, url: str, trusted: str, token: str | None, *, no_browser: bool) -> Login:
     if token is not None:
-        return _by_token(ctx, url, ctx.stdin.readline().strip() if token == "-" else token)
+        return _by_token(ctx, url, trusted, ctx.stdin.readline().strip() if token == "-" else token)
     if is_loopback(url) and (answer := _by_bootstrap(ctx, url)):
         return _login(url, answer.token, answer, "bootstrap")
-    made = _by_device(ctx, url, no_browser=no_browser)
+    made = _by_device(ctx, url, trusted, no_browser=no_browser)
     return _login(url, made.token, made, "device")
 
 
-def _by_token(ctx: AppContext, url: str, token: str) -> Login:
+def _by_token(ctx: AppContext, url: str, trusted: str, token: str) -> Login:
     if not token:
         raise ValidationError("the token is empty", hint="osmosis login --token - < token.txt")
-    with PlatformClient(url, token, warn=ctx.output.warn) as client:
+    with PlatformClient(url, token, warn=ctx.output.warn, ca_file=trusted) as client:
         answer = client.accounts.verify()
     return _login(url, token, answer, "token")
 
@@ -226,12 +235,12 @@ def _by_bootstrap(ctx: AppContext, url: str) -> IssuedLogin | None:
             return None
 
 
-def _by_device(ctx: AppContext, url: str, *, no_browser: bool) -> IssuedLogin:
+def _by_device(ctx: AppContext, url: str, trusted: str, *, no_browser: bool) -> IssuedLogin:
     if ctx.mode is not Mode.RICH:
         raise InteractiveRequired(
             "this login has to be approved in a browser", hint="osmosis login --token TOKEN, or OSMOSIS_TOKEN"
         )
-    with PlatformClient(url, None, warn=ctx.output.warn) as client:
+    with PlatformClient(url, None, warn=ctx.output.warn, ca_file=trusted) as client:
         offer = client.accounts.authorize(_device_name())
         ctx.output.say(f"Open {offer.page}")
         ctx.output.say(f"and check that the page shows the code {offer.user_code}", style="bold")
@@ -327,7 +336,8 @@ def _revoke(ctx: AppContext, old: Login) -> bool:
     if old.source not in ("device", "bootstrap") or not old.token_id or not old.token:
         return False
     try:
-        with PlatformClient(old.url, old.token) as client:
+        trusted = checked_ca_file(old.ca_file, f"the login to {old.url}") if old.ca_file else ""
+        with PlatformClient(old.url, old.token, ca_file=trusted) as client:
             client.accounts.revoke(old.token_id, logout=True)
         return True
     except AuthRequired:

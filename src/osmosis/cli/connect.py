@@ -38,7 +38,15 @@ def open_client(ctx: AppContext, *, auth: bool = True, scoped: bool = True) -> P
             workspace = store.active_workspace(url)
     token = login.token if login else None
     hint = "unset OSMOSIS_TOKEN, or give it a token of this platform" if login and login.source == "environment" else ""
-    return PlatformClient(url, token, identity=identity, workspace=workspace, warn=ctx.output.warn, auth_hint=hint)
+    return PlatformClient(
+        url,
+        token,
+        identity=identity,
+        workspace=workspace,
+        warn=ctx.output.warn,
+        auth_hint=hint,
+        ca_file=store.ca_file(url),
+    )
 
 
 def usable(login: Login | None, url: str) -> Login:

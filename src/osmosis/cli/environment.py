@@ -16,6 +16,7 @@ from osmosis.errors import Conflict, NetworkError, ValidationError
 
 from .context import AppContext
 
+CA_FILE = "OSMOSIS_CA_FILE"
 AUTH_PROFILE = ("OSMOSIS_TOKEN", "OSMOSIS_TOKEN_PLATFORM_URL", "OSMOSIS_PLATFORM_URL")
 _CHILDREN_OFFLINE = {"OSMOSIS_OFFLINE": "1", "UV_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1"}
 
@@ -49,6 +50,11 @@ def _read(path: Path, environ: Mapping[str, str], *, chosen: bool) -> dict[str, 
         values = {k: v for k, v in dotenv_values(path, interpolate=False).items() if v is not None}
     except (OSError, UnicodeDecodeError) as error:
         raise ValidationError(f"cannot read {path}: {error}", hint="--env-file FILE") from error
+    if not chosen and CA_FILE in values:
+        raise Conflict(
+            f"{path} sets {CA_FILE}: whom to trust is said by the person, not by the folder that one is in",
+            hint=f"export {CA_FILE}=FILE, or osmosis login --ca-file FILE, or choose the file with --env-file",
+        )
     if not chosen and any(environ.get(name) for name in AUTH_PROFILE):
         for name in AUTH_PROFILE:
             if name in values and values[name] != environ.get(name):

@@ -16,11 +16,19 @@ from typing import Annotated
 import typer
 
 from osmosis.client import PlatformClient
+from osmosis.client.credentials import CredentialStore
 from osmosis.errors import AuthRequired, Conflict, NetworkError, OsmosisError, ValidationError
 from osmosis.records.workspace_name import WORKSPACE_NAME, check_workspace_name
 from osmosis.workspace.create import Created, check_destination, create_workspace
 from osmosis.workspace.git import read_source
-from osmosis.workspace.gitwrite import FALLBACK_NAME, identity_options, push, set_credential_helper, set_remote
+from osmosis.workspace.gitwrite import (
+    FALLBACK_NAME,
+    identity_options,
+    push,
+    set_authority,
+    set_credential_helper,
+    set_remote,
+)
 
 from . import prompts
 from .connect import login_of
@@ -152,7 +160,9 @@ def _own_origin(dest: Path) -> str | None:
 def _never_pushed(ctx: AppContext, name: str) -> bool:
 
     login = login_of(ctx)
-    with PlatformClient(ctx.platform_url, login.token if login else None, workspace=name) as scoped:
+    url = ctx.platform_url
+    trusted = CredentialStore(ctx.environ).ca_file(url)
+    with PlatformClient(url, login.token if login else None, workspace=name, ca_file=trusted) as scoped:
         try:
             state = scoped.sync.state()
         except OsmosisError:
@@ -176,6 +186,8 @@ def _connect(ctx: AppContext, client: PlatformClient, made: Created) -> dict[str
     if url.startswith(("http://", "https://")):
         environ = {key: ctx.environ[key] for key in _HELPER_VARIABLES if ctx.environ.get(key)}
         set_credential_helper(made.root, url, [sys.executable, "-m", "osmosis.cli.git_credential"], environ)
+        if trusted := CredentialStore(ctx.environ).ca_file(ctx.platform_url):
+            set_authority(made.root, url, trusted)
     if source.branch and source.commit:
         push(made.root, source.branch)
     return {"workspace": made.name, "repository": row.identity, "url": url, "pushed": True}

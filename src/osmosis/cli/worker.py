@@ -16,6 +16,7 @@ import typer
 
 from osmosis.base import paths
 from osmosis.base.stop_signals import on_stop
+from osmosis.client.settings import CA_FILE, checked_ca_file
 from osmosis.errors import UsageError, ValidationError
 from osmosis.records.contract.accounts import TOKEN_DAYS, NewToken, TokenRow
 from osmosis.records.sandbox import SandboxSettings
@@ -61,7 +62,9 @@ def start(
     platform_url: Annotated[
         str | None, typer.Option(help="URL of the platform, https:// [default: that of --platform]")
     ] = None,
-    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust the platform by (PEM)")] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="Certificates to trust the platform by (PEM) [default: OSMOSIS_CA_FILE]")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="What the platform calls it [default: the host's name]")] = None,
     max_jobs: Annotated[int | None, typer.Option(min=1, help="Jobs at once [default: 1]")] = None,
     label: Annotated[
@@ -105,6 +108,7 @@ def start(
     told = worker_config(config, flags)
     url = platform_url or ctx.platform_url
     sandbox = _sandbox(require_sandbox, no_sandbox, sandbox_allow or [])
+    trusted = _trusted(ctx, ca_file)
     folder = (data_dir or paths.data_dir(ctx.environ) / "worker").resolve()
     plan = WorkerPlan(
         name=name or socket.gethostname(),
@@ -118,15 +122,20 @@ def start(
         node_dir=told.node_dir,
         queue_s=told.queue_s,
         look_s=told.poll_s,
-        ca_file=str(ca_file.resolve()) if ca_file else "",
+        ca_file=str(trusted or ""),
         sandbox=sandbox,
     )
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     command = (sys.executable, "-m", "osmosis.jobs")
     chosen = executor_for(told, ctx.environ, local_command=command, folder=folder, sandboxed=not no_sandbox)
-    with HttpDesk(url, _token(ctx, token_file), ca_file=ca_file) as desk:
+    with HttpDesk(url, _token(ctx, token_file), ca_file=trusted) as desk:
         return _until_stopped(Worker(desk, chosen, plan))
+
+
+def _trusted(ctx: AppContext, ca_file: Path | None) -> Path | None:
+    told = ca_file or ctx.environ.get(CA_FILE)
+    return Path(checked_ca_file(ctx.path(told), "--ca-file" if ca_file else CA_FILE)) if told else None
 
 
 def _until_stopped(worker: Worker) -> int:

@@ -28,7 +28,7 @@ from osmosis.errors import (
 )
 
 from . import keyrings
-from .settings import local_url, normalise
+from .settings import CA_FILE, checked_ca_file, local_url, normalise
 
 VERSION = 2
 HOSTED = "https://platform.osmosis.ai"
@@ -52,6 +52,8 @@ class Login:
     store: str = "file"
     """`file`, `keyring` or `environment`."""
     active_workspace: str | None = None
+    ca_file: str | None = None
+    """Certificates to know this platform by, where its authority is a private one."""
 
     @property
     def expired(self) -> bool:
@@ -99,6 +101,20 @@ class CredentialStore:
     def stored(self, url: str) -> Login | None:
         entry = self._read()["platforms"].get(url)
         return None if entry is None else self._login(url, entry)
+
+    def ca_file(self, url: str) -> str:
+        """The certificates to know a platform by: `OSMOSIS_CA_FILE`, else what the login there kept; may be empty.
+
+        A store that cannot be read is a matter for whoever needs a login: here it has kept nothing.
+        """
+        if told := self.environ.get(CA_FILE):
+            return checked_ca_file(told, CA_FILE)
+        try:
+            entry = self._read()["platforms"].get(url) or {}
+        except (CredentialsParseFailed, CredentialsUnavailable):
+            return ""
+        kept = entry.get("ca_file")
+        return checked_ca_file(kept, f"the login to {url}") if kept else ""
 
     def urls(self) -> list[str]:
         """The platforms with a stored login."""
@@ -182,6 +198,7 @@ class CredentialStore:
             source=entry.get("source", "device"),
             store=store,
             active_workspace=entry.get("active_workspace"),
+            ca_file=entry.get("ca_file"),
         )
 
     def _read(self) -> JsonObject:

@@ -15,6 +15,7 @@ from osmosis.base.net import is_loopback
 from osmosis.errors import AuthRequired, NetworkError, PlatformError, from_wire
 
 from .lean_httpx import httpx
+from .settings import trust
 
 if TYPE_CHECKING:
     from osmosis.records.base import Record
@@ -39,6 +40,7 @@ class Http:
         workspace: str | None = None,
         transport: httpx.BaseTransport | None = None,
         warn: Warn | None = None,
+        ca_file: str = "",
     ) -> None:
         self.url = url
         self.identity = identity
@@ -57,6 +59,7 @@ class Http:
             headers=headers,
             timeout=30.0,
             transport=transport,
+            verify=trust(ca_file),
             trust_env=trust_env,
             follow_redirects=False,
         )
@@ -152,6 +155,8 @@ class Http:
     def _unreachable(self, error: httpx.HTTPError) -> NetworkError:
         why = "did not answer in time" if isinstance(error, httpx.TimeoutException) else f"cannot be reached: {error}"
         hint = "osmosis platform start" if is_loopback(self.url) else "check the address: --platform URL"
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            hint = f"with a private authority: osmosis login --force --platform {self.url} --ca-file FILE"
         return NetworkError(f"the platform at {self.url} {why}", hint=hint, platform_url=self.url)
 
     def _refused(self, response: httpx.Response, body: dict[str, object] | None) -> Exception:

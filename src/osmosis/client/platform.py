@@ -31,7 +31,8 @@ class PlatformClient:
 
     `identity` (`owner/repo`) or `workspace` says for which workspace one speaks. `transport` replaces the
     network in tests. `warn(code, message)` receives what the platform says about versions. `auth_hint` is what to type
-    when the platform does not take the token, for one that no login replaces.
+    when the platform does not take the token, for one that no login replaces. `ca_file` names the certificates to know
+    the platform by, in the place of those that everybody trusts.
     """
 
     def __init__(
@@ -44,9 +45,13 @@ class PlatformClient:
         transport: httpx.BaseTransport | None = None,
         warn: Warn | None = None,
         auth_hint: str = "",
+        ca_file: str = "",
     ) -> None:
         self.url = url
-        self.http = Http(url, token, identity=identity, workspace=workspace, transport=transport, warn=warn)
+        self.http = Http(
+            url, token, identity=identity, workspace=workspace, transport=transport, warn=warn, ca_file=ca_file
+        )
+        self._ca_file = ca_file
         self.http.auth_hint = auth_hint
 
     @property
@@ -61,7 +66,7 @@ class PlatformClient:
         """Moves files to and from addresses that the platform hands out."""
         from .transfer import Transfer
 
-        return Transfer(self.url)
+        return Transfer(self.url, ca_file=self._ca_file)
 
     @cached_property
     def accounts(self) -> Accounts:

@@ -1,4 +1,4 @@
-"""Which platform is meant, as a normalised URL that is safe to send a token to.
+"""Which platform is meant, as a normalised URL that is safe to send a token to; and by which certificates it is known.
 
 Plain http is refused beyond loopback unless the person allows it; nothing is contacted here. The few variables of a
 client are texts that need no parsing, read where they are used from the environment that the border passes down:
@@ -8,7 +8,9 @@ pydantic-settings, which reads those of servers, would make every command start 
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from osmosis.base import paths
@@ -17,6 +19,7 @@ from osmosis.errors import ValidationError
 
 PLATFORM_URL = "OSMOSIS_PLATFORM_URL"
 ALLOW_INSECURE = "OSMOSIS_ALLOW_INSECURE_PLATFORM_URL"
+CA_FILE = "OSMOSIS_CA_FILE"
 _EXAMPLE = paths.DEFAULT_PLATFORM_URL
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -71,6 +74,23 @@ def normalise(value: str) -> str:
     if port is not None and port != _DEFAULT_PORTS[parts.scheme]:
         shown += f":{port}"
     return f"{parts.scheme}://{shown}{parts.path.rstrip('/')}"
+
+
+def checked_ca_file(file: str | Path, told_by: str) -> str:
+    """The whole path of a file of certificates that can be trusted by; `ValidationError` naming who told us."""
+    path = Path(file).expanduser().absolute()
+    try:
+        trust(str(path))
+    except FileNotFoundError:
+        raise ValidationError(f"{told_by}: {path} does not exist") from None
+    except OSError as error:  # also `ssl.SSLError`
+        raise ValidationError(f"{told_by}: {path} holds no certificates in PEM form: {error}") from None
+    return str(path)
+
+
+def trust(ca_file: str) -> ssl.SSLContext | bool:
+    """What a connection is checked by: the certificates of this file alone; without one, those of everybody."""
+    return ssl.create_default_context(cafile=ca_file) if ca_file else True
 
 
 def _check(value: str, parts: SplitResult, host: str) -> None:

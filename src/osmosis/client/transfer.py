@@ -18,6 +18,7 @@ from osmosis.errors import NetworkError, NotFound, PlatformError, ValidationErro
 from osmosis.records.contract.uploads import SentPart, UploadPlan
 
 from .lean_httpx import httpx
+from .settings import trust
 
 Result = TypeVar("Result")
 Progress = Callable[[int], None]
@@ -31,8 +32,10 @@ TIMEOUT = httpx.Timeout(60.0, read=120.0)
 class Transfer:
     """Moves files for one platform."""
 
-    def __init__(self, platform_url: str, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, platform_url: str, transport: httpx.BaseTransport | None = None, *, ca_file: str = "") -> None:
         self._origin = urlsplit(platform_url).netloc
+        self._ca_file = ca_file
+        """Certificates to know the platform by; an object store elsewhere is known by those of everybody."""
         self._transport = transport
 
     def upload(self, path: Path, plan: UploadPlan, progress: Progress | None = None) -> list[SentPart]:
@@ -75,7 +78,8 @@ class Transfer:
     def _tried(self, url: str, progress: Progress | None, work: Callable[[httpx.Client, Progress], Result]) -> Result:
         self._check(url)
         trust_env = not is_loopback(url)
-        with httpx.Client(timeout=TIMEOUT, transport=self._transport, trust_env=trust_env) as client:
+        verify = trust(self._ca_file if urlsplit(url).netloc == self._origin else "")
+        with httpx.Client(timeout=TIMEOUT, transport=self._transport, trust_env=trust_env, verify=verify) as client:
             for attempt in range(TRIES):
                 moved = _Counter(progress)
                 try:

@@ -89,6 +89,13 @@ def set_credential_helper(root: Path, url: str, command: Sequence[str], environ:
     return key
 
 
+def set_authority(root: Path, url: str, ca_file: str) -> None:
+    """Have git know this URL's host, and no other, by the certificates of a file."""
+    parts = urlsplit(url)
+    key = f"http.{parts.scheme}://{parts.netloc.rpartition('@')[2]}.sslCAInfo"
+    Git(root).text("config", "--local", "--replace-all", key, ca_file)
+
+
 def push(root: Path, branch: str, *, remote: str = "origin") -> None:
     """Push a branch and follow it. Raises GitError with what the other side said."""
     git = Git(root)

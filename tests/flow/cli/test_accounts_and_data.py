@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,10 @@ import pytest
 from osmosis.cli import local_platform
 from osmosis.client import PlatformClient
 from osmosis.client.credentials import CredentialStore
+from osmosis.serve.drive.process import free_port
 from osmosis.testing.command_line import CommandRun, run_command
+from osmosis.testing.platform_process import until
+from osmosis.testing.private_tls import PrivateAuthority
 
 pytestmark = pytest.mark.flow
 Run = Callable[..., CommandRun]
@@ -264,3 +268,26 @@ def test_a_link_logs_a_browser_in(run: Run, home: Path) -> None:
     assert link["opened"] is False
     assert link["url"].startswith(url_of(home))
     assert httpx.get(link["url"]).status_code == 200
+
+
+def test_a_login_keeps_by_which_certificates_its_platform_is_known(run: Run, home: Path, tmp_path: Path) -> None:
+    authority = PrivateAuthority.made(tmp_path / "ca", "127.0.0.1")
+    listen = f"127.0.0.1:{free_port()}"
+    there = ("--platform", f"https://{listen}")
+    front = subprocess.Popen(authority.front(listen, url_of(home).removeprefix("http://")))
+    try:
+        strange = ("login", *there, "--token", _token(home))
+        until(lambda: "CERTIFICATE_VERIFY_FAILED" in run(*strange).error["message"], "the front answers")
+        assert "--ca-file FILE" in run(*strange).error["details"]["hint"]
+        kept = run(*strange, "--ca-file", str(authority.ca_file))
+        assert kept.code == 0, kept.err
+        assert run("whoami", *there).json["data"]["verified"] is True
+        assert run("login", *there).json["resource"]["already"] is True
+        assert run("dataset", "list", "--workspace", "w", *there).code == 0
+        assert run("logout", *there, "--yes").code == 0
+        by_variable = {"OSMOSIS_TOKEN": _token(home), "OSMOSIS_TOKEN_PLATFORM_URL": there[1]}
+        found = run("whoami", *there, **by_variable, OSMOSIS_CA_FILE=str(authority.ca_file))
+        assert found.json["data"]["verified"] is True
+    finally:
+        front.kill()
+        front.wait()

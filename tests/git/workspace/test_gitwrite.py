@@ -17,6 +17,7 @@ from osmosis.workspace.gitwrite import (
     make_snapshot,
     push,
     push_snapshot,
+    set_authority,
     set_credential_helper,
     set_remote,
 )
@@ -89,6 +90,15 @@ def test_the_credential_helper_is_asked_for_one_host_only(repo: GitWorkspace, tm
     elsewhere = b"protocol=https\nhost=github.com\n\n"
     with pytest.raises(GitError):
         Git(repo.root).run("-c", "credential.helper=", "credential", "fill", stdin=elsewhere)
+
+
+def test_a_private_authority_is_trusted_for_one_host_only(repo: GitWorkspace) -> None:
+    for name in ("old.pem", "new.pem"):
+        set_authority(repo.root, "https://osmosis.lan:8443/git/local/demo.git", f"/{name}")
+    trusted = repo.git("config", "--get-urlmatch", "http.sslCAInfo", "https://osmosis.lan:8443/git/local/demo.git")
+    assert trusted == "/new.pem"
+    with pytest.raises(GitError):
+        Git(repo.root).run("config", "--get-urlmatch", "http.sslCAInfo", "https://github.com/a/b.git")
 
 
 def state_of(repo: GitWorkspace) -> tuple[str, str, str, str]:

@@ -53,6 +53,15 @@ def test_an_env_file_cannot_redirect_a_token(tmp_path: Path) -> None:
     assert named.environ["OSMOSIS_PLATFORM_URL"] == "https://elsewhere.example"
 
 
+def test_an_env_file_that_lies_there_cannot_say_whom_to_trust(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("OSMOSIS_CA_FILE=evil.pem\n")
+    with pytest.raises(Conflict, match="whom to trust is said by the person"):
+        load_environment(context(tmp_path, {}))
+    named = context(tmp_path, {}, GlobalOptions(env_file=".env"))
+    load_environment(named)
+    assert named.environ["OSMOSIS_CA_FILE"] == "evil.pem"
+
+
 @pytest.fixture
 def offline(tmp_path: Path) -> Iterator[AppContext]:
     ctx = context(tmp_path, {}, GlobalOptions(offline=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,6 +25,7 @@ from osmosis.errors import (
     ValidationError,
 )
 from osmosis.records.contract.uploads import UploadPart, UploadPlan
+from osmosis.testing.private_tls import PrivateAuthority
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -31,7 +33,7 @@ Answer = tuple[int, dict[str, str], bytes]
 class Server:
     """Answers with what the test says, and remembers what it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.asked: list[dict[str, Any]] = []
         self.answer: Callable[[dict[str, Any]], Answer] = lambda _: (200, {}, b"{}")
         outer = self
@@ -54,7 +56,9 @@ class Server:
                 return
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._http.server_port}"
+        if tls:
+            self._http.socket = tls.wrap_socket(self._http.socket, server_side=True, do_handshake_on_connect=False)
         threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
 
     def say(self, status: int, body: Any, **headers: str) -> None:
@@ -208,3 +212,22 @@ def test_a_refused_transfer_leaves_nothing_behind(server: Server, tmp_path: Path
 def test_transfers_stay_on_safe_addresses(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="unsafe"):
         Transfer("https://platform.example").download("http://storage.example/f", tmp_path / "f")
+
+
+def test_a_platform_of_a_private_authority_is_known_by_its_file_alone(tmp_path: Path) -> None:
+    ours, another = (PrivateAuthority.made(tmp_path / name, "127.0.0.1") for name in ("ours", "another"))
+    server = Server(ours.context())
+    server.say(200, {"user": {"id": "1", "email": "a@b", "name": "a"}})
+    target = tmp_path / "file"
+    try:
+        with PlatformClient(server.url, "t", ca_file=str(ours.ca_file)) as client:
+            assert client.http.call("GET", "verify")["user"]["email"] == "a@b"  # type: ignore[index]
+            assert client.transfer.download(f"{server.url}/file", target) == target.stat().st_size > 0
+        for ca_file in ("", str(another.ca_file)):
+            with PlatformClient(server.url, "t", ca_file=ca_file) as client:
+                with pytest.raises(NetworkError, match="CERTIFICATE_VERIFY_FAILED") as caught:
+                    client.http.call("GET", "verify")
+                assert "--ca-file FILE" in (caught.value.hint or "")
+    finally:
+        server.close()
+    assert len(server.asked) == 2, "nobody else was told the token"

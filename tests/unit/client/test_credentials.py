@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from osmosis.errors import (
     EnvTokenPlatformMismatch,
     EnvTokenPlatformRequired,
     KeyringUnavailable,
+    ValidationError,
 )
+from osmosis.testing.private_tls import PrivateAuthority
 
 HERE, THERE = "http://127.0.0.1:7575", "https://b.example"
 LOGIN = Login(HERE, "t-1", user={"id": "1", "email": "a@b"}, token_id="id-1", expires_at="2999-01-01T00:00:00Z")
@@ -185,3 +188,20 @@ def test_an_unsound_keyring_is_never_used(store: CredentialStore) -> None:
 def test_without_a_desktop_no_keyring_is_even_loaded() -> None:
     assert keyrings.choose({}) == "file"
     assert keyrings.choose({}, "file") == "file"
+
+
+def test_a_platform_is_known_by_the_variable_else_by_what_its_login_kept(tmp_path: Path) -> None:
+    kept, told = (PrivateAuthority.made(tmp_path / name, "127.0.0.1").ca_file for name in ("kept", "told"))
+    environ = {"OSMOSIS_CONFIG_DIR": str(tmp_path / "c"), "OSMOSIS_DATA_DIR": str(tmp_path / "d")}
+    store = CredentialStore(environ)
+    assert store.ca_file(THERE) == ""
+    store.save(replace(LOGIN, url=THERE, ca_file=str(kept)))
+    store.set_workspace(THERE, "demo")
+    assert (store.ca_file(THERE), store.ca_file(HERE)) == (str(kept), "")
+    assert CredentialStore({**environ, "OSMOSIS_CA_FILE": str(told)}).ca_file(THERE) == str(told)
+    kept.write_text("no certificate")
+    with pytest.raises(ValidationError, match=f"the login to {THERE}: .* holds no certificates"):
+        store.ca_file(THERE)
+    kept.unlink()
+    with pytest.raises(ValidationError, match="does not exist"):
+        store.ca_file(THERE)
