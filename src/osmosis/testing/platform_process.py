@@ -38,6 +38,8 @@ class PlatformProcess:
             self.port = probe.getsockname()[1]
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=20)
         self.process: subprocess.Popen[bytes] | None = None
+        self.within: list[str] = []
+        """The beginning of its command: what puts it into a network of its own."""
 
     def start(self) -> None:
         options = []
@@ -45,7 +47,7 @@ class PlatformProcess:
             options += [f"--{key.replace('_', '-')}", *([value] if value else [])]
         command = [sys.executable, "-m", "osmosis.platform", "serve", "--data-dir", str(self.data_dir)]
         self.process = subprocess.Popen(
-            [*command, "--port", str(self.port), *options],
+            [*self.within, *command, "--port", str(self.port), *options],
             env=self.environ,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -1,8 +1,9 @@
 """TLS of a throw-away authority, for tests: its certificates, and a front that ends TLS before a plain server.
 
-    python -m osmosis.testing.private_tls HOST:PORT CERTIFICATE KEY HOST:PORT
+    python -m osmosis.testing.private_tls HOST:PORT CERTIFICATE KEY HOST:PORT [SOCKET]
 
-listens at the first address and passes the bytes on to the second, as stunnel does. It reads none of them.
+listens at the first address and passes the bytes on to the second, as stunnel does. It reads none of them. SOCKET is a
+file where it listens without TLS, for a test that stands outside its network.
 """
 
 from __future__ import annotations
@@ -68,11 +69,11 @@ class PrivateAuthority:
         made.load_cert_chain(self.certificate, self.key)
         return made
 
-    def front(self, listen: str, target: str) -> list[str]:
+    def front(self, listen: str, target: str, *socket: str) -> list[str]:
         """The command of a front."""
         return [
             *(sys.executable, "-m", "osmosis.testing.private_tls"),
-            *(listen, str(self.certificate), str(self.key), target),
+            *(listen, str(self.certificate), str(self.key), target, *socket),
         ]
 
 
@@ -99,7 +100,7 @@ async def _pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -
         target.close()
 
 
-async def _serve(listen: str, tls: ssl.SSLContext, target: str) -> None:
+async def _serve(listen: str, tls: ssl.SSLContext, target: str, socket: str = "") -> None:
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = target.rpartition(":")
         try:
@@ -110,14 +111,16 @@ async def _serve(listen: str, tls: ssl.SSLContext, target: str) -> None:
         await asyncio.gather(_pass_on(reader, behind_writer), _pass_on(behind_reader, writer))
 
     host, _, port = listen.rpartition(":")
+    if socket:
+        await asyncio.start_unix_server(one, socket)
     async with await asyncio.start_server(one, host, int(port), ssl=tls) as server:
         await server.serve_forever()
 
 
 def main(argv: list[str]) -> None:
-    listen, certificate, key, target = argv
+    listen, certificate, key, target, *socket = argv
     tls = PrivateAuthority(Path(), Path(certificate), Path(key)).context()
-    asyncio.run(_serve(listen, tls, target))
+    asyncio.run(_serve(listen, tls, target, *socket))
 
 
 if __name__ == "__main__":

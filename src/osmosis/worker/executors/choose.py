@@ -26,8 +26,8 @@ def executor_for(
     folder: Path,
     sandboxed: bool = True,
 ) -> Executor:
-    """`local_command` starts a job on this machine; `folder` is the worker's. UsageError for one that cannot work
-    here."""
+    """`local_command` starts a job on this machine, where the config does not say what does; `folder` is the worker's.
+    UsageError for one that cannot work here."""
     command, resources = config.job_command or list(local_command), config.resources
     if config.executor == "slurm":
         if missing := [
@@ -44,4 +44,4 @@ def executor_for(
         if config.command is None:
             raise UsageError("--executor command: which commands?", hint="[command] of a file given with --config")
         return CommandExecutor(config.command, command, environ, resources=resources)
-    return LocalExecutor(local_command, environ, folder=folder, sandboxed=sandboxed)
+    return LocalExecutor(tuple(command), environ, folder=folder, sandboxed=sandboxed)
