@@ -21,7 +21,7 @@ from playwright.sync_api import sync_playwright
 from osmosis.datasets.scan import row_hash
 from osmosis.local.run_marks import mark
 from osmosis.local.viewing.disk_library import DiskLibrary
-from osmosis.local.viewing.view_server import Access, ViewServer, application, config_of, listen
+from osmosis.local.viewing.view_server import ViewAccess, ViewServer, application, config_of, listen
 from osmosis.records.annotation import Annotation
 from osmosis.records.marks import MarkChange
 from osmosis.records.rollout import ModelCall, Rollout, Score
@@ -84,9 +84,9 @@ def judged(row: int, attempt: int, right: bool, draw: random.Random) -> Rollout:
 
 
 @contextmanager
-def served(folder: Path, cache: Path) -> Iterator[Access]:
+def served(folder: Path, cache: Path) -> Iterator[ViewAccess]:
     listener = listen(0)
-    access = Access(listener.getsockname()[1])
+    access = ViewAccess(listener.getsockname()[1])
     app = application(DiskLibrary([folder], cache, "ada"), access)
     ready = threading.Event()
     server = ViewServer(config_of(app), app.state.live, ready.set)

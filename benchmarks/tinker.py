@@ -28,7 +28,7 @@ from osmosis.jobs.job import JobLog
 from osmosis.jobs.trainer_environment import TrainerBuilder
 from osmosis.testing.fake_tinker import MODEL, FakeTinker
 from osmosis.testing.trainer_drive import Answer, adding, follow
-from osmosis.training.link import Batch, Collect, Done, Failed, Metrics, Notice, TrainerLink, TrainerPlan
+from osmosis.training.link import Batch, Collect, Done, Failed, Notice, StepMetrics, TrainerLink, TrainerPlan
 
 SHOWN = ("rollout/raw_reward", "train/loss", "perf/rollout_s", "perf/wait_s", "perf/update_s", "perf/tokens_per_s")
 
@@ -89,7 +89,7 @@ def every_other(answer: Answer) -> Answer:
 async def _followed(link: TrainerLink, answer: Answer) -> int:
     began = time.monotonic()
     async for event in follow(link, answer):
-        if isinstance(event, Metrics):
+        if isinstance(event, StepMetrics):
             shown = "  ".join(
                 f"{key.partition('/')[2]} {event.values[key]:.4g}" for key in SHOWN if key in event.values
             )

@@ -31,7 +31,7 @@ from osmosis.serve.drive.traingate import TrainGate
 from osmosis.testing.tiny_task import TOOL, run_tool
 from osmosis.testing.trainer_drive import follow, replay
 from osmosis.testing.trainer_environment import trainer_environment
-from osmosis.training.link import Batch, Collect, Metrics, SampleRequest, TrainerLink, TrainerPlan
+from osmosis.training.link import Batch, Collect, SampleRequest, StepMetrics, TrainerLink, TrainerPlan
 from osmosis.training.trained_model import TrainedModel
 
 HERE = Path(__file__).parent
@@ -115,7 +115,7 @@ async def our_steps(
         await link.wait_up()
         peak = 0
         async for event in follow(link, answer):
-            if isinstance(event, Metrics):
+            if isinstance(event, StepMetrics):
                 ends.append(time.perf_counter())
                 peak = (await link.health()).peak_memory_bytes
     await process.wait()

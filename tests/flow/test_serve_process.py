@@ -17,7 +17,7 @@ from osmosis.engine.task import Task
 from osmosis.llm import open_model
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan, ModelSpec
-from osmosis.sandbox import Ended, Limits, Policy
+from osmosis.sandbox import EndedBy, Limits, Policy
 from osmosis.serve.drive.client import served
 from osmosis.serve.drive.process import RolloutServerProcess, ServerStartError
 from osmosis.serve.drive.traingate import TrainGate
@@ -102,7 +102,7 @@ async def test_a_server_that_prints_for_ever_fills_no_log_and_is_ended(tmp_path:
         pass  # it printed that much before it was healthy
     finally:
         await server.stop()
-    assert server.over_limit is Ended.OUTPUT
+    assert server.over_limit is EndedBy.OUTPUT
     assert sum(map(len, lines)) < 1_000_100
     assert "the rest of its output is dropped" in lines[-1]
     assert "it printed more than 16000000 bytes" in server.last_output()

@@ -17,7 +17,7 @@ def test_many_syncs_that_wait_for_a_lock_stop_no_request(tmp_path: Path) -> None
     with running_platform(tmp_path / "data") as platform, ThreadPoolExecutor(60) as many:
         with platform.parts.db.read() as session:
             repository = session.scalars(sa.select(tables.Repository)).one()
-            place = mirror.Place.of(repository, platform.parts.settings)
+            place = mirror.MirrorPlace.of(repository, platform.parts.settings)
         mirror.prepare(place, platform.parts.settings)
         with httpx.Client(base_url=platform.url, headers=platform.headers, timeout=60) as http:
             with mirror.locked(place):

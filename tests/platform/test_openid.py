@@ -15,7 +15,7 @@ from osmosis.base.variables import SettingsError
 from osmosis.platform import tables
 from osmosis.platform.services import members, users
 from osmosis.records.sign_in import OpenIdSettings
-from osmosis.testing.openid_issuer import Account, OpenIdIssuer, openid_issuer
+from osmosis.testing.openid_issuer import IssuerAccount, OpenIdIssuer, openid_issuer
 from osmosis.testing.platform_app import RunningPlatform, running_platform
 
 
@@ -84,7 +84,7 @@ def test_whoever_is_invited_by_address_gets_in_and_is_known_from_then_on(platfor
         assert (entered.status_code, entered.headers["location"]) == (303, "/demo/datasets")
         assert "Ada Lovelace" in at.get("/demo/datasets").text
     assert actions(platform)[-2:] == [("user.add", "ada"), ("login.browser", "ada")]
-    issuer.account = Account(email="countess@elsewhere.example", email_verified=False)  # the same subject
+    issuer.account = IssuerAccount(email="countess@elsewhere.example", email_verified=False)  # the same subject
     with browser(platform) as at:
         assert sign_in(at).status_code == 303
     assert handles(platform) == ["local", "ada"]
@@ -99,7 +99,7 @@ def test_a_verified_address_links_to_the_person_who_has_it(platform, issuer) -> 
         assert sign_in(at).status_code == 303
     assert handles(platform) == ["local", "countess"]
     assert actions(platform)[-2:] == [("user.identity", "countess"), ("login.browser", "countess")]
-    issuer.account = Account(subject="somebody else who was given the address")
+    issuer.account = IssuerAccount(subject="somebody else who was given the address")
     with browser(platform) as at:
         refused(sign_in(at), 409, "osmosis platform user unlink countess")
     answer = httpx.delete(f"{platform.url}/api/cli/users/countess/identities", headers=platform.headers)
@@ -114,7 +114,7 @@ def test_an_address_that_is_not_verified_opens_nothing(open_platform, issuer) ->
     invite(open_platform, "grace@example.com")
     for verified in (False, "false", None):
         for email in ("ada@example.com", "grace@example.com"):
-            issuer.account = Account(email=email, email_verified=verified)
+            issuer.account = IssuerAccount(email=email, email_verified=verified)
             with browser(open_platform) as at:
                 refused(sign_in(at), 403, "has not verified")
     assert handles(open_platform) == ["local", "ada"]
@@ -126,11 +126,11 @@ def test_nobody_else_gets_in_unless_the_settings_say_so(platform, open_platform,
     assert handles(platform) == ["local"]
     with browser(open_platform) as at:
         assert sign_in(at).status_code == 303
-    issuer.account = Account(subject="00u2", preferred_username="ADA@corp", email="a.b@example.com")
+    issuer.account = IssuerAccount(subject="00u2", preferred_username="ADA@corp", email="a.b@example.com")
     with browser(open_platform) as at:
         assert sign_in(at).status_code == 303
     for number, email in enumerate(("ada@sub.example.com", "ada@notexample.com", "example.com", "a@b@example.com")):
-        issuer.account = Account(subject=f"outside{number}", email=email)
+        issuer.account = IssuerAccount(subject=f"outside{number}", email=email)
         with browser(open_platform) as at:
             assert sign_in(at).status_code == 403, email
     assert handles(open_platform) == ["local", "ada", "ada-2"]
@@ -141,10 +141,10 @@ def test_domains_and_groups_are_both_needed_where_both_are_set(tmp_path, issuer)
     with running_platform(tmp_path / "data", environ=more) as platform:
         issuer.short_tokens = True  # which tell neither address nor groups
         for groups, status in ((["sales"], 403), ([], 403), (["sales", "robots"], 303)):
-            issuer.account = Account(groups=groups)
+            issuer.account = IssuerAccount(groups=groups)
             with browser(platform) as at:
                 assert sign_in(at).status_code == status, groups
-        issuer.account = Account(subject="00u2", email="eve@evil.example", groups=["robots"])
+        issuer.account = IssuerAccount(subject="00u2", email="eve@evil.example", groups=["robots"])
         with browser(platform) as at:
             assert sign_in(at).status_code == 403
         assert issuer.asked_for[0]["scope"] == "openid email groups"

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from osmosis.errors import ValidationError
 from osmosis.platform import tables
 from osmosis.platform.services import rollout_servers, server_probe, tokens, users
-from osmosis.platform.services.server_probe import Target
+from osmosis.platform.services.server_probe import ProbeTarget
 from osmosis.platform.settings import PlatformSettings
 
 KEY = "server-key-that-must-not-leak"
@@ -175,7 +175,7 @@ def test_only_a_platform_of_this_machine_asks_private_addresses_unasked(tmp_path
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.1.2.3", "192.168.0.9", "::1", "::ffff:10.0.0.1", "localhost"])
 async def test_a_shared_platform_contacts_no_private_address(agent, host) -> None:
     with pytest.raises(ValidationError, match="private address"):
-        await server_probe.check(Target(host, agent.port, KEY), private=False)
+        await server_probe.check(ProbeTarget(host, agent.port, KEY), private=False)
     assert agent.asked == []
 
 

@@ -27,7 +27,7 @@ from osmosis.testing.scripted import call, says
 from osmosis.testing.server import running_app
 from osmosis.testing.training_desk import KeptListener, TwoTurns, plan_of, run_of
 from osmosis.testing.waiting import until
-from osmosis.training.driver import Driver
+from osmosis.training.driver import TrainingDriver
 from osmosis.training.link import SampleRequest, Sequence, TrainerLink, TrainerPlan
 from osmosis.training.trained_model import TrainedModel
 
@@ -115,7 +115,7 @@ async def test_a_server_of_every_generation_trains_unmodified(tmp_path: Path, ge
         gate = TrainGate(model, observer=model)
         await gate.start()
         async with served(url, gate, run.plan, generation=generation) as rollout:
-            done = await asyncio.wait_for(Driver(run, link, model, rollout).run(), 60)
+            done = await asyncio.wait_for(TrainingDriver(run, link, model, rollout).run(), 60)
         await gate.stop()
     assert done.step == 2
     train = [batch for batch in trainer.batches if batch.kind == "train"]
@@ -176,7 +176,7 @@ async def test_a_lost_trainer_stores_no_failure(tmp_path: Path) -> None:
     gate = asyncio.Event()
     async with linked(tmp_path, plan) as (trainer, link, model):
         agent = TwoTurns(model, gate=gate)
-        going = asyncio.create_task(Driver(run_of(tmp_path, listener), link, model, agent.rollout).run())
+        going = asyncio.create_task(TrainingDriver(run_of(tmp_path, listener), link, model, agent.rollout).run())
         await until(lambda: len(agent.runs) == 8)
         trainer.service.__exit__()  # as if it were killed
         gate.set()

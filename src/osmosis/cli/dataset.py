@@ -14,7 +14,7 @@ import typer
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import Conflict, DatasetError, NotFound, ValidationError
 from osmosis.metrics.formats import size
-from osmosis.records.contract.uploads import DatasetRow
+from osmosis.records.contract.uploads import DatasetEntry
 from osmosis.records.dataset import FORMATS, MAX_BYTES
 
 from . import prompts
@@ -89,7 +89,7 @@ def upload(
     return OperationResult("dataset.upload", message, {**made.brief(), "uploaded": True}, next_steps=steps, extra=scope)
 
 
-def _present(client: PlatformClient, name: str) -> DatasetRow | None:
+def _present(client: PlatformClient, name: str) -> DatasetEntry | None:
     try:
         found = client.datasets.get(name)
     except NotFound:
@@ -97,7 +97,7 @@ def _present(client: PlatformClient, name: str) -> DatasetRow | None:
     return found if found.ready else None
 
 
-def _until_ready(client: PlatformClient, made: DatasetRow) -> DatasetRow:
+def _until_ready(client: PlatformClient, made: DatasetEntry) -> DatasetEntry:
     """Wait for the platform's own check of the file."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     while made.in_progress and time.monotonic() < deadline:

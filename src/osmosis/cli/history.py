@@ -16,7 +16,7 @@ from osmosis.local.viewing.disk_library import DiskLibrary
 from osmosis.metrics.formats import number
 from osmosis.records.history import History, merged, since
 from osmosis.records.keys import place_key
-from osmosis.viewer.over_runs import Wanted, history
+from osmosis.viewer.over_runs import HistoryWanted, history
 
 from .context import AppContext, current
 from .flags import takes
@@ -75,7 +75,7 @@ def show(flags: HistoryFlags) -> ListResult:
     if flags.row is not None:
         asked["row"] = _key(ctx, flags.row)
     folders = [folder] if (folder := runs_folder(ctx.cwd)).is_dir() else []
-    local = history(DiskLibrary(folders, cache_dir(ctx.environ)), Wanted(**asked), patience_s=None)
+    local = history(DiskLibrary(folders, cache_dir(ctx.environ)), HistoryWanted(**asked), patience_s=None)
     found = [_placed(local, "here")]
     if not flags.here:
         found += _elsewhere(ctx, asked)

@@ -11,7 +11,7 @@ import typer
 
 from osmosis.base import paths
 from osmosis.errors import NotFound, ValidationError
-from osmosis.jobs.local_serving import LocalModel, Served, serve_here
+from osmosis.jobs.local_serving import LocalModel, LocalServing, serve_here
 from osmosis.records.run import LogLine
 
 from .context import AppContext, current
@@ -50,9 +50,9 @@ async def _serve(ctx: AppContext, model: LocalModel, port: int) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    announced: list[Served] = []
+    announced: list[LocalServing] = []
 
-    def ready(served: Served) -> None:
+    def ready(served: LocalServing) -> None:
         announced.append(served)
         _announce(ctx, model, served)
 
@@ -78,7 +78,7 @@ async def _serve(ctx: AppContext, model: LocalModel, port: int) -> int:
     return await serving
 
 
-def _announce(ctx: AppContext, model: LocalModel, served: Served) -> None:
+def _announce(ctx: AppContext, model: LocalModel, served: LocalServing) -> None:
     row = {"model": model.name, "base_url": served.url, "api_key": served.key}
     ctx.output.stream(row, f"serving {model.name} at {served.url}, API key: {served.key}")
     ctx.output.say("Ctrl-C ends it", style="dim")

@@ -17,7 +17,7 @@ import typer
 from osmosis.datasets.scan import read_rows, scan_dataset
 from osmosis.engine.reward_test import load_reward, try_reward
 from osmosis.errors import UsageError, ValidationError
-from osmosis.metrics.reward_battery import ALLOWED, Battery, Tried
+from osmosis.metrics.reward_battery import ALLOWED, Battery, Probed
 from osmosis.records.plan import Selection
 
 from .agent_ref import AgentRef, find_agent
@@ -189,7 +189,7 @@ def _draw(console: Console, label: str, data: Path, batteries: list[Battery]) ->
         console.print()
 
 
-def _shown(one: Tried) -> dict[str, object]:
+def _shown(one: Probed) -> dict[str, object]:
     return {
         "name": one.name,
         "mean": "-" if one.mean is None else f"{one.mean:.3g}",

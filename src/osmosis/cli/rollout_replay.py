@@ -26,7 +26,7 @@ from .local_eval.terminal import print_aside
 from .output import Mode
 from .platform_run import Recording, recording
 from .results import DetailResult, clean
-from .rollout_show import Place, stored_rollout
+from .rollout_show import MeantRollout, stored_rollout
 from .run_finder import RunFinder
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def replay_rollout(
         osmosis rollout replay platform:multiply-3 12
     """
     ctx = current()
-    wanted = Place.parse(place)
+    wanted = MeantRollout.parse(place)
     if debugger and not (ctx.mode is Mode.RICH and ctx.stdin.isatty()):
         raise InteractiveRequired("--pdb needs a terminal", hint="remove --pdb, --json and --plain")
     with ExitStack() as stack:

@@ -38,14 +38,14 @@ PAGE = 50
 
 
 @dataclass(frozen=True)
-class Place:
+class MeantRollout:
     """Which rollout a person means."""
 
     row: int
     attempt: int = 0
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> MeantRollout:
         """`12` is the first attempt at row 12, `12/2` the third; UsageError for anything else."""
         row, slash, attempt = text.partition("/")
         if not (row.isdecimal() and (attempt.isdecimal() or not slash)):
@@ -57,7 +57,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownRollout:
     """One stored rollout, and the dataset's row where it can still be read."""
 
     rollout: Rollout
@@ -86,7 +86,7 @@ def show(
     ctx = current()
     if place is None:
         return _list(ctx, run, limit)
-    found = find_rollout(ctx, run, Place.parse(place))
+    found = find_rollout(ctx, run, MeantRollout.parse(place))
     expected = None if found.row is None else _expected(found.row)
     head = f"{run} row {found.rollout.row_index} attempt {found.rollout.attempt}, {found.where}"
 
@@ -98,27 +98,27 @@ def show(
     return DetailResult(data, human=draw, next_steps=_steps(run, found))
 
 
-def _steps(run: str, found: Shown) -> list[NextStep]:
-    again = f"osmosis rollout replay {run} {Place(*found.rollout.place)}"
+def _steps(run: str, found: ShownRollout) -> list[NextStep]:
+    again = f"osmosis rollout replay {run} {MeantRollout(*found.rollout.place)}"
     return [NextStep("run it again with the recorded answers", command=again)]
 
 
-def find_rollout(ctx: AppContext, run: str, place: Place) -> Shown:
+def find_rollout(ctx: AppContext, run: str, place: MeantRollout) -> ShownRollout:
     """The rollout, from this machine or from the platform; NotFound says where was looked and what there is."""
 
-    def here(folder: Path) -> Shown:
+    def here(folder: Path) -> ShownRollout:
         journal = Journal(folder)
         rollout = stored_rollout(folder, place)
-        return Shown(rollout, row_of(journal, rollout), "this machine")
+        return ShownRollout(rollout, row_of(journal, rollout), "this machine")
 
-    def there(client: PlatformClient, name: str) -> Shown:
-        return Shown(client.evals.rollout(name, place.row, place.attempt), None, client.url)
+    def there(client: PlatformClient, name: str) -> ShownRollout:
+        return ShownRollout(client.evals.rollout(name, place.row, place.attempt), None, client.url)
 
     with RunFinder(ctx) as runs:
         return runs.find(run, of_folder=here, of_platform=there)
 
 
-def stored_rollout(folder: Path, place: Place) -> Rollout:
+def stored_rollout(folder: Path, place: MeantRollout) -> Rollout:
     """One rollout of a local run. NotFound when it is not (yet) there."""
     for line in Journal(folder).lines():
         if (line["row_index"], line["attempt"]) == (place.row, place.attempt):

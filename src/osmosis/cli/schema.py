@@ -31,7 +31,7 @@ from osmosis.records.contract.printed import (
 )
 from osmosis.records.contract.run_bodies import RetriedRun
 from osmosis.records.contract.training_bodies import CheckpointRow, TrainingRunRow
-from osmosis.records.contract.uploads import DatasetRow
+from osmosis.records.contract.uploads import DatasetEntry
 from osmosis.records.describe import described
 
 from .context import current
@@ -58,8 +58,8 @@ INSIDE: dict[str, tuple[type[Record], ...]] = {
     "train logs": _LOG,
     "train checkpoints": (CheckpointRow,),
     "dataset logs": _LOG,
-    "dataset list": (DatasetRow,),
-    "dataset info": (DatasetRow,),
+    "dataset list": (DatasetEntry,),
+    "dataset info": (DatasetEntry,),
     "dataset upload": (PrintedDataset,),
     "secret list": (PrintedSecret,),
     "secret set": (PrintedSecret,),

@@ -14,7 +14,7 @@ from osmosis.base.paths import cache_dir
 from osmosis.errors import NotFound
 from osmosis.local.request import run_folder, runs_folder
 from osmosis.local.viewing.disk_library import DiskLibrary
-from osmosis.local.viewing.view_server import Access, indexed, listen, render_static, serve
+from osmosis.local.viewing.view_server import ViewAccess, indexed, listen, render_static, serve
 from osmosis.viewer.static_site import write_site
 
 from .context import AppContext, current
@@ -57,7 +57,7 @@ def view(flags: ViewFlags) -> OperationResult | int:
     if flags.export is not None:
         return _export(ctx, library, ctx.path(flags.export))
     listener = listen(flags.port)
-    access = Access(listener.getsockname()[1])
+    access = ViewAccess(listener.getsockname()[1])
     only = library.only()
     link = access.link(f"runs/{only}" if only else "")
 

@@ -24,7 +24,7 @@ from osmosis.records.policy import Role
 from .http import Http
 
 
-class Access:
+class AccessClient:
     """The three of them."""
 
     def __init__(self, http: Http) -> None:

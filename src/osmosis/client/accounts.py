@@ -21,7 +21,7 @@ from osmosis.records.contract.accounts import (
 )
 from osmosis.records.contract.repository import WebhookAddress
 
-from .access import Access
+from .access import AccessClient
 from .http import Http
 
 
@@ -76,7 +76,7 @@ class Workspaces:
 
     def __init__(self, http: Http) -> None:
         self._http = http
-        self.access = Access(http)
+        self.access = AccessClient(http)
 
     def list(self) -> list[WorkspaceRow]:
         """All of them."""

@@ -14,8 +14,8 @@ from osmosis.records.contract.uploads import (
     CompleteDataset,
     CreatedDataset,
     DatasetDownload,
+    DatasetEntry,
     DatasetPage,
-    DatasetRow,
     NewDataset,
 )
 
@@ -36,11 +36,11 @@ class Datasets:
     def page(self, *, limit: int = 50, offset: int = 0) -> DatasetPage:
         return self._http.read(DatasetPage, "GET", "datasets", params={"limit": limit, "offset": offset})
 
-    def all(self) -> list[DatasetRow]:
+    def all(self) -> list[DatasetEntry]:
         return [row for page in self._http.pages(DatasetPage, "datasets") for row in page.datasets]
 
-    def get(self, name: str) -> DatasetRow:
-        return self._http.read(DatasetRow, "GET", f"datasets/{quote(name, safe='')}")
+    def get(self, name: str) -> DatasetEntry:
+        return self._http.read(DatasetEntry, "GET", f"datasets/{quote(name, safe='')}")
 
     def delete(self, name: str) -> None:
         self._http.call("DELETE", f"datasets/{quote(name, safe='')}")
@@ -49,7 +49,7 @@ class Datasets:
         params: Params = {"limit": limit, "direction": "older", "cursor": cursor}
         return self._http.read(LogPage, "GET", f"datasets/{quote(name, safe='')}/logs", params=params)
 
-    def upload(self, path: Path, *, overwrite_id: str | None = None, progress: Progress | None = None) -> DatasetRow:
+    def upload(self, path: Path, *, overwrite_id: str | None = None, progress: Progress | None = None) -> DatasetEntry:
         """Create, send the bytes, complete; the dataset. A failure on the way aborts the upload."""
         extension = path.suffix.lstrip(".").lower()
         announced = NewDataset(
@@ -73,11 +73,11 @@ class Datasets:
         self._transfer.download(answer.presigned_url, destination, progress)
         return answer
 
-    def _complete(self, identifier: str, body: CompleteDataset) -> DatasetRow:
+    def _complete(self, identifier: str, body: CompleteDataset) -> DatasetEntry:
         for attempt in range(COMPLETE_TRIES):
             try:
                 path = f"datasets/{identifier}/complete"
-                return self._http.read(DatasetRow, "POST", path, json=body, timeout=COMPLETE_TIMEOUT_S)
+                return self._http.read(DatasetEntry, "POST", path, json=body, timeout=COMPLETE_TIMEOUT_S)
             except RateLimited:
                 if attempt == COMPLETE_TRIES - 1:
                     raise

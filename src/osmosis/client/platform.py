@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .imports import Imports
     from .models import Models
     from .runs import EvalRuns, Runs, TrainingRuns
-    from .secrets import Secrets
+    from .secrets import SecretsClient
     from .sync import Sync
     from .transfer import Transfer
     from .workers import Workers
@@ -93,10 +93,10 @@ class PlatformClient:
         return Datasets(self.http, self.transfer)
 
     @cached_property
-    def secrets(self) -> Secrets:
-        from .secrets import Secrets
+    def secrets(self) -> SecretsClient:
+        from .secrets import SecretsClient
 
-        return Secrets(self.http)
+        return SecretsClient(self.http)
 
     @cached_property
     def workers(self) -> Workers:

@@ -9,7 +9,7 @@ from .http import Http, Params
 PATH = "environment-secrets"
 
 
-class Secrets:
+class SecretsClient:
     """Scopes are `personal` and `workspace`; on the wire `personal` is called `user`."""
 
     def __init__(self, http: Http) -> None:

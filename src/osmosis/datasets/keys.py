@@ -91,7 +91,7 @@ class SelectedRows:
         return found
 
 
-class Stored(Protocol):
+class KeyedRollout(Protocol):
     """What is asked of a stored rollout."""
 
     row_index: int
@@ -110,7 +110,7 @@ class Matching:
         self.moved: dict[str, tuple[str, int]] = {}
         self._known: dict[str, str | None] = {}
 
-    def key_of(self, stored: Stored) -> str | None:
+    def key_of(self, stored: KeyedRollout) -> str | None:
         """None when no row of now has this key or this content."""
         key = stored.row_key or ""
         if self.rows.places.get(key) == stored.row_index:
@@ -120,7 +120,7 @@ class Matching:
             self._note(key, self._known[key])
         return self._known[key]
 
-    def _find(self, key: str, stored: Stored) -> str | None:
+    def _find(self, key: str, stored: KeyedRollout) -> str | None:
         content_hash = stored.hashes.get("row", "")
         here = self.rows.at.get(stored.row_index, "")
         if content_hash and here and self.rows.hash_of(here) == content_hash:
@@ -130,7 +130,7 @@ class Matching:
         taken = set(self._known.values())
         return next((found for found in self.rows.alike.get(content_hash, ()) if found not in taken), None)
 
-    def adopt(self, left: Iterable[Stored], stored_rows: Container[object]) -> None:
+    def adopt(self, left: Iterable[KeyedRollout], stored_rows: Container[object]) -> None:
         """For those left over: the row that stands where theirs stood is theirs, edited, if nothing stored is its own.
 
         `stored_rows` are the row keys under which something is stored.

@@ -31,7 +31,7 @@ _TOO_DEEP = "nested too deep to be written as JSON"
 
 
 @dataclass(slots=True)
-class Finding:
+class BrokenRule:
     """A rule that is broken, and where."""
 
     rule: Rule
@@ -67,11 +67,11 @@ class DatasetFacts:
     """Of the file; None when the scan did not reach its end."""
     rows_hash: str = ""
     """Of the selected rows, in order."""
-    bad: list[Finding] = field(default_factory=list)
+    bad: list[BrokenRule] = field(default_factory=list)
     """Rows that no run can use; the first thousand."""
-    strict: list[Finding] = field(default_factory=list)
+    strict: list[BrokenRule] = field(default_factory=list)
     """What only a platform refuses; the first thousand."""
-    notes: list[Finding] = field(default_factory=list)
+    notes: list[BrokenRule] = field(default_factory=list)
     """What is only said."""
     counts: dict[str, int] = field(default_factory=dict)
     """All findings, by the code of their rule."""
@@ -95,7 +95,7 @@ class DatasetFacts:
         kept = {Severity.ERROR: self.bad, Severity.PLATFORM: self.strict}.get(fault.rule.severity, self.notes)
         self.counts[fault.rule.code] = self.counts.get(fault.rule.code, 0) + 1
         if len(kept) < _KEPT or self.counts[fault.rule.code] == 1:
-            kept.append(Finding(fault.rule, fault.message, index, line, fault.key))
+            kept.append(BrokenRule(fault.rule, fault.message, index, line, fault.key))
 
     def issues(self, most: int) -> list[dict[str, str]]:
         """The first findings in the order of the file, for an answer to a person."""
@@ -104,7 +104,7 @@ class DatasetFacts:
 
     def warnings(self) -> list[dict[str, Any]]:
         """What a local run says and goes on: one for each rule that stops nothing here, with how often."""
-        first: dict[str, Finding] = {}
+        first: dict[str, BrokenRule] = {}
         for finding in [*self.strict, *self.notes]:
             first.setdefault(finding.rule.code, finding)
         return [
@@ -112,7 +112,7 @@ class DatasetFacts:
             for code, found in first.items()
         ]
 
-    def _warning(self, finding: Finding) -> str:
+    def _warning(self, finding: BrokenRule) -> str:
         if finding.rule.severity is Severity.NOTE:
             return f"{finding} [{finding.rule.code}]"
         count = self.counts[finding.rule.code]
@@ -192,7 +192,7 @@ def read_rows(
                 yield Row.made(index=index, data=data, line=line, content_hash=found, key=keys.of(data, found))
                 continue
         if fault.ends or not skip_bad:
-            finding = Finding(fault.rule, fault.message, index, line)
+            finding = BrokenRule(fault.rule, fault.message, index, line)
             hint = "to skip invalid rows: --skip-bad-rows"
             raise DatasetError(f"{path}: {finding}", hint=hint, rule=fault.rule.code, row=index)
 
@@ -232,7 +232,7 @@ class _Scan:
         self.rows = rows
         self.preview = preview
         self.facts = DatasetFacts()
-        self.ended: Finding | None = None
+        self.ended: BrokenRule | None = None
         """What ended the reading before its time."""
         self._ids: dict[str, int] | None = {}
         """The index of each id, while the rows so far can be known by them."""

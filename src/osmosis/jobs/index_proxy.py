@@ -25,7 +25,7 @@ CONNECT_S = 30.0
 PLAIN = {"http": 80, "https": 443}
 
 
-class Refused(Exception):
+class Refusal(Exception):
     """A request that is not passed on: status and reason."""
 
     def __init__(self, status: str, reason: str) -> None:
@@ -58,7 +58,7 @@ class IndexProxy:
             try:
                 head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_S)
                 far, first = await self._connected(head)
-            except Refused as problem:
+            except Refusal as problem:
                 writer.write(f"HTTP/1.1 {problem.status}\r\nContent-Length: 0\r\nX-Reason: {problem}\r\n\r\n".encode())
                 await writer.drain()
                 return
@@ -80,7 +80,7 @@ class IndexProxy:
             return await self._to(url, tunnel=True), b""
         url = urlsplit(target)
         if url.scheme != "http":
-            raise Refused("400 Bad Request", "CONNECT or an http:// URL is needed")
+            raise Refusal("400 Bad Request", "CONNECT or an http:// URL is needed")
         path = f"{url.path or '/'}{'?' + url.query if url.query else ''}"
         kept = [
             field
@@ -94,19 +94,19 @@ class IndexProxy:
         try:
             host, port = (url.hostname or "").lower(), url.port or PLAIN[url.scheme]
         except ValueError as problem:
-            raise Refused("400 Bad Request", "the port is no number") from problem
+            raise Refusal("400 Bad Request", "the port is no number") from problem
         ours = host in self.hosts
         if not ours and not self.outside:
-            raise Refused("403 Forbidden", f"{host} is not an index of this platform, and the run reaches nothing else")
+            raise Refusal("403 Forbidden", f"{host} is not an index of this platform, and the run reaches nothing else")
         if upstream := self._upstream(host, "https" if tunnel else "http"):
             if not ours and not is_outside_name(host):
-                raise Refused("403 Forbidden", f"{host} is not an outside host")
+                raise Refusal("403 Forbidden", f"{host} is not an outside host")
             return await _through(upstream, host, port)
         addresses = await self._addresses(host, port)
         if not ours:
             addresses = [address for address in addresses if is_outside(address)]
         if not addresses:
-            raise Refused("403 Forbidden", f"{host} is not an outside host")
+            raise Refusal("403 Forbidden", f"{host} is not an outside host")
         return await _connect(addresses[0], port)
 
     async def _addresses(self, host: str, port: int) -> list[str]:
@@ -114,7 +114,7 @@ class IndexProxy:
         try:
             found = await asyncio.wait_for(loop.getaddrinfo(host, port, type=socket.SOCK_STREAM), CONNECT_S)
         except (OSError, asyncio.TimeoutError, UnicodeError) as problem:
-            raise Refused("502 Bad Gateway", f"{host} cannot be resolved") from problem
+            raise Refusal("502 Bad Gateway", f"{host} cannot be resolved") from problem
         return [str(address[0]) for *_, address in found]
 
     def _upstream(self, host: str, scheme: str) -> SplitResult | None:
@@ -150,7 +150,7 @@ async def _through(upstream: SplitResult, host: str, port: int) -> Stream:
     answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), CONNECT_S)
     if answer.split(b" ", 2)[1:2] != [b"200"]:
         writer.close()
-        raise Refused("502 Bad Gateway", "the proxy of this machine refused")
+        raise Refusal("502 Bad Gateway", "the proxy of this machine refused")
     return reader, writer
 
 
@@ -158,4 +158,4 @@ async def _connect(host: str, port: int) -> Stream:
     try:
         return await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_S)
     except (OSError, asyncio.TimeoutError) as problem:
-        raise Refused("502 Bad Gateway", f"{host}:{port} cannot be reached") from problem
+        raise Refusal("502 Bad Gateway", f"{host}:{port} cannot be reached") from problem

@@ -38,7 +38,7 @@ class LocalModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class LocalServing:
     """Where it is asked, and with which key."""
 
     url: str
@@ -52,7 +52,7 @@ async def serve_here(
     *,
     port: int,
     log: Callable[[LogLine], None],
-    ready: Callable[[Served], None],
+    ready: Callable[[LocalServing], None],
     stop: asyncio.Event,
     program: ServingProgram | None = None,
 ) -> int:
@@ -65,7 +65,7 @@ async def serve_here(
             endpoint = InferenceEndpoint(kept, name=model.name, key=key, time_limit_s=TIME_LIMIT_S)
             url = await endpoint.start(port=port)
             try:
-                ready(Served(url, key))
+                ready(LocalServing(url, key))
                 stopping = asyncio.create_task(stop.wait())
                 either: set[asyncio.Future[object]] = {stopping, kept.failed}  # type: ignore[arg-type]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

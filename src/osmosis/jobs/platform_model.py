@@ -19,7 +19,7 @@ from osmosis.errors import ModelError
 from osmosis.llm import ChatRequest, Completion, Model
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Category
-from osmosis.training.link import Health, TrainerLink
+from osmosis.training.link import TrainerHealth, TrainerLink
 from osmosis.training.link.serving_plan import ServingPlan
 from osmosis.training.served_model import ServedModel
 
@@ -176,7 +176,7 @@ def _given_up(name: str, deaths: int, how: str, tail: str) -> JobFailed:
     return setup_failed(what, fix=fix, category=Category.SERVER_DIED, tail=tail)
 
 
-async def _loaded(link: TrainerLink, process: TrainerProcess) -> Health:
+async def _loaded(link: TrainerLink, process: TrainerProcess) -> TrainerHealth:
     """Waits until the model answers. Raises `JobFailed` with what the process said of its end."""
     died, waiting = asyncio.create_task(process.wait_died()), asyncio.create_task(_ready(link))
     try:
@@ -194,7 +194,7 @@ async def _loaded(link: TrainerLink, process: TrainerProcess) -> Health:
         await asyncio.gather(died, waiting, return_exceptions=True)
 
 
-async def _ready(link: TrainerLink) -> Health:
+async def _ready(link: TrainerLink) -> TrainerHealth:
     health = await link.wait_up()
     while health.state == "loading":
         await asyncio.sleep(POLL_S)

@@ -31,7 +31,7 @@ from .supervisor import EndedWithoutServing, ServerCommand, ServerSupervisor
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRollout:
     """A rollout that can be started: where its files are, and the environment they run in."""
 
     found: Checkout
@@ -68,7 +68,7 @@ class ServerStages:
         )
         return locate(source, spec.commit_sha, self._experiment.rollout, self._experiment.entrypoint)
 
-    async def prepare(self, found: Checkout) -> Prepared:
+    async def prepare(self, found: Checkout) -> PreparedRollout:
         """The environment that the rollout declares, made or found in the cache."""
         wheel = await asyncio.to_thread(build_wheel, self.context.cache_dir)
         label, workspace = f"rollouts/{self._experiment.rollout}", self.context.spec.workspace
@@ -89,9 +89,9 @@ class ServerStages:
         environment = await builder.environment(
             project, commit_sha=found.commit_sha, install_to=self.context.work_dir / "installed"
         )
-        return Prepared(found, environment, wheel)
+        return PreparedRollout(found, environment, wheel)
 
-    async def start(self, prepared: Prepared) -> ServerSupervisor:
+    async def start(self, prepared: PreparedRollout) -> ServerSupervisor:
         """The rollout server, healthy. The caller stops it."""
         found, environment, wheel = prepared.found, prepared.environment, prepared.wheel
         label = f"rollouts/{self._experiment.rollout}/{self._experiment.entrypoint}"
@@ -130,12 +130,12 @@ class ServerStages:
     def _clean(self, rollout_id: str) -> None:
         self.context.redactor.files(self.context.work_dir, ["artifacts", *([rollout_id] if rollout_id else [])])
 
-    def _sandboxes(self, prepared: Prepared) -> Sandboxes:
+    def _sandboxes(self, prepared: PreparedRollout) -> Sandboxes:
         advanced, folder = self.context.spec.submitted.advanced, self.context.work_dir / "sandboxes"
         choice = SandboxChoice(kind=advanced.sandbox, image=advanced.sandbox_image)
         return Sandboxes(lambda: self.boundary.of_tools(choice, prepared.environment.python, folder))
 
-    def _environ(self, prepared: Prepared) -> dict[str, str]:
+    def _environ(self, prepared: PreparedRollout) -> dict[str, str]:
         """The variables of the rollout server's process."""
         environment = prepared.environment
         environ = rollout_environ(

@@ -13,8 +13,8 @@ from pathlib import Path
 from osmosis.engine.task import RolloutFn
 from osmosis.errors import ModelError, ValidationError
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.training.driver import Driver, TrainingRun
-from osmosis.training.failures import FIXES, TrainerLost, TrainingFailed
+from osmosis.training.driver import TrainingDriver, TrainingRun
+from osmosis.training.failures import FIXES, TrainerLost, TrainingRunFailed
 from osmosis.training.link import CheckpointManifest, Done, TrainerLink, TrainerPlan, read_manifest
 from osmosis.training.trained_model import TrainedModel
 
@@ -45,13 +45,13 @@ class TrainerLives:
         self._link = link
         self._model = model
         self._log = log
-        self._driver: Driver | None = None
+        self._driver: TrainingDriver | None = None
         self._stopping = False
         self.step = 0
         """The last finished step; whoever hears of steps keeps it."""
 
     async def until_done(self, rollout: RolloutFn) -> Done:
-        """The trainer's last event. Raises `TrainingFailed`."""
+        """The trainer's last event. Raises `TrainingRunFailed`."""
         deaths = 0
         while True:
             begun_at = self.step
@@ -90,7 +90,7 @@ class TrainerLives:
         self._log.write(STEP, f"starting the trainer{f' from the checkpoint of step {found.step}' if found else ''}")
         self._model.lost.clear()
         await self._process.start(self._plan.model_copy(update={"resume_from": resume}))
-        self._driver = driver = Driver(self._run, self._link, self._model, rollout)
+        self._driver = driver = TrainingDriver(self._run, self._link, self._model, rollout)
         living = asyncio.create_task(self._driven(driver))
         dying = asyncio.create_task(self._process.wait_died())
         introducing = asyncio.create_task(self._introduce())
@@ -106,7 +106,7 @@ class TrainerLives:
                 task.cancel()
             await asyncio.gather(living, dying, introducing, return_exceptions=True)
 
-    async def _driven(self, driver: Driver) -> Done:
+    async def _driven(self, driver: TrainingDriver) -> Done:
         try:
             await self._link.wait_up()
         except ModelError as error:
@@ -134,14 +134,14 @@ class TrainerLives:
     def _tell(self, text: str) -> None:
         self._log.write(STEP, text, "warning")
 
-    def _gave_up(self, how: str) -> TrainingFailed:
+    def _gave_up(self, how: str) -> TrainingRunFailed:
         what = f"the trainer ended {DEATHS_IN_A_ROW} times in a row without finishing a step, the last time with {how}"
         category, fix = Category.SERVER_DIED, "its last output is in the run's log; `osmosis train resume` tries again"
         if self._process.killed:
             what = f"{what}; most likely the machine's memory ran out"
             category, fix = Category.BUDGET, FIXES["memory"]
         tail = "\n".join(self._process.tail) or None
-        return TrainingFailed(Failure(phase=Phase.MODEL, category=category, message=what, traceback=tail, fix=fix))
+        return TrainingRunFailed(Failure(phase=Phase.MODEL, category=category, message=what, traceback=tail, fix=fix))
 
 
 def complete_checkpoints(models_dir: Path, tell: Callable[[str], None]) -> list[tuple[Path, CheckpointManifest]]:

@@ -21,7 +21,7 @@ from osmosis.sandbox import Policy
 from osmosis.serve.drive.traingate import TrainGate
 from osmosis.training.curves import Curves
 from osmosis.training.driver import TrainingRun
-from osmosis.training.failures import TrainingFailed
+from osmosis.training.failures import TrainingRunFailed
 from osmosis.training.link import Checkpointed, Done, TrainerLink, TrainerPlan
 from osmosis.training.step_journal import StepJournal, stored_steps
 from osmosis.training.trained_model import TrainedModel
@@ -89,7 +89,7 @@ class TrainingWork:
         server = await stages.start(prepared)
         try:
             done = await self._train(plan, command, server, rows)
-        except TrainingFailed as problem:
+        except TrainingRunFailed as problem:
             raise JobFailed(problem.failure) from problem
         finally:
             await server.stop()

@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedCommit:
     """One commit of the search."""
 
     commit: str
@@ -40,7 +40,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Found:
+class BisectResult:
     """How a search ended. `first_bad` is one commit, or several where those between could not be scored."""
 
     score: str
@@ -49,7 +49,7 @@ class Found:
     bad_mean: float
     first_bad: list[tuple[str, str]]
     """Commit and subject."""
-    tried: list[Tried] = field(default_factory=list)
+    tried: list[TriedCommit] = field(default_factory=list)
 
     def to_dict(self) -> JsonObject:
         return {
@@ -77,7 +77,7 @@ def mean_of(journal: Journal, score: str, rows: Sequence[int]) -> float | None:
 
 def bisect(
     good: Journal, bad: Journal, rows: Sequence[int], score: str, *, environ: Mapping[str, str], say: Say
-) -> Found:
+) -> BisectResult:
     """The first commit after `good`'s at which these rows score as in `bad`. Raises ValidationError where the two
     commits are not in line, or the two runs do not differ on these rows."""
     ends = mean_of(good, score, rows), mean_of(bad, score, rows)
@@ -90,14 +90,14 @@ def bisect(
     root = Path(bad.run()["local"]["base_dir"])
     git = Git(root)
     commits = _between(git, commit_of(good), commit_of(bad))
-    tried: dict[str, Tried] = {}
+    tried: dict[str, TriedCommit] = {}
 
     def try_at(index: int) -> bool | None:
         commit, subject = commits[index]
         if commit not in tried:
             mean = _mean_at(root, bad, commit, rows, score, environ)
             verdict = None if mean is None else mean < middle
-            tried[commit] = Tried(commit, subject, mean, verdict)
+            tried[commit] = TriedCommit(commit, subject, mean, verdict)
             shown = "cannot be scored" if mean is None else f"{score} {mean:.3f}, {'bad' if verdict else 'good'}"
             say(f"{commit[:10]} {subject}: {shown}")
         return tried[commit].bad
@@ -111,7 +111,7 @@ def bisect(
             high = index
         else:
             low = index
-    return Found(score, list(rows), ends[0], ends[1], commits[low + 1 : high + 1], list(tried.values()))
+    return BisectResult(score, list(rows), ends[0], ends[1], commits[low + 1 : high + 1], list(tried.values()))
 
 
 def _nearest(low: int, high: int) -> Iterator[int]:

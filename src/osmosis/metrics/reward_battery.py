@@ -69,7 +69,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Finding:
+class RewardFlaw:
     """Something to know about the reward; `error`: it can be had for nothing, or cannot be told from nothing."""
 
     code: str
@@ -79,7 +79,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Tried:
+class Probed:
     """What one probe earned."""
 
     name: str
@@ -102,14 +102,14 @@ class Battery:
 
     score: str
     rows: int
-    tried: list[Tried]
+    tried: list[Probed]
     floor: float | None
     """What the least of the worthless answers earns on average."""
     best: float | None
     """What the best form of the truth earns on average; of any answer where rows have no truth."""
     median_ms: float
     slowest_ms: float
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[RewardFlaw] = field(default_factory=list)
 
     @property
     def free(self) -> bool:
@@ -191,7 +191,7 @@ def _tried(
     of_truth: Sequence[float | None],
     floor: float | None,
     best: float | None,
-) -> Tried:
+) -> Probed:
     asked = [(i, scores[probe.name, i]) for i in range(len(rows)) if (probe.name, i) in scores]
     values = [(i, one.value) for i, one in asked if one.value is not None]
     top = max(values, key=lambda pair: pair[1], default=None)
@@ -204,7 +204,7 @@ def _tried(
         reached = best if of_truth[i] is None else of_truth[i]
         if floor is not None and reached is not None and reached > floor:
             shares.append(min(1.0, max(0.0, (value - floor) / (reached - floor))))
-    return Tried(
+    return Probed(
         name=probe.name,
         kind=probe.kind,
         rows=len(asked),
@@ -224,24 +224,28 @@ def _findings(
     again: Mapping[tuple[str, int], Scored],
     has_truth: bool,
     allowed: float,
-) -> Iterator[Finding]:
+) -> Iterator[RewardFlaw]:
     yield from _signal(battery, has_truth)
     for one in battery.tried:
         severity: Severity
         if one.kind == "worthless" and one.share is None and (one.mean or 0.0) > (battery.best or 0.0):
             what = f"{one.name} earns more than the ground truth does: {one.mean:.3g}, not {battery.best:.3g}"
-            yield Finding("free-reward", "error", what, _FIXES.get(one.name, "make the reward depend on the answer"))
+            yield RewardFlaw("free-reward", "error", what, _FIXES.get(one.name, "make the reward depend on the answer"))
         if one.kind == "worthless" and one.share is not None and one.share > WORTH_SAYING:
             severity = "error" if one.share > allowed else "warning"
             what = f"{one.name} earns {one.share:.0%} of the reward (mean {one.mean:.3g} over {one.rows} rows)"
-            yield Finding("free-reward", severity, what, _FIXES.get(one.name, "make the reward depend on the answer"))
+            yield RewardFlaw(
+                "free-reward", severity, what, _FIXES.get(one.name, "make the reward depend on the answer")
+            )
         if one.failed:
             first = next(
                 found for (name, _), found in scores.items() if name == one.name and found.value is None
             )  # in the order of the rows
             what = f"{one.name}: scoring fails at {one.failed} of {one.rows} rows: {first.failure}"
             severity = "error" if one.kind == "truth" and one.failed == one.rows else "warning"
-            yield Finding("fails", severity, what, "a score function has to score every answer: return the least score")
+            yield RewardFlaw(
+                "fails", severity, what, "a score function has to score every answer: return the least score"
+            )
     changed = [key for key, second in again.items() if second.value != scores[key].value]
     if changed:
         name, row = changed[0]
@@ -249,28 +253,28 @@ def _findings(
             f"the same answer has another score the second time, in {len(changed)} of {len(again)} cases: {name}, "
             f"{scores[name, row].value} then {again[name, row].value}"
         )
-        yield Finding("not-deterministic", "warning", what, "fix seeds and order; for a judge, temperature 0")
+        yield RewardFlaw("not-deterministic", "warning", what, "fix seeds and order; for a judge, temperature 0")
     if battery.median_ms > SLOW_MS:
         what = f"one score takes {battery.median_ms / 1000:.1f} s (slowest {battery.slowest_ms / 1000:.1f} s)"
-        yield Finding("slow", "warning", what, "every rollout waits for it")
+        yield RewardFlaw("slow", "warning", what, "every rollout waits for it")
     if not has_truth:
         what = "no row has a ground truth: only worthless answers were tried"
-        yield Finding("no-truth", "info", what, "add a ground_truth column to see what a right answer earns")
+        yield RewardFlaw("no-truth", "info", what, "add a ground_truth column to see what a right answer earns")
 
 
-def _signal(battery: Battery, has_truth: bool) -> Iterator[Finding]:
+def _signal(battery: Battery, has_truth: bool) -> Iterator[RewardFlaw]:
     """Whether anything that was tried can be told apart."""
     if battery.best is None:
-        yield Finding("all-failed", "error", "nothing that was tried could be scored", "see the first failure below")
+        yield RewardFlaw("all-failed", "error", "nothing that was tried could be scored", "see the first failure below")
     elif battery.floor is not None and battery.best <= battery.floor:
         said = "the ground truth earns no more than a worthless answer" if has_truth else "every answer earns the same"
         if has_truth and battery.best <= 0:  # nothing is paid for nothing: what is paid for was not tried
             what = f"{said}: {battery.best:.3g}; the reward may look at more than the last answer, such as tool calls"
             fix = "if it looks at the answer alone, give the form in which it comes: --form 'Final: {answer}'"
-            yield Finding("no-signal", "warning", what, fix)
+            yield RewardFlaw("no-signal", "warning", what, fix)
             return
         fix = "give the form in which answers are expected: --form 'Final: {answer}'" if has_truth else ""
-        yield Finding("no-signal", "error", f"{said}: {battery.best:.3g}", fix)
+        yield RewardFlaw("no-signal", "error", f"{said}: {battery.best:.3g}", fix)
 
 
 _FIXES = {

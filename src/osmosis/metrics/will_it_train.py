@@ -38,7 +38,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class GateFinding:
+class Concern:
     """Something to know before training; `error`: nothing could be learned."""
 
     code: str
@@ -63,7 +63,7 @@ class Gate:
     p95_s: float | None
     least_s: float | None
     """All steps, if the rollouts of a step really run side by side; the updates come on top."""
-    findings: list[GateFinding]
+    findings: list[Concern]
 
     @property
     def hopeless(self) -> bool:
@@ -102,7 +102,7 @@ def will_it_imitate(config: TrainingConfig, plan: TrainingPlan, examples: int) -
     if plan.steps == 0:
         what = f"{examples} rollouts to learn from do not fill one step of rollout_batch_size = {plan.batch}"
         fix = "lower min_score or rollout_batch_size, or name a run with more passed rollouts in from_run"
-        findings.append(GateFinding("too-few-examples", "error", what, fix))
+        findings.append(Concern("too-few-examples", "error", what, fix))
     return Gate(examples, 0, None, None, None, None, None, None, findings)
 
 
@@ -112,41 +112,39 @@ def _p95(values: Sequence[float]) -> float | None:
 
 def _findings(
     config: TrainingConfig, plan: TrainingPlan, gate: Gate, rewards: Sequence[float], at_once: int | None
-) -> Iterator[GateFinding]:
+) -> Iterator[Concern]:
     if plan.steps == 0:
         what = f"{len(plan.rows)} rows do not fill one step of rollout_batch_size = {plan.batch}"
         fix = f"lower rollout_batch_size to {max(1, len(plan.rows))} or less, or add rows"
-        yield GateFinding("too-few-rows", "error", what, fix)
+        yield Concern("too-few-rows", "error", what, fix)
     if not gate.rollouts:
         fix = "osmosis train submit --probe 8, or osmosis eval submit with n = 4 in [evaluation]"
-        yield GateFinding("no-eval", "warning", "no evaluation of this rollout and dataset says what to expect", fix)
+        yield Concern("no-eval", "warning", "no evaluation of this rollout and dataset says what to expect", fix)
         return
     yield from _signal(gate, rewards)
     if gate.truncated and gate.truncated >= MANY_TRUNCATED:
         what = f"{gate.truncated:.0%} of the answers fill max_response_length = {config.training.max_response_length}"
-        yield GateFinding("truncated", "warning", what, "raise max_response_length: what is cut off earns no reward")
+        yield Concern("truncated", "warning", what, "raise max_response_length: what is cut off earns no reward")
     limit = config.training.agent_workflow_timeout_s
     if gate.p95_s and gate.p95_s > CLOSE_TO_LIMIT * limit:
         what = f"one rollout in twenty takes more than {gate.p95_s:.0f} s, and agent_workflow_timeout_s is {limit:.0f}"
-        yield GateFinding(
-            "slow", "warning", what, "raise agent_workflow_timeout_s: what runs into it is not learned from"
-        )
+        yield Concern("slow", "warning", what, "raise agent_workflow_timeout_s: what runs into it is not learned from")
     if at_once and plan.at_once > 4 * at_once:
         what = f"a step has {plan.at_once} rollouts at once; the evaluation had {at_once}"
         fix = "make sure that tools and services behind the rollout bear that, or lower rollout_batch_size"
-        yield GateFinding("at-once", "info", what, fix)
+        yield Concern("at-once", "info", what, fix)
 
 
-def _signal(gate: Gate, rewards: Sequence[float]) -> Iterator[GateFinding]:
+def _signal(gate: Gate, rewards: Sequence[float]) -> Iterator[Concern]:
     if gate.failed == 1.0:
-        yield GateFinding(
+        yield Concern(
             "all-failed", "error", f"all {gate.rollouts} rollouts of the evaluation failed",
             "osmosis eval info NAME says why; failed rollouts teach nothing",
         )  # fmt: skip
         return
     if gate.failed and gate.failed >= MANY_FAILED:
         what = f"{gate.failed:.0%} of the rollouts of the evaluation failed"
-        yield GateFinding("failed", "warning", what, "osmosis eval info NAME says why; they teach nothing")
+        yield Concern("failed", "warning", what, "osmosis eval info NAME says why; they teach nothing")
     same = len(set(rewards)) == 1
     if gate.no_signal is None:
         severity: Severity = "error" if same and len(rewards) >= 2 * ENOUGH_GROUPS else "warning"
@@ -154,10 +152,10 @@ def _signal(gate: Gate, rewards: Sequence[float]) -> Iterator[GateFinding]:
         what = f"{said}: whether attempts at the same row differ, which is what is learned from, is not known"
         if severity == "error":
             what = f"all {len(rewards)} rewards of the evaluation are {rewards[0]:g}: there is nothing to learn from"
-        yield GateFinding("no-signal", severity, what, "evaluate with n = 4 or more in [evaluation]")
+        yield Concern("no-signal", severity, what, "evaluate with n = 4 or more in [evaluation]")
     elif gate.no_signal == 1.0 and gate.groups >= ENOUGH_GROUPS:
         what = f"in all {gate.groups} rows every attempt has the same reward: there is nothing to learn from"
-        yield GateFinding("no-signal", "error", what, "use rows of mixed difficulty, a finer reward, or another model")
+        yield Concern("no-signal", "error", what, "use rows of mixed difficulty, a finer reward, or another model")
     elif gate.no_signal >= MOSTLY_SILENT:
         what = f"in {gate.no_signal:.0%} of the rows every attempt has the same reward: little is learned per step"
-        yield GateFinding("no-signal", "warning", what, "use rows of mixed difficulty, or a finer reward")
+        yield Concern("no-signal", "warning", what, "use rows of mixed difficulty, or a finer reward")

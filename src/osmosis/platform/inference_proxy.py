@@ -15,7 +15,7 @@ import orjson
 from starlette.responses import Response, StreamingResponse
 
 from osmosis.errors import OsmosisError, RateLimited
-from osmosis.platform.services.inference import LOADING_S, ModelLoading, Target
+from osmosis.platform.services.inference import LOADING_S, InferenceTarget, ModelLoading
 
 log = logging.getLogger("osmosis.platform")
 
@@ -46,7 +46,7 @@ class InferenceProxy:
             await self._session.close()
             self._session = None
 
-    async def ask(self, target: Target, body: bytes) -> Response:
+    async def ask(self, target: InferenceTarget, body: bytes) -> Response:
         """The answer's head, once it is there; its body follows as it comes. OsmosisError when nobody answers."""
         if self._in_flight[target.run_id] >= IN_FLIGHT:
             what = f"model {target.model} already answers {IN_FLIGHT} questions"
@@ -65,7 +65,7 @@ class InferenceProxy:
         self._let_go(target, answer)
         return Response(whole, answer.status, headers)
 
-    async def _open(self, target: Target, body: bytes) -> aiohttp.ClientResponse:
+    async def _open(self, target: InferenceTarget, body: bytes) -> aiohttp.ClientResponse:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout, trust_env=False)
@@ -79,7 +79,7 @@ class InferenceProxy:
             what = f"model {target.model} does not answer: it is being started again"
             raise ModelLoading(what, retry_after=LOADING_S) from None
 
-    async def _pieces(self, target: Target, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    async def _pieces(self, target: InferenceTarget, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         try:
             async for piece in answer.content.iter_any():
                 yield piece
@@ -90,7 +90,7 @@ class InferenceProxy:
         finally:
             self._let_go(target, answer)
 
-    def _let_go(self, target: Target, answer: aiohttp.ClientResponse | None) -> None:
+    def _let_go(self, target: InferenceTarget, answer: aiohttp.ClientResponse | None) -> None:
         self._in_flight[target.run_id] -= 1
         if not self._in_flight[target.run_id]:
             del self._in_flight[target.run_id]

@@ -19,7 +19,7 @@ from .tables import Base
 Row = TypeVar("Row", bound=Base)
 
 
-class Prepared:
+class PreparedSelect:
     """A SELECT of columns, asked for its first row. Its parameters are `bindparam`s, named when it is run."""
 
     def __init__(self, statement: sa.Select[Any]) -> None:

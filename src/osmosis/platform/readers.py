@@ -17,7 +17,7 @@ from pathlib import Path
 
 from osmosis.base.reader import REFUSED
 from osmosis.errors import OsmosisError, PlatformError, TooLarge, from_wire
-from osmosis.sandbox import Ended, Limits, Policy, Result, probe, run
+from osmosis.sandbox import EndedBy, LimitedResult, Limits, Policy, probe, run
 
 AT_ONCE = 4
 """Readers at the same time; others wait."""
@@ -88,12 +88,12 @@ def _error_of(said: object) -> OsmosisError:
     return from_wire(int(body.pop("status", 400)), body)
 
 
-def _why(done: Result, limits: Limits) -> str:
-    if done.ended is Ended.TIME or done.code in (-signal.SIGXCPU, 128 + signal.SIGXCPU):
+def _why(done: LimitedResult, limits: Limits) -> str:
+    if done.ended is EndedBy.TIME or done.code in (-signal.SIGXCPU, 128 + signal.SIGXCPU):
         return f"it takes more than {limits.cpu_s} s"
-    if done.ended is Ended.OUTPUT:
+    if done.ended is EndedBy.OUTPUT:
         return "it holds more than can be shown"
-    if done.ended is Ended.MEMORY or b"MemoryError" in done.stderr or done.code in (-signal.SIGKILL, 137):
+    if done.ended is EndedBy.MEMORY or b"MemoryError" in done.stderr or done.code in (-signal.SIGKILL, 137):
         return f"it takes more than {limits.memory_mb} MB of memory"
     words = done.stderr.decode(errors="replace").strip().splitlines()
     return words[-1][:300] if words else f"its reader ended with code {done.code}"

@@ -15,7 +15,7 @@ SHOWN_IMAGES = ("data:image/png;", "data:image/jpeg;", "data:image/gif;", "data:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CitedSource:
     """An annotation of an answer: a cited page or file."""
 
     title: str
@@ -46,16 +46,16 @@ def images_of(message: Message) -> list[str]:
     return [url for part in parts if (url := image_url(part))]
 
 
-def sources_of(message: Message) -> list[Source]:
+def sources_of(message: Message) -> list[CitedSource]:
     """What an answer says it rests on (`annotations`)."""
     found = message.get("annotations")
     return [_source(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def _source(annotation: Message) -> Source:
+def _source(annotation: Message) -> CitedSource:
     kind = str(annotation.get("type") or "annotation")
     inner = annotation.get(kind)
     facts = inner if isinstance(inner, dict) else annotation
     url = str(facts.get("url") or "")
     title = facts.get("title") or facts.get("filename") or facts.get("file_id") or url or kind
-    return Source(str(title), url if url.startswith(("https://", "http://")) else "")
+    return CitedSource(str(title), url if url.startswith(("https://", "http://")) else "")

@@ -29,7 +29,7 @@ Action = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PolicyRule:
     """One row of the table."""
 
     action: Action
@@ -39,24 +39,26 @@ class Rule:
     """What it is, as the rest of "to ..."."""
 
 
-POLICY: tuple[Rule, ...] = (
-    Rule("read", "viewer", "see and download runs, rollouts, logs, datasets and models; clone and fetch"),
-    Rule("run", "member", "submit, upload, stop, retry, resume, tag and annotate runs; serve rollouts; deploy models"),
-    Rule("data", "member", "upload datasets and models"),
-    Rule("delete", "member", "delete runs, datasets and models"),
-    Rule("push", "member", "push, and start a sync"),
-    Rule("secrets.own", "member", "set personal secrets, and see the names of all"),
-    Rule("secrets.shared", "admin", "set secrets of the workspace"),
-    Rule("repository", "admin", "connect another repository, its key and its webhook"),
-    Rule("members", "admin", "invite, change and remove viewers, members and admins"),
-    Rule("workers", "admin", "make tokens of workers"),
-    Rule("audit", "admin", "read the audit log"),
-    Rule("owners", "owner", "make and remove owners"),
+POLICY: tuple[PolicyRule, ...] = (
+    PolicyRule("read", "viewer", "see and download runs, rollouts, logs, datasets and models; clone and fetch"),
+    PolicyRule(
+        "run", "member", "submit, upload, stop, retry, resume, tag and annotate runs; serve rollouts; deploy models"
+    ),
+    PolicyRule("data", "member", "upload datasets and models"),
+    PolicyRule("delete", "member", "delete runs, datasets and models"),
+    PolicyRule("push", "member", "push, and start a sync"),
+    PolicyRule("secrets.own", "member", "set personal secrets, and see the names of all"),
+    PolicyRule("secrets.shared", "admin", "set secrets of the workspace"),
+    PolicyRule("repository", "admin", "connect another repository, its key and its webhook"),
+    PolicyRule("members", "admin", "invite, change and remove viewers, members and admins"),
+    PolicyRule("workers", "admin", "make tokens of workers"),
+    PolicyRule("audit", "admin", "read the audit log"),
+    PolicyRule("owners", "owner", "make and remove owners"),
 )
-_RULES: dict[Action, Rule] = {rule.action: rule for rule in POLICY}
+_RULES: dict[Action, PolicyRule] = {rule.action: rule for rule in POLICY}
 
 
-def rule_of(action: Action) -> Rule:
+def rule_of(action: Action) -> PolicyRule:
     return _RULES[action]
 
 

@@ -6,19 +6,19 @@ the building of its environment, parsers of uploaded files, and the commands of 
 """
 
 from .box import Box, start
-from .limited_run import Ended, Result, run
+from .limited_run import EndedBy, LimitedResult, run
 from .policy import Abilities, Level, Limits, Network, Policy, Unavailable
 from .probe import probe
 
 __all__ = [
     "Abilities",
     "Box",
-    "Ended",
+    "EndedBy",
     "Level",
+    "LimitedResult",
     "Limits",
     "Network",
     "Policy",
-    "Result",
     "Unavailable",
     "probe",
     "run",

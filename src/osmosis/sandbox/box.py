@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from .launch import Launch
-from .limited_run import Ended, over
+from .limited_run import EndedBy, over
 from .policy import Network, Policy, Unavailable
 
 LOOK_EVERY_S = 0.5
@@ -25,7 +25,7 @@ class Box:
     """Made by `start`. `over_limit` says which limit ended it."""
 
     def __init__(self, launch: Launch, process: asyncio.subprocess.Process) -> None:
-        self.over_limit: Ended | None = None
+        self.over_limit: EndedBy | None = None
         self._launch = launch
         self._process = process
         self._ended = asyncio.Event()
@@ -75,7 +75,7 @@ class Box:
         """SIGTERM to the command."""
         self._launch.ask_to_end()
 
-    def end_over(self, limit: Ended) -> None:
+    def end_over(self, limit: EndedBy) -> None:
         """Ends it because it met a limit that somebody else keeps, such as of what it prints."""
         self.over_limit = self.over_limit or limit
         self.kill()
@@ -106,7 +106,7 @@ class Box:
             await asyncio.wait({waiting}, timeout=NOTICE_EVERY_S)
         await asyncio.to_thread(self._launch.settle)
         if self.over_limit is None and self._launch.out_of_memory:
-            self.over_limit = Ended.MEMORY
+            self.over_limit = EndedBy.MEMORY
         self._ended.set()
         waiting.cancel()
 
@@ -114,7 +114,7 @@ class Box:
         wall_s, began = self._launch.policy.limits.wall_s, time.monotonic()
         while not self._ended.is_set():
             late = wall_s is not None and time.monotonic() - began > wall_s
-            if found := Ended.TIME if late else await asyncio.to_thread(over, self._launch):
+            if found := EndedBy.TIME if late else await asyncio.to_thread(over, self._launch):
                 self.end_over(found)
                 return
             await asyncio.sleep(LOOK_EVERY_S)

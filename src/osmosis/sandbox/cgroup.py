@@ -68,14 +68,14 @@ def _divide(path: Path) -> None:
             _say(path / "cgroup.subtree_control", f"+{name}")
 
 
-class Group:
+class ControlGroup:
     """The group of one sandbox."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
-    def make(cls, limits: Limits, below: Path | None) -> Group | None:
+    def make(cls, limits: Limits, below: Path | None) -> ControlGroup | None:
         """With these limits; None where the kernel cannot keep them, or none is given that it could."""
         if below is None or (limits.memory_mb is None and limits.cpus is None):
             return None

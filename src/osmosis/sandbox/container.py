@@ -41,7 +41,7 @@ INSTALL = "install podman (Debian, Ubuntu: apt-get install podman), or docker an
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ContainerEngine:
     """A container engine that answers."""
 
     path: str
@@ -73,17 +73,17 @@ class Engine:
 
 
 @functools.cache
-def engine() -> Engine | None:
+def engine() -> ContainerEngine | None:
     """The container engine that answers here, asked once."""
     for name in ENGINES:
         if path := shutil.which(name):
-            found = Engine(path, name)
+            found = ContainerEngine(path, name)
             if found.ask("ps", "--quiet").returncode == 0:
                 return found
     return None
 
 
-def found_engine() -> Engine:
+def found_engine() -> ContainerEngine:
     """The engine. Raises `Unavailable` where there is none."""
     if (found := engine()) is None:
         there = [name for name in ENGINES if shutil.which(name)]
@@ -92,7 +92,9 @@ def found_engine() -> Engine:
     return found
 
 
-def arguments(argv: Sequence[str], policy: Policy, found: Engine, name: str, environ_file: str) -> Iterator[str]:
+def arguments(
+    argv: Sequence[str], policy: Policy, found: ContainerEngine, name: str, environ_file: str
+) -> Iterator[str]:
     """The options of a container under this policy, and its command."""
     limits = policy.limits
     yield from ("run", "--interactive", "--name", name, "--pull", "never")

@@ -59,7 +59,7 @@ class Launch:
         self._info = self._gate = self._life = self._first = -1
         self._namespace: SandboxNetwork | None = None
         self._router = abilities.router
-        self._group = cgroup.Group.make(policy.limits, cgroup.parent())
+        self._group = cgroup.ControlGroup.make(policy.limits, cgroup.parent())
         if policy.level is Level.NONE:
             self._keep(argv)
         else:

@@ -28,7 +28,7 @@ KEEPERS = 2
 """Processes of ours above the command."""
 
 
-class Ended(str, enum.Enum):
+class EndedBy(str, enum.Enum):
     """Who ended it."""
 
     ITSELF = "itself"
@@ -42,23 +42,25 @@ class Ended(str, enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class LimitedResult:
     """How a command ended."""
 
     code: int
     """Its exit code; negative: the signal."""
     stdout: bytes
     stderr: bytes
-    ended: Ended
+    ended: EndedBy
     """Which limit ended it, if one did. CPU time shows as a signal: -SIGXCPU or -SIGKILL."""
     seconds: float
 
     @property
     def ok(self) -> bool:
-        return self.code == 0 and self.ended is Ended.ITSELF
+        return self.code == 0 and self.ended is EndedBy.ITSELF
 
 
-def run(argv: Sequence[str], policy: Policy, *, input: bytes = b"", stop: threading.Event | None = None) -> Result:
+def run(
+    argv: Sequence[str], policy: Policy, *, input: bytes = b"", stop: threading.Event | None = None
+) -> LimitedResult:
     """Runs `argv` with `input` on stdin, until it ends or a limit does; everything it started has ended then, too.
 
     Once `stop` is set, by whichever thread, it is ended. Raises `Unavailable` when the policy's level does not work
@@ -92,11 +94,11 @@ def run(argv: Sequence[str], policy: Policy, *, input: bytes = b"", stop: thread
             launch.settle()
         except Unavailable as problem:
             raise Unavailable(f"{problem.message}: {_last_line(bytes(talk.stderr))}", hint=problem.hint) from None
-        if ended is Ended.ITSELF and launch.disk.over(now=True):
-            ended = Ended.DISK
-        if ended is Ended.ITSELF and launch.out_of_memory:
-            ended = Ended.MEMORY
-        return Result(code, bytes(talk.stdout), bytes(talk.stderr), ended, time.monotonic() - began)
+        if ended is EndedBy.ITSELF and launch.disk.over(now=True):
+            ended = EndedBy.DISK
+        if ended is EndedBy.ITSELF and launch.out_of_memory:
+            ended = EndedBy.MEMORY
+        return LimitedResult(code, bytes(talk.stdout), bytes(talk.stderr), ended, time.monotonic() - began)
     finally:
         launch.end()
         if process is not None:
@@ -130,9 +132,9 @@ class _Talk:
         self._streams = (process.stdout, process.stderr)
         self._stdin: IO[bytes] = process.stdin
 
-    def go(self, began: float) -> Ended:
+    def go(self, began: float) -> EndedBy:
         """Until the process has ended and what it printed is read."""
-        ended = Ended.ITSELF
+        ended = EndedBy.ITSELF
         with selectors.DefaultSelector() as selector:
             for stream in self._streams:
                 selector.register(stream, selectors.EVENT_READ)
@@ -144,13 +146,13 @@ class _Talk:
                 else:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         self._process.wait(LOOK_EVERY_S)
-                if ended is Ended.ITSELF and (over := self._over(began)):
+                if ended is EndedBy.ITSELF and (over := self._over(began)):
                     ended = over
                     self._launch.end()
             # What somebody still holds open is not waited for: everybody has ended.
             while self._move(selector, 0.0):
                 pass
-        return ended if ended is not Ended.ITSELF or not self._said_too_much() else Ended.OUTPUT
+        return ended if ended is not EndedBy.ITSELF or not self._said_too_much() else EndedBy.OUTPUT
 
     def last_words(self) -> str:
         """The last that a process said on stderr that never began."""
@@ -192,33 +194,33 @@ class _Talk:
         most = self._limits.output_bytes
         return most is not None and max(len(self.stdout), len(self.stderr)) > most
 
-    def _over(self, began: float) -> Ended | None:
+    def _over(self, began: float) -> EndedBy | None:
         """The limit that is passed, if one is."""
         limits, now = self._limits, time.monotonic()
         if self._stop is not None and self._stop.is_set():
-            return Ended.CALLER
+            return EndedBy.CALLER
         if limits.wall_s is not None and now - began > limits.wall_s:
-            return Ended.TIME
+            return EndedBy.TIME
         if self._said_too_much():
-            return Ended.OUTPUT
+            return EndedBy.OUTPUT
         if now - self._looked < LOOK_EVERY_S:
             return None
         self._looked = now
         return over(self._launch)
 
 
-def over(launch: Launch | ContainerLaunch) -> Ended | None:
+def over(launch: Launch | ContainerLaunch) -> EndedBy | None:
     """Whether the processes of a sandbox use more together than they may."""
     if launch.disk.over():
-        return Ended.DISK
+        return EndedBy.DISK
     limits, root = launch.policy.limits, launch.root
     if not root or (limits.memory_mb is None and limits.processes is None):
         return None
     usage = usage_of(root, suspicious_mb=limits.memory_mb or math.inf)
     if limits.memory_mb is not None and usage.memory_mb > limits.memory_mb:
-        return Ended.MEMORY
+        return EndedBy.MEMORY
     if limits.processes is not None and usage.processes > limits.processes + KEEPERS:
-        return Ended.PROCESSES
+        return EndedBy.PROCESSES
     return None
 
 

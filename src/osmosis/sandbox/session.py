@@ -24,7 +24,7 @@ from osmosis.records.sandbox import SandboxChoice
 
 from .bubblewrap import python_folders
 from .container import found_engine, remove_leftovers
-from .limited_run import Result, run
+from .limited_run import LimitedResult, run
 from .policy import WORK, Level, Limits, Network, Policy, Unavailable
 from .probe import probe
 
@@ -70,7 +70,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SessionCommand:
     """One command of a session, as it is asked for; what it gets is at most what the session's kind allows."""
 
     argv: Sequence[str]
@@ -142,7 +142,7 @@ class Session:
         """Its folder as it is called inside: where commands start."""
         return str(self.folder) if self.kind.level is Level.NONE else WORK
 
-    def run(self, command: Command, stop: threading.Event | None = None) -> Result:
+    def run(self, command: SessionCommand, stop: threading.Event | None = None) -> LimitedResult:
         """One command to its end, whichever that is. Raises `Unavailable` when the level cannot do what is asked."""
         if not command.argv or any("\0" in part for part in command.argv):
             raise ValidationError("a command is a list of texts without NUL, the first of them a program")

@@ -27,7 +27,7 @@ DISK_SHARE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ResourceUse:
     """Of a process and all below it."""
 
     processes: int
@@ -53,14 +53,14 @@ def tree(pid: int) -> list[int]:
     return found
 
 
-def usage_of(pid: int, *, suspicious_mb: float = 0.0) -> Usage:
+def usage_of(pid: int, *, suspicious_mb: float = 0.0) -> ResourceUse:
     """Sums over the tree of `pid`. What each process has in memory is cheap to ask; only when that sum is above
     `suspicious_mb` are shared pages divided among those that share them, which the kernel counts page by page."""
     pids = tree(pid)
     resident = sum(map(_resident, pids)) / MEGABYTE
     if resident > suspicious_mb:
         resident = sum(map(_proportional, pids)) / MEGABYTE
-    return Usage(len(pids), resident)
+    return ResourceUse(len(pids), resident)
 
 
 def _resident(pid: int) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from osmosis.base.json_types import JsonObject
 
-from .judge import Judge, Question, RewardRubricRunResult, Verdict, make_question
+from .judge import Judge, JudgeQuestion, RewardRubricRunResult, Verdict, make_question
 from .judge_model import ModelInfo, info_of
 from .judge_usage import judge_usage
 
@@ -142,7 +142,7 @@ def _prepare(
     metadata: JsonObject | None,
     bounds: tuple[float | None, float | None],
     timeout: float | None,
-) -> tuple[Judge, Question]:
+) -> tuple[Judge, JudgeQuestion]:
     judge = Judge(model_info, timeout=timeout)
     question = make_question(
         rubric,
@@ -156,7 +156,7 @@ def _prepare(
     return judge, question
 
 
-async def _ask(judge: Judge, question: Question) -> Verdict:
+async def _ask(judge: Judge, question: JudgeQuestion) -> Verdict:
     async with judge:
         return await judge.ask(question)
 

@@ -113,7 +113,7 @@ class Judge:
             await self._model.close()
             self._model = None
 
-    async def ask(self, question: Question) -> Verdict:
+    async def ask(self, question: JudgeQuestion) -> Verdict:
         """One judgement; `ProviderRequestError` or `ModelNotFoundError` when there is none."""
         limit = self.resolved.total_s
         try:
@@ -122,7 +122,7 @@ class Judge:
             error = ModelError(f"no verdict within {limit:g} s, retries included", category=Category.TIMEOUT.value)
             raise self._error(error) from exc
 
-    async def _ask(self, question: Question) -> Verdict:
+    async def _ask(self, question: JudgeQuestion) -> Verdict:
         started = time.monotonic()
         usage = Usage()
         problem: BadReply | None = None
@@ -140,7 +140,7 @@ class Judge:
             return Verdict(score, explanation, usage, (time.monotonic() - started) * 1000, _raw(completion))
         raise ProviderRequestError(self.resolved.provider, self.resolved.model, str(problem)) from problem
 
-    async def _complete(self, question: Question, *, plain: bool) -> tuple[Prompt, Completion]:
+    async def _complete(self, question: JudgeQuestion, *, plain: bool) -> tuple[JudgePrompt, Completion]:
         """One answer: held to the schema, or asked for in words where that is refused or was of no use."""
         model = self._opened()
         if not plain and not self._schema_refused:
@@ -177,7 +177,7 @@ class Judge:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class JudgePrompt:
     """A question as one call asks it."""
 
     messages: list[Message]
@@ -186,7 +186,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Question:
+class JudgeQuestion:
     """One thing to be judged."""
 
     rubric: str
@@ -199,7 +199,7 @@ class Question:
     ground_truth: str | None = None
     metadata: JsonObject | None = field(default=None)
 
-    def prompt(self, *, marked: bool) -> Prompt:
+    def prompt(self, *, marked: bool) -> JudgePrompt:
         """The system and the user message with a fresh fence; `marked` asks for the marker before the verdict."""
         fence = self._fence()
         marker = f"[{fence}] VERDICT"
@@ -207,7 +207,7 @@ class Question:
             {"role": "system", "content": self._system(fence)},
             {"role": "user", "content": self._user(fence, marker if marked else "")},
         ]
-        return Prompt(messages, marker)
+        return JudgePrompt(messages, marker)
 
     def texts(self) -> list[str]:
         """Everything that the judge reads and did not write."""
@@ -261,7 +261,7 @@ def make_question(
     original_input: str | None = None,
     metadata: JsonObject | None = None,
     bounds: tuple[float | None, float | None] = (None, None),
-) -> Question:
+) -> JudgeQuestion:
     """A checked question; `TypeError` for missing text, `ValueError` for bounds that are none."""
     for name, text in (("rubric", rubric), ("solution_str", solution_str)):
         if not isinstance(text, str) or not text.strip():
@@ -271,7 +271,7 @@ def make_question(
     if high <= low:
         raise ValueError(f"score_max must be greater than score_min, got {low} to {high}")
     given = original_input if original_input is not None else info.get("original_input")
-    return Question(
+    return JudgeQuestion(
         rubric=rubric,
         solution=solution_str,
         low=low,

@@ -20,8 +20,8 @@ from typing import Protocol, get_args
 
 from osmosis.records.sandbox import SandboxChoice, SandboxKind
 from osmosis.records.wire import SANDBOX_VARIABLE
-from osmosis.sandbox import Ended, Level, Result, Unavailable
-from osmosis.sandbox.session import Command, Kind, Session, choose
+from osmosis.sandbox import EndedBy, Level, LimitedResult, Unavailable
+from osmosis.sandbox.session import Kind, Session, SessionCommand, choose
 
 from .calls import in_thread
 from .sandbox_door import Door
@@ -38,7 +38,7 @@ class Hosted(Protocol):
     @property
     def workdir(self) -> str: ...
 
-    def run(self, command: Command, stop: threading.Event | None = None) -> Result: ...
+    def run(self, command: SessionCommand, stop: threading.Event | None = None) -> LimitedResult: ...
 
     def write(self, path: str, content: bytes) -> None: ...
 
@@ -69,13 +69,13 @@ class SandboxResult:
     @property
     def ok(self) -> bool:
         """It ended by itself, with exit code 0."""
-        return self.exit_code == 0 and self.ended == Ended.ITSELF.value
+        return self.exit_code == 0 and self.ended == EndedBy.ITSELF.value
 
     @property
     def output(self) -> str:
         """Both streams and, when a limit ended it, a line that says so: what a model is to read."""
         said = "\n".join(part.rstrip("\n") for part in (self.stdout, self.stderr) if part)
-        return said if self.ended == Ended.ITSELF.value else f"{said}\n[ended: limit of {self.ended}]".lstrip("\n")
+        return said if self.ended == EndedBy.ITSELF.value else f"{said}\n[ended: limit of {self.ended}]".lstrip("\n")
 
 
 class Sandbox:
@@ -105,7 +105,7 @@ class Sandbox:
         is inside. `network` reaches outside hosts, not this machine or private addresses. Memory is that of all
         processes of the command together. Raises `OsmosisError` when it cannot run at all. Cancelling ends it.
         """
-        asked = Command(_argv(command), _bytes(stdin), env or {}, cwd, timeout_s, memory_mb, network)
+        asked = SessionCommand(_argv(command), _bytes(stdin), env or {}, cwd, timeout_s, memory_mb, network)
         stop = threading.Event()
         try:
             return await in_thread(self._run, asked, files or {}, stop)
@@ -126,10 +126,12 @@ class Sandbox:
         network: bool = False,
     ) -> SandboxResult:
         """`run` for tools and score functions that are plain functions, which run in threads of their own."""
-        asked = Command(_argv(command), _bytes(stdin), env or {}, cwd, timeout_s, memory_mb, network)
+        asked = SessionCommand(_argv(command), _bytes(stdin), env or {}, cwd, timeout_s, memory_mb, network)
         return self._run(asked, files or {}, None)
 
-    def _run(self, command: Command, files: Mapping[str, str | bytes], stop: threading.Event | None) -> SandboxResult:
+    def _run(
+        self, command: SessionCommand, files: Mapping[str, str | bytes], stop: threading.Event | None
+    ) -> SandboxResult:
         host = self._open()
         for path, content in files.items():
             host.write(path, _bytes(content))

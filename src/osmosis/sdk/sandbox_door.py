@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from osmosis.errors import OsmosisError
 from osmosis.records.wire import SandboxAnswer, SandboxOrder
-from osmosis.sandbox import Ended, Result, Unavailable
-from osmosis.sandbox.session import Command
+from osmosis.sandbox import EndedBy, LimitedResult, Unavailable
+from osmosis.sandbox.session import SessionCommand
 
 if TYPE_CHECKING:
     import http.client
@@ -41,7 +41,7 @@ class Door:
             self._workdir = self._ask(SandboxOrder(do="open", sandbox=self._name)).workdir
         return self._workdir
 
-    def run(self, command: Command, stop: threading.Event | None = None) -> Result:
+    def run(self, command: SessionCommand, stop: threading.Event | None = None) -> LimitedResult:
         order = SandboxOrder(
             do="run",
             sandbox=self._name,
@@ -54,7 +54,9 @@ class Door:
             network=command.network,
         )
         done = self._ask(order, command.time_s + PATIENCE_S, stop)
-        return Result(done.exit_code, _content(done.stdout), _content(done.stderr), Ended(done.ended), done.seconds)
+        return LimitedResult(
+            done.exit_code, _content(done.stdout), _content(done.stderr), EndedBy(done.ended), done.seconds
+        )
 
     def write(self, path: str, content: bytes) -> None:
         self._ask(SandboxOrder(do="write", sandbox=self._name, path=path, content=_text(content)))

@@ -32,7 +32,7 @@ PATIENCE_S = 60.0
 GROWTH = 1_500_000_000
 
 
-class Stopped(Exception):
+class StopAsked(Exception):
     """The platform asked for it."""
 
 
@@ -85,7 +85,7 @@ class FakeJob:
             self.log("orderly: ready")
         try:
             self.work()
-        except Stopped:
+        except StopAsked:
             self.post("finish", JobResult(status=RunStatus.STOPPED, report=self.report()))
             return 0
         self.post("finish", JobResult(status=RunStatus.FINISHED, report=self.report()))
@@ -130,7 +130,7 @@ class FakeJob:
             report=self.report(),
         )
         if self.post("heartbeat", progress)["stop"]:
-            raise Stopped
+            raise StopAsked
 
     def log(self, message: str) -> None:
         line = LogLine(step="fake", message=message)
@@ -188,7 +188,7 @@ class FakeJob:
 
 
 def _stopped(*_: object) -> None:
-    raise Stopped
+    raise StopAsked
 
 
 def _modes(text: str) -> Iterator[tuple[str, str]]:

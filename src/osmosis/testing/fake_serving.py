@@ -16,7 +16,7 @@ from pathlib import Path
 import osmosis
 from osmosis.jobs.platform_model import ServingProgram
 from osmosis.jobs.trainer_environment import TrainerEnvironment
-from osmosis.training.link import Failed, Sample, SampleDelta, SampleRequest
+from osmosis.training.link import Failed, SampledAnswer, SampleDelta, SampleRequest
 from osmosis.training.link.serving_plan import ServingPlan
 from osmosis.training.trainer.service import TrainerService
 
@@ -36,7 +36,7 @@ class EchoSampler:
     def __init__(self, plan: ServingPlan) -> None:
         self._plan = plan
 
-    async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | Sample, None]:
+    async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | SampledAnswer, None]:
         asked = str(request.messages[-1].get("content"))
         if asked == "die":
             os._exit(9)
@@ -51,7 +51,7 @@ class EchoSampler:
         elif asked.startswith("slow"):
             await asyncio.sleep(LETTER_S * len(text))
         ids = [ord(letter) for letter in text]
-        yield Sample(
+        yield SampledAnswer(
             prompt_ids=[1], token_ids=ids, logprobs=[-0.5] * len(ids), content=text, finish_reason="stop",
             parse="content",
         )  # fmt: skip

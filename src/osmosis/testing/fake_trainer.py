@@ -25,12 +25,12 @@ from osmosis.training.link import (
     Collect,
     Done,
     Failed,
-    Metrics,
     ModelFacts,
-    Sample,
+    SampledAnswer,
     SampleDelta,
+    SampledToolCall,
     SampleRequest,
-    ToolCall,
+    StepMetrics,
     TrainerPlan,
     read_manifest,
 )
@@ -69,7 +69,7 @@ class FakeSampler:
         self.updates = 0
         self.requests: list[SampleRequest] = []
 
-    async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | Sample, None]:
+    async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | SampledAnswer, None]:
         self.requests.append(request)
         prompt = encode(render(request.messages))
         if len(prompt) > self._plan.max_prompt_length:
@@ -81,12 +81,12 @@ class FakeSampler:
         limit = min(request.max_tokens or self._plan.max_response_length, self._plan.max_response_length)
         cut, token_ids = len(text) > limit, encode(text)[:limit]
         content = message.get("content")
-        calls = [ToolCall.model_validate(call) for call in message.get("tool_calls") or ()] if not cut else []
+        calls = [SampledToolCall.model_validate(call) for call in message.get("tool_calls") or ()] if not cut else []
         if request.stream:
             for char in str(content or "")[:limit]:
                 yield SampleDelta(content=char)
         draw = random.Random(f"{request.id}/{self.updates}")
-        yield Sample(
+        yield SampledAnswer(
             prompt_ids=prompt,
             token_ids=token_ids,
             logprobs=[-draw.random() for _ in token_ids],
@@ -137,7 +137,7 @@ class FakeTrainer:
                 rows = rows_of_step(plan.rows, plan.rows_per_step, step, plan.seed)
                 batch = self._collect(Collect(step=step, kind="train", rows=rows, samples_per_row=plan.samples_per_row))
                 done = self.sampler.updates = service.health.step = step
-                service.emit(Metrics(step=step, values=_figures(batch, "rollout/raw_reward")))
+                service.emit(StepMetrics(step=step, values=_figures(batch, "rollout/raw_reward")))
                 last = step == plan.steps
                 if last or step % plan.eval_interval == 0:
                     self._validate(step)
@@ -157,7 +157,7 @@ class FakeTrainer:
         samples = self.plan.validation_samples
         rows = self.plan.validation_rows
         batch = self._collect(Collect(step=step, kind="validation", rows=rows, samples_per_row=samples))
-        self.service.emit(Metrics(step=step, values=_figures(batch, "eval/validation/reward")))
+        self.service.emit(StepMetrics(step=step, values=_figures(batch, "eval/validation/reward")))
 
     def _collect(self, collect: Collect) -> Batch:
         batch = self.service.collect(collect)

@@ -12,7 +12,7 @@ from osmosis.records.dataset import Row
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import MetricPoint
-from osmosis.viewer.index.file import Progress, RolloutIndex
+from osmosis.viewer.index.file import IndexProgress, RolloutIndex
 from osmosis.viewer.index.search import Search
 from osmosis.viewer.source import CheckpointLine, Link, Origin, RolloutTable, RunPlace, RunSettings, RunState
 
@@ -62,7 +62,7 @@ class KeptRun:
         index = RolloutIndex(None, epoch="", threshold=self.run.pass_threshold)
         index.fill(self)
         index.label(1, lambda: self.said)
-        return RolloutTable(Search(index), Progress(len(self.kept), len(self.kept)))
+        return RolloutTable(Search(index), IndexProgress(len(self.kept), len(self.kept)))
 
     epoch = ""
 

@@ -33,7 +33,7 @@ Fault = Literal[
 
 
 @dataclass
-class Account:
+class IssuerAccount:
     """Somebody who signs in there."""
 
     subject: str = "00u1"
@@ -51,7 +51,7 @@ class OpenIdIssuer:
     url: str
     client_id: str = "osmosis"
     client_secret: str = "the client's own secret"
-    account: Account = field(default_factory=Account)
+    account: IssuerAccount = field(default_factory=IssuerAccount)
     fault: Fault = ""
     asks: bool = False
     """Show a page before the browser is sent back, as people see it."""

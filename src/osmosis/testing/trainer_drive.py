@@ -17,7 +17,7 @@ from osmosis.training.link import (
     Done,
     Event,
     Failed,
-    Held,
+    HeldTokens,
     SampleRequest,
     Sequence,
     TrainerLink,
@@ -100,7 +100,7 @@ async def play(link: TrainerLink, step: int, row: int, attempt: int) -> Sequence
         messages = [*messages, sample.message]
         if not sample.tool_calls:
             break
-        held = Held(messages=len(messages), token_ids=ids)
+        held = HeldTokens(messages=len(messages), token_ids=ids)
         for call in sample.tool_calls:
             content = run_tool(call.function["arguments"])
             messages = [*messages, {"role": "tool", "tool_call_id": call.id, "content": content}]

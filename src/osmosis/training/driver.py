@@ -24,7 +24,7 @@ from osmosis.records.plan import EvalPlan, Selection
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout, RolloutStatus
 from osmosis.records.run import MetricPoint
-from osmosis.training.link import Batch, Checkpointed, Collect, Done, Event, Failed, Metrics, Notice, TrainerLink
+from osmosis.training.link import Batch, Checkpointed, Collect, Done, Event, Failed, Notice, StepMetrics, TrainerLink
 
 from .curves import Curves
 from .failures import SILENT_STEPS, TrainerLost, cut_short, nothing_scored, nothing_to_learn, of_trainer
@@ -71,7 +71,7 @@ class TrainingRun:
     redactor: Redactor | None = None
 
 
-class Driver:
+class TrainingDriver:
     """One life of the trainer. `run` returns how it ended; `stop` asks it to save a checkpoint and end."""
 
     def __init__(self, run: TrainingRun, link: TrainerLink, model: TrainedModel, rollout: RolloutFn) -> None:
@@ -110,7 +110,7 @@ class Driver:
     async def _deal_with(self, event: Event) -> None:
         if isinstance(event, Collect):
             await self._collect(event)
-        elif isinstance(event, Metrics):
+        elif isinstance(event, StepMetrics):
             self._metrics(event)
         elif isinstance(event, Checkpointed):
             self._run.listener.checkpoint(event)
@@ -192,7 +192,7 @@ class Driver:
         if wanted.step <= SILENT_STEPS and all(ratio == 1.0 for ratio in silent):
             raise nothing_to_learn([one.reward for one in stored])
 
-    def _metrics(self, event: Metrics) -> None:
+    def _metrics(self, event: StepMetrics) -> None:
         """What the trainer measured. Of what both know, the job's figure counts: it saw every rollout."""
         curves, listener = self._run.curves, self._run.listener
         values = {

@@ -31,7 +31,7 @@ _TOO_LATE = "raise [training].agent_workflow_timeout_s, or lower rollout_batch_s
 _TOO_LONG = "raise [training].max_prompt_length, or shorten the prompts"
 
 
-class TrainingFailed(OsmosisError):
+class TrainingRunFailed(OsmosisError):
     """The run cannot go on; `failure` is what a person reads."""
 
     code = "TRAINING_FAILED"
@@ -47,10 +47,10 @@ class TrainerLost(OsmosisError):
     code = "TRAINER_LOST"
 
 
-def of_trainer(said: Failed) -> TrainingFailed:
+def of_trainer(said: Failed) -> TrainingRunFailed:
     """What the trainer itself gave as its reason."""
     where = f"step {said.step}: " if said.step else ""
-    return TrainingFailed(
+    return TrainingRunFailed(
         Failure(
             phase=Phase.MODEL,
             category=_CATEGORIES[said.category],
@@ -61,7 +61,7 @@ def of_trainer(said: Failed) -> TrainingFailed:
     )
 
 
-def nothing_scored(step: int, rollouts: Sequence[StoredStepRollout]) -> TrainingFailed:
+def nothing_scored(step: int, rollouts: Sequence[StoredStepRollout]) -> TrainingRunFailed:
     """No rollout of a step has a reward: the commonest reason is the run's."""
     reasons = Counter(one.failure or "left out by the rollout itself" for one in rollouts)
     reason, count = reasons.most_common(1)[0]
@@ -71,19 +71,19 @@ def nothing_scored(step: int, rollouts: Sequence[StoredStepRollout]) -> Training
         "open one of them on the run's page; `osmosis eval submit` with the same rollout shows the same failure",
     )
     message = f"step {step}: none of {len(rollouts)} rollouts has a reward; {count} failed with {reason}"
-    return TrainingFailed(Failure(phase=Phase.AGENT, category=category, message=message[:2000], fix=fix))
+    return TrainingRunFailed(Failure(phase=Phase.AGENT, category=category, message=message[:2000], fix=fix))
 
 
-def cut_short(step: int, why: str) -> TrainingFailed:
+def cut_short(step: int, why: str) -> TrainingRunFailed:
     """The engine gave up on a step."""
     fix = "see the failed rollouts of this step on the run's page; fix the cause, then `osmosis train resume`"
     category = next((one for one in Category if f"with {one.value}:" in why), Category.UNKNOWN)
     if category is Category.TIMEOUT:
         fix = _TOO_LATE
-    return TrainingFailed(Failure(phase=Phase.AGENT, category=category, message=f"step {step}: {why}", fix=fix))
+    return TrainingRunFailed(Failure(phase=Phase.AGENT, category=category, message=f"step {step}: {why}", fix=fix))
 
 
-def nothing_to_learn(rewards: Sequence[float | None]) -> TrainingFailed:
+def nothing_to_learn(rewards: Sequence[float | None]) -> TrainingRunFailed:
     """Every group of the first steps scored the same."""
     known = sorted({round(value, 6) for value in rewards if value is not None})
     all_the_same = f": every reward is {known[0]:g}" if len(known) == 1 else ""
@@ -93,7 +93,7 @@ def nothing_to_learn(rewards: Sequence[float | None]) -> TrainingFailed:
         fix = "check the grader with `osmosis eval submit`, use easier rows, a finer reward or a better base model"
     what = f"in the first {SILENT_STEPS} steps all attempts at a row had the same reward{all_the_same}"
     message = f"{what}; nothing can be learned"
-    return TrainingFailed(Failure(phase=Phase.SCORE, category=Category.INVALID_SCORE, message=message, fix=fix))
+    return TrainingRunFailed(Failure(phase=Phase.SCORE, category=Category.INVALID_SCORE, message=message, fix=fix))
 
 
 def _category(reason: str) -> Category:

@@ -13,7 +13,7 @@ from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Completion, sampling
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Category
-from osmosis.training.link import Sample, SampleRequest, TrainerLink
+from osmosis.training.link import SampledAnswer, SampleRequest, TrainerLink
 
 from .trained_model import completion_of, length_of, piece_of, stop_of
 
@@ -53,10 +53,10 @@ class ServedModel:
                 f"parameters that no answer can have: {error}", category=Category.BAD_REQUEST.value
             ) from None
 
-    async def _sampled(self, asked: SampleRequest, request: ChatRequest) -> Sample:
+    async def _sampled(self, asked: SampleRequest, request: ChatRequest) -> SampledAnswer:
         async with aclosing(self._link.stream(asked)) as parts:
             async for part in parts:
-                if isinstance(part, Sample):
+                if isinstance(part, SampledAnswer):
                     return part
                 request.tell(piece_of(part))
         raise ModelError("the answer ended early", category=Category.BAD_RESPONSE.value)

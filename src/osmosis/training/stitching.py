@@ -15,7 +15,7 @@ import orjson
 
 from osmosis.base.json_types import JsonObject
 from osmosis.records.rollout import Message
-from osmosis.training.link import Held, Sample
+from osmosis.training.link import HeldTokens, SampledAnswer
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Part:
     truncated: bool = False
     turns: int = 1
 
-    def continued(self, messages: list[Message], answer: Sample) -> None:
+    def continued(self, messages: list[Message], answer: SampledAnswer) -> None:
         """The next turn: what the environment said since, then the answer."""
         said = answer.prompt_ids[len(self.token_ids) :]
         self.token_ids += [*said, *answer.token_ids]
@@ -52,7 +52,7 @@ class Conversation:
     malformed_calls: int = 0
     """Tool calls of the model that could not be read."""
 
-    def add(self, messages: list[Message], answer: Sample) -> Part:
+    def add(self, messages: list[Message], answer: SampledAnswer) -> Part:
         """Keeps an answered call; the part that it belongs to."""
         self.malformed_calls += answer.malformed_calls
         fitting = [part for part in self.parts if _begins(answer.prompt_ids, part.token_ids)]
@@ -71,7 +71,7 @@ class Conversation:
         self.parts.append(part)
         return part
 
-    def held(self, messages: list[Message]) -> Held | None:
+    def held(self, messages: list[Message]) -> HeldTokens | None:
         """The tokens that a call with these messages goes on from; None when it goes on from none.
 
         Rendering an answer again may spell it with other tokens than it was sampled with; with these, it does not.
@@ -80,7 +80,7 @@ class Conversation:
         if not known:
             return None
         part = max(known, key=lambda part: len(part.messages))
-        return Held(messages=len(part.messages), token_ids=part.token_ids)
+        return HeldTokens(messages=len(part.messages), token_ids=part.token_ids)
 
     @property
     def forks(self) -> int:

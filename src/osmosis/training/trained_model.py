@@ -20,7 +20,7 @@ from osmosis.llm.model import ChatRequest, Completion, Piece
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Category, ModelCall, Usage
 from osmosis.serve.drive.model_endpoint import RolloutEndpoint
-from osmosis.training.link import Sample, SampleDelta, SampleRequest, TrainerLink
+from osmosis.training.link import SampledAnswer, SampleDelta, SampleRequest, TrainerLink
 
 from .stitching import Conversation
 
@@ -71,11 +71,11 @@ class TrainedModel:
     async def close(self) -> None:
         """The link is the job's."""
 
-    async def _sampled(self, asked: SampleRequest, request: ChatRequest) -> Sample:
+    async def _sampled(self, asked: SampleRequest, request: ChatRequest) -> SampledAnswer:
         try:
             async with aclosing(self._link.stream(asked)) as parts:
                 async for part in parts:
-                    if isinstance(part, Sample):
+                    if isinstance(part, SampledAnswer):
                         return part
                     request.tell(piece_of(part))
         except ModelError as error:
@@ -104,7 +104,7 @@ class TrainedModel:
         return int.from_bytes(hashlib.blake2b(place + question, digest_size=4).digest(), "big") >> 1
 
 
-def completion_of(answer: Sample, model: str) -> Completion:
+def completion_of(answer: SampledAnswer, model: str) -> Completion:
     """An answer as whoever asked gets it, with its exact tokens."""
     return Completion(
         message=answer.message,

@@ -24,7 +24,7 @@ CLIP = 140
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     name: str
     title: str
     value: Callable[[RolloutLine], Value]
@@ -66,31 +66,31 @@ def _number(value: float) -> str:
     return number(value)
 
 
-FIXED: Mapping[str, Column] = {
+FIXED: Mapping[str, TableColumn] = {
     column.name: column
     for column in (
-        Column("prompt", "Prompt", lambda one: one.prompt, help="The first message of the user."),
-        Column("expected", "Expected", lambda one: one.expected, help="ground_truth or label of the dataset."),
-        Column("answer", "Answer", lambda one: one.answer, help="The end of the model's last message."),
-        Column("failure", "Failure", lambda one: (one.category or "").replace("_", " ") or None),
-        Column("turns", "Turns", lambda one: one.turns, _number, "turns"),
-        Column("tokens", "Tokens", lambda one: one.tokens, count, "tokens", added=True),
-        Column("cost", "Cost", lambda one: one.cost, dollars, "cost", added=True),
-        Column("duration", "Duration", lambda one: one.duration_ms, duration, "duration"),
-        Column("tools", "Tool calls", lambda one: one.tool_calls, _number, "tools"),
-        Column("message", "Failure message", lambda one: one.failure or None),
-        Column("label", "Label", lambda one: ", ".join(one.labels) or None, help="What people said of it."),
-        Column("finish", "Finish reason", lambda one: one.finish_reason),
-        Column("issue", "Answer issue", lambda one: one.answer_issue),
-        Column("model", "Model", lambda one: one.model),
-        Column("started", "Started", lambda one: _moment(one.started_at), sort="started"),
+        TableColumn("prompt", "Prompt", lambda one: one.prompt, help="The first message of the user."),
+        TableColumn("expected", "Expected", lambda one: one.expected, help="ground_truth or label of the dataset."),
+        TableColumn("answer", "Answer", lambda one: one.answer, help="The end of the model's last message."),
+        TableColumn("failure", "Failure", lambda one: (one.category or "").replace("_", " ") or None),
+        TableColumn("turns", "Turns", lambda one: one.turns, _number, "turns"),
+        TableColumn("tokens", "Tokens", lambda one: one.tokens, count, "tokens", added=True),
+        TableColumn("cost", "Cost", lambda one: one.cost, dollars, "cost", added=True),
+        TableColumn("duration", "Duration", lambda one: one.duration_ms, duration, "duration"),
+        TableColumn("tools", "Tool calls", lambda one: one.tool_calls, _number, "tools"),
+        TableColumn("message", "Failure message", lambda one: one.failure or None),
+        TableColumn("label", "Label", lambda one: ", ".join(one.labels) or None, help="What people said of it."),
+        TableColumn("finish", "Finish reason", lambda one: one.finish_reason),
+        TableColumn("issue", "Answer issue", lambda one: one.answer_issue),
+        TableColumn("model", "Model", lambda one: one.model),
+        TableColumn("started", "Started", lambda one: _moment(one.started_at), sort="started"),
     )
 }
 USUAL = ("prompt", "expected", "answer", "score", "failure", "turns", "tokens", "cost", "duration")
 """Shown when nobody chose; `score` stands for every score there is."""
 
 
-def columns(chosen: Iterable[str], scores: Sequence[str]) -> list[Column]:
+def columns(chosen: Iterable[str], scores: Sequence[str]) -> list[TableColumn]:
     """The columns of these names; the usual ones when there are none."""
     names: list[str] = []
     for name in list(chosen) or USUAL:
@@ -98,7 +98,7 @@ def columns(chosen: Iterable[str], scores: Sequence[str]) -> list[Column]:
     return [found for name in dict.fromkeys(names) if (found := column(name, first=scores[:1])) is not None]
 
 
-def column(name: str, first: Sequence[str] = ()) -> Column | None:
+def column(name: str, first: Sequence[str] = ()) -> TableColumn | None:
     """One by its name; None when there is no such kind. `first`: the score that is the reward."""
     if name in FIXED:
         return FIXED[name]
@@ -107,14 +107,16 @@ def column(name: str, first: Sequence[str] = ()) -> Column | None:
         return None
     if kind == "score":
         sort = "reward" if rest in first else name
-        return Column(name, short(rest), lambda one: one.scores.get(rest), score_text, sort, help=rest)
+        return TableColumn(name, short(rest), lambda one: one.scores.get(rest), score_text, sort, help=rest)
     if kind == "row":
-        return Column(name, rest, lambda one: plain(one.row.get(rest)), _number, help=f"The dataset's column {rest}.")
+        return TableColumn(
+            name, rest, lambda one: plain(one.row.get(rest)), _number, help=f"The dataset's column {rest}."
+        )
     if kind in ("metric", "reason"):
-        return Column(name, name.replace(":", " "), lambda one: plain(_inside(one.extra, kind, rest)), _number)
+        return TableColumn(name, name.replace(":", " "), lambda one: plain(_inside(one.extra, kind, rest)), _number)
     if kind in ("meta", "part"):
         score, _, key = rest.rpartition(".")
-        return Column(name, key, lambda one: plain(_inside(one.extra, kind, score, key)), _number, help=rest)
+        return TableColumn(name, key, lambda one: plain(_inside(one.extra, kind, score, key)), _number, help=rest)
     return None
 
 
@@ -140,7 +142,7 @@ def plain(value: object) -> Value:
     return orjson.dumps(value, default=str).decode()
 
 
-def cell(shown: Column, value: Value) -> Cell:
+def cell(shown: TableColumn, value: Value) -> Cell:
     """As a page shows it."""
     text = shown.text(value)
     if isinstance(value, str):

@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from osmosis.records.message_parts import SHOWN_IMAGES, Source, image_url, images_of, reasoning_of, sources_of
+from osmosis.records.message_parts import SHOWN_IMAGES, CitedSource, image_url, images_of, reasoning_of, sources_of
 from osmosis.records.rollout import Message
 
 from . import filters
@@ -52,7 +52,7 @@ class Turn:
     note: str = ""
     images: list[str] = field(default_factory=list)
     """Data addresses."""
-    sources: list[Source] = field(default_factory=list)
+    sources: list[CitedSource] = field(default_factory=list)
     """What the answer says it rests on (`annotations`)."""
 
     attached: bool = False

@@ -9,7 +9,7 @@ from osmosis.records.history import History, PastRun, since
 
 from .asked import Asked
 from .library import Library
-from .over_runs import Wanted, history
+from .over_runs import HistoryWanted, history
 from .view import View
 
 WIDE, TALL = 640.0, 220.0
@@ -47,7 +47,7 @@ class Chart:
 
 def history_page(library: Library, asked: Asked) -> View:
     """`?metric=NAME`, `?row=KEY`; `rollout`, `model`, `dataset`, `tag` choose runs, `baseline` one to measure by."""
-    found = history(library, Wanted(*(asked.text(name) for name in ASKED)))
+    found = history(library, HistoryWanted(*(asked.text(name) for name in ASKED)))
     everything = [card for card in library.cards() if card.state is not None and card.state.kind == "eval"]
     choices = {
         "rollout": sorted({card.rollout for card in everything if card.rollout}),

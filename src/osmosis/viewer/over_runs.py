@@ -25,7 +25,7 @@ BASELINE = "baseline"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class HistoryWanted:
     """What a history is asked for."""
 
     row: str = ""
@@ -43,7 +43,7 @@ class Wanted:
         return all(wanted in ("", found) for wanted, found in pairs) and (not self.tag or self.tag in card.marks.tags)
 
 
-def history(library: Library, wanted: Wanted, *, patience_s: float | None = PATIENCE_S) -> History:
+def history(library: Library, wanted: HistoryWanted, *, patience_s: float | None = PATIENCE_S) -> History:
     """The runs that fit, the oldest first; `patience_s` None waits until everything was read."""
     cards = [card for card in library.cards()[:MOST] if wanted.fits(card)][::-1]
     named: dict[str, None] = {}

@@ -10,7 +10,7 @@ from osmosis.records.annotation import LABELS
 from osmosis.records.rollout import ModelCall, Rollout
 
 from .annotating import judgement
-from .answer_diff import Piece, pieces
+from .answer_diff import DiffPiece, pieces
 from .asked import Asked
 from .calibration import calibrations
 from .conversation import turns
@@ -25,12 +25,12 @@ from .view import View
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class AnswerComparison:
     """What was expected, beside what was said."""
 
     expected: str
     answer: str
-    diff: Sequence[Piece]
+    diff: Sequence[DiffPiece]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutPage:
+class RolloutParts:
     """Everything on the page but the record itself."""
 
     outcome: str
@@ -55,7 +55,7 @@ class RolloutPage:
     """Attempts at the same row: number, outcome, address."""
     row: Mapping[str, object]
     """Of the dataset; empty when it is gone or was edited since."""
-    answer: Comparison
+    answer: AnswerComparison
     spans: Sequence[Span]
     calibrated: Mapping[str, Calibrated]
     """By score: beside people, of the version that scored this rollout."""
@@ -73,7 +73,7 @@ def rollout_page(source: RunSource, row_index: int, attempt: int, asked: Asked) 
     tail = carried(asked) if asked.text("only") != "step" else f"{carried(asked)}&only=step".lstrip("&")
     others = search.attempts(row_index, step)
     row = search.dataset_row(row_index, record.hashes.get("row"))
-    found = RolloutPage(
+    found = RolloutParts(
         outcome=next((one.outcome for one in others if one.attempt == attempt), "failed"),
         before=_neighbour(run, near.before, tail),
         after=_neighbour(run, near.after, tail),
@@ -108,10 +108,10 @@ def _calls(record: Rollout, answered: Mapping[int, int]) -> dict[int, ModelCall]
     return {message: ordered[number] for number, message in answered.items()}
 
 
-def _compared(record: Rollout, row: Mapping[str, object]) -> Comparison:
+def _compared(record: Rollout, row: Mapping[str, object]) -> AnswerComparison:
     expected = expected_of(row)
     answer = next((said(one) for one in reversed(record.messages) if one.get("role") == "assistant"), "")
-    return Comparison(expected, answer, pieces(expected, answer))
+    return AnswerComparison(expected, answer, pieces(expected, answer))
 
 
 def _neighbour(run: RunState, key: Key | None, tail: str) -> Neighbour | None:

@@ -16,8 +16,8 @@ import orjson
 from osmosis.metrics.formats import score as score_text
 
 from .asked import Asked
-from .columns import FIXED, USUAL, Cell, Column, cell, column, columns, short
-from .index.file import Progress
+from .columns import FIXED, USUAL, Cell, TableColumn, cell, column, columns, short
+from .index.file import IndexProgress
 from .index.found import RolloutLine
 from .index.query import FILTERS, OUTCOMES, RolloutQuery, query_of
 from .index.search import Search
@@ -30,7 +30,7 @@ GONE = "\t\r=+-@"
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptCell:
     """One attempt of a line."""
 
     number: int
@@ -45,13 +45,13 @@ class Attempt:
 class TableLine:
     label: str
     url: str
-    attempts: Sequence[Attempt]
+    attempts: Sequence[AttemptCell]
     cells: Sequence[Cell]
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    column: Column
+    column: TableColumn
     url: str
     """Sorts by it; empty when it cannot be sorted by."""
     order: str
@@ -80,7 +80,7 @@ class RolloutTablePage:
     outcomes: dict[str, int]
     at: int
     pages: int
-    progress: Progress
+    progress: IndexProgress
     query: RolloutQuery
 
 
@@ -124,7 +124,14 @@ def rollouts_page(source: RunSource, asked: Asked) -> View:
 
 
 def _lines(
-    run: RunState, search: Search, query: RolloutQuery, by: str, shown: Sequence[Column], *, offset: int, asked: Asked
+    run: RunState,
+    search: Search,
+    query: RolloutQuery,
+    by: str,
+    shown: Sequence[TableColumn],
+    *,
+    offset: int,
+    asked: Asked,
 ) -> Iterator[TableLine]:
     tail = carried(asked)
     if by == "row":
@@ -136,7 +143,7 @@ def _lines(
 
 
 def _line(
-    run: RunState, attempts: Sequence[RolloutLine], shown: Sequence[Column], tail: str, *, alone: bool = False
+    run: RunState, attempts: Sequence[RolloutLine], shown: Sequence[TableColumn], tail: str, *, alone: bool = False
 ) -> TableLine:
     first = next((one for one in attempts if one.fits), attempts[0])
     label = f"{first.row_index}" + (f".{first.attempt}" if alone else "")
@@ -144,7 +151,7 @@ def _line(
         label = f"{first.step}: {label}"
     cells = [cell(one, one.value(first) if alone else one.of_row(attempts)) for one in shown]
     made = [
-        Attempt(
+        AttemptCell(
             one.attempt, rollout_url(run, one, tail), one.outcome, _attempt_text(one), _attempt_title(one), one.fits
         )
         for one in attempts
@@ -176,7 +183,7 @@ def _attempt_title(one: RolloutLine) -> str:
     return f"attempt {one.attempt}: {one.outcome.replace('-', ' ')}{why}"
 
 
-def _heading(one: Column, query: RolloutQuery, asked: Asked) -> Heading:
+def _heading(one: TableColumn, query: RolloutQuery, asked: Asked) -> Heading:
     if not one.sort:
         return Heading(one, "", "")
     sorted_by = query.sort == one.sort
@@ -185,7 +192,7 @@ def _heading(one: Column, query: RolloutQuery, asked: Asked) -> Heading:
     return Heading(one, asked.link(sort=one.sort, dir=turn, at=None), order)
 
 
-def _choices(search: Search, shown: Sequence[Column], asked: Asked) -> list[Choice]:
+def _choices(search: Search, shown: Sequence[TableColumn], asked: Asked) -> list[Choice]:
     now = {one.name for one in shown}
     names = [*FIXED, *(f"score:{name}" for name in search.score_names()), *(f"row:{name}" for name in search.columns())]
     names += [*search.extras(), *asked.all("col")]
@@ -193,7 +200,7 @@ def _choices(search: Search, shown: Sequence[Column], asked: Asked) -> list[Choi
     return [Choice(name, _choice_title(name, one), name in now) for name, one in found if one is not None]
 
 
-def _choice_title(name: str, one: Column) -> str:
+def _choice_title(name: str, one: TableColumn) -> str:
     kind, _, rest = name.partition(":")
     return f"{kind} {short(rest) if kind == 'score' else rest}" if rest else one.title
 
@@ -229,7 +236,7 @@ def _keys(one: RolloutLine) -> dict[str, object]:
     return {"step": one.step, "row": one.row_index, "attempt": one.attempt, "outcome": one.outcome}
 
 
-def _csv(search: Search, query: RolloutQuery, shown: Sequence[Column]) -> Iterator[bytes]:
+def _csv(search: Search, query: RolloutQuery, shown: Sequence[TableColumn]) -> Iterator[bytes]:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["step", "row", "attempt", "outcome", *(one.name for one in shown)])
@@ -251,7 +258,7 @@ def _taken(text: io.StringIO) -> bytes:
     return found
 
 
-def _json(search: Search, query: RolloutQuery, shown: Sequence[Column]) -> Iterator[bytes]:
+def _json(search: Search, query: RolloutQuery, shown: Sequence[TableColumn]) -> Iterator[bytes]:
     before = b"[\n"
     for one in search.every(query):
         yield before + orjson.dumps({**_keys(one), **{column.name: column.value(one) for column in shown}})

@@ -20,7 +20,7 @@ from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
 from osmosis.records.run import MetricPoint, RunKind, RunStatus
 
-from .index.file import Progress
+from .index.file import IndexProgress
 from .index.search import Search
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -147,7 +147,7 @@ class RunPlace:
 @dataclass(frozen=True, slots=True)
 class RolloutTable:
     search: Search
-    progress: Progress
+    progress: IndexProgress
     """How far the index has come; the rest follows by itself."""
 
 

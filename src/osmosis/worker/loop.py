@@ -34,7 +34,7 @@ from osmosis.records.sandbox import SandboxSettings
 from .desk import Desk
 from .executors.executor import Executor, JobStart
 from .executors.local import machine_id
-from .places import Places
+from .places import WorkerPlaces
 from .watch import POLL_S, Seen, Watch
 
 log = logging.getLogger("osmosis.worker")
@@ -110,7 +110,7 @@ class Worker:
         self._jobs: dict[str, _Job] = {}
         """By lease id."""
         self._poll_s = plan.poll_s
-        self._places = Places(plan.state_dir)
+        self._places = WorkerPlaces(plan.state_dir)
         self._watch = Watch(executor, self._news, every_s=plan.look_s)
         self._to_say: deque[JobStarted] = deque()
         """What became of orders, until the platform knows."""

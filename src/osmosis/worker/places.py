@@ -8,7 +8,7 @@ from pathlib import Path
 from osmosis.base.locks import FileLock
 
 
-class Places:
+class WorkerPlaces:
     """The ids under which the workers of a folder are known: each in a file of its own, held by a lock as long as its
     worker lives. A new worker takes the first place that is free, and the jobs of every other one."""
 

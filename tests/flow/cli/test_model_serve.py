@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from osmosis.errors import ValidationError
-from osmosis.jobs.local_serving import LocalModel, Served, serve_here
+from osmosis.jobs.local_serving import LocalModel, LocalServing, serve_here
 from osmosis.testing.command_line import run_command
 from osmosis.testing.fake_serving import program
 from osmosis.testing.model_files import write_adapter, write_model
@@ -27,7 +27,7 @@ def serving_processes() -> list[psutil.Process]:
 async def test_a_model_answers_whoever_has_the_key_until_it_is_stopped(tmp_path: Path) -> None:
     model = LocalModel("tiny", str(write_model(tmp_path / "tiny")), str(write_adapter(tmp_path / "step-4")))
     stop = asyncio.Event()
-    told: asyncio.Future[Served] = asyncio.get_running_loop().create_future()
+    told: asyncio.Future[LocalServing] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
         serve_here(
             model, tmp_path / "cache", {"PATH": "/usr/bin:/bin"}, port=0, log=lambda line: None, ready=told.set_result,

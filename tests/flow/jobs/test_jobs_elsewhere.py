@@ -26,7 +26,7 @@ def moved_away(desk: Desk, commit: str) -> None:
     settings = PlatformSettings(data_dir=desk.folder / "platform", environ=desk.environ)
     repository, dataset = desk.folder / "hub.git", desk.folder / "multiply.jsonl"
     rows = list(range(desk.rows))
-    wanted = job_files.Wanted(desk.api.run_id, repository, commit, dataset, rows, [])
+    wanted = job_files.FilesWanted(desk.api.run_id, repository, commit, dataset, rows, [])
     desk.api.files["source"] = job_files.bundle(settings, wanted).read_bytes()
     write_row_file(dataset, desk.folder / "rows", rows)
     desk.api.files["dataset"] = (desk.folder / "rows").read_bytes()

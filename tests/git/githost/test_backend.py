@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from osmosis.platform.githost.http_backend import BackendResponse, Limits, parse_head
+from osmosis.platform.githost.http_backend import BackendResponse, RequestLimits, parse_head
 from osmosis.testing.waiting import until
 
 ECHO = """
@@ -53,7 +53,7 @@ class Wire:
         return b"".join(message.get("body", b"") for message in self.sent[1:])
 
 
-def respond(code: str, *args: str, limits: Limits | None = None, on_exit: Any = None) -> BackendResponse:
+def respond(code: str, *args: str, limits: RequestLimits | None = None, on_exit: Any = None) -> BackendResponse:
     environ = {"PATH": os.environ["PATH"]}
     command = [sys.executable, "-S", "-c", code, *args]
     return BackendResponse(command, environ, asyncio.Semaphore(1), limits=limits, on_exit=on_exit)
@@ -133,14 +133,14 @@ async def test_a_cancelled_request_takes_the_process_with_it(tmp_path: Path) -> 
 
 async def test_silence_is_ended(tmp_path: Path) -> None:
     wire = Wire([b""])
-    await respond(SLEEP, str(tmp_path / "pid"), limits=Limits(idle_s=0.3))({}, wire.receive, wire.send)
+    await respond(SLEEP, str(tmp_path / "pid"), limits=RequestLimits(idle_s=0.3))({}, wire.receive, wire.send)
     await gone(tmp_path / "pid")
     assert wire.body == b"begun"
 
 
 async def test_too_large_a_body_is_refused() -> None:
     wire = Wire([b"x" * 1000] * 3)
-    await respond(ECHO, limits=Limits(body_bytes=2500))({}, wire.receive, wire.send)
+    await respond(ECHO, limits=RequestLimits(body_bytes=2500))({}, wire.receive, wire.send)
     assert wire.status == 413
 
 

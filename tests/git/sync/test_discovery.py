@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.base.git import Git, GitError, sealed_environ
-from osmosis.platform.gitsync.discovery import Found, Tree, discover
+from osmosis.platform.gitsync.discovery import FoundItem, Tree, discover
 
 BOMB = "raise SystemExit('this file must never be imported')\n"
 
@@ -31,7 +31,7 @@ def commit(root: Path, files: dict[str, str | bytes]) -> Tree:
     return Tree(Git.bare(root / ".git", sealed_environ(os.environ)), git("rev-parse", "HEAD"))
 
 
-def names(found: list[Found], kind: str) -> list[str]:
+def names(found: list[FoundItem], kind: str) -> list[str]:
     return [f.name for f in found if f.kind == kind]
 
 

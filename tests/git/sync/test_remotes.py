@@ -253,7 +253,7 @@ def test_a_repository_that_is_larger_than_the_limit_is_refused_with_what_to_do(
     syncing.poll(db, settings, repository_id)
     assert not synced(running, tip)
     with db.read() as session:
-        place = mirror.Place.of(session.get_one(tables.Repository, repository_id), settings)
+        place = mirror.MirrorPlace.of(session.get_one(tables.Repository, repository_id), settings)
         events = session.scalars(sa.select(tables.SyncEvent).order_by(tables.SyncEvent.created_at)).all()
     assert [event.status for event in events] == ["Success", "Failed"]
     assert "more than 0.2 MB" in (events[-1].error or "")

@@ -13,7 +13,7 @@ import pytest
 from osmosis.datasets.scan import row_hash
 from osmosis.engine.journal import Journal
 from osmosis.local.viewing.disk_library import DiskLibrary
-from osmosis.local.viewing.view_server import Access, application
+from osmosis.local.viewing.view_server import ViewAccess, application
 from osmosis.records.annotation import Annotation
 from osmosis.testing.platform_data import rollout
 from osmosis.testing.stored_run import stored_run
@@ -39,7 +39,7 @@ def open_page(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     cache = tmp_path_factory.mktemp("cache")
 
     def made(*, logged_in: bool = True) -> httpx.AsyncClient:
-        access = Access(PORT)
+        access = ViewAccess(PORT)
         transport = httpx.ASGITransport(application(DiskLibrary([runs], cache, "ada"), access))
         client = httpx.AsyncClient(transport=transport, base_url=HERE)
         client.headers["x-link"] = access.link()

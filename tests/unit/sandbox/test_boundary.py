@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.sandbox import Abilities, Level, Network, Policy, Result, Unavailable, run
+from osmosis.sandbox import Abilities, Level, LimitedResult, Network, Policy, Unavailable, run
 from osmosis.sandbox.bubblewrap import python_folders
 from osmosis.sandbox.network import own_addresses
 
@@ -26,11 +26,11 @@ for name in sys.argv[1:]:
 """
 
 
-def reach(policy: Policy, *places: str) -> Result:
+def reach(policy: Policy, *places: str) -> LimitedResult:
     return run([str(PYTHON), "-I", "-S", "-c", REACH, *places], policy)
 
 
-def shell(script: str, policy: Policy) -> Result:
+def shell(script: str, policy: Policy) -> LimitedResult:
     return run(["/bin/sh", "-c", script], policy)
 
 

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from osmosis.sandbox import Ended, Level, Limits, Network, Policy, start
+from osmosis.sandbox import EndedBy, Level, Limits, Network, Policy, start
 from osmosis.sandbox.bubblewrap import python_folders
 
 PYTHON = Path(sys.executable)
@@ -71,7 +71,7 @@ async def test_a_limit_that_is_passed_is_named(level: Level) -> None:
     limited = Policy(level=level, limits=Limits(memory_mb=150), read=python_folders(PYTHON))
     box = await start([str(PYTHON), "-I", "-S", "-c", code], limited)
     assert await asyncio.wait_for(box.wait(), 20) == -signal.SIGKILL
-    assert box.over_limit is Ended.MEMORY
+    assert box.over_limit is EndedBy.MEMORY
     await box.close()
 
 
@@ -149,12 +149,12 @@ async def test_a_folder_that_is_filled_ends_it(level: Level, tmp_path: Path) -> 
     script = f"head -c 20000000 /dev/zero > {tmp_path}/big; sleep 60"
     box = await start(["/bin/sh", "-c", script], Policy(level=level, write=(tmp_path,), limits=Limits(disk_mb=8)))
     assert await asyncio.wait_for(box.wait(), 30) == -signal.SIGKILL
-    assert box.over_limit is Ended.DISK
+    assert box.over_limit is EndedBy.DISK
     await box.close()
 
 
 async def test_its_time_ends_it(level: Level) -> None:
     box = await start(["/bin/sleep", "60"], Policy(level=level, limits=Limits(wall_s=0.5)))
     assert await asyncio.wait_for(box.wait(), 30) == -signal.SIGKILL
-    assert box.over_limit is Ended.TIME
+    assert box.over_limit is EndedBy.TIME
     await box.close()

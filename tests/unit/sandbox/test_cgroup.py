@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.sandbox import Ended, Level, Limits, Policy, cgroup, run
+from osmosis.sandbox import EndedBy, Level, Limits, Policy, cgroup, run
 from osmosis.sandbox.bubblewrap import python_folders
 
 
@@ -65,11 +65,11 @@ def test_where_there_is_none_nothing_is_made(tmp_path: Path, said: str) -> None:
     root, own = tree(tmp_path, delegated=False, enabled="memory")
     own.write_text(said)
     assert cgroup.parent(root, own) is None
-    assert cgroup.Group.make(Limits(memory_mb=64), None) is None
+    assert cgroup.ControlGroup.make(Limits(memory_mb=64), None) is None
 
 
 def test_limits_are_written(tmp_path: Path) -> None:
-    group = cgroup.Group.make(Limits(memory_mb=64, cpus=1.5), tmp_path)
+    group = cgroup.ControlGroup.make(Limits(memory_mb=64, cpus=1.5), tmp_path)
     assert group is not None
     assert (group.path / "memory.max").read_text() == str(64 * 1024 * 1024)
     assert (group.path / "cpu.max").read_text() == "150000 100000"
@@ -81,7 +81,7 @@ def test_limits_are_written(tmp_path: Path) -> None:
 
 
 def test_without_a_limit_there_is_no_group(tmp_path: Path) -> None:
-    assert cgroup.Group.make(Limits(processes=5), tmp_path) is None
+    assert cgroup.ControlGroup.make(Limits(processes=5), tmp_path) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -92,5 +92,5 @@ def test_the_kernel_keeps_memory_of_all_processes(level: Level) -> None:
     code = "import os, time\nfor _ in range(3): os.fork()\nkept = bytearray(os.urandom(1) * 40_000_000)\ntime.sleep(60)"
     policy = Policy(level=level, limits=Limits(memory_mb=128, wall_s=60), read=python_folders(Path(sys.executable)))
     done = run([sys.executable, "-I", "-S", "-c", code], policy)
-    assert done.ended is Ended.MEMORY
+    assert done.ended is EndedBy.MEMORY
     assert not list(below.glob("osmosis-[0-9a-f]*")), "the group goes with it"

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.sandbox import Ended, Level, Limits, Policy, Result, run
+from osmosis.sandbox import EndedBy, Level, LimitedResult, Limits, Policy, run
 from osmosis.sandbox.bubblewrap import python_folders
 
 PYTHON = Path(sys.executable)
 SHELL = ("/bin/sh", "-c")
 
 
-def python(level: Level, code: str, limits: Limits) -> Result:
+def python(level: Level, code: str, limits: Limits) -> LimitedResult:
     return run([str(PYTHON), "-I", "-S", "-c", code], Policy(level=level, limits=limits, read=python_folders(PYTHON)))
 
 
 def test_output_and_exit_code_are_the_commands(level: Level) -> None:
     done = run([*SHELL, "cat; echo problem >&2; exit 3"], Policy(level=level), input=b"given")
-    assert (done.code, done.stdout, done.stderr, done.ended) == (3, b"given", b"problem\n", Ended.ITSELF)
+    assert (done.code, done.stdout, done.stderr, done.ended) == (3, b"given", b"problem\n", EndedBy.ITSELF)
     assert not done.ok
 
 
@@ -48,12 +48,12 @@ def test_a_command_that_reads_nothing_is_not_waited_for(level: Level) -> None:
 
 def test_wall_time(level: Level) -> None:
     done = run(["/bin/sleep", "60"], Policy(level=level, limits=Limits(wall_s=0.3)))
-    assert (done.ended, done.code) == (Ended.TIME, -signal.SIGKILL)
+    assert (done.ended, done.code) == (EndedBy.TIME, -signal.SIGKILL)
 
 
 def test_output_beyond_its_limit_ends_the_command(level: Level) -> None:
     done = run(["/usr/bin/yes"], Policy(level=level, limits=Limits(output_bytes=1000, wall_s=30)))
-    assert done.ended is Ended.OUTPUT
+    assert done.ended is EndedBy.OUTPUT
     assert len(done.stdout) == 1001, "no more is kept than shows that it was too much"
 
 
@@ -61,13 +61,13 @@ def test_cpu_time(level: Level) -> None:
     done = run([*SHELL, "while :; do :; done"], Policy(level=level, limits=Limits(cpu_s=1, wall_s=60)))
     # Where a loaded machine gives a second of CPU in one go, the kernel passes the warning over.
     assert done.code in (-signal.SIGXCPU, -signal.SIGKILL)
-    assert done.ended is Ended.ITSELF, "it was not the wall time"
+    assert done.ended is EndedBy.ITSELF, "it was not the wall time"
 
 
 def test_memory_of_all_processes_together(level: Level) -> None:
     code = "import os, time\nfor _ in range(3): os.fork()\nkept = bytearray(os.urandom(1) * 40_000_000)\ntime.sleep(60)"
     done = python(level, code, Limits(memory_mb=200, wall_s=60))
-    assert done.ended is Ended.MEMORY
+    assert done.ended is EndedBy.MEMORY
 
 
 def test_memory_that_processes_share_counts_once(level: Level) -> None:
@@ -85,7 +85,7 @@ def test_address_space_is_an_error_that_the_program_sees(level: Level) -> None:
 def test_too_many_processes(level: Level) -> None:
     script = "i=0; while [ $i -lt 60 ]; do sleep 30 & i=$((i+1)); done; wait"
     done = run([*SHELL, script], Policy(level=level, limits=Limits(processes=20, wall_s=30)))
-    assert done.ended is Ended.PROCESSES or b"fork" in done.stderr, done
+    assert done.ended is EndedBy.PROCESSES or b"fork" in done.stderr, done
 
 
 @pytest.mark.parametrize("way", ["setsid sleep {n}", "setsid sh -c 'setsid sleep {n} & setsid sleep {n} & wait'"])

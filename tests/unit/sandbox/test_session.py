@@ -15,8 +15,8 @@ import pytest
 
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.records.sandbox import SandboxChoice
-from osmosis.sandbox import Ended, Level, Unavailable
-from osmosis.sandbox.session import PREFIX, Command, Kind, Most, Session, choose
+from osmosis.sandbox import EndedBy, Level, Unavailable
+from osmosis.sandbox.session import PREFIX, Kind, Most, Session, SessionCommand, choose
 
 SMALL = Most(disk_mb=8, file_mb=64, output_bytes=1000, read_bytes=100_000)
 
@@ -27,7 +27,7 @@ def session(level: Level, tmp_path: Path) -> Session:
 
 
 def sh(session: Session, line: str) -> str:
-    done = session.run(Command(["/bin/sh", "-c", line]))
+    done = session.run(SessionCommand(["/bin/sh", "-c", line]))
     assert done.ok, done
     return done.stdout.decode()
 
@@ -40,14 +40,14 @@ def test_files_stay_from_one_command_to_the_next_and_go_at_the_end(session: Sess
     assert session.files() == ["data/in.txt", "deep/er/file", "out.txt"]
     session.write("deep/er/file", b"other")
     assert sh(session, "cat deep/er/file; pwd") == f"other{session.workdir}\n"
-    assert session.run(Command(["pwd"], cwd="deep")).stdout.decode() == f"{session.workdir}/deep\n"
+    assert session.run(SessionCommand(["pwd"], cwd="deep")).stdout.decode() == f"{session.workdir}/deep\n"
     session.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_python_is_the_one_that_was_given(session: Session) -> None:
     code = "import sys, pydantic; print(sys.version_info[:2])"
-    assert session.run(Command(["python", "-c", code])).stdout.decode().strip() == str(sys.version_info[:2])
+    assert session.run(SessionCommand(["python", "-c", code])).stdout.decode().strip() == str(sys.version_info[:2])
 
 
 def test_no_variable_of_this_process_is_inside(level: Level, tmp_path: Path) -> None:
@@ -95,30 +95,30 @@ def test_links_that_were_put_inside_lead_nowhere(session: Session, tmp_path: Pat
 
 def test_a_disk_that_is_filled_ends_the_command(session: Session) -> None:
     done = session.run(
-        Command(["/bin/sh", "-c", "for i in 1 2 3 4 5 6; do head -c 4000000 /dev/zero > f$i; done; sleep 30"])
+        SessionCommand(["/bin/sh", "-c", "for i in 1 2 3 4 5 6; do head -c 4000000 /dev/zero > f$i; done; sleep 30"])
     )
-    assert done.ended is Ended.DISK
-    assert session.run(Command(["/bin/sh", "-c", "true"])).ended is Ended.DISK, (
+    assert done.ended is EndedBy.DISK
+    assert session.run(SessionCommand(["/bin/sh", "-c", "true"])).ended is EndedBy.DISK, (
         "it stays full until something is removed"
     )
     (session.folder / "f1").write_bytes(b"")
     for name in ("f2", "f3", "f4", "f5", "f6"):
         (session.folder / name).unlink(missing_ok=True)
-    assert session.run(Command(["/bin/sh", "-c", "true"])).ok
+    assert session.run(SessionCommand(["/bin/sh", "-c", "true"])).ok
 
 
 def test_limits_are_results(session: Session) -> None:
-    assert session.run(Command(["sleep", "60"], time_s=0.3)).ended is Ended.TIME
-    assert session.run(Command(["yes"])).ended is Ended.OUTPUT
+    assert session.run(SessionCommand(["sleep", "60"], time_s=0.3)).ended is EndedBy.TIME
+    assert session.run(SessionCommand(["yes"])).ended is EndedBy.OUTPUT
     code = "kept = bytearray(b'1') * 300_000_000\nimport time; time.sleep(60)"
-    assert session.run(Command(["python", "-c", code], memory_mb=100)).ended is Ended.MEMORY
+    assert session.run(SessionCommand(["python", "-c", code], memory_mb=100)).ended is EndedBy.MEMORY
 
 
 def test_whoever_waits_can_stop_it(session: Session) -> None:
     stop = threading.Event()
     threading.Timer(0.3, stop.set).start()
     began = time.monotonic()
-    assert session.run(Command(["sleep", "600"], time_s=600), stop).ended is Ended.CALLER
+    assert session.run(SessionCommand(["sleep", "600"], time_s=600), stop).ended is EndedBy.CALLER
     assert time.monotonic() - began < 300
 
 
@@ -133,9 +133,9 @@ def test_a_file_that_is_too_large_is_not_read_into_memory(session: Session) -> N
 def test_a_network_that_the_run_has_not_is_refused(level1: Level, tmp_path: Path) -> None:
     session = Session(Kind(level1, network=False, parent=tmp_path))
     with pytest.raises(Unavailable, match="the run allows none"):
-        session.run(Command(["true"], network=True))
-    assert b"lo" in session.run(Command(["cat", "/proc/net/dev"])).stdout
-    assert session.run(Command(["cat", "/proc/net/dev"])).stdout.count(b":") == 1, "loopback alone"
+        session.run(SessionCommand(["true"], network=True))
+    assert b"lo" in session.run(SessionCommand(["cat", "/proc/net/dev"])).stdout
+    assert session.run(SessionCommand(["cat", "/proc/net/dev"])).stdout.count(b":") == 1, "loopback alone"
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
@@ -167,4 +167,4 @@ def test_an_image_that_is_not_named_says_so() -> None:
 
 def test_a_command_may_have_less_than_the_most(level: Level, tmp_path: Path) -> None:
     kind = Kind(level, python=Path(sys.executable), most=replace(SMALL, time_s=0.3), parent=tmp_path)
-    assert Session(kind).run(Command(["sleep", "60"], time_s=600)).ended is Ended.TIME
+    assert Session(kind).run(SessionCommand(["sleep", "60"], time_s=600)).ended is EndedBy.TIME

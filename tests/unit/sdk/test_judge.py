@@ -20,7 +20,7 @@ from osmosis.sdk.evaluate_rubric import (
     evaluate_rubric_async,
     judge_solution,
 )
-from osmosis.sdk.judge import Judge, Question, make_question
+from osmosis.sdk.judge import Judge, JudgeQuestion, make_question
 from osmosis.sdk.judge_model import (
     MissingAPIKeyError,
     ModelNotFoundError,
@@ -39,8 +39,8 @@ FAST = Retry(max_attempts=3, base_delay_s=0.01, max_delay_s=0.02, rate_limit_bud
 
 
 class TestPrompt:
-    def question(self, **more: Any) -> Question:
-        return Question(rubric="Be kind.", solution=more.pop("solution", "Hello"), low=0.0, high=1.0, **more)
+    def question(self, **more: Any) -> JudgeQuestion:
+        return JudgeQuestion(rubric="Be kind.", solution=more.pop("solution", "Hello"), low=0.0, high=1.0, **more)
 
     def test_parts_stand_in_order_and_fenced(self) -> None:
         question = self.question(

@@ -11,8 +11,8 @@ from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.testing.fake_trainer import END, FakeTrainer, encode
 from osmosis.testing.training_desk import KeptListener, TwoTurns, by_attempt, plan_of, run_of
 from osmosis.testing.waiting import until
-from osmosis.training.driver import Driver
-from osmosis.training.failures import TrainingFailed
+from osmosis.training.driver import TrainingDriver
+from osmosis.training.failures import TrainingRunFailed
 from osmosis.training.link import Batch, Done, TrainerLink, TrainerPlan
 from osmosis.training.trained_model import TrainedModel
 
@@ -33,7 +33,7 @@ class Life:
                 model = TrainedModel(link, "base", seed=7)
                 agent = TwoTurns(model, **self.agent_settings)  # type: ignore[arg-type]
                 self.batches, self.runs = trainer.batches, agent.runs
-                driver = Driver(run_of(self.folder, self.listener), link, model, agent.rollout)
+                driver = TrainingDriver(run_of(self.folder, self.listener), link, model, agent.rollout)
                 going = asyncio.create_task(driver.run())
                 try:
                     if callable(stop_when):
@@ -142,7 +142,7 @@ async def test_a_stop_saves_a_checkpoint_and_a_resume_completes_the_step(folder:
         async with TrainerLink(folder / "trainer.sock") as link:
             model = TrainedModel(link, "base", seed=7)
             agent = Slow(model)
-            driver = Driver(run_of(folder, second.listener), link, model, agent.rollout)
+            driver = TrainingDriver(run_of(folder, second.listener), link, model, agent.rollout)
             going = asyncio.create_task(driver.run())
             await until(lambda: sum(r.step == 2 for r in second.listener.rollouts) == 6)
             await driver.stop()
@@ -170,7 +170,7 @@ def _rows_of(trainer: FakeTrainer, step: int) -> list[int]:
     ],
 )
 async def test_a_run_that_can_learn_nothing_ends_and_says_why(folder: Path, judge, said: str, fix: str) -> None:
-    with pytest.raises(TrainingFailed) as caught:
+    with pytest.raises(TrainingRunFailed) as caught:
         await Life(folder, plan_of(folder, validation_rows=[]), judge=judge).go()
     assert said in caught.value.failure.message
     assert fix in (caught.value.failure.fix or "")
@@ -186,13 +186,13 @@ async def test_a_first_step_without_signal_is_not_the_end(folder: Path) -> None:
 
 async def test_what_the_trainer_gives_up_for_is_the_failure(folder: Path) -> None:
     plan = plan_of(folder, resume_from=str(folder / "nowhere"))
-    with pytest.raises(TrainingFailed, match="no complete checkpoint"):
+    with pytest.raises(TrainingRunFailed, match="no complete checkpoint"):
         await Life(folder, plan).go()
 
 
 async def test_a_prompt_that_is_too_long_fails_its_rollout_alone(folder: Path) -> None:
     life = Life(folder, plan_of(folder, steps=1, validation_rows=[], max_prompt_length=len(encode("<user>row 1")) + 12))
-    with pytest.raises(TrainingFailed) as caught:
+    with pytest.raises(TrainingRunFailed) as caught:
         await life.go()
     assert caught.value.failure.category is Category.CONTEXT_LENGTH
     assert "max_prompt_length" in (caught.value.failure.fix or "")

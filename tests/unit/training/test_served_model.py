@@ -10,7 +10,7 @@ import pytest
 from osmosis.errors import ModelError
 from osmosis.llm.model import ChatRequest, Piece
 from osmosis.records.plan import ModelSpec
-from osmosis.training.link import Sample, SampleDelta, SampleRequest, TrainerLink
+from osmosis.training.link import SampledAnswer, SampleDelta, SampleRequest, TrainerLink
 from osmosis.training.served_model import ServedModel
 from osmosis.training.trainer.service import TrainerService
 
@@ -23,11 +23,11 @@ class Sampler:
     def __init__(self) -> None:
         self.asked: list[SampleRequest] = []
 
-    async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | Sample, None]:
+    async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | SampledAnswer, None]:
         self.asked.append(request)
         if request.stream:
             yield SampleDelta(content="4")
-        yield Sample(
+        yield SampledAnswer(
             prompt_ids=[1, 2, 3], token_ids=[4, 2], logprobs=[-0.5, -0.25], content="42", finish_reason="stop",
             parse="content",
         )  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 from osmosis.records.plan import EvalPlan, ModelSpec
 from osmosis.records.rollout import Rollout, RolloutStatus, Score
 from osmosis.testing.fake_trainer import encode
-from osmosis.training.link import Sample
+from osmosis.training.link import SampledAnswer
 from osmosis.training.step_journal import StepJournal
 from osmosis.training.stitching import Conversation
 
@@ -20,7 +20,7 @@ def add(journal: StepJournal, row: int) -> None:
     ids = encode("a long answer, " * 50)
     conversation.add(
         [{"role": "user", "content": "q"}],
-        Sample(
+        SampledAnswer(
             prompt_ids=encode("q"), token_ids=ids, logprobs=[-0.5] * len(ids), content="a", finish_reason="stop",
             parse="content", step=1,
         ),

@@ -8,15 +8,15 @@ import pytest
 
 from osmosis.records.rollout import Message
 from osmosis.testing.fake_trainer import END, encode, render
-from osmosis.training.link import Sample
+from osmosis.training.link import SampledAnswer
 from osmosis.training.stitching import Conversation, Part
 
 USER: Message = {"role": "user", "content": "2+3"}
 
 
-def answer(messages: list[Message], text: str, *, finish: str = "stop", prompt: str | None = None) -> Sample:
+def answer(messages: list[Message], text: str, *, finish: str = "stop", prompt: str | None = None) -> SampledAnswer:
     ids = encode(text + END)
-    return Sample(
+    return SampledAnswer(
         prompt_ids=encode(prompt if prompt is not None else render(messages)),
         token_ids=ids,
         logprobs=[-1.0 - n / 10 for n in range(len(ids))],
@@ -128,9 +128,9 @@ def test_tool_calls_are_the_same_by_name_and_arguments() -> None:
 
 
 def _call(arguments: str) -> dict[str, object]:
-    from osmosis.training.link import ToolCall
+    from osmosis.training.link import SampledToolCall
 
-    return ToolCall(id="c", function={"name": "add", "arguments": arguments})  # type: ignore[return-value]
+    return SampledToolCall(id="c", function={"name": "add", "arguments": arguments})  # type: ignore[return-value]
 
 
 def test_nothing_is_held_of_a_history_that_was_changed() -> None:

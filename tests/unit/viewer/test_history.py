@@ -16,7 +16,7 @@ from osmosis.testing.platform_data import rollout, timeout
 from osmosis.testing.stored_run import stored_run
 from osmosis.viewer import site
 from osmosis.viewer.asked import Asked
-from osmosis.viewer.over_runs import Wanted, history
+from osmosis.viewer.over_runs import HistoryWanted, history
 
 RUNS = {
     "a": [1.0, 1.0],
@@ -107,7 +107,7 @@ def test_rollouts_without_keys_are_found_by_what_their_row_holds(tmp_path: Path)
     one.row_key = None
     stored_run(tmp_path / ".osmosis" / "runs" / "old", [one])
     library = DiskLibrary([tmp_path], tmp_path / "cache")
-    (run,) = history(library, Wanted(row="0f3a"), patience_s=None).runs
+    (run,) = history(library, HistoryWanted(row="0f3a"), patience_s=None).runs
     assert run.row == RowCount(row_index=3, passed=1, mean=1.0)
 
 

@@ -13,7 +13,7 @@ from osmosis.cli.results import Column, DetailResult, NextStep, clean
 from osmosis.engine.journal import Journal
 from osmosis.errors import UsageError, ValidationError
 from osmosis.local.at_commit import commit_of
-from osmosis.local.bisect import Found, bisect
+from osmosis.local.bisect import BisectResult, bisect
 from osmosis.local.request import run_folder
 from osmosis.metrics.compare import compare
 
@@ -68,7 +68,7 @@ def _lost(rows: list[int]) -> list[int]:
     return sorted(set(rows))[:MOST_ROWS]
 
 
-def _draw(console: Console, found: Found) -> None:
+def _draw(console: Console, found: BisectResult) -> None:
     for commit, subject in found.first_bad:
         one = len(found.first_bad) == 1
         head = "the first bad commit" if one else "one of these, of which those between cannot be scored"

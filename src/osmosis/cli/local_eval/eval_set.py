@@ -64,7 +64,7 @@ class SetFlags:
 
 
 @dataclass
-class Line:
+class SetLine:
     """One run of the set, as far as it came."""
 
     run: SetRun
@@ -129,7 +129,7 @@ def eval_set(flags: SetFlags) -> ListResult:
     path = _file(ctx, workspace, flags.file)
     wanted = read_set(path)
     name = check_name(flags.name or path.stem, "--name")
-    lines = [Line(run, check_name(f"{name}--{run.key}", "--name")) for run in wanted.runs()]
+    lines = [SetLine(run, check_name(f"{name}--{run.key}", "--name")) for run in wanted.runs()]
     for config in dict.fromkeys(line.run.config for line in lines):
         load_eval_config(_config(ctx, workspace, config), workspace.root, to_run=True)
     runs = runs_folder(ctx.cwd)
@@ -172,7 +172,7 @@ def _config(ctx: AppContext, workspace: Workspace, given: str) -> Path:
     return typed if typed.is_file() else ctx.path(pick_config(workspace, "eval", given))
 
 
-def _run_all(ctx: AppContext, wanted: EvalSet, lines: list[Line], runs: Path, flags: SetFlags) -> bool:
+def _run_all(ctx: AppContext, wanted: EvalSet, lines: list[SetLine], runs: Path, flags: SetFlags) -> bool:
     """Every run in turn, until the budget is spent; whether somebody interrupted."""
     for line in lines:
         if (stored := Journal(runs / line.name)).exists:
@@ -194,7 +194,7 @@ def _run_all(ctx: AppContext, wanted: EvalSet, lines: list[Line], runs: Path, fl
     return False
 
 
-def _command(wanted: EvalSet, line: Line, left: float | None, flags: SetFlags) -> list[str]:
+def _command(wanted: EvalSet, line: SetLine, left: float | None, flags: SetFlags) -> list[str]:
     """The run as a person would type it."""
     run = line.run
     words = [sys.executable, "-m", "osmosis", "--json", "eval", "run", run.config, "--name", line.name, "--yes"]
@@ -229,11 +229,11 @@ def _go(ctx: AppContext, words: list[str]) -> tuple[bool, str | None]:
         return interrupted, f"ended with exit code {process.returncode}"
 
 
-def _earlier(runs: Path, baseline: str, line: Line) -> Path:
+def _earlier(runs: Path, baseline: str, line: SetLine) -> Path:
     return runs / f"{baseline}--{line.run.key}"
 
 
-def _compare(lines: list[Line], runs: Path, baseline: str) -> None:
+def _compare(lines: list[SetLine], runs: Path, baseline: str) -> None:
     """Each run against the same one of the baseline; p-values are adjusted for how many there are (Holm)."""
     for line in lines:
         before, after = Journal(_earlier(runs, baseline, line)), Journal(runs / line.name)
@@ -251,7 +251,7 @@ def _compare(lines: list[Line], runs: Path, baseline: str) -> None:
         line.p_value = value
 
 
-def _shown(lines: list[Line], code: int, *, compared: bool) -> ListResult:
+def _shown(lines: list[SetLine], code: int, *, compared: bool) -> ListResult:
     columns = [
         Column("run", "run"),
         Column("completed", "done", "right"),

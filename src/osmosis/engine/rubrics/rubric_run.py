@@ -31,7 +31,7 @@ from osmosis.records.plan import EvalPlan, ModelSpec, Timeouts
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout, Score, Usage
 from osmosis.sdk.calls import in_thread, is_async
-from osmosis.sdk.judge import Judge, Question, make_question
+from osmosis.sdk.judge import Judge, JudgeQuestion, make_question
 from osmosis.sdk.judge_model import key_variable
 from osmosis.sdk.types import json_safe
 
@@ -295,7 +295,7 @@ def _code_digest(function: Callable[..., object]) -> str:
         return digest_of(getattr(function, "__qualname__", type(function).__qualname__))
 
 
-def _question(config: RubricConfig, record: RubricRecord) -> Question:
+def _question(config: RubricConfig, record: RubricRecord) -> JudgeQuestion:
     return make_question(
         config.rubric,
         record.solution,

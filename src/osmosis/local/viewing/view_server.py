@@ -45,7 +45,7 @@ MAX_FORM_BYTES = 64 * 1024
 
 
 @dataclass
-class Access:
+class ViewAccess:
     """Who may look: whoever opened the link first, for as long as the server runs."""
 
     port: int
@@ -80,10 +80,10 @@ class Access:
         return hmac.compare_digest(given.encode(), self.session.encode())
 
 
-class Gate:
+class CookieGate:
     """ASGI middleware: lets in who has the cookie; who brings the token gets it. Refuses requests of other sites."""
 
-    def __init__(self, app: ASGIApp, *, access: Access) -> None:
+    def __init__(self, app: ASGIApp, *, access: ViewAccess) -> None:
         self.app = app
         self._access = access
 
@@ -143,7 +143,7 @@ def sent(found: View | Document, csrf: str) -> Response:
     return StreamingResponse(iter(found.content), media_type=found.media_type, headers=headers)
 
 
-def application(library: DiskLibrary, access: Access) -> Starlette:
+def application(library: DiskLibrary, access: ViewAccess) -> Starlette:
     """The pages of these runs behind the gate."""
     live = LivePages()
 
@@ -210,7 +210,7 @@ def application(library: DiskLibrary, access: Access) -> Starlette:
         ],
         middleware=[
             Middleware(HostGuard, names=guard, hint="open the link that osmosis view printed"),
-            Middleware(Gate, access=access),
+            Middleware(CookieGate, access=access),
         ],
         exception_handlers={OsmosisError: problem, 404: missing, 405: missing},
     )
@@ -262,7 +262,7 @@ def config_of(app: Starlette) -> uvicorn.Config:
     return uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, lifespan="off")
 
 
-def serve(library: DiskLibrary, access: Access, listener: socket.socket, ready: Callable[[], None]) -> None:
+def serve(library: DiskLibrary, access: ViewAccess, listener: socket.socket, ready: Callable[[], None]) -> None:
     """Serves until a signal ends it; `ready` is called once it answers."""
     app = application(library, access)
     server = ViewServer(config_of(app), app.state.live, ready)

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from osmosis.platform import Platform
 from osmosis.platform.services import audit
-from osmosis.platform.services.paging import Page
+from osmosis.platform.services.paging import PageRange
 from osmosis.records.contract.audit_log import AuditPage
 
 from .contract_route import ContractRoute
@@ -26,17 +26,17 @@ def of_workspace(
     action: str = "",
     actor: str = "",
 ) -> AuditPage:
-    return _page(platform, Page(limit, offset), scope.workspace.id, action, actor)
+    return _page(platform, PageRange(limit, offset), scope.workspace.id, action, actor)
 
 
 @router.get("/platform/audit")
 def of_platform(
     platform: PlatformDep, caller: OperatorDep, limit: int = 50, offset: int = 0, action: str = "", actor: str = ""
 ) -> AuditPage:
-    return _page(platform, Page(limit, offset), None, action, actor)
+    return _page(platform, PageRange(limit, offset), None, action, actor)
 
 
-def _page(platform: Platform, page: Page, workspace_id: str | None, action: str, actor: str) -> AuditPage:
+def _page(platform: Platform, page: PageRange, workspace_id: str | None, action: str, actor: str) -> AuditPage:
     with platform.db.read() as session:
         query = audit.newest_first(workspace_id=workspace_id, action=action, actor=actor)
         rows, total = page.fetch(session, query)

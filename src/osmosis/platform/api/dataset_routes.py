@@ -14,7 +14,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.objects.addresses import address, check_url
 from osmosis.platform.objects.parts import store_part, upload_key
 from osmosis.platform.services import audit, dataset_ingest, datasets, upload_plan
-from osmosis.platform.services.paging import LogSlice, Page
+from osmosis.platform.services.paging import LogSlice, PageRange
 from osmosis.platform.slow_work import apart
 from osmosis.records.contract.body import LogPage, Nothing
 from osmosis.records.contract.uploads import (
@@ -22,8 +22,8 @@ from osmosis.records.contract.uploads import (
     CompleteDataset,
     CreatedDataset,
     DatasetDownload,
+    DatasetEntry,
     DatasetPage,
-    DatasetRow,
     NewDataset,
 )
 
@@ -77,17 +77,17 @@ def _find_upload(platform: Platform, upload_id: str) -> tables.Upload | None:
 
 
 @router.post("/api/cli/datasets/{dataset_id}/complete")
-async def complete(dataset_id: str, body: CompleteDataset, platform: PlatformDep, scope: DataDep) -> DatasetRow:
+async def complete(dataset_id: str, body: CompleteDataset, platform: PlatformDep, scope: DataDep) -> DatasetEntry:
     return await apart("files", _complete, dataset_id, body, platform, scope)
 
 
-def _complete(dataset_id: str, body: CompleteDataset, platform: Platform, scope: Scope) -> DatasetRow:
+def _complete(dataset_id: str, body: CompleteDataset, platform: Platform, scope: Scope) -> DatasetEntry:
     with platform.db.read() as session:
         found = datasets.find(session, scope.workspace, dataset_id)
     etags = {part.PartNumber: part.ETag for part in body.parts or ()}
     dataset_ingest.complete(platform, found.id, etags, upload_id=body.upload_id)
     with platform.db.read() as session:
-        return DatasetRow(**_said(platform, session, session.get_one(tables.Dataset, found.id)))
+        return DatasetEntry(**_said(platform, session, session.get_one(tables.Dataset, found.id)))
 
 
 @router.post("/api/cli/datasets/{dataset_id}/abort")
@@ -102,7 +102,7 @@ def abort(dataset_id: str, platform: PlatformDep, scope: DataDep, body: AbortDat
 
 @router.get("/api/cli/datasets")
 def list_datasets(platform: PlatformDep, scope: ScopeDep, limit: Limit = 50, offset: Limit = 0) -> DatasetPage:
-    page = Page(limit, offset)
+    page = PageRange(limit, offset)
     with platform.db.read() as session:
         rows, total = page.fetch(session, datasets.newest_first(scope.workspace))
         users = datasets.creator_names(session, {row.creator_id for row in rows})
@@ -114,9 +114,9 @@ def list_datasets(platform: PlatformDep, scope: ScopeDep, limit: Limit = 50, off
 
 
 @router.get("/api/cli/datasets/{name}")
-def get_dataset(name: str, platform: PlatformDep, scope: ScopeDep) -> DatasetRow:
+def get_dataset(name: str, platform: PlatformDep, scope: ScopeDep) -> DatasetEntry:
     with platform.db.read() as session:
-        return DatasetRow(**_said(platform, session, datasets.find(session, scope.workspace, name)))
+        return DatasetEntry(**_said(platform, session, datasets.find(session, scope.workspace, name)))
 
 
 @router.delete("/api/cli/datasets/{name}", status_code=204)

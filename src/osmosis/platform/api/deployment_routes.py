@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from osmosis.errors import NotFound
 from osmosis.platform import tables
 from osmosis.platform.services import audit, deployments, merging
-from osmosis.platform.services.paging import LogSlice, Page
+from osmosis.platform.services.paging import LogSlice, PageRange
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.model_bodies import MergeRequest, ModelMerge
 from osmosis.records.contract.training_bodies import DeploymentPage, ModelDeployment, WrappedDeployment
@@ -72,7 +72,7 @@ def logs(
 
 @router.get("/deployments")
 def listed(platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> DeploymentPage:
-    page = Page(limit, offset)
+    page = PageRange(limit, offset)
     with platform.db.read() as session:
         found, total = page.fetch(session, deployments.of_workspaces(scope.workspace.id))
         shown = [deployments.body(session, run) for run in found]

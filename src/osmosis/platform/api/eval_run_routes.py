@@ -15,7 +15,7 @@ from osmosis.platform.db import count_of
 from osmosis.platform.objects.addresses import address, check_url, sign_url
 from osmosis.platform.objects.store import Content
 from osmosis.platform.services import audit, rollouts, run_bodies, run_results, run_retry, samples, submit
-from osmosis.platform.services.paging import Page
+from osmosis.platform.services.paging import PageRange
 from osmosis.records.contract.eval_bodies import EvalMetrics
 from osmosis.records.contract.run_bodies import (
     FileAddress,
@@ -72,7 +72,7 @@ def list_rollouts(
     offset: int = 0,
     status: str | None = None,
 ) -> RolloutPage:
-    page = Page(limit, offset, top=MAX_ROLLOUTS)
+    page = PageRange(limit, offset, top=MAX_ROLLOUTS)
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
         found, total = page.fetch(session, rollouts.listed(run.id, status))
@@ -82,7 +82,7 @@ def list_rollouts(
 @router.get(f"{PREFIX}/{{name}}/outcomes", response_model=OutcomePage)
 def list_outcomes(name: str, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> Raw:
     """Rollouts without what was said in them: for comparing runs."""
-    page = Page(limit, offset, top=MAX_ROLLOUTS)
+    page = PageRange(limit, offset, top=MAX_ROLLOUTS)
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
         total = count_of(session, rollouts.listed(run.id))

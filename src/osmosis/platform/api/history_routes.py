@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from osmosis.platform.viewing.run_source import DatabaseLibrary
 from osmosis.records.history import History
-from osmosis.viewer.over_runs import Wanted, history
+from osmosis.viewer.over_runs import HistoryWanted, history
 
 from .contract_route import ContractRoute
 from .deps import PlatformDep, ScopeDep
@@ -27,6 +27,6 @@ def show(
     baseline: str = "",
 ) -> History:
     """The newest runs that fit, the oldest first; `row` is the key of a row."""
-    wanted = Wanted(row, metric, rollout, model, dataset, tag, baseline)
+    wanted = HistoryWanted(row, metric, rollout, model, dataset, tag, baseline)
     with platform.db.read() as session:
         return history(DatabaseLibrary(session, platform, scope, scope.workspace), wanted)

@@ -61,7 +61,9 @@ def _served(platform: Platform, credential: str, request: Request) -> list[dict[
         ]
 
 
-async def _unless_gone(request: Request, proxy: InferenceProxy, target: inference.Target, body: bytes) -> Response:
+async def _unless_gone(
+    request: Request, proxy: InferenceProxy, target: inference.InferenceTarget, body: bytes
+) -> Response:
     """The answer, or nothing when the caller hangs up before it has begun."""
     asking = asyncio.create_task(proxy.ask(target, body))
     leaving = asyncio.create_task(_gone(request))

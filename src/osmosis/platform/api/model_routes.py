@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 
 from osmosis.platform import tables
 from osmosis.platform.services import audit, deployments, merging, models
-from osmosis.platform.services.paging import Page
+from osmosis.platform.services.paging import PageRange
 from osmosis.records.contract.training_bodies import (
     BenchmarkPage,
     BenchmarkRunPage,
@@ -25,7 +25,7 @@ router = APIRouter(prefix="/api/cli", route_class=ContractRoute)
 
 @router.get("/models/base")
 def base_models(platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> ModelPage:
-    page = Page(limit, offset)
+    page = PageRange(limit, offset)
     query = sa.select(tables.BaseModel).where(tables.BaseModel.workspace_id == scope.workspace.id)
     with platform.db.read() as session:
         found, total = page.fetch(session, query.order_by(tables.BaseModel.created_at.desc()))
@@ -54,7 +54,7 @@ def delete_base(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
 
 @router.get("/models/lora")
 def lora_models(platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> ModelPage:
-    page = Page(limit, offset)
+    page = PageRange(limit, offset)
     query = models.trained(scope.workspace.id).order_by(tables.Checkpoint.created_at.desc())
     with platform.db.read() as session:
         found, total = page.fetch(session, query)
@@ -84,9 +84,9 @@ def delete_lora(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
 
 @router.get("/benchmarks")
 def benchmarks(scope: ScopeDep, limit: int = 50, offset: int = 0) -> BenchmarkPage:
-    return BenchmarkPage(benchmarks=[], **Page(limit, offset).place(0, 0))
+    return BenchmarkPage(benchmarks=[], **PageRange(limit, offset).place(0, 0))
 
 
 @router.get("/benchmark-runs")
 def benchmark_runs(scope: ScopeDep, limit: int = 50, offset: int = 0) -> BenchmarkRunPage:
-    return BenchmarkRunPage(benchmark_runs=[], **Page(limit, offset).place(0, 0))
+    return BenchmarkRunPage(benchmark_runs=[], **PageRange(limit, offset).place(0, 0))

@@ -11,7 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from osmosis.platform import Platform, tables
 from osmosis.platform.services import datasets, rollout_servers, server_probe
-from osmosis.platform.services.paging import Page
+from osmosis.platform.services.paging import PageRange
 from osmosis.records.contract.server_registry import NewServer, RegisteredServer, ServerPage, ServerStatus
 
 from .contract_route import ContractRoute
@@ -24,7 +24,7 @@ router = APIRouter(prefix="/api/cli", route_class=ContractRoute)
 async def register(body: NewServer, platform: PlatformDep, found: EitherDep) -> RegisteredServer:
     caller, scope = found
     rollout_servers.check_name(body.agent_loop_name)
-    target = server_probe.Target(body.host, body.port, body.api_key or None)
+    target = server_probe.ProbeTarget(body.host, body.port, body.api_key or None)
     health = await server_probe.check(target, private=server_probe.takes_private(platform.settings))
     who = rollout_servers.Registrant(caller.user.id, scope.workspace.id if scope else None)
 
@@ -72,7 +72,7 @@ def remove(server_id: str, platform: PlatformDep, caller: CallerDep) -> Response
 @router.get("/rollout-servers")
 def list_servers(platform: PlatformDep, found: EitherDep, limit: int = 50, offset: int = 0) -> ServerPage:
     caller, scope = found
-    page = Page(limit, offset)
+    page = PageRange(limit, offset)
     with platform.db.read() as session:
         rows, total = page.fetch(session, rollout_servers.visible(caller.user, scope.workspace if scope else None))
         owners = datasets.creator_names(session, {row.owner_id for row in rows})

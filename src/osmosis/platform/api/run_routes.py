@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.platform import tables
 from osmosis.platform.services import audit, datasets, run_bodies, run_lifecycle, run_removal
-from osmosis.platform.services.paging import LogSlice, Page
+from osmosis.platform.services.paging import LogSlice, PageRange
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage
 from osmosis.records.contract.run_bodies import MarkedRun, RunDetail, RunPage, RunPriority, StoppingRun
@@ -59,7 +59,7 @@ class RunRoutes:
     def list_runs(
         self, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0, tag: str | None = None
     ) -> RunPage:
-        page = Page(limit, offset)
+        page = PageRange(limit, offset)
         with platform.db.read() as session:
             found, total = run_lifecycle.listed(session, page, scope.workspace.id, self.kind, tag)
             users = datasets.creator_names(session, {run.creator_id for run in found})

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.platform import tables
 from osmosis.platform.services import audit, datasets, links, secrets
-from osmosis.platform.services.paging import Page
+from osmosis.platform.services.paging import PageRange
 from osmosis.records.contract.secret import NewSecret, SecretName, SecretPage, SecretRow
 
 from .contract_route import ContractRoute
@@ -27,7 +27,7 @@ def _users(session: Session, rows: list[tables.Secret]) -> dict[str | None, tabl
 def list_secrets(
     platform: PlatformDep, caller: SecretsDep, limit: int = 50, offset: int = 0, scope: str = "all"
 ) -> SecretPage:
-    page = Page(limit, offset)
+    page = PageRange(limit, offset)
     with platform.db.read() as session:
         rows, total = page.fetch(session, secrets.visible(caller.workspace, caller.user, scope))
         users = _users(session, rows)

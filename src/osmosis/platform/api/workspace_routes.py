@@ -63,7 +63,7 @@ def create(body: NewWorkspace, platform: PlatformDep, caller: PersonDep) -> Work
         workspace = workspaces.create(session, caller.user, body.name)
         repository = repositories.add_internal(session, platform.settings, workspace, caller.user.handle)
         audit.note(session, caller, "workspace.create", workspace.name, workspace=workspace)
-    mirror.prepare(mirror.Place.of(repository, platform.settings), platform.settings)
+    mirror.prepare(mirror.MirrorPlace.of(repository, platform.settings), platform.settings)
     return _body(platform, workspace, "owner", repository)
 
 

@@ -27,7 +27,7 @@ _KILL_GRACE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """How much one request may take."""
 
     body_bytes: int = 4 * 1024**3
@@ -41,7 +41,7 @@ class ClientGone(Exception):
     """The client closed the connection."""
 
 
-class TooLarge(Exception):
+class BodyPastLimit(Exception):
     """The request body went past its limit."""
 
 
@@ -85,14 +85,14 @@ class BackendResponse(Response):
         environ: Mapping[str, str],
         slots: asyncio.Semaphore,
         *,
-        limits: Limits | None = None,
+        limits: RequestLimits | None = None,
         on_exit: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__()
         self.command = list(command)
         self.environ = dict(environ)
         self.slots = slots
-        self.limits = limits or Limits()
+        self.limits = limits or RequestLimits()
         self.on_exit = on_exit
         self._started = False
         self._last_byte = 0.0
@@ -114,7 +114,7 @@ class BackendResponse(Response):
             except ClientGone:
                 log.info("the git client disconnected; stopping its process")
                 return
-            except TooLarge:
+            except BodyPastLimit:
                 await self._fail(send, 413, "the push exceeds this platform's size limit")
             except TimeoutError:
                 await self._fail(send, 504, "git sent nothing for too long and was stopped")
@@ -174,7 +174,7 @@ class BackendResponse(Response):
             received += len(chunk)
             self._last_byte = asyncio.get_running_loop().time()
             if received > self.limits.body_bytes:
-                raise TooLarge
+                raise BodyPastLimit
             if reading and chunk:
                 try:
                     stdin.write(chunk)

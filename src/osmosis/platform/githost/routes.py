@@ -25,7 +25,7 @@ from osmosis.platform.services.audit import Actor
 from osmosis.platform.slow_work import apart
 
 from .address import RECEIVE, UPLOAD, GitAddress, Service, parse_address, parse_credential, parse_service
-from .http_backend import BackendResponse, Limits
+from .http_backend import BackendResponse, RequestLimits
 
 log = logging.getLogger(__name__)
 router = APIRouter(prefix="/git", include_in_schema=False)
@@ -34,14 +34,14 @@ MAX_PROCESSES = 16
 """git processes at once; further requests wait."""
 SYNC_WAIT_S = 20.0
 """How long a push is held open for its sync; a longer one continues after the push has returned."""
-_LIMITS = Limits(body_bytes=mirror.MAX_PUSH_BYTES)
+_LIMITS = RequestLimits(body_bytes=mirror.MAX_PUSH_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
     """Who asked for which repository, settled."""
 
-    place: mirror.Place
+    place: mirror.MirrorPlace
     who: Actor
     workspace: tables.Workspace
     name: str
@@ -96,7 +96,7 @@ def _admit(platform: Platform, token: str, address: GitAddress, service: Service
         tokens.require_workspace(row, workspace)
         workspaces.require(role, "push" if service == RECEIVE else "read")
         visit = _Visit(
-            mirror.Place.of(repository, platform.settings),
+            mirror.MirrorPlace.of(repository, platform.settings),
             Actor(row.user, row, origin),
             workspace,
             repository.full_name,

@@ -36,7 +36,7 @@ _FOLDERS = {"reward_fn": "reward_fn/", "reward_rubric": "reward_rubric/", "mcp":
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundItem:
     """One thing a commit holds."""
 
     kind: str
@@ -116,7 +116,7 @@ def _entry(line: bytes) -> _Entry:
     return _Entry(mode, kind, sha, int(size) if size.isdigit() else 0, path.decode(errors="replace"))
 
 
-def discover(tree: Tree) -> list[Found]:
+def discover(tree: Tree) -> list[FoundItem]:
     """Everything Git Sync shows of a commit, rollouts first, each group sorted by name."""
     texts = _Texts()
     rollouts, functions = _rollouts(tree, texts), _functions(tree, texts)
@@ -158,7 +158,7 @@ class _Parsed:
     """By the path of the module."""
 
 
-_Finder = Callable[[_Parsed], list[Found]]
+_Finder = Callable[[_Parsed], list[FoundItem]]
 
 
 def _rollouts(tree: Tree, texts: _Texts) -> _Finder:
@@ -174,9 +174,9 @@ def _rollouts(tree: Tree, texts: _Texts) -> _Finder:
         if any(e.is_file and (e.name.endswith(".py") or e.name == "pyproject.toml") for e in held)
     ]
 
-    def found(said: _Parsed) -> list[Found]:
+    def found(said: _Parsed) -> list[FoundItem]:
         return [
-            Found("rollout", PurePosixPath(folder).name, folder, _description(folder, about, said))
+            FoundItem("rollout", PurePosixPath(folder).name, folder, _description(folder, about, said))
             for folder in runnable
         ]
 
@@ -205,12 +205,12 @@ def _first_paragraph(text: str) -> str | None:
     return None
 
 
-def _configs(tree: Tree) -> list[Found]:
+def _configs(tree: Tree) -> list[FoundItem]:
     found = []
     for entry in tree.list(["configs/"], recursive=True):
         if entry.is_file and entry.path.endswith(".toml"):
             parts = PurePosixPath(entry.path).parts
-            found.append(Found("config", entry.path, entry.path, parts[1] if len(parts) > 2 else None))
+            found.append(FoundItem("config", entry.path, entry.path, parts[1] if len(parts) > 2 else None))
     return sorted(found, key=lambda f: f.name)
 
 
@@ -219,9 +219,9 @@ def _functions(tree: Tree, texts: _Texts) -> _Finder:
     read = tree.read(entries)
     texts.modules.update({path: (text, _DECORATORS[PurePosixPath(path).parts[0]]) for path, text in read.items()})
 
-    def found(said: _Parsed) -> list[Found]:
+    def found(said: _Parsed) -> list[FoundItem]:
         return [
-            Found(PurePosixPath(path).parts[0], f"{_module(path)}:{name}", path, text)
+            FoundItem(PurePosixPath(path).parts[0], f"{_module(path)}:{name}", path, text)
             for path in sorted(read)
             for name, text in said.functions.get(path, ())
         ]

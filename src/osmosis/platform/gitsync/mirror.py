@@ -64,7 +64,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MirrorPlace:
     """Where a repository is: what git calls need of its row, usable after the session is closed."""
 
     id: str
@@ -77,7 +77,7 @@ class Place:
     """This and the one before: as in `remotes.Remote`."""
 
     @classmethod
-    def of(cls, repository: tables.Repository, settings: PlatformSettings) -> Place:
+    def of(cls, repository: tables.Repository, settings: PlatformSettings) -> MirrorPlace:
         path = settings.located(repository.path)
         credential = credential_of(repository, settings)
         return cls(
@@ -100,13 +100,13 @@ class Place:
 
 
 @contextlib.contextmanager
-def locked(place: Place) -> Iterator[None]:
+def locked(place: MirrorPlace) -> Iterator[None]:
     """One sync of a repository at a time, across threads and processes of this machine."""
     with locks.locked(place.path.with_suffix(".lock")):
         yield
 
 
-def prepare(place: Place, settings: PlatformSettings) -> Path:
+def prepare(place: MirrorPlace, settings: PlatformSettings) -> Path:
     """Make the bare folder of a repository if it is not there; safe to call at any time, by several at once.
 
     Starts git: never call it inside a session. GitError when git cannot.
@@ -130,7 +130,7 @@ def prepare(place: Place, settings: PlatformSettings) -> Path:
     return path
 
 
-def fetch(place: Place, settings: PlatformSettings) -> str | None:
+def fetch(place: MirrorPlace, settings: PlatformSettings) -> str | None:
     """Bring a mirror up to date and return the remote's default branch; a hosted repository needs no fetch.
 
     GitError when the remote cannot be read: unknown host, refused, no credential, too slow. ValidationError when
@@ -148,7 +148,7 @@ def fetch(place: Place, settings: PlatformSettings) -> str | None:
 
 
 def _fetch(
-    place: Place, settings: PlatformSettings, environ: Mapping[str, str], flag: str, refspecs: Iterable[str]
+    place: MirrorPlace, settings: PlatformSettings, environ: Mapping[str, str], flag: str, refspecs: Iterable[str]
 ) -> None:
     limit = settings.max_fetch_bytes
     git = replace(Git.bare(place.path, environ, timeout_s=FETCH_TIMEOUT_S), max_file_bytes=limit)
@@ -164,7 +164,7 @@ def _fetch(
         ) from None
 
 
-def heads(place: Place, environ: Mapping[str, str]) -> list[Head]:
+def heads(place: MirrorPlace, environ: Mapping[str, str]) -> list[Head]:
     """All branches, the most recently committed first."""
     args = ["for-each-ref", "--sort=-committerdate", f"--format={_HEAD_FORMAT}", "refs/heads"]
     out = place.git(environ).run(*args).decode(errors="replace")
@@ -177,7 +177,9 @@ def heads(place: Place, environ: Mapping[str, str]) -> list[Head]:
     return found
 
 
-def settle_default_branch(place: Place, named: str | None, found: Iterable[Head], environ: Mapping[str, str]) -> str:
+def settle_default_branch(
+    place: MirrorPlace, named: str | None, found: Iterable[Head], environ: Mapping[str, str]
+) -> str:
     """The default branch, which HEAD then names.
 
     The remote's own choice first; else the present one if it exists; else `main`, `master` or the newest branch,
@@ -192,20 +194,20 @@ def settle_default_branch(place: Place, named: str | None, found: Iterable[Head]
     return wanted
 
 
-def keep(place: Place, commits: Iterable[str], environ: Mapping[str, str]) -> None:
+def keep(place: MirrorPlace, commits: Iterable[str], environ: Mapping[str, str]) -> None:
     """Hold commits by refs that no push can move."""
     lines = "".join(f"update {SYNCED_REFS}/{commit} {commit}\n" for commit in commits)
     if lines:
         place.git(environ).run("update-ref", "--stdin", stdin=lines.encode())
 
 
-def tidy(place: Place, environ: Mapping[str, str]) -> None:
+def tidy(place: MirrorPlace, environ: Mapping[str, str]) -> None:
     """Let git pack a folder in which much has piled up; a no-op else. What any ref holds stays."""
     settings = {"gc.auto": str(LOOSE_OBJECTS), "gc.autoDetach": "false", "gc.autoPackLimit": "60"}
     place.git(environ, **settings).run("gc", "--auto", "--quiet", timeout_s=FETCH_TIMEOUT_S)
 
 
-def find_commit(place: Place, text: str, settings: PlatformSettings) -> str | None:
+def find_commit(place: MirrorPlace, text: str, settings: PlatformSettings) -> str | None:
     """The full sha of a commit given by 7 to 40 hex digits, None when the repository has none.
 
     A full sha that a mirror lacks is asked of the remote once. Conflict when the digits fit several commits.
@@ -224,7 +226,7 @@ def find_commit(place: Place, text: str, settings: PlatformSettings) -> str | No
     return None
 
 
-def _in_folder(place: Place, short: str, environ: Mapping[str, str]) -> str | None:
+def _in_folder(place: MirrorPlace, short: str, environ: Mapping[str, str]) -> str | None:
     if not (place.path / "HEAD").is_file():
         return None
     args = ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{short}^{{commit}}"]
@@ -238,12 +240,12 @@ def _in_folder(place: Place, short: str, environ: Mapping[str, str]) -> str | No
         return None
 
 
-def branch_head(place: Place, branch: str, environ: Mapping[str, str]) -> str | None:
+def branch_head(place: MirrorPlace, branch: str, environ: Mapping[str, str]) -> str | None:
     """The commit a branch points at now, None when there is no such branch."""
     return _ref(place, f"refs/heads/{branch}", environ)
 
 
-def _ref(place: Place, name: str, environ: Mapping[str, str]) -> str | None:
+def _ref(place: MirrorPlace, name: str, environ: Mapping[str, str]) -> str | None:
     if not (place.path / "HEAD").is_file():
         return None
     try:

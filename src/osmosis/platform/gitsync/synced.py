@@ -28,7 +28,7 @@ from osmosis.records.contract.repository import (
 
 from . import mirror, repositories
 from .discovery import Tree
-from .mirror import Place
+from .mirror import MirrorPlace
 from .syncing import CodeRef, known_branches
 
 
@@ -45,7 +45,7 @@ def code_for_run(
     """
     with db.read() as session:
         repository = session.get_one(tables.Repository, repository_id)
-        place = Place.of(repository, settings)
+        place = MirrorPlace.of(repository, settings)
         known = known_branches(session, repository_id)
     code = _resolve(place, known, settings, branch=experiment.branch, commit_sha=experiment.commit_sha)
     check_entrypoint(place, settings, code.commit_sha, rollout=experiment.rollout, entrypoint=experiment.entrypoint)
@@ -53,7 +53,12 @@ def code_for_run(
 
 
 def _resolve(
-    place: Place, known: dict[str, str], settings: PlatformSettings, *, branch: str | None, commit_sha: str | None
+    place: MirrorPlace,
+    known: dict[str, str],
+    settings: PlatformSettings,
+    *,
+    branch: str | None,
+    commit_sha: str | None,
 ) -> CodeRef:
     if commit_sha:
         full = mirror.find_commit(place, commit_sha, settings)
@@ -72,7 +77,9 @@ def _resolve(
     return CodeRef(commit, name)
 
 
-def check_entrypoint(place: Place, settings: PlatformSettings, commit: str, *, rollout: str, entrypoint: str) -> None:
+def check_entrypoint(
+    place: MirrorPlace, settings: PlatformSettings, commit: str, *, rollout: str, entrypoint: str
+) -> None:
     """ValidationError unless `rollouts/<rollout>/<entrypoint>` is a file in this commit. Starts git."""
     tree = Tree(place.git(settings.environ), commit)
     folder = f"rollouts/{rollout}"

@@ -22,8 +22,8 @@ from osmosis.records.base import utc_now
 from osmosis.records.run import SyncStatus
 
 from . import mirror
-from .discovery import Found, Tree, discover
-from .mirror import Head, Place
+from .discovery import FoundItem, Tree, discover
+from .mirror import Head, MirrorPlace
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def run(db: Database, settings: PlatformSettings, event_id: str) -> None:
         repository = session.get(tables.Repository, event.repository_id)
         if repository is None:
             return
-        place = Place.of(repository, settings)
+        place = MirrorPlace.of(repository, settings)
         event.status = SyncStatus.SYNCING.value
     with mirror.locked(place):
         with db.write() as session:
@@ -88,7 +88,7 @@ def after_push(db: Database, settings: PlatformSettings, repository_id: str) -> 
         repository = session.get(tables.Repository, repository_id)
         if repository is None:
             return
-        place = Place.of(repository, settings)
+        place = MirrorPlace.of(repository, settings)
     with mirror.locked(place):
         try:
             _look(db, settings, place, None, event_id=None)
@@ -109,7 +109,7 @@ def poll(db: Database, settings: PlatformSettings, repository_id: str) -> None:
         repository = session.get(tables.Repository, repository_id)
         if repository is None or repository.kind != "external":
             return
-        place = Place.of(repository, settings)
+        place = MirrorPlace.of(repository, settings)
     try:
         with mirror.locked(place):
             _look(db, settings, place, mirror.fetch(place, settings), event_id=None)
@@ -120,7 +120,7 @@ def poll(db: Database, settings: PlatformSettings, repository_id: str) -> None:
     _tidy(place, settings)
 
 
-def _note_failure(db: Database, place: Place, text: str) -> None:
+def _note_failure(db: Database, place: MirrorPlace, text: str) -> None:
     with db.write() as session:
         repository = session.get(tables.Repository, place.id)
         if repository is None:
@@ -147,14 +147,16 @@ def due(db: Database) -> list[str]:
         return list(session.scalars(wanted))
 
 
-def _tidy(place: Place, settings: PlatformSettings) -> None:
+def _tidy(place: MirrorPlace, settings: PlatformSettings) -> None:
     try:
         mirror.tidy(place, settings.environ)
     except OsmosisError as error:
         log.warning("repository %s could not be packed: %s", place.id, error.message)
 
 
-def _look(db: Database, settings: PlatformSettings, place: Place, named: str | None, *, event_id: str | None) -> None:
+def _look(
+    db: Database, settings: PlatformSettings, place: MirrorPlace, named: str | None, *, event_id: str | None
+) -> None:
     """Compare branches with what is known, look into new commits, write it all in one transaction."""
     found = mirror.heads(place, settings.environ)
     default = mirror.settle_default_branch(place, named, found, settings.environ)
@@ -177,7 +179,7 @@ def _tip(found: list[Head], branch: str) -> Head | None:
     return next((head for head in found if head.branch == branch), None)
 
 
-def _contents(db: Database, settings: PlatformSettings, place: Place, commit: str) -> list[Found] | None:
+def _contents(db: Database, settings: PlatformSettings, place: MirrorPlace, commit: str) -> list[FoundItem] | None:
     """What a commit holds; None when that is stored already."""
     with db.read() as session:
         if session.scalar(_of_commit(place.id, commit).limit(1)) is not None:
@@ -187,10 +189,10 @@ def _contents(db: Database, settings: PlatformSettings, place: Place, commit: st
 
 def _store(
     db: Database,
-    place: Place,
+    place: MirrorPlace,
     default: str,
     shown: list[Head],
-    held: dict[str, list[Found] | None],
+    held: dict[str, list[FoundItem] | None],
     *,
     event_id: str | None,
     tip: Head | None,
@@ -216,7 +218,7 @@ def _store(
         repository.last_synced_commit = tip.commit if tip else None
 
 
-def _row(repository_id: str, head: Head, found: Found) -> tables.SyncedRollout:
+def _row(repository_id: str, head: Head, found: FoundItem) -> tables.SyncedRollout:
     return tables.SyncedRollout(
         repository_id=repository_id,
         branch=head.branch,

@@ -11,7 +11,7 @@ from pathlib import Path
 from osmosis.base.no_follow import are_parts
 from osmosis.errors import NotFound
 
-from .store import Content, Method, Stored
+from .store import Content, Method, StoredObject
 
 CHUNK = 1024 * 1024
 
@@ -43,13 +43,13 @@ class LocalFolder:
     def delete(self, key: str) -> None:
         remove(place_of(self._root, key))
 
-    def list(self, key: str) -> Iterator[Stored]:
+    def list(self, key: str) -> Iterator[StoredObject]:
         for path in files_below(place_of(self._root, key)):
             try:
                 about = path.stat()
             except FileNotFoundError:  # deleted meanwhile
                 continue
-            yield Stored(path.relative_to(self._root).as_posix(), about.st_size, about.st_mtime)
+            yield StoredObject(path.relative_to(self._root).as_posix(), about.st_size, about.st_mtime)
 
     def sign(self, key: str, *, method: Method, lifetime_s: int) -> str:
         return ""

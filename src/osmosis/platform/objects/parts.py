@@ -9,7 +9,7 @@ from pathlib import Path
 from osmosis.base.files import replacing
 from osmosis.errors import NotFound, ValidationError
 
-from .store import Objects, Stored
+from .store import Objects, StoredObject
 
 UPLOADS = "objects/uploads/"
 DATASETS = "objects/datasets/"
@@ -41,7 +41,7 @@ async def store_part(folder: Path, number: int, stream: AsyncIterable[bytes], *,
     return f'"{digest.hexdigest()}"'
 
 
-def parts_there(objects: Objects, key: str) -> dict[int, Stored]:
+def parts_there(objects: Objects, key: str) -> dict[int, StoredObject]:
     """The parts that arrived, by number."""
     named = {one.key.rpartition("/")[2]: one for one in objects.list(key)}
     return {int(name): one for name, one in named.items() if name.isdigit()}
@@ -79,7 +79,7 @@ def _missing(number: int, parts: int) -> ValidationError:
     return ValidationError(f"part {number} of {parts} was not uploaded", hint="upload the file again")
 
 
-def etag_of(objects: Objects, part: Stored) -> str:
+def etag_of(objects: Objects, part: StoredObject) -> str:
     """What the sender of a part was told, without quotes."""
     if part.etag:
         return part.etag

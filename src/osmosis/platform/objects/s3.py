@@ -21,7 +21,7 @@ from osmosis.base.locks import locked
 from osmosis.errors import NetworkError, NotFound, PlatformError, UsageError
 
 from .local_folder import place_of, remove
-from .store import Content, Method, Stored
+from .store import Content, Method, StoredObject
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -107,12 +107,12 @@ class S3Objects:
             self._store.delete([one.key for one in self.list(key)] if key.endswith("/") else [key])
         remove(place)
 
-    def list(self, key: str) -> Iterator[Stored]:
+    def list(self, key: str) -> Iterator[StoredObject]:
         with self._told(f"{key} cannot be listed"):
             found = [one for page in self._store.list(key.rstrip("/")) for one in page]
         for one in sorted(found, key=lambda one: one["path"]):
             tag = (one["e_tag"] or "").strip('"')
-            yield Stored(one["path"], one["size"], one["last_modified"].timestamp(), tag)
+            yield StoredObject(one["path"], one["size"], one["last_modified"].timestamp(), tag)
 
     def sign(self, key: str, *, method: Method, lifetime_s: int) -> str:
         with self._told("an address cannot be signed"):

@@ -15,7 +15,7 @@ Method = Literal["GET", "PUT"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredObject:
     """An object in a listing."""
 
     key: str
@@ -56,7 +56,7 @@ class Objects(Protocol):
     def delete(self, key: str) -> None:
         """One object, or with a key that ends in `/` all below it, copies included; what is not there is deleted."""
 
-    def list(self, key: str) -> Iterator[Stored]:
+    def list(self, key: str) -> Iterator[StoredObject]:
         """All objects below a key that ends in `/`, by key."""
 
     def sign(self, key: str, *, method: Method, lifetime_s: int) -> str:

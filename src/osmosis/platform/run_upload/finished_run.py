@@ -38,7 +38,7 @@ from osmosis.records.report import Report
 from osmosis.records.run import RunStatus, Stage
 
 from . import sessions
-from .manifest import ANNOTATIONS, LOGS, TOKENS, LocalRun, artifact_of
+from .manifest import ANNOTATIONS, LOGS, TOKENS, UploadedRun, artifact_of
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class _Staged:
 def _stage(platform: Platform, row: tables.Import, reading: Reading, draft: Path) -> str:
     """Store the rollouts under a run that nobody sees, and leave the database to others in between; its id."""
     with platform.db.write() as session:
-        values = _values(session, row, LocalRun.model_validate(row.run), reading)
+        values = _values(session, row, UploadedRun.model_validate(row.run), reading)
         name = f"{row.id}-{new_token('')[:12]}"
         run = tables.Run(id=tables.new_id(), workspace_id=row.workspace_id, kind=UNSEEN, name=name, **values)
         session.add(run)
@@ -181,7 +181,7 @@ def _last_lines(path: Path | None) -> list[str]:
 
 def _become_run(session: Session, row: tables.Import, staged: _Staged) -> tables.Run:
     """The finished run of a session: the staged one, seen from now on, or the earlier one with its rollouts."""
-    local = LocalRun.model_validate(row.run)
+    local = UploadedRun.model_validate(row.run)
     creator = session.get(tables.User, row.creator_id) if row.creator_id else None
     earlier = sessions.run_of(session, row.workspace_id, row.local_run_id)
     if earlier is not None and not row.reimport:
@@ -215,7 +215,7 @@ def _clear(session: Session, run: tables.Run, values: dict[str, object]) -> None
         setattr(run, key, value)
 
 
-def _values(session: Session, row: tables.Import, local: LocalRun, reading: Reading) -> dict[str, object]:
+def _values(session: Session, row: tables.Import, local: UploadedRun, reading: Reading) -> dict[str, object]:
     experiment, source = local.experiment_config, local.experiment_config.rollout
     query = sa.select(tables.Dataset).where(
         tables.Dataset.workspace_id == row.workspace_id, tables.Dataset.sha256 == (experiment.dataset.sha256 or "-")

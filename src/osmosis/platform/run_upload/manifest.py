@@ -68,7 +68,7 @@ class ManifestEvaluation(Record):
     pass_threshold: float = 1.0
 
 
-class LocalRun(Record):
+class UploadedRun(Record):
     """The run as it was made elsewhere."""
 
     name: str = Field(min_length=1)
@@ -84,7 +84,7 @@ class Manifest(Record):
     schema_version: int = SCHEMA
     local_run_id: str = Field(min_length=1, max_length=200)
     manifest_digest: str = Field(min_length=1, max_length=200)
-    run: LocalRun
+    run: UploadedRun
     provenance: dict[str, object] | None = None
     files: list[FileSpec]
     reimport: bool = False

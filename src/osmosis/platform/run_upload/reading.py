@@ -22,7 +22,7 @@ from osmosis.platform.services import rollouts
 from osmosis.records.annotation import Annotation
 from osmosis.records.report import Report
 
-from .manifest import ANNOTATIONS, REPORT, LocalRun
+from .manifest import ANNOTATIONS, REPORT, UploadedRun
 from .trajectories import read_all
 
 
@@ -32,7 +32,7 @@ def read(given: JsonObject) -> object:
     def find(path: str) -> Path | None:
         return Path(files[path]) if path in files else None
 
-    local = LocalRun.model_validate(given["run"])
+    local = UploadedRun.model_validate(given["run"])
     evaluation = local.evaluation_config
     summary = Summary(Terms(evaluation.n, evaluation.pass_threshold))
     seen: set[int] = set()

@@ -38,7 +38,7 @@ MAX_SUBJECT = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class SignInAttempt:
     """One way to the provider, kept by the browser that went, sealed."""
 
     state: str
@@ -49,7 +49,7 @@ class Attempt:
     """Seconds since 1970."""
 
     @classmethod
-    def new(cls, next_page: str) -> Attempt:
+    def new(cls, next_page: str) -> SignInAttempt:
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         return cls(state, nonce, verifier, next_page, time.time() + ATTEMPT_S)
 
@@ -68,7 +68,7 @@ class OpenIdProvider:
         self._found: tuple[float, JsonObject] | None = None
         self._keys: JsonObject | None = None
 
-    def way_there(self, attempt: Attempt, callback: str) -> str:
+    def way_there(self, attempt: SignInAttempt, callback: str) -> str:
         """The address to send the browser to. NetworkError where the provider does not say it."""
         metadata = self._metadata()
         with self._session(metadata, callback) as session:
@@ -80,7 +80,7 @@ class OpenIdProvider:
             )
         return str(url)
 
-    def came_back(self, attempt: Attempt, callback: str, code: str) -> Identity:
+    def came_back(self, attempt: SignInAttempt, callback: str, code: str) -> Identity:
         """Who came back with this code. AuthRequired where what the provider says of them does not hold."""
         from authlib.integrations.base_client import OAuthError
         from joserfc.errors import JoseError

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from osmosis.platform import tables
 from osmosis.platform.db import Database
-from osmosis.platform.prepared import Prepared, loaded
+from osmosis.platform.prepared import PreparedSelect, loaded
 from osmosis.platform.security.tokens import hash_token
 from osmosis.records.contract.accounts import TokenScope
 
@@ -86,7 +86,7 @@ def _person(found: list[object] | None) -> tables.Token | None:
     return token
 
 
-_BY_HASH = Prepared(
+_BY_HASH = PreparedSelect(
     sa.select(*_TOKEN.c, *_USER.c)
     .join_from(_TOKEN, _USER, _USER.c.id == _TOKEN.c.user_id)
     .where(_TOKEN.c.hash == sa.bindparam("hash"))
@@ -98,15 +98,15 @@ _PLACED = (
     .join(_WORKSPACE, _WORKSPACE.c.id == _MEMBER.c.workspace_id)
     .where(_TOKEN.c.hash == sa.bindparam("hash"))
 )
-_FIRST = Prepared(
+_FIRST = PreparedSelect(
     sa.select(*_WORKSPACE.c, _MEMBER.c.role)
     .join_from(_WORKSPACE, _MEMBER, _MEMBER.c.workspace_id == _WORKSPACE.c.id)
     .where(_MEMBER.c.user_id == sa.bindparam("user_id"))
     .order_by(_WORKSPACE.c.name)
 )
-_BY_NAME = Prepared(_PLACED.where(_WORKSPACE.c.name == sa.bindparam("name")))
-_BOUND = Prepared(_PLACED.where(_WORKSPACE.c.id == _TOKEN.c.workspace_id))
-_BY_IDENTITY = Prepared(
+_BY_NAME = PreparedSelect(_PLACED.where(_WORKSPACE.c.name == sa.bindparam("name")))
+_BOUND = PreparedSelect(_PLACED.where(_WORKSPACE.c.id == _TOKEN.c.workspace_id))
+_BY_IDENTITY = PreparedSelect(
     _PLACED.join(_REPOSITORY, _REPOSITORY.c.workspace_id == _WORKSPACE.c.id)
     .where(_REPOSITORY.c.full_name == sa.bindparam("identity"))
     .order_by(_REPOSITORY.c.created_at.desc())

@@ -19,7 +19,7 @@ from osmosis.platform import tables
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
 from osmosis.records.contract.body import Moment, moment
-from osmosis.records.contract.uploads import DatasetRow
+from osmosis.records.contract.uploads import DatasetEntry
 from osmosis.records.dataset import FORMATS, MAX_BYTES, DatasetStatus
 from osmosis.records.run import RunStatus
 
@@ -232,7 +232,7 @@ def log(
 
 
 class Said(TypedDict):
-    """The keys of `records.contract.uploads.DatasetRow` that a platform knows."""
+    """The keys of `records.contract.uploads.DatasetEntry` that a platform knows."""
 
     id: str
     file_name: str
@@ -272,9 +272,9 @@ def said(settings: PlatformSettings, dataset: tables.Dataset, creator: str | Non
     }
 
 
-def body(settings: PlatformSettings, dataset: tables.Dataset, creator: str | None) -> DatasetRow:
+def body(settings: PlatformSettings, dataset: tables.Dataset, creator: str | None) -> DatasetEntry:
     """A dataset as clients read it."""
-    return DatasetRow(**said(settings, dataset, creator))
+    return DatasetEntry(**said(settings, dataset, creator))
 
 
 def creator_names(session: Session, ids: set[str | None]) -> dict[str | None, tables.User]:

@@ -332,11 +332,11 @@ def _lease_id(job: tables.Job) -> str:
     return job.lease_id or ""
 
 
-def _held_by(session: Session, worker: tables.Worker, job_id: str, lease_id: str) -> job_queue.Held | None:
+def _held_by(session: Session, worker: tables.Worker, job_id: str, lease_id: str) -> job_queue.HeldJob | None:
     job = session.get(tables.Job, job_id)
     if job is None or job.state != QueueState.HELD or job.worker_id != worker.id or _lease_id(job) != lease_id:
         return None
-    return job_queue.Held(session.get_one(tables.Run, job.run_id), job)
+    return job_queue.HeldJob(session.get_one(tables.Run, job.run_id), job)
 
 
 def _earlier(session: Session, access: WorkerAccess, ids: Sequence[str]) -> list[tables.Worker]:
@@ -375,7 +375,7 @@ def _adopt(session: Session, settings: PlatformSettings, worker: tables.Worker, 
         run = session.get_one(tables.Run, job.run_id)
         if job.handle is None:
             why = "its worker was ended before it was started"
-            job_queue.release(session, job_queue.Held(run, job), why, max_starts=settings.max_starts, count=False)
+            job_queue.release(session, job_queue.HeldJob(run, job), why, max_starts=settings.max_starts, count=False)
             continue
         job.worker_id, job.worker = worker.id, worker.name
         job_queue.extend(job, settings.lease_s)
@@ -426,7 +426,7 @@ def look_after(platform: Platform, *, gap: str = "") -> None:
     with platform.db.write() as session:
         query = sa.select(tables.Job).where(tables.Job.state == QueueState.HELD)
         for job in session.scalars(query.where(tables.Job.lease_until < utc_now())).all():
-            held = job_queue.Held(session.get_one(tables.Run, job.run_id), job)
+            held = job_queue.HeldJob(session.get_one(tables.Run, job.run_id), job)
             if gap:
                 job_queue.extend(job, settings.lease_s)
                 run_lifecycle.log(session, job.run_id, f"{gap}; the job continues")

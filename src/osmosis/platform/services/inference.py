@@ -44,7 +44,7 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class InferenceTarget:
     """Where a question goes."""
 
     run_id: str
@@ -78,7 +78,7 @@ def served_models(session: Session, who: Asker) -> list[tables.Run]:
     return [run for run in found if deployments.endpoint_of(run)]
 
 
-def target(session: Session, who: Asker, wanted: str) -> Target:
+def target(session: Session, who: Asker, wanted: str) -> InferenceTarget:
     """Where the model with this name answers. NotFound says what to type, `ModelLoading` when to ask again."""
     if who.only_model is not None and wanted != who.only_model:
         raise Forbidden(f"this lease is for the model {who.only_model} alone")
@@ -90,7 +90,7 @@ def target(session: Session, who: Asker, wanted: str) -> Target:
     if not is_loopback(host_of(url)):
         raise Forbidden(f"the deployment of {run.name} does not answer on this machine")
     job = job_queue.of_run(session, run.id)
-    return Target(run.id, run.name, url, inference_key((job and job.lease_hash) or ""))
+    return InferenceTarget(run.id, run.name, url, inference_key((job and job.lease_hash) or ""))
 
 
 def _deployment(session: Session, who: Asker, wanted: str) -> tables.Run:
@@ -141,7 +141,9 @@ def _unknown(session: Session, who: Asker, name: str) -> NotFound:
     return NotFound(f"no model named {name!r}", hint=hint, code="model_not_found")
 
 
-def of_platform(platform: Platform, credential: str, headers: tuple[str | None, str | None], wanted: str) -> Target:
+def of_platform(
+    platform: Platform, credential: str, headers: tuple[str | None, str | None], wanted: str
+) -> InferenceTarget:
     """`target`, in a session of its own. `headers`: workspace, identity.
 
     RateLimited for a person who asks too often; how much a run asks is limited by its quota.

@@ -30,7 +30,7 @@ BYTES_PER_S = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FilesWanted:
     """What the files of a run are made from; loaded first, because making them takes longer than a session may."""
 
     run_id: str
@@ -43,17 +43,17 @@ class Wanted:
     """Row keys of what is stored already."""
 
 
-def wanted_of(session: Session, settings: PlatformSettings, run_id: str) -> Wanted:
+def wanted_of(session: Session, settings: PlatformSettings, run_id: str) -> FilesWanted:
     """NotFound when the repository or the dataset's file is gone."""
     run = session.get_one(tables.Run, run_id, options=[undefer(tables.Run.rows)])
     repository = session.get(tables.Repository, run.repository_id) if run.repository_id else None
     if repository is None:
         raise NotFound("the repository of this run is no longer connected", hint="submit a new run")
     keys = sorted({row_key for _, row_key, _ in rollouts.keys(session, run.id)})
-    return Wanted(run.id, settings.located(repository.path), run.commit_sha, run.dataset_path, run.rows, keys)
+    return FilesWanted(run.id, settings.located(repository.path), run.commit_sha, run.dataset_path, run.rows, keys)
 
 
-def bundle(settings: PlatformSettings, wanted: Wanted) -> Path:
+def bundle(settings: PlatformSettings, wanted: FilesWanted) -> Path:
     """The commit alone, without its history: whoever unpacks it says that it begins there."""
     made = folder_of(settings, wanted.run_id) / "source.bundle"
     if made.exists():
@@ -75,7 +75,7 @@ def bundle(settings: PlatformSettings, wanted: Wanted) -> Path:
     return made
 
 
-def row_file(platform: Platform, wanted: Wanted, shard: Shard) -> Path:
+def row_file(platform: Platform, wanted: FilesWanted, shard: Shard) -> Path:
     """The rows of a job with the keys that the whole selection gives them (`datasets.row_file`)."""
     whole = _all_rows(platform, wanted)
     if shard.count == 1:
@@ -86,7 +86,7 @@ def row_file(platform: Platform, wanted: Wanted, shard: Shard) -> Path:
     return part
 
 
-def _all_rows(platform: Platform, wanted: Wanted) -> Path:
+def _all_rows(platform: Platform, wanted: FilesWanted) -> Path:
     made = folder_of(platform.settings, wanted.run_id) / "rows.jsonl"
     if made.exists():
         return made

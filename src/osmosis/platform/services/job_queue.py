@@ -36,7 +36,7 @@ CLAIM_LOCK = 0x6F736D71
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldJob:
     """A job and its run, as the holder of the lease sees them."""
 
     run: tables.Run
@@ -44,7 +44,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed(Held):
+class Claimed(HeldJob):
     """A job that was just taken."""
 
     token: str
@@ -202,7 +202,7 @@ def waiting_for(worker: tables.Worker, *, deployments: bool = True, others: bool
     return query if worker.workspace_id is None else query.where(tables.Run.workspace_id == worker.workspace_id)
 
 
-def of_lease(session: Session, run_id: str, token: str) -> Held:
+def of_lease(session: Session, run_id: str, token: str) -> HeldJob:
     """The job this token speaks for. LeaseLost when another process does it, or the run is over."""
     query = sa.select(tables.Job).where(tables.Job.run_id == run_id, tables.Job.lease_hash == hash_token(token))
     job = session.scalars(query.with_for_update()).first()
@@ -213,7 +213,7 @@ def of_lease(session: Session, run_id: str, token: str) -> Held:
         raise LeaseLost(f"another job has taken over run {run.name!r}")
     if job.state != QueueState.HELD or run.status != RunStatus.RUNNING.value:
         raise LeaseLost(f"run {run.name!r} is {run.status}")
-    return Held(run, job)
+    return HeldJob(run, job)
 
 
 def known_lease(session: Session, run_id: str, token: str) -> tables.Job:
@@ -245,19 +245,19 @@ def over(session: Session, run_id: str, token: str) -> str | None:
     return job.status if job is not None and job.state == QueueState.OVER else None
 
 
-def held(session: Session, job_id: str, lease_hash: str) -> Held | None:
+def held(session: Session, job_id: str, lease_hash: str) -> HeldJob | None:
     """The job as long as this lease of it holds; None afterwards."""
     job = session.get(tables.Job, job_id, with_for_update=True)
     if job is None or job.lease_hash != lease_hash or job.state != QueueState.HELD:
         return None
-    return Held(session.get_one(tables.Run, job.run_id), job)
+    return HeldJob(session.get_one(tables.Run, job.run_id), job)
 
 
 def extend(job: tables.Job, lease_s: float, now: datetime | None = None) -> None:
     job.lease_until = (now or utc_now()) + timedelta(seconds=lease_s)
 
 
-def take_secrets(session: Session, vault: Vault, held: Held, taker: str) -> dict[str, str]:
+def take_secrets(session: Session, vault: Vault, held: HeldJob, taker: str) -> dict[str, str]:
     """NAME -> value, for whoever asks first under this lease; the same asker may ask again, because an answer can be
     lost. Conflict for another one."""
     digest = hash_token(taker)
@@ -269,7 +269,7 @@ def take_secrets(session: Session, vault: Vault, held: Held, taker: str) -> dict
     return values
 
 
-def heartbeat(session: Session, held: Held, progress: Progress, lease_s: float) -> HeartbeatReply:
+def heartbeat(session: Session, held: HeldJob, progress: Progress, lease_s: float) -> HeartbeatReply:
     """Note how far the job is; the answer says whether it should stop, and what it shares with others."""
     run, job = held.run, held.job
     extend(job, lease_s)
@@ -309,7 +309,7 @@ def _shard_heartbeat(session: Session, run: tables.Run, job: tables.Job, progres
     }
 
 
-def release(session: Session, held: Held, reason: str, *, max_starts: int, count: bool = True) -> None:
+def release(session: Session, held: HeldJob, reason: str, *, max_starts: int, count: bool = True) -> None:
     """The job is gone without a word: another does it, or the run has failed for good.
 
     `count=False` for a job that the platform itself ended: that start does not count.
@@ -337,7 +337,7 @@ def release(session: Session, held: Held, reason: str, *, max_starts: int, count
         run_lifecycle.log(session, run.id, reason, level="warning")
 
 
-def finish(session: Session, held: Held, result: JobResult, *, max_starts: int) -> None:
+def finish(session: Session, held: HeldJob, result: JobResult, *, max_starts: int) -> None:
     """The job's last message. `stopped` without a request or a failure (a budget that is used up) means that it was
     interrupted: the run resumes later."""
     run = held.run

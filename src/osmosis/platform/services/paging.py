@@ -21,7 +21,7 @@ T = TypeVar("T")
 Line = TypeVar("Line", tables.RunLog, tables.DatasetLog)
 
 
-class Place(TypedDict):
+class PagePlace(TypedDict):
     """Where a page stands in its list: the keys of `records.contract.body.Page`."""
 
     total_count: int
@@ -40,7 +40,7 @@ class Listing(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageRange:
     """What part of a list is wanted. ValidationError at construction when out of range."""
 
     limit: int = MAX_LIMIT
@@ -55,7 +55,7 @@ class Page:
         if self.offset > MAX_PLACE:
             raise ValidationError("offset is too large", field="offset")
 
-    def place(self, count: int, total: int) -> Place:
+    def place(self, count: int, total: int) -> PagePlace:
         """What the body says around `count` rows of `total`."""
         end = self.offset + count
         more = end < total and bool(count)

@@ -18,7 +18,7 @@ from osmosis.platform.security.vault import Sealed, Vault
 from osmosis.records.base import utc_now
 from osmosis.records.contract.server_registry import ServerRow
 
-from .server_probe import ServerHealth, Target
+from .server_probe import ProbeResult, ProbeTarget
 
 SILENT_AFTER = timedelta(minutes=3)
 """A server without a heartbeat for this long is shown as gone; it says one every minute."""
@@ -42,7 +42,7 @@ def check_name(name: str) -> None:
 
 
 def register(
-    session: Session, vault: Vault, who: Registrant, name: str, target: Target, health: ServerHealth
+    session: Session, vault: Vault, who: Registrant, name: str, target: ProbeTarget, health: ProbeResult
 ) -> tables.RolloutServer:
     """Note a server that was just checked; an earlier entry of this person at the same address gives way."""
     check_name(name)
@@ -77,15 +77,15 @@ def heartbeat(session: Session, user: tables.User, server_id: str) -> tables.Rol
     return row
 
 
-def target_of(vault: Vault, row: tables.RolloutServer) -> Target:
+def target_of(vault: Vault, row: tables.RolloutServer) -> ProbeTarget:
     """Where and with which key to check it again."""
     key = None
     if row.key_id is not None and row.nonce is not None and row.ciphertext is not None:
         key = vault.unseal(Sealed(row.key_id, row.nonce, row.ciphertext), _about(row))
-    return Target(row.host, row.port, key)
+    return ProbeTarget(row.host, row.port, key)
 
 
-def note_health(session: Session, server_id: str, health: ServerHealth) -> None:
+def note_health(session: Session, server_id: str, health: ProbeResult) -> None:
     """What a later check found; nothing when the entry is gone by now."""
     row = session.get(tables.RolloutServer, server_id, with_for_update=True)
     if row is not None:
@@ -130,7 +130,7 @@ def body(row: tables.RolloutServer, owner: tables.User | None) -> ServerRow:
     )
 
 
-def _note(row: tables.RolloutServer, health: ServerHealth) -> None:
+def _note(row: tables.RolloutServer, health: ProbeResult) -> None:
     row.status, row.error = health.status, health.error
 
 

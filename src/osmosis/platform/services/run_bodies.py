@@ -35,7 +35,7 @@ from osmosis.records.run import RunKind, RunStatus
 from osmosis.records.source import SnapshotNote
 
 from . import links, placement, quotas, run_lifecycle, run_results, training
-from .paging import Place
+from .paging import PagePlace
 
 
 class _Said(TypedDict):
@@ -116,7 +116,7 @@ def run_page(
     kind: RunKind,
     found: list[tables.Run],
     users: Mapping[str | None, tables.User],
-    place: Place,
+    place: PagePlace,
 ) -> RunPage:
     """A page of runs of one kind, with who submitted each."""
     if kind == "eval":

@@ -26,7 +26,7 @@ from osmosis.records.report import Report
 from osmosis.records.run import JobResult, LogLine, RunStatus, Stage
 
 from . import run_marks, secrets
-from .paging import Listing, Page
+from .paging import Listing, PageRange
 
 ALLOWED = {
     RunStatus.PENDING: {RunStatus.RUNNING, RunStatus.STOPPED, RunStatus.FAILED},
@@ -105,7 +105,7 @@ def find(session: Session, workspace: tables.Workspace, kind: str, name_or_id: s
 
 
 def listed(
-    session: Session, page: Page, workspace_id: str, kind: str, tag: str | None = None
+    session: Session, page: PageRange, workspace_id: str, kind: str, tag: str | None = None
 ) -> tuple[list[tables.Run], int]:
     """A page of the runs of a kind, or of those with a tag, newest first; and how many there are in all."""
     listing = Listing(_NEWEST_FIRST.where(run_marks.tagged(tag))) if tag else _LISTED

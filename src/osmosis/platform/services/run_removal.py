@@ -14,22 +14,22 @@ from . import dataset_ingest, deployments, models, run_lifecycle
 
 
 @dataclass(frozen=True, slots=True)
-class Leftovers:
+class RemovedFiles:
     """The files of a run that is gone."""
 
     run_id: str
     dataset_path: str
 
 
-def remove(session: Session, run: tables.Run) -> Leftovers:
+def remove(session: Session, run: tables.Run) -> RemovedFiles:
     """Conflict while the run goes on, or while something of it is deployed."""
     deployments.refuse_deployed(session, run)
-    left = Leftovers(run.id, run.dataset_path)
+    left = RemovedFiles(run.id, run.dataset_path)
     run_lifecycle.delete(session, run)
     return left
 
 
-def clean(platform: Platform, left: Leftovers) -> None:
+def clean(platform: Platform, left: RemovedFiles) -> None:
     platform.objects.delete(f"runs/{left.run_id}/")
     remove_index(platform.settings.viewer_index(left.run_id))
     models.delete_files(platform, f"models/runs/{left.run_id}/")

@@ -30,7 +30,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProbeTarget:
     """A server to ask. ValidationError at construction when host, port or key is not plain."""
 
     host: str
@@ -53,7 +53,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerHealth:
+class ProbeResult:
     """What one check found: `info` of a healthy server, else why it is not."""
 
     info: dict[str, object] | None = None
@@ -71,23 +71,23 @@ def takes_private(settings: PlatformSettings) -> bool:
     return is_loopback(settings.host) and (not settings.public_url or is_loopback(settings.public_url))
 
 
-async def check(target: Target, *, private: bool) -> ServerHealth:
+async def check(target: ProbeTarget, *, private: bool) -> ProbeResult:
     """One look, at most 5 s. ValidationError when the address must not be asked; any other trouble is an answer."""
     try:
         return await asyncio.wait_for(_check(target, private), TIMEOUT_S)
     except (asyncio.TimeoutError, TimeoutError):
-        return ServerHealth(error=f"no answer from {target.authority} within {TIMEOUT_S:g} s")
+        return ProbeResult(error=f"no answer from {target.authority} within {TIMEOUT_S:g} s")
 
 
-async def _check(target: Target, private: bool) -> ServerHealth:
+async def _check(target: ProbeTarget, private: bool) -> ProbeResult:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        return ServerHealth(error=f"the host name {target.host} cannot be resolved")
+        return ProbeResult(error=f"the host name {target.host} cannot be resolved")
     addresses = list(dict.fromkeys(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found))
     for address in addresses:
         _judge(target, address, private)
-    health = ServerHealth(error=f"the host name {target.host} has no address")
+    health = ProbeResult(error=f"the host name {target.host} has no address")
     for address in addresses:
         health, reached = await _ask(target, address)
         if reached:
@@ -95,7 +95,7 @@ async def _check(target: Target, private: bool) -> ServerHealth:
     return health
 
 
-def _judge(target: Target, address: Address, private: bool) -> None:
+def _judge(target: ProbeTarget, address: Address, private: bool) -> None:
     """ValidationError for an address that is not a server's, or that this platform must not probe."""
     inner = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address
     odd = inner.is_multicast or inner.is_unspecified or inner.is_link_local
@@ -113,7 +113,7 @@ def _judge(target: Target, address: Address, private: bool) -> None:
         )
 
 
-async def _ask(target: Target, address: Address) -> tuple[ServerHealth, bool]:
+async def _ask(target: ProbeTarget, address: Address) -> tuple[ProbeResult, bool]:
     """The answer at this address, and whether anything answered there."""
     import httpx  # only registrations need it
 
@@ -131,35 +131,33 @@ async def _ask(target: Target, address: Address) -> tuple[ServerHealth, bool]:
             async for part in reply.aiter_raw():
                 body += part
                 if len(body) > MAX_BODY:
-                    return ServerHealth(
-                        error=f"{target.authority}{path} answered with more than {MAX_BODY} bytes"
-                    ), True
+                    return ProbeResult(error=f"{target.authority}{path} answered with more than {MAX_BODY} bytes"), True
             return _read(target, path, reply.status_code, body), True
     except httpx.ConnectError:
-        return ServerHealth(error=f"no server is listening at {target.authority}"), False
+        return ProbeResult(error=f"no server is listening at {target.authority}"), False
     except httpx.HTTPError as exc:
-        return ServerHealth(error=f"no answer from {target.authority} ({type(exc).__name__})"), False
+        return ProbeResult(error=f"no answer from {target.authority} ({type(exc).__name__})"), False
 
 
-def _read(target: Target, path: str, status: int, body: bytes) -> ServerHealth:
+def _read(target: ProbeTarget, path: str, status: int, body: bytes) -> ProbeResult:
     where = f"{target.authority}{path}"
     if status in (401, 403):
-        return ServerHealth(error=f"{where} rejects the api_key it was registered with (HTTP {status})")
+        return ProbeResult(error=f"{where} rejects the api_key it was registered with (HTTP {status})")
     if status != 200:
-        return ServerHealth(error=f"{where} answered HTTP {status}")
+        return ProbeResult(error=f"{where} answered HTTP {status}")
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        return ServerHealth(error=f"{where} did not answer with a health report")
+        return ProbeResult(error=f"{where} did not answer with a health report")
     if data.get("status") not in ("healthy", "ok"):  # of generation 0.2, and of later ones
-        return ServerHealth(error=f"{where} does not report that it is healthy")
+        return ProbeResult(error=f"{where} does not report that it is healthy")
     plain = {name: value for name, value in data.items() if _is_plain(name) and _is_plain(value)}
     info = dict(list(plain.items())[:MAX_FIELDS])
     if target.api_key:
         info = {name: value for name, value in info.items() if target.api_key not in f"{name} {value}"}
-    return ServerHealth(info=info)
+    return ProbeResult(info=info)
 
 
 def _is_plain(value: object) -> bool:

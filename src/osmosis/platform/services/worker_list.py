@@ -93,7 +93,7 @@ def remove(platform: Platform, session: Session, worker: tables.Worker) -> int:
     worker.removed_at = utc_now()
     jobs = fleet.held_jobs(session, [worker.id])
     for job in jobs:
-        held = job_queue.Held(session.get_one(tables.Run, job.run_id), job)
+        held = job_queue.HeldJob(session.get_one(tables.Run, job.run_id), job)
         why = f"worker {worker.name} was removed"
         job_queue.release(session, held, why, max_starts=platform.settings.max_starts, count=False)
     return len(jobs)

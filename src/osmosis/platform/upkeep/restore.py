@@ -28,7 +28,7 @@ from osmosis.platform.archive import table_dump
 from osmosis.platform.archive.archive_file import ArchiveReader, BackupHeader, BackupManifest, StoredRepository, reading
 from osmosis.platform.db import HEAD, Database
 from osmosis.platform.gitsync import mirror
-from osmosis.platform.gitsync.mirror import Place
+from osmosis.platform.gitsync.mirror import MirrorPlace
 from osmosis.platform.objects import open_objects
 from osmosis.platform.objects.copies import STORED, publish
 from osmosis.platform.objects.store import Objects
@@ -291,11 +291,11 @@ def _unbundle(settings: PlatformSettings, unpacked: _Unpacked) -> int:
     return len(unpacked.manifest.repositories)
 
 
-def _place(root: Path, repository: StoredRepository) -> Place:
+def _place(root: Path, repository: StoredRepository) -> MirrorPlace:
     path = root / repository.path
     if not path.resolve().is_relative_to(root.resolve()):
         raise ValidationError(f"the backup names a repository outside of the data folder: {repository.path}")
-    return Place(repository.id, repository.kind, repository.url, path, repository.default_branch)
+    return MirrorPlace(repository.id, repository.kind, repository.url, path, repository.default_branch)
 
 
 def _settle(unpacked: _Unpacked, data_dir: Path) -> None:

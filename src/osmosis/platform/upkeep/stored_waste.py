@@ -19,7 +19,7 @@ from osmosis.errors import NotFound
 from osmosis.platform import Platform, tables
 from osmosis.platform.objects.copies import MARK, is_object
 from osmosis.platform.objects.local_folder import files_below
-from osmosis.platform.objects.store import Stored
+from osmosis.platform.objects.store import StoredObject
 from osmosis.platform.services import datasets
 
 from .waste import NOBODYS, YOUNG_S, Waste, has, import_is_open, upload_is_open
@@ -77,12 +77,12 @@ class StoredWaste:
                     why = f"a copy of what is in the store; nobody used it for {days} days"
                     yield Waste("copies", key, why, size, partial(self._drop, path, key, before))
 
-    def _by_folder(self, before: str) -> Iterator[tuple[str, list[Stored]]]:
+    def _by_folder(self, before: str) -> Iterator[tuple[str, list[StoredObject]]]:
         listed = self.platform.objects.list(before)
         for name, found in groupby(listed, key=lambda one: one.key.removeprefix(before).partition("/")[0]):
             yield name, list(found)
 
-    def _old(self, found: list[Stored]) -> bool:
+    def _old(self, found: list[StoredObject]) -> bool:
         return max(one.changed for one in found) < time.time() - YOUNG_S
 
     def _known(self, has_row: Callable[[Session, str], bool], name: str) -> bool:
@@ -102,7 +102,7 @@ class StoredWaste:
         self.platform.objects.delete(key)
         return True
 
-    def _delete(self, run: tables.Run, found: list[Stored]) -> bool:
+    def _delete(self, run: tables.Run, found: list[StoredObject]) -> bool:
         with self.platform.db.read() as session:
             now = session.get(tables.Run, run.id)
             if now is not None and now.completed_at != run.completed_at:
@@ -122,5 +122,5 @@ class StoredWaste:
         return True
 
 
-def _bytes(found: list[Stored]) -> int:
+def _bytes(found: list[StoredObject]) -> int:
     return sum(one.size for one in found)

@@ -34,7 +34,7 @@ LINES = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownModel:
     """A model with its workspace; one of `base` and `checkpoint` is there."""
 
     name: str
@@ -110,7 +110,7 @@ def change(request: Request, who: ViewerDep, model_id: str, action: str, csrf: A
     return redirect(f"/models/{quote(model_id, safe='')}")
 
 
-def _find(session: Session, who: Viewer, model_id: str) -> Shown:
+def _find(session: Session, who: Viewer, model_id: str) -> ShownModel:
     """A model that the viewer may see. NotFound otherwise."""
     base = session.get(tables.BaseModel, model_id)
     checkpoint = session.get(tables.Checkpoint, model_id) if base is None else None
@@ -122,10 +122,10 @@ def _find(session: Session, who: Viewer, model_id: str) -> Shown:
         raise NotFound("no such model", hint=hint)
     workspace = session.get_one(tables.Workspace, workspace_id)
     name = base.name if base is not None else checkpoint.name if checkpoint is not None else ""
-    return Shown(name, workspace, role, base, checkpoint, run)
+    return ShownModel(name, workspace, role, base, checkpoint, run)
 
 
-def _merged_from(session: Session, shown: Shown) -> tuple[str, str | None] | None:
+def _merged_from(session: Session, shown: ShownModel) -> tuple[str, str | None] | None:
     """The adapter that a merged model was made of, by name, with its id while it is there."""
     name = merging.origin_of(session, shown.base) if shown.base is not None else None
     if name is None:
@@ -135,7 +135,7 @@ def _merged_from(session: Session, shown: Shown) -> tuple[str, str | None] | Non
     return name, found.id if found is not None else None
 
 
-def _evaluations(session: Session, shown: Shown) -> list[tuple[tables.Run, float | None]]:
+def _evaluations(session: Session, shown: ShownModel) -> list[tuple[tables.Run, float | None]]:
     """The newest evaluations of this model, each with its mean reward. The name of a training run is its best one."""
     names, run = [shown.name], shown.run
     if run is not None and models.find_trained(session, shown.workspace.id, run.name) is shown.checkpoint:
@@ -152,7 +152,7 @@ def _evaluations(session: Session, shown: Shown) -> list[tuple[tables.Run, float
     return found
 
 
-def _adapters(session: Session, shown: Shown) -> list[tables.Checkpoint]:
+def _adapters(session: Session, shown: ShownModel) -> list[tables.Checkpoint]:
     """The newest checkpoints that were trained on a base model."""
     if shown.base is None:
         return []

@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 
 from osmosis.errors import AuthRequired, InternalError, NotFound, OsmosisError
 from osmosis.platform import Platform
-from osmosis.platform.security.openid import ATTEMPT_S, Attempt, OpenIdProvider
+from osmosis.platform.security.openid import ATTEMPT_S, OpenIdProvider, SignInAttempt
 from osmosis.platform.security.origin import address_of
 from osmosis.platform.security.rate_limits import limited
 from osmosis.platform.security.vault import NONCE_BYTES, Sealed
@@ -73,7 +73,7 @@ def _callback(platform: Platform) -> str:
 
 
 def _leave(request: Request, next_page: str) -> Response:
-    platform, provider, attempt = platform_of(request), _provider(request), Attempt.new(next_page)
+    platform, provider, attempt = platform_of(request), _provider(request), SignInAttempt.new(next_page)
     try:
         response = redirect(provider.way_there(attempt, _callback(platform)))
     except OsmosisError as problem:
@@ -124,17 +124,17 @@ def _session_of(request: Request, provider: OpenIdProvider, identity: Identity) 
     return issued
 
 
-def _sealed(platform: Platform, attempt: Attempt) -> str:
+def _sealed(platform: Platform, attempt: SignInAttempt) -> str:
     box = platform.vault.seal(json.dumps(asdict(attempt)), ABOUT)
     return urlsafe_b64encode(box.nonce + box.ciphertext).decode()
 
 
-def _attempt(platform: Platform, cookie: str) -> Attempt | None:
+def _attempt(platform: Platform, cookie: str) -> SignInAttempt | None:
     """The attempt of this browser; None for a cookie that is too old, or none of ours."""
     try:
         raw = urlsafe_b64decode(cookie.encode())
         box = Sealed(platform.vault.key_id, raw[:NONCE_BYTES], raw[NONCE_BYTES:])
-        found = Attempt(**json.loads(platform.vault.unseal(box, ABOUT)))
+        found = SignInAttempt(**json.loads(platform.vault.unseal(box, ABOUT)))
     except (binascii.Error, ValueError, InternalError):
         return None
     return found if found.expires > time.time() else None

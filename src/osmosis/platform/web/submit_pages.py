@@ -18,7 +18,7 @@ from osmosis.errors import NotFound, OsmosisError, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.gitsync import repositories, synced, syncing
 from osmosis.platform.gitsync.discovery import Tree
-from osmosis.platform.gitsync.mirror import Place
+from osmosis.platform.gitsync.mirror import MirrorPlace
 from osmosis.platform.services import submit, workspaces
 from osmosis.platform.slow_work import apart
 from osmosis.records.config import CONFIGS
@@ -98,7 +98,7 @@ def _text(request: Request, session: Session, workspace: tables.Workspace, form:
     held = synced.found_in(session, repository.id, commit, kinds=("config",)) if commit else []
     if commit is None or path not in {one.path for one in held if one.path.startswith(tuple(KINDS))}:
         raise NotFound(f"branch {branch!r} has no synced config {path!r}", hint="choose one of the list")
-    tree = Tree(Place.of(repository, platform.settings).git(platform.settings.environ), commit)
+    tree = Tree(MirrorPlace.of(repository, platform.settings).git(platform.settings.environ), commit)
     try:
         return tree.read(tree.list([path]))[path]
     except (GitError, KeyError) as error:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .body import Body, Moment, OrEmpty, Request
+from .body import Body, Moment, OrEmpty, RequestBody
 
 TokenScope = Literal["api", "git", "worker", "inference"]
 """What a token may be used for: the API and the pages; the git host; running jobs; asking deployed models."""
@@ -18,19 +18,19 @@ TOKEN_DAYS = 90
 MAX_TOKEN_DAYS = 366
 
 
-class DeviceStart(Request):
+class DeviceStart(RequestBody):
     """`POST device/authorize` and `POST bootstrap`."""
 
     device_name: str = Field("unnamed device", alias="deviceName")
 
 
-class DevicePoll(Request):
+class DevicePoll(RequestBody):
     """`POST device/token`."""
 
     device_code: str
 
 
-class NewToken(Request):
+class NewToken(RequestBody):
     """`POST tokens`."""
 
     name: str = Field(min_length=1, max_length=200)
@@ -41,13 +41,13 @@ class NewToken(Request):
     """Seconds; None for 90 days."""
 
 
-class NewWorkspace(Request):
+class NewWorkspace(RequestBody):
     """`POST workspaces`."""
 
     name: str
 
 
-class ConnectRepository(Request):
+class ConnectRepository(RequestBody):
     """`POST workspaces/{name}/connect`."""
 
     repository_url: str
@@ -55,7 +55,7 @@ class ConnectRepository(Request):
     """Name of the workspace's secret that fetches it: a token (https) or a private key (ssh)."""
 
 
-class QuickstartIntent(Request):
+class QuickstartIntent(RequestBody):
     """`POST quickstart`, from older clients; nothing is made of it."""
 
     organization_id: str = Field("", alias="organizationId")

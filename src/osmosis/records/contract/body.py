@@ -27,7 +27,7 @@ class Body(Record):
         return self.model_dump(mode="json", exclude_unset=True)
 
 
-class Request(Record):
+class RequestBody(Record):
     """What a client sends. Keys that are not known are ignored."""
 
     model_config = ConfigDict(populate_by_name=True)

@@ -9,11 +9,11 @@ from osmosis.records.keys import Key
 from osmosis.records.rollout import Message
 from osmosis.records.run import CheckpointReport, LogLine, MetricPoint
 
-from .body import Body, Request
+from .body import Body, RequestBody
 from .model_bodies import AnnouncedFile
 
 
-class JobClaim(Request):
+class JobClaim(RequestBody):
     """The bearer is a ticket; the answer is the lease of its job."""
 
     run_id: str
@@ -26,7 +26,7 @@ class JobLease(Body):
     lease: str = Field(repr=False)
 
 
-class JobSecretsTaker(Request):
+class JobSecretsTaker(RequestBody):
     """Who asks for the secrets: a random text that its process alone knows."""
 
     taker: str = Field(min_length=20, max_length=200, repr=False)
@@ -47,15 +47,15 @@ class JobArtifact(Body):
     complete: bool
 
 
-class JobLogs(Request):
+class JobLogs(RequestBody):
     lines: list[LogLine]
 
 
-class JobMetrics(Request):
+class JobMetrics(RequestBody):
     points: list[MetricPoint]
 
 
-class JobCheckpoints(Request):
+class JobCheckpoints(RequestBody):
     checkpoints: list[CheckpointReport]
 
 
@@ -68,7 +68,7 @@ class StoredExample(Body):
     tools: list[JsonObject] | None = None
 
 
-class JobModel(Request):
+class JobModel(RequestBody):
     """The files of a model that a job made."""
 
     files: list[AnnouncedFile] = Field(max_length=1000)

@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .body import Body, OrEmpty, Request
+from .body import Body, OrEmpty, RequestBody
 from .uploads import UploadPlan
 
 
-class AnnouncedFile(Request):
+class AnnouncedFile(RequestBody):
     """A file of a model."""
 
     path: str
@@ -22,14 +22,14 @@ class AnnouncedFile(Request):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class NewModel(Request):
+class NewModel(RequestBody):
     """`POST models/base`."""
 
     name: str
     files: list[AnnouncedFile] = Field(max_length=1000)
 
 
-class MergeRequest(Request):
+class MergeRequest(RequestBody):
     """`POST models/{name}/merge`."""
 
     name: str | None = None
@@ -53,7 +53,7 @@ class ModelMerge(Body):
     fix: str | None = None
 
 
-class ModelPath(Request):
+class ModelPath(RequestBody):
     """`POST models/base/{id}/uploads`, and `.../uploads/complete`."""
 
     path: str

@@ -6,10 +6,10 @@ from pydantic import Field
 
 from osmosis.records.policy import Role
 
-from .body import Body, Moment, Request
+from .body import Body, Moment, RequestBody
 
 
-class NewMember(Request):
+class NewMember(RequestBody):
     """`POST members`: somebody joins the workspace; an address that nobody has here waits for its person."""
 
     person: str = Field(min_length=1, max_length=320)
@@ -17,7 +17,7 @@ class NewMember(Request):
     role: Role = "member"
 
 
-class MemberRole(Request):
+class MemberRole(RequestBody):
     """`PUT members/{person}`."""
 
     role: Role
@@ -40,7 +40,7 @@ class MemberList(Body):
     members: list[MemberRow] = Field(default_factory=list)
 
 
-class NewPerson(Request):
+class NewPerson(RequestBody):
     """`POST users`."""
 
     handle: str = Field(min_length=1, max_length=63, pattern=r"^[a-z0-9][a-z0-9-]*$")
@@ -70,7 +70,7 @@ class PersonList(Body):
     users: list[PersonRow] = Field(default_factory=list)
 
 
-class WantedLink(Request):
+class WantedLink(RequestBody):
     """`POST users/{handle}/link`."""
 
     hours: int = Field(24, ge=1, le=24 * 7)

@@ -12,7 +12,7 @@ from .eval_bodies import EvalMetrics, EvalRunDetail
 from .run_bodies import RunFailure, RunResults, RunSummary
 from .secret import SecretRow
 from .training_bodies import ModelRow, TrainingMetrics, TrainingRunDetail
-from .uploads import DatasetRow
+from .uploads import DatasetEntry
 
 
 class PrintedEval(EvalRunDetail):
@@ -86,7 +86,7 @@ class PrintedUpload(Body):
     already: bool
 
 
-class PrintedDataset(DatasetRow):
+class PrintedDataset(DatasetEntry):
     """`dataset upload`."""
 
     uploaded: bool | None = None

@@ -17,13 +17,13 @@ from osmosis.records.rollout import Rollout
 from osmosis.records.run import RunKind, RunStatus
 from osmosis.records.source import SnapshotNote
 
-from .body import Body, Moment, OrEmpty, Page, Request, spelled
+from .body import Body, Moment, OrEmpty, Page, RequestBody, spelled
 
 OVER = frozenset({status.value for status in RunStatus if status.over} | {"crashed", "killed", "error"})
 """The statuses in which nothing comes any more, on any server."""
 
 
-class RetryRun(Request):
+class RetryRun(RequestBody):
     """`POST eval-runs/{name}/retry`."""
 
     secrets: dict[str, str] | None = Field(None, repr=False)
@@ -249,7 +249,7 @@ class SubmittedRun(Body):
     sample_seed: int | None = None
 
 
-class RunPriority(Request):
+class RunPriority(RequestBody):
     """Its place among the runs of the workspace that wait: the highest first."""
 
     priority: int = Field(ge=-100, le=100)
@@ -293,12 +293,12 @@ class RunFiles(Body):
     totals: FileTotals | None = None
 
 
-class WantedFile(Request):
+class WantedFile(RequestBody):
     path: str
     token: str | None = None
 
 
-class WantedFiles(Request):
+class WantedFiles(RequestBody):
     """`POST eval-runs/{name}/samples/download-urls`."""
 
     items: list[WantedFile]

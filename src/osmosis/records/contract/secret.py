@@ -7,14 +7,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .body import Body, Moment, OrEmpty, Page, Request
+from .body import Body, Moment, OrEmpty, Page, RequestBody
 
 WIRE_SCOPE = {"personal": "user", "workspace": "workspace", "all": "all"}
 """What people call a scope, and what the wire calls it."""
 _SHOWN_SCOPE = {"user": "personal"}
 
 
-class NewSecret(Request):
+class NewSecret(RequestBody):
     """`POST environment-secrets`: create or replace."""
 
     name: str
@@ -22,7 +22,7 @@ class NewSecret(Request):
     scope: str = "user"
 
 
-class SecretName(Request):
+class SecretName(RequestBody):
     """`DELETE environment-secrets`."""
 
     name: str

@@ -8,10 +8,10 @@ from pydantic import Field
 
 from osmosis.base.json_types import JsonObject
 
-from .body import Body, Moment, Page, Request
+from .body import Body, Moment, Page, RequestBody
 
 
-class NewServer(Request):
+class NewServer(RequestBody):
     """`POST rollout-server/register`."""
 
     host: str

@@ -7,13 +7,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .body import Body, Moment, OrEmpty, Page, Request, spelled
+from .body import Body, Moment, OrEmpty, Page, RequestBody, spelled
 
 MAX_IMPORT_PATHS = 100
 """Files of a local run that one call may ask addresses for."""
 
 
-class NewDataset(Request):
+class NewDataset(RequestBody):
     """`POST datasets`."""
 
     file_name: str
@@ -23,14 +23,14 @@ class NewDataset(Request):
     overwrite_dataset_id: str | None = None
 
 
-class SentPart(Request):
+class SentPart(RequestBody):
     """A part of a dataset's file that was stored; the names are those of the object store."""
 
     PartNumber: int
     ETag: str
 
 
-class CompleteDataset(Request):
+class CompleteDataset(RequestBody):
     """`POST datasets/{id}/complete`."""
 
     file_extension: str | None = None
@@ -40,7 +40,7 @@ class CompleteDataset(Request):
     """Which upload, when the dataset has several; clients before 1.1 do not say."""
 
 
-class AbortDataset(Request):
+class AbortDataset(RequestBody):
     """`POST datasets/{id}/abort`."""
 
     upload_id: str | None = None
@@ -74,7 +74,7 @@ class UploadPlan(Body):
     presigned_urls: list[UploadPart] = Field(default_factory=list)
 
 
-class DatasetRow(Body):
+class DatasetEntry(Body):
     """A dataset."""
 
     id: str
@@ -110,17 +110,17 @@ class DatasetRow(Body):
         return {key: value for key, value in self.to_dict().items() if key not in ("data_preview", "is_internal_user")}
 
 
-class CreatedDataset(DatasetRow):
+class CreatedDataset(DatasetEntry):
     """`POST datasets`: the dataset, and how to send its file."""
 
     upload: UploadPlan
 
 
 class DatasetPage(Page):
-    datasets: Annotated[list[DatasetRow], OrEmpty] = Field(default_factory=list)
+    datasets: Annotated[list[DatasetEntry], OrEmpty] = Field(default_factory=list)
 
     @property
-    def rows(self) -> Sequence[DatasetRow]:
+    def rows(self) -> Sequence[DatasetEntry]:
         return self.datasets
 
 
@@ -133,20 +133,20 @@ class DatasetDownload(Body):
     file_name: str | None = None
 
 
-class ImportPaths(Request):
+class ImportPaths(RequestBody):
     """`POST eval-runs/imports/{id}/uploads`."""
 
     paths: list[str] = Field(max_length=MAX_IMPORT_PATHS)
 
 
-class ImportPart(Request):
+class ImportPart(RequestBody):
     """A part of a run's file that was stored."""
 
     part_number: int
     etag: str
 
 
-class ImportSent(Request):
+class ImportSent(RequestBody):
     """`POST eval-runs/imports/{id}/uploads/complete`."""
 
     path: str

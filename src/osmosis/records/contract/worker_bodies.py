@@ -13,12 +13,12 @@ from pydantic import Field
 from osmosis.records.run import JobKind
 from osmosis.records.worker import ResourceNeeds, Resources
 
-from .body import Body, Moment, Request
+from .body import Body, Moment, RequestBody
 
 QUEUE_S = 86_400.0
 
 
-class WorkerHello(Request):
+class WorkerHello(RequestBody):
     """Who it is and what it can do."""
 
     name: str = Field(min_length=1, max_length=100)
@@ -64,7 +64,7 @@ JobEndCause = Literal["died", "machine", "final"]
 another start would end the same way, or is not wanted."""
 
 
-class JobWord(Request):
+class JobWord(RequestBody):
     """How a job of the worker is."""
 
     job_id: str
@@ -80,7 +80,7 @@ class JobWord(Request):
     cause: JobEndCause = "died"
 
 
-class WorkerRound(Request):
+class WorkerRound(RequestBody):
     """What a worker says, again and again."""
 
     worker_id: str
@@ -126,7 +126,7 @@ class WorkerOrders(Body):
     """When to ask again."""
 
 
-class JobStarted(Request):
+class JobStarted(RequestBody):
     """What became of an order."""
 
     worker_id: str
@@ -171,7 +171,7 @@ class WorkerRemoved(Body):
     """How many jobs it had, which go elsewhere."""
 
 
-class WorkerLeaves(Request):
+class WorkerLeaves(RequestBody):
     """It ends, and with it the jobs that it named: they go on elsewhere, and that start does not count."""
 
     worker_id: str

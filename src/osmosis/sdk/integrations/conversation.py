@@ -13,10 +13,10 @@ from osmosis.records.rollout import Message
 from osmosis.sdk.context import WorkflowRollout, get_rollout_context
 from osmosis.sdk.types import RolloutSample
 
-_conversations: WeakKeyDictionary[WorkflowRollout, Conversation] = WeakKeyDictionary()
+_conversations: WeakKeyDictionary[WorkflowRollout, KeptConversation] = WeakKeyDictionary()
 
 
-class Conversation:
+class KeptConversation:
     """The messages of the last model call with its answer, and what was added since."""
 
     def __init__(self) -> None:
@@ -42,11 +42,11 @@ def current_rollout() -> WorkflowRollout:
     return found
 
 
-def conversation_of(rollout: WorkflowRollout) -> Conversation:
+def conversation_of(rollout: WorkflowRollout) -> KeptConversation:
     """The rollout's conversation, registered as its sample source unless the workflow has its own."""
     found = _conversations.get(rollout)
     if found is None:
-        found = _conversations[rollout] = Conversation()
+        found = _conversations[rollout] = KeptConversation()
         try:
             rollout.set_sample_source(found)
         except ValueError:

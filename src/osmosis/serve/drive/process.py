@@ -17,7 +17,7 @@ import aiohttp
 from osmosis.base.processes import lines_of
 from osmosis.errors import OsmosisError
 from osmosis.records.wire import PORT_VARIABLE
-from osmosis.sandbox import Box, Ended, Network, Policy, Unavailable, start
+from osmosis.sandbox import Box, EndedBy, Network, Policy, Unavailable, start
 from osmosis.serve.server.delivery import open_session
 
 TAIL_LINES = 60
@@ -76,7 +76,7 @@ class RolloutServerProcess:
         return self._box.exit_code if self._box else None
 
     @property
-    def over_limit(self) -> Ended | None:
+    def over_limit(self) -> EndedBy | None:
         """The limit of its sandbox that ended it."""
         return self._box.over_limit if self._box else None
 
@@ -187,4 +187,4 @@ class RolloutServerProcess:
                 self._log(f"it has printed more than {most} bytes: the rest of its output is dropped")
             elif printed > most * PATIENCE_WITH_OUTPUT:
                 self.tail.append(f"it printed more than {most * PATIENCE_WITH_OUTPUT} bytes")
-                box.end_over(Ended.OUTPUT)
+                box.end_over(EndedBy.OUTPUT)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.records.wire import SandboxAnswer, SandboxOrder
 from osmosis.sandbox import Unavailable
-from osmosis.sandbox.session import Command, Kind, Session
+from osmosis.sandbox.session import Kind, Session, SessionCommand
 from osmosis.sdk.calls import in_thread
 
 MOST_EACH = 16
@@ -68,7 +68,7 @@ class Sandboxes:
             return SandboxAnswer()
         session = self._session(rollout_id, order.sandbox)
         if order.do == "run":
-            command = Command(
+            command = SessionCommand(
                 order.argv,
                 stdin=_content(order.content),
                 environ=order.environ,

@@ -3,7 +3,7 @@
 The trainer is started with a plan and the path of a Unix socket (`python -m osmosis.training.trainer PLAN SOCKET`) and
 answers HTTP there. Nobody else can reach it: the socket has mode 0600, and there is no other way in.
 
-- `GET /health` answers `Health`: state, and facts about the model.
+- `GET /health` answers `TrainerHealth`: state, and facts about the model.
 - `POST /sample` takes a `SampleRequest` and answers lines of JSON: `{"delta": SampleDelta}` while it is sampled and
   streaming was asked for, then `{"done": Sample}` or `{"error": SampleError}`. Closing the connection cancels it.
 - `GET /events?after=N&wait=S` answers lines of JSON: `Numbered` events after number N; waits up to S seconds for the
@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from .batch import Batch, Example, Sequence
 from .checkpoint import CheckpointFile, CheckpointManifest, is_complete, read_manifest
-from .events import Checkpointed, Collect, Done, Event, Failed, Health, Metrics, ModelFacts, Notice, Numbered
-from .sampling import Held, Sample, SampleDelta, SampleError, SampleLine, SampleRequest, ToolCall
+from .events import Checkpointed, Collect, Done, Event, Failed, ModelFacts, Notice, Numbered, StepMetrics, TrainerHealth
+from .sampling import HeldTokens, SampledAnswer, SampleDelta, SampledToolCall, SampleError, SampleLine, SampleRequest
 from .trainer_link import TrainerLink
 from .trainer_plan import TrainerPlan
 
@@ -38,19 +38,19 @@ __all__ = [
     "Event",
     "Example",
     "Failed",
-    "Health",
-    "Held",
-    "Metrics",
+    "HeldTokens",
     "ModelFacts",
     "Notice",
     "Numbered",
-    "Sample",
     "SampleDelta",
     "SampleError",
     "SampleLine",
     "SampleRequest",
+    "SampledAnswer",
+    "SampledToolCall",
     "Sequence",
-    "ToolCall",
+    "StepMetrics",
+    "TrainerHealth",
     "TrainerLink",
     "TrainerPlan",
     "is_complete",

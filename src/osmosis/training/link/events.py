@@ -21,7 +21,7 @@ class Collect(Record):
     samples_per_row: int
 
 
-class Metrics(Record):
+class StepMetrics(Record):
     """The figures of a step. A key comes at most once per step."""
 
     type: Literal["metrics"] = "metrics"
@@ -73,7 +73,7 @@ class Done(Record):
     stopped: bool = False
 
 
-Event = Annotated[Collect | Metrics | Checkpointed | Notice | Failed | Done, Field(discriminator="type")]
+Event = Annotated[Collect | StepMetrics | Checkpointed | Notice | Failed | Done, Field(discriminator="type")]
 
 
 class Numbered(Record):
@@ -100,7 +100,7 @@ class ModelFacts(Record):
     versions: dict[str, str] = Field(default_factory=dict)
 
 
-class Health(Record):
+class TrainerHealth(Record):
     """How the trainer is doing."""
 
     state: Literal["loading", "ready", "training", "failed", "done"]

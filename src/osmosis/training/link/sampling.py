@@ -11,7 +11,7 @@ from osmosis.records.base import Record
 from osmosis.records.rollout import Message
 
 
-class Held(Record):
+class HeldTokens(Record):
     """The tokens of this conversation so far, as they were sampled and stitched.
 
     Rendering a conversation again may spell an earlier answer differently (the spaces of a tool call's JSON). With
@@ -40,10 +40,10 @@ class SampleRequest(Record):
     seed: int | None = None
     """With the same seed, weights and prompt the answer is the same (builtin sampler on the CPU)."""
     stream: bool = False
-    held: Held | None = None
+    held: HeldTokens | None = None
 
 
-class ToolCall(Record):
+class SampledToolCall(Record):
     """A call the model asked for, in the OpenAI shape."""
 
     id: str
@@ -59,7 +59,7 @@ class SampleDelta(Record):
     reasoning: str = ""
 
 
-class Sample(Record):
+class SampledAnswer(Record):
     """A whole answer, token for token."""
 
     prompt_ids: list[int]
@@ -69,7 +69,7 @@ class Sample(Record):
     """Natural logarithms, one per token, at the temperature and top-p of the request."""
     content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[ToolCall] = Field(default_factory=list)
+    tool_calls: list[SampledToolCall] = Field(default_factory=list)
     finish_reason: Literal["stop", "length", "tool_calls"]
     parse: Literal["template", "json", "content"] = "content"
     """What read the answer: the tokenizer's response template, `<tool_call>` JSON, or nothing but the text."""
@@ -102,5 +102,5 @@ class SampleLine(Record):
     """One line of the answer to `/sample`: exactly one of the three is there."""
 
     delta: SampleDelta | None = None
-    done: Sample | None = None
+    done: SampledAnswer | None = None
     error: SampleError | None = None

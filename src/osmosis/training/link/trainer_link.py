@@ -18,8 +18,8 @@ from osmosis.records.base import Record
 from osmosis.records.rollout import Category
 
 from .batch import Batch
-from .events import Health, Numbered
-from .sampling import Sample, SampleDelta, SampleLine, SampleRequest
+from .events import Numbered, TrainerHealth
+from .sampling import SampledAnswer, SampleDelta, SampleLine, SampleRequest
 
 EVENT_WAIT_S = 20.0
 START_WAIT_S = 600.0
@@ -45,7 +45,7 @@ class TrainerLink:
             await self._session.close()
             self._session = None
 
-    async def wait_up(self, *, timeout_s: float = START_WAIT_S) -> Health:
+    async def wait_up(self, *, timeout_s: float = START_WAIT_S) -> TrainerHealth:
         """Its health as soon as it answers at all (the model may still be loading)."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
@@ -56,19 +56,19 @@ class TrainerLink:
                     raise
                 await asyncio.sleep(0.1)
 
-    async def health(self) -> Health:
+    async def health(self) -> TrainerHealth:
         async with self._request("GET", "/health") as response:
-            return Health.model_validate_json(await response.read())
+            return TrainerHealth.model_validate_json(await response.read())
 
-    async def sample(self, request: SampleRequest) -> Sample:
+    async def sample(self, request: SampleRequest) -> SampledAnswer:
         """The whole answer. Raises `ModelError`; cancelling frees the request in the trainer."""
         async with aclosing(self.stream(request)) as parts:
             async for part in parts:
-                if isinstance(part, Sample):
+                if isinstance(part, SampledAnswer):
                     return part
         raise _broken("the trainer ended its answer before it was whole")
 
-    async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | Sample, None]:
+    async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | SampledAnswer, None]:
         """Pieces as they are sampled (only with `request.stream`), the whole answer last."""
         async with self._request("POST", "/sample", request) as response:
             async for raw in _lines(response):

@@ -7,7 +7,7 @@ from typing import Any
 
 from osmosis.errors import ModelError
 from osmosis.records.rollout import Category
-from osmosis.training.link import Sample, SampleRequest, TrainerPlan
+from osmosis.training.link import SampledAnswer, SampleRequest, TrainerPlan
 
 from .answers import AnswerReader
 from .prompts import Prompts
@@ -58,7 +58,7 @@ class Answering:
         found = [at for stop in request.stop if (at := text.find(stop)) >= 0]
         return min(found) if found else None
 
-    def answer(self, question: Question, token_ids: list[int], logprobs: list[float], step: int) -> Sample:
+    def answer(self, question: Question, token_ids: list[int], logprobs: list[float], step: int) -> SampledAnswer:
         """The answer that these tokens are, up to the first stop."""
         self.totals.tokens += len(token_ids)
         text = self.reader.text(token_ids)
@@ -66,7 +66,7 @@ class Answering:
         read = self.reader.read(question.request.id, question.prompt_ids, text[:stopped_at], question.request.tools)
         self.totals.malformed_calls += read.malformed_calls
         ended = stopped_at is not None or (bool(token_ids) and token_ids[-1] in self.end_ids)
-        return Sample(
+        return SampledAnswer(
             prompt_ids=question.prompt_ids,
             token_ids=token_ids,
             # A token that the model was certain of has log(1); rounding can make it a little more.

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 from osmosis.base.json_types import JsonObject
-from osmosis.training.link import SampleDelta, ToolCall
+from osmosis.training.link import SampleDelta, SampledToolCall
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _THINK = re.compile(r"\A\s*<think>(.*?)</think>\s*", re.DOTALL)
@@ -30,7 +30,7 @@ class Answer:
 
     content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[ToolCall] = field(default_factory=list)
+    tool_calls: list[SampledToolCall] = field(default_factory=list)
     parse: Literal["template", "json", "content"] = "content"
     malformed_calls: int = 0
 
@@ -175,7 +175,7 @@ def _loaded(block: str) -> object:
         return None
 
 
-def _checked(request_id: str, raw: list[object]) -> list[ToolCall] | None:
+def _checked(request_id: str, raw: list[object]) -> list[SampledToolCall] | None:
     """The calls in the OpenAI shape; None when one of them is none."""
     found = []
     for number, call in enumerate(raw):
@@ -186,5 +186,5 @@ def _checked(request_id: str, raw: list[object]) -> list[ToolCall] | None:
             return None
         key = blake2b(f"{request_id}/{number}".encode(), digest_size=9).hexdigest()
         function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
-        found.append(ToolCall(id=f"call_{key}", function=function))
+        found.append(SampledToolCall(id=f"call_{key}", function=function))
     return found

@@ -13,7 +13,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from osmosis.training.link import Batch, Collect, Metrics, Notice, Sequence, TrainerPlan
+from osmosis.training.link import Batch, Collect, Notice, Sequence, StepMetrics, TrainerPlan
 from osmosis.training.order import rows_of_step
 
 from .sampling_totals import Totals
@@ -103,7 +103,7 @@ class Collector:
             }
         known = {key: value for key, value in figures.items() if math.isfinite(value)}
         self.service.health.step = step
-        self.service.emit(Metrics(step=step, values=known))
+        self.service.emit(StepMetrics(step=step, values=known))
 
     def validate(self, step: int) -> None:
         """Mean reward of the held-out rows with the weights of this step; a stop leaves it out."""
@@ -122,7 +122,7 @@ class Collector:
         self.validated[step] = figures.get("rollout/raw_reward")
         names = {"rollout/raw_reward": "reward", "rollout/failed_ratio": "failed_ratio"}
         values = {f"eval/validation/{name}": figures[key] for key, name in names.items() if key in figures}
-        self.service.emit(Metrics(step=step, values=values))
+        self.service.emit(StepMetrics(step=step, values=values))
 
     def reward_of(self, step: int) -> float | None:
         """What checkpoints are compared by: the validation of that step, else the step's own rollouts."""

@@ -1,8 +1,8 @@
 """Messages to tokens: the tokenizer's chat template, and the tokens of earlier answers exactly as they were sampled.
 
-Rendering a conversation again may spell an answer differently than the model did. With `Held` the prompt begins with
-the tokens that are there, and only what came after is rendered; where the template rewrites what was before (some drop
-earlier reasoning), the template wins.
+Rendering a conversation again may spell an answer differently than the model did. With `HeldTokens` the prompt begins
+with the tokens that are there, and only what came after is rendered; where the template rewrites what was before (some
+drop earlier reasoning), the template wins.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
 from osmosis.records.rollout import Category, Message
-from osmosis.training.link import Held, SampleRequest
+from osmosis.training.link import HeldTokens, SampleRequest
 
 
 class Prompts:
@@ -40,7 +40,7 @@ class Prompts:
         found = self._apply([_plain(message) for message in messages], tools, prompt=prompt, tokenize=True)
         return list(found)
 
-    def _after(self, held: Held, messages: list[Message], tools: list[JsonObject] | None) -> list[int] | None:
+    def _after(self, held: HeldTokens, messages: list[Message], tools: list[JsonObject] | None) -> list[int] | None:
         """What follows the held tokens; None when the template does not keep what they stand for."""
         if not 0 < held.messages < len(messages):
             return None

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
 from osmosis.errors import ModelError
 from osmosis.records.rollout import Category
-from osmosis.training.link import Sample, SampleDelta, SampleRequest
+from osmosis.training.link import SampledAnswer, SampleDelta, SampleRequest
 
 from .answering import Answering, Question
 
@@ -55,7 +55,7 @@ class RemoteSampler:
         finally:
             asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
 
-    async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | Sample, None]:
+    async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | SampledAnswer, None]:
         """As `service.Sampler`."""
         question = self._answering.question(request)
         await self._opened.wait()

@@ -30,7 +30,7 @@ from transformers.generation import ContinuousBatchingConfig
 
 from osmosis.errors import ModelError
 from osmosis.records.rollout import Category
-from osmosis.training.link import Sample, SampleDelta, SampleRequest, TrainerPlan
+from osmosis.training.link import SampledAnswer, SampleDelta, SampleRequest, TrainerPlan
 
 from .answering import Answering, Question
 from .answers import AnswerReader
@@ -123,7 +123,7 @@ class ContinuousSampler:
             self._hold()
             self._model.train(training)
 
-    async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | Sample, None]:
+    async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | SampledAnswer, None]:
         """As `service.Sampler`."""
         question = self._answering.question(request)
         await self._opened.wait()

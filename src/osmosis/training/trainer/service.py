@@ -28,13 +28,13 @@ from osmosis.training.link import (
     Done,
     Event,
     Failed,
-    Health,
     Numbered,
-    Sample,
+    SampledAnswer,
     SampleDelta,
     SampleError,
     SampleLine,
     SampleRequest,
+    TrainerHealth,
 )
 
 log = logging.getLogger("osmosis.trainer")
@@ -48,7 +48,7 @@ _LINES = "application/x-ndjson"
 class Sampler(Protocol):
     """What answers `/sample`."""
 
-    def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | Sample, None]:
+    def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | SampledAnswer, None]:
         """Pieces when the request streams, the whole answer last; raises `ModelError`. Closing it frees the request."""
         ...
 
@@ -122,7 +122,7 @@ class TrainerService:
     """
 
     def __init__(self, run: str, socket_path: Path) -> None:
-        self.health = Health(state="loading", run=run)
+        self.health = TrainerHealth(state="loading", run=run)
         self.sampler: Sampler | None = None
         self.events = EventLog()
         self.stop_requested = threading.Event()
@@ -262,7 +262,7 @@ class TrainerService:
         try:
             async with aclosing(self._loaded().stream(wanted)) as parts:
                 async for part in parts:
-                    if isinstance(part, Sample):
+                    if isinstance(part, SampledAnswer):
                         self._samples += 1
                         yield SampleLine(done=part)
                     elif wanted.stream:

@@ -21,7 +21,7 @@ from osmosis.base.locks import lock_if_free
 from osmosis.records.annotation import Annotation
 from osmosis.records.dataset import Row
 
-from .line import Line, read_line
+from .line import IndexLine, read_line
 
 VERSION = 6
 FILES = 200
@@ -81,7 +81,7 @@ class Feed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class IndexProgress:
     done: int
     total: int
 
@@ -229,7 +229,7 @@ class Names:
         )
 
 
-def _add_line(connection: sqlite3.Connection, line: Line, id_: int, names: Names) -> bool:
+def _add_line(connection: sqlite3.Connection, line: IndexLine, id_: int, names: Names) -> bool:
     """False when its rollout is there already, or another of its row and attempt."""
     at = (line.step, line.row_index, line.attempt)
     if connection.execute("SELECT 1 FROM rollouts WHERE (step, row_index, attempt) = (?, ?, ?)", at).fetchone():
@@ -266,13 +266,13 @@ class Fillers:
         self._lock = threading.Lock()
         self._running: dict[Path, threading.Thread] = {}
 
-    def filled(self, path: Path, feed: Feed, threshold: float, *, seconds: float) -> tuple[RolloutIndex, Progress]:
+    def filled(self, path: Path, feed: Feed, threshold: float, *, seconds: float) -> tuple[RolloutIndex, IndexProgress]:
         """The index, open, after at most so many seconds of filling; the rest goes on."""
         index = RolloutIndex(path, epoch=feed.epoch, threshold=threshold)
         total = feed.extent()
         if index.next < total or not index.has_rows:
             self._thread(path, feed, threshold).join(seconds)
-        return index, Progress(index.next + index.has_rows, total + 1)
+        return index, IndexProgress(index.next + index.has_rows, total + 1)
 
     def _thread(self, path: Path, feed: Feed, threshold: float) -> threading.Thread:
         with self._lock:

@@ -23,7 +23,7 @@ Value = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class IndexLine:
     """One rollout as the index keeps it."""
 
     step: int
@@ -42,7 +42,7 @@ class Line:
     words: str
 
 
-def read_line(raw: bytes | str, place: int, threshold: float) -> Line | None:
+def read_line(raw: bytes | str, place: int, threshold: float) -> IndexLine | None:
     """Of a rollout as it was stored; None when it is not one."""
     try:
         found = orjson.loads(raw)
@@ -51,7 +51,7 @@ def read_line(raw: bytes | str, place: int, threshold: float) -> Line | None:
         return None
 
 
-def _line(found: JsonObject, place: int, threshold: float) -> Line:
+def _line(found: JsonObject, place: int, threshold: float) -> IndexLine:
     messages = [one for one in found.get("messages") or () if isinstance(one, dict)]
     scores = found.get("scores") or {}
     values = [(name, one.get("value")) for name, one in scores.items()]
@@ -83,7 +83,7 @@ def _line(found: JsonObject, place: int, threshold: float) -> Line:
         _extra(found, scores),
     )
     words = "\n".join(_words(messages, failure, scores))
-    return Line(
+    return IndexLine(
         step=found.get("step", 0),
         row_index=found["row_index"],
         attempt=found["attempt"],

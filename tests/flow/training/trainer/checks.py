@@ -24,7 +24,16 @@ from safetensors.torch import load_file
 from osmosis.errors import ModelError
 from osmosis.testing.tiny_task import TOOL
 from osmosis.testing.trainer_drive import recorded
-from osmosis.training.link import Batch, Collect, Held, Sample, SampleDelta, SampleRequest, Sequence, TrainerPlan
+from osmosis.training.link import (
+    Batch,
+    Collect,
+    HeldTokens,
+    SampledAnswer,
+    SampleDelta,
+    SampleRequest,
+    Sequence,
+    TrainerPlan,
+)
 from osmosis.training.order import rows_of_step
 from osmosis.training.trainer.answers import AnswerReader
 from osmosis.training.trainer.collecting import Collector
@@ -71,14 +80,14 @@ class Bench:
     def run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(120)
 
-    async def one(self, request: SampleRequest) -> Sample:
+    async def one(self, request: SampleRequest) -> SampledAnswer:
         async with contextlib.aclosing(self.sampler.stream(request)) as parts:
             async for part in parts:
-                if isinstance(part, Sample):
+                if isinstance(part, SampledAnswer):
                     return part
         raise AssertionError("no answer")
 
-    async def many(self, requests: list[SampleRequest]) -> list[Sample]:
+    async def many(self, requests: list[SampleRequest]) -> list[SampledAnswer]:
         return list(await asyncio.gather(*map(self.one, requests)))
 
     def error(self, request: SampleRequest) -> str:
@@ -120,7 +129,7 @@ def sampling(model: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-def _parity(bench: Bench, questions: list[SampleRequest], samples: list[Sample]) -> float:
+def _parity(bench: Bench, questions: list[SampleRequest], samples: list[SampledAnswer]) -> float:
     """The largest distance between a sampled logprob and that of one plain forward pass."""
     worst = 0.0
     bench.loaded.model.eval()
@@ -243,7 +252,7 @@ def prompts(model: str, folder: Path) -> dict[str, Any]:
     found = {}
     for name, end in (("ended", "<|im_end|>"), ("cut_off", "")):
         held = first + tokenizer.encode(odd + end, add_special_tokens=False)
-        request = SampleRequest(id="x", messages=talk, tools=[TOOL], held=Held(messages=2, token_ids=held))
+        request = SampleRequest(id="x", messages=talk, tools=[TOOL], held=HeldTokens(messages=2, token_ids=held))
         ids, kept = made.of(request)
         plain, _ = made.of(request.model_copy(update={"held": None}))
         found[name] = {
@@ -252,7 +261,7 @@ def prompts(model: str, folder: Path) -> dict[str, Any]:
             "plain_does_not": plain[: len(held)] != held,
             "rest": tokenizer.decode(ids[len(held) :]),
         }
-    request = SampleRequest(id="x", messages=talk, held=Held(messages=9, token_ids=first))
+    request = SampleRequest(id="x", messages=talk, held=HeldTokens(messages=9, token_ids=first))
     found["covers_too_many"] = made.of(request)[1]
     return found
 

@@ -22,7 +22,7 @@ from osmosis.training.link import (
     Event,
     Example,
     Failed,
-    Metrics,
+    StepMetrics,
     TrainerPlan,
     read_manifest,
 )
@@ -32,7 +32,7 @@ Plan = Callable[..., TrainerPlan]
 
 
 def curve(events: list[Event], key: str) -> list[float]:
-    return [event.values[key] for event in events if isinstance(event, Metrics) and key in event.values]
+    return [event.values[key] for event in events if isinstance(event, StepMetrics) and key in event.values]
 
 
 async def test_grpo_raises_the_reward(plan: Plan, start: Any) -> None:
@@ -117,7 +117,7 @@ async def test_stop_saves_what_is_there_and_a_partial_checkpoint_is_refused(plan
         events = []
         async for event in follow(link, replay):
             events.append(event)
-            if isinstance(event, Metrics) and event.step == 1:
+            if isinstance(event, StepMetrics) and event.step == 1:
                 await link.stop()
     saved = next(event for event in events if isinstance(event, Checkpointed))
     assert events[-1] == Done(step=saved.step, stopped=True)

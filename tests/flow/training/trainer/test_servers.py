@@ -22,9 +22,9 @@ from osmosis.training.link import (
     Done,
     Event,
     Failed,
-    Metrics,
     SampleRequest,
     Sequence,
+    StepMetrics,
     TrainerLink,
     TrainerPlan,
 )
@@ -112,7 +112,10 @@ async def test_a_tinker_server_learns_and_its_state_is_resumed(
         server.requests.clear()
         async with start(made.model_copy(update={"resume_from": saved[0].path})) as (link, _):
             again = [event async for event in follow(link, answering(link, "10"))]
-        assert [event.step for event in again if isinstance(event, Metrics) and "train/lr" in event.values] == [3, 4]
+        assert [event.step for event in again if isinstance(event, StepMetrics) and "train/lr" in event.values] == [
+            3,
+            4,
+        ]
         assert server.requests["load_weights"] == 1
 
 
@@ -146,4 +149,4 @@ async def test_vllm_samples_with_an_adapter_of_its_own_name_for_every_step(
 
 
 def curve(events: list[Event], key: str) -> list[float]:
-    return [event.values[key] for event in events if isinstance(event, Metrics) and key in event.values]
+    return [event.values[key] for event in events if isinstance(event, StepMetrics) and key in event.values]

@@ -21,11 +21,11 @@ from osmosis.training.link import (
     Done,
     Event,
     Failed,
-    Metrics,
-    Sample,
+    SampledAnswer,
     SampleDelta,
     SampleRequest,
     Sequence,
+    StepMetrics,
     TrainerLink,
     TrainerPlan,
     read_manifest,
@@ -93,7 +93,7 @@ async def test_a_run_from_the_first_collect_to_the_end(tmp_path: Path) -> None:
         ("collect", 3), ("metrics", 3), ("collect", 3), ("metrics", 3), ("checkpoint", 3),
         ("done", 3),
     ]  # fmt: skip
-    assert next(event.values for event in events if isinstance(event, Metrics)) == {"eval/validation/reward": 1.0}
+    assert next(event.values for event in events if isinstance(event, StepMetrics)) == {"eval/validation/reward": 1.0}
     saved = [event for event in events if isinstance(event, Checkpointed)]
     assert [read_manifest(Path(one.path)).kind for one in saved] == ["regular", "final"]
     assert len(fake.batches) == 6
@@ -192,7 +192,7 @@ async def test_a_policy_that_breaks_is_an_error_of_its_request(tmp_path: Path) -
     with FakeTrainer(plan(tmp_path), tmp_path / "s", policy=policy):
         async with TrainerLink(tmp_path / "s") as trainer:
             answers = await asyncio.gather(*(trainer.sample(ask(f"r{n}")) for n in range(40)))
-            assert all(isinstance(one, Sample) for one in answers)
+            assert all(isinstance(one, SampledAnswer) for one in answers)
             with pytest.raises(ModelError, match="RuntimeError: odd"):
                 await trainer.sample(ask("bad"))
 
