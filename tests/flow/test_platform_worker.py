@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -251,6 +252,40 @@ def test_a_platform_that_is_away_for_longer_than_the_lease_costs_no_start(serve,
         (platform.folder(name) / "go").touch()
         platform.reaches(name, "finished")
     assert platform.logs(name).count("job started") == 1, platform.logs(name)
+
+
+@contextmanager
+def taking_no_results(platform: PlatformProcess, how: str) -> Iterator[None]:
+    if how == "stands still":
+        assert platform.process is not None
+        platform.process.send_signal(signal.SIGSTOP)
+        yield
+        platform.process.send_signal(signal.SIGCONT)
+    else:
+        with closing(sqlite3.connect(platform.data_dir / "platform.db", isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            yield
+            database.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize("how", ["stands still", "has a locked database"])
+def test_what_jobs_report_while_the_platform_takes_nothing_comes_later_and_once(serve, how) -> None:
+    platform = serve(no_worker="", lease="2")
+    name = platform.submit("wait:5", evaluation_config={"limit": 12, "n": 2, "batch_size": 2})
+    with worker_of(platform, "--lease", "2"):
+        until(lambda: len(platform.rollouts(name)) == 5, "the job waits")
+        with taking_no_results(platform, how):
+            (folder_of(platform) / "go").touch()
+            time.sleep(5)  # more than two leases
+        platform.reaches(name, "finished")
+    assert platform.rollouts(name) == sorted([*range(12)] * 2)
+    assert platform.logs(name).count("job started") == 1, platform.logs(name)
+
+
+def folder_of(platform: PlatformProcess) -> Path:
+    """Of the one run there is, without asking."""
+    [folder] = (platform.data_dir / "runs").iterdir()
+    return folder
 
 
 def test_a_job_that_is_silent_while_the_platform_listens_is_ended_by_a_worker_of_its_own(serve) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -75,6 +75,8 @@ class Options:
     """Shared with the model's signals when concurrency adapts."""
     spending: Spending | None = None
     """Shared with who hears what other jobs of the same run spend."""
+    room: Callable[[], Awaitable[object]] | None = None
+    """Waited for before each rollout: whoever takes them in has room for more."""
     step: int = 0
     """Of a training run: it is part of every rollout's key."""
     stuck_s: float = STUCK_S
@@ -243,6 +245,8 @@ class _Run:
         while self.stopped is None and recorder.error is None:
             if recorder.behind:
                 await recorder.drain()
+            if self.options.room is not None:
+                await self.options.room()
             if not self.limiter.take():
                 await self.limiter.acquire()
             try:

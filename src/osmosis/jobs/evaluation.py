@@ -58,6 +58,7 @@ class EvalRun:
         self.shared = SharedLimits(context, self.plan)
         self.journal = Journal(context.work_dir / "journal", redactor=context.redactor)
         self._started_rollouts = False
+        self._holding = False
 
     @classmethod
     def of(cls, context: JobContext) -> EvalRun:
@@ -148,6 +149,7 @@ class EvalRun:
                             hashes={"agent": spec.commit_sha},
                             limiter=self.shared.limiter,
                             spending=self.shared.spending,
+                            room=self._room,
                         ),
                     )
                 )
@@ -155,6 +157,16 @@ class EvalRun:
         finally:
             await gate.stop()
             self.journal.close()
+
+    async def _room(self) -> None:
+        """No more rollouts than the platform, or else our memory, can take; they are in the journal already."""
+        reporter = self.context.reporter
+        if reporter.full and not self._holding:
+            self._holding = True
+            what = "the platform takes no rollouts: none is started until it does"
+            self.context.log.write("rollouts", what, "warning")
+        await reporter.room(self.context.stop)
+        self._holding = self._holding and reporter.full
 
     async def _open_journal(self) -> None:
         """Waits a little for an earlier job of this run, which has lost its lease and is about to notice."""
@@ -182,6 +194,7 @@ class EvalRun:
         sent = 0
         for line in self.journal.lines():
             if key_of(line) not in there:
+                await self._room()
                 self.context.reporter.rollout(orjson.dumps(line))
                 sent += 1
         if len(here):

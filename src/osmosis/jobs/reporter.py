@@ -1,7 +1,8 @@
 """What a job tells the platform: heartbeats, rollouts, logs, and how it ended.
 
 Rollouts and log lines are queued and sent in order, in batches; while the platform is down they wait, because the
-run's journal already has them. A lost lease ends all writing at once. Everything that leaves is redacted here.
+run's journal already has them. Who makes more of them asks for `room` first, so that what waits stays within bounds.
+A lost lease ends all writing at once. Everything that leaves is redacted here.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ BATCH_BYTES = 4 * 1024 * 1024
 BATCH_WAIT_S = 0.5
 PAGE = 200
 LOG_LINES_KEPT = 20_000
+HELD_BYTES = 64 * 1024 * 1024
+"""Rollouts that wait; with more no rollout is started until the platform has taken some."""
 HEARTBEAT_TIMEOUT_S = 10.0
 
 
@@ -45,15 +48,18 @@ class _Lane:
     kept: int | None = None
     """At most this many wait; the oldest are dropped. None = all are kept."""
     waiting: deque[bytes] = field(default_factory=deque)
+    size: int = 0
+    """Of what waits or is on its way, in bytes."""
     dropped: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, message: bytes) -> None:
         if self.kept is not None and len(self.waiting) >= self.kept:
-            self.waiting.popleft()
+            self.size -= len(self.waiting.popleft())
             self.dropped += 1
         self.waiting.append(message)
+        self.size += len(message)
         self.idle.clear()
         self.news.set()
 
@@ -83,11 +89,15 @@ class Reporter:
         ca_file: str = "",
         patience_s: float = PATIENCE_S,
         batch_wait_s: float = BATCH_WAIT_S,
+        held_bytes: int = HELD_BYTES,
     ) -> None:
         self._client = JobClient(base_url, run_id, token, ca_file=ca_file)
         self._redactor = redactor or Redactor()
         self._patience_s = patience_s
         self._batch_wait_s = batch_wait_s
+        self._held_bytes = held_bytes
+        self._taken = asyncio.Event()
+        """Set whenever the platform has taken something."""
         self._rollouts = _Lane("rollouts", "rollouts")
         self._logs = _Lane("logs", "lines", kept=LOG_LINES_KEPT)
         self._metrics = _Lane("metrics", "points")
@@ -118,6 +128,26 @@ class Reporter:
         """Queues a finished rollout as its journal line (`Journal.line`): JSON, redacted, safe on disk already."""
         if not self._over:
             self._rollouts.put(line.rstrip(b"\n"))
+
+    @property
+    def full(self) -> bool:
+        """Whether so many rollouts wait for the platform that no more should be made."""
+        return self._rollouts.size > self._held_bytes and not self._over
+
+    async def room(self, stop: asyncio.Event) -> None:
+        """Waits while it is `full`, but no longer than until `stop`."""
+        if not self.full:
+            return
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            while self.full and not stop.is_set():
+                self._taken.clear()
+                taken = asyncio.ensure_future(self._taken.wait())
+                either: set[asyncio.Future[Any]] = {taken, stopped, self._future()}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                taken.cancel()
+        finally:
+            stopped.cancel()
 
     def log(self, line: LogLine) -> None:
         """Queues a log line; when far too many wait, the oldest are dropped and a line says how many."""
@@ -238,12 +268,15 @@ class Reporter:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._hurry.wait(), self._batch_wait_s)
             batch = lane.take()
+            size = sum(map(len, batch))
             if lane.dropped:
                 lost = LogLine(level="warning", step="job", message=f"{lane.dropped} log lines were dropped")
                 batch.insert(0, self._encode(lost))
                 lane.dropped = 0
             try:
                 await self._send(lane, batch)
+                lane.size -= size
+                self._taken.set()
             except OsmosisError as problem:
                 self._end(problem)
             except Exception as problem:  # noqa: BLE001 - border of a task nobody awaits: the job must hear of it

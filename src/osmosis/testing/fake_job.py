@@ -175,6 +175,8 @@ class FakeJob:
         while True:
             try:
                 answer = self.http.request(method, f"/{path}", json=body)
+                if answer.status_code >= 500:
+                    raise httpx.TransportError(f"HTTP {answer.status_code}")
             except httpx.TransportError:
                 if time.monotonic() > deadline:
                     raise
