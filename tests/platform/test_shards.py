@@ -16,6 +16,7 @@ from osmosis.records.config import EvalConfig
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
+from osmosis.records.run import JobResult
 from osmosis.records.shard import Shard, shards_for, share
 
 from .test_jobs_api import BODY
@@ -183,6 +184,38 @@ def test_a_shard_that_fails_ends_the_run(box: Box) -> None:
     box.of_job("POST", orders[0], "finish", json={"status": "failed", "failure": failure})
     assert run_of(box, run["id"])["eval_run"]["status"] == "failed"
     box.of_job("POST", orders[1], "heartbeat", 409, json={"stage": "rollouts"})
+
+
+def test_a_shard_that_runs_out_of_time_leaves_the_others_theirs(box: Box) -> None:
+    """`wall_s` is what each job needs: it ends one of them with what that has, and the run says how many."""
+    wanted = {"evaluation_config": {"limit": 10, "n": 2, "batch_size": 8}}
+    advanced = {"advanced_config": {"shards": 3, "resources": {"wall_s": 60}}}
+    run = box.site.json("POST", "eval-runs", json={**BODY, **wanted, **advanced})
+    plan = plan_of(box, run["id"])
+    first, second = box.claim(), box.claim()
+    rows = own_rows(box, first)
+    made = work(box, first, rows[:1])
+    said = plan.timeouts.ran_out()
+    assert said is not None
+    report = summarize(made, plan, rows=len(rows)).model_copy(update={"stopped": said})
+    late = JobResult.ran_out(said, report).model_dump(mode="json")
+    box.of_job("POST", first, "finish", json=late)
+    assert run_of(box, run["id"])["eval_run"]["status"] == "running"
+    assert "shard 1 of 3: time limit" in logs_of(box.site, run["id"])
+
+    third = box.claim()
+    for order in (second, third):
+        made += work(box, order, own_rows(box, order))
+        box.of_job("POST", order, "finish", json={"status": "finished"})
+    ended = run_of(box, run["id"])
+    assert ended["eval_run"]["status"] == "stopped"
+    assert ended["failure"]["category"] == "timeout"
+    assert ended["failure"]["message"] == "time limit: 1 of 3 jobs did not finish within 60 s"
+    assert "wall_s" in ended["failure"]["fix"]
+    stored = box.site.json("GET", f"eval-runs/{run['id']}/metrics")["report"]
+    assert (stored["completed"], stored["total"]) == (len(made), 20)
+    assert stored["stopped"] == ended["failure"]["message"]
+    box.site.json("POST", f"eval-runs/{run['id']}/retry", json={})
 
 
 def test_a_report_that_was_not_made_is_made_later(box: Box) -> None:

@@ -95,6 +95,30 @@ def test_a_job_alone_may_end_with_its_budget_and_is_not_started_again(box: Box) 
     assert box.round()["start"] is None
 
 
+def test_a_retry_of_a_used_up_budget_asks_for_a_larger_one_before_anything_starts(box: Box) -> None:
+    config = {"limit": 4, "n": 2, "max_tokens_total": 100, "max_cost": 5.0}
+    name = box.site.json("POST", "eval-runs", json={**BODY, "evaluation_config": config})["name"]
+    order = box.claim()
+    send(box, order, a_rollout(0, 0))
+    ended = {**used_up(0.1), "report": spent(0.5, 90, judge_tokens=20)["report"]}
+    box.of_job("POST", order, "finish", json=ended)
+
+    asks: list[dict[str, Any]] = [{}, {"max_tokens_total": 110}, {"max_tokens_total": 200, "max_cost": 0.5}]
+    for asked, flag in zip(asks, ("--max-tokens-total", "--max-tokens-total", "--max-cost"), strict=True):
+        refused = box.site.json("POST", f"eval-runs/{name}/retry", expect=409, json=asked)
+        assert f"osmosis eval retry {name} {flag}" in refused["hint"]
+        assert refused["spent"] == {"cost_usd": 0.5, "tokens": 110}
+        assert box.round()["start"] is None
+        assert run_of(box, name)["config"]["evaluation"]["max_tokens_total"] == 100, "a refusal changes nothing"
+    for wrong in ({"max_cost": 0}, {"max_tokens_total": 0}):
+        box.site.json("POST", f"eval-runs/{name}/retry", expect=400, json=wrong)
+
+    box.site.json("POST", f"eval-runs/{name}/retry", json={"max_tokens_total": 111})
+    spec = box.of_job("GET", box.claim(), "spec").json()
+    assert spec["config"]["evaluation"]["max_tokens_total"] == 111
+    assert spec["config"]["evaluation"]["max_cost"] == 5.0
+
+
 def test_a_refusal_for_the_rate_slows_the_jobs_that_ask_the_same_endpoint(box: Box) -> None:
     submit(box.site)
     first, second, _ = (box.claim() for _ in range(3))

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import typer
 
 from osmosis.errors import NotFound, NothingToRetry, UsageError, ValidationError
 from osmosis.records.contract.body import LogEntry, LogPage
+from osmosis.records.contract.run_bodies import RetryRun
 from osmosis.records.run import NOUNS, RunKind
 
 from . import prompts
@@ -168,26 +170,42 @@ def wait_eval(
     return wait_for(current(), "eval", name, fail_under)
 
 
-def retry(name: Name, yes: prompts.Yes = False, secrets_file: SecretsFile = None) -> OperationResult:
-    """Retry the failed and skipped rollouts of a run. One in which all succeeded runs again as a whole, if you say so.
+def retry(
+    name: Name,
+    max_cost: Annotated[
+        float | None, typer.Option("--max-cost", help="Budget in USD of the whole run [default: as it is]")
+    ] = None,
+    max_tokens_total: Annotated[
+        int | None, typer.Option("--max-tokens-total", min=1, help="The same for tokens")
+    ] = None,
+    yes: prompts.Yes = False,
+    secrets_file: SecretsFile = None,
+) -> OperationResult:
+    """Retry the failed and skipped rollouts of a run, and those that its budget left out, under a larger one.
+
+    A run in which all succeeded runs again as a whole, if you say so.
 
     Example:
         osmosis eval retry multiply-1 --yes
+        osmosis eval retry multiply-1 --max-cost 20
     """
     ctx = current()
-    secrets = read_secrets_file(ctx, secrets_file) if secrets_file else {}
+    if max_cost is not None and not 0 < max_cost < math.inf:
+        raise UsageError(f"--max-cost must be greater than 0, got {max_cost}")
+    secrets = read_secrets_file(ctx, secrets_file) if secrets_file else None
+    asked = RetryRun(secrets=secrets or None, max_cost=max_cost, max_tokens_total=max_tokens_total)
     with ctx.client() as client:
         seen = client.evals.get(name)
         if not prompts.confirm(ctx, f"Retry the failed and skipped rollouts of {seen.run.name}?", yes=yes):
             body = {**brief(seen), "status": seen.run.status}
             return OperationResult("eval.retry", "Cancelled.", body, status="cancelled")
         try:
-            answer = client.evals.retry(seen.run.name, secrets)
+            answer = client.evals.retry(seen.run.name, asked)
         except NothingToRetry as nothing:
             if not prompts.confirm(ctx, f"{nothing.message}. Run them again?", yes=yes, default=False):
                 body = {**brief(seen), "status": seen.run.status}
                 return OperationResult("eval.retry", "Cancelled.", body, status="cancelled")
-            answer = client.evals.retry(seen.run.name, secrets, everything=True)
+            answer = client.evals.retry(seen.run.name, asked.model_copy(update={"everything": True}))
     count, shown = answer.retryable_samples, seen.run.name
     what = f"{count} rollouts of {shown} are queued again" if count else f"{shown} restarts from the beginning"
     steps = [NextStep("follow it", command=f"osmosis eval wait {shown}")]

@@ -138,11 +138,10 @@ class EvalRuns(Runs):
     whole = EvalRunDetail
     figures = EvalMetrics
 
-    def retry(self, name: str, secrets: Mapping[str, str] | None = None, *, everything: bool = False) -> RetriedRun:
-        """Retry failed and skipped rollouts; `secrets` are values for this retry only. NothingToRetry when all
-        succeeded, unless `everything` is to run again."""
-        body = RetryRun(secrets=dict(secrets) if secrets else None, everything=everything or None)
-        return self._http.read(RetriedRun, "POST", self._path(name, "retry"), json=body)
+    def retry(self, name: str, asked: RetryRun) -> RetriedRun:
+        """Retry failed and skipped rollouts. NothingToRetry when all succeeded, unless `everything` is asked for;
+        Conflict when the run has spent its budget and no larger one is given."""
+        return self._http.read(RetriedRun, "POST", self._path(name, "retry"), json=asked)
 
     def rollouts(self, name: str, *, limit: int = 50, offset: int = 0, status: str | None = None) -> RolloutPage:
         """One page of a run's rollouts."""

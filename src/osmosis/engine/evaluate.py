@@ -233,7 +233,7 @@ class _Run:
                 work.result()
                 return
             if not lost.done():
-                self.stopped = f"time limit: the run did not finish within {left:g} s"
+                self.stopped = self.plan.timeouts.ran_out()
             await self._cut(lanes)
         finally:
             lost.cancel()

@@ -102,6 +102,8 @@ class EvalRun:
             return JobResult(status=RunStatus.STOPPED, report=report)
         if spent := self.shared.spending.exceeded():
             return JobResult.used_up(spent, report)
+        if report.stopped == self.plan.timeouts.ran_out():
+            return JobResult.ran_out(report.stopped, report)
         return JobResult(status=RunStatus.FAILED, report=report, failure=_gave_up(report))
 
     @asynccontextmanager

@@ -100,6 +100,11 @@ class Timeouts(Record):
     model_s: float | None = Field(default=300.0, gt=0)
     tool_s: float | None = Field(default=None, gt=0)
     run_s: float | None = Field(default=None, gt=0)
+    """Of the whole run; on the platform of each of its jobs."""
+
+    def ran_out(self) -> str | None:
+        """What a report says of a run that `run_s` ended; None when there is no such limit."""
+        return None if self.run_s is None else f"time limit: the run did not finish within {self.run_s:g} s"
 
 
 class Retry(Record):

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from .base import Record
 from .rollout import AnswerIssue, Category, Phase, Usage
+from .shard import Spend
 
 ReducerName = Annotated[str, Field(pattern=r"^(mean|median|mode|max|(at-least-|pass@|pass\^)[1-9][0-9]{0,3})$")]
 """`mean`, `median`, `mode`, `max`, `at-least-K`, `pass@K` or `pass^K`."""
@@ -152,6 +153,13 @@ class Report(Record):
     @property
     def primary(self) -> ScoreReport | None:
         return self.scores[0] if self.scores else None
+
+    def spent(self) -> Spend:
+        """What counts against the budget of the run."""
+        usages = (self.usage, self.judge_usage)
+        return Spend(
+            cost_usd=sum(usage.cost_usd or 0.0 for usage in usages), tokens=sum(usage.total_tokens for usage in usages)
+        )
 
     @property
     def unscored(self) -> bool:

@@ -238,8 +238,15 @@ class JobResult(Record):
     @classmethod
     def used_up(cls, why: str, report: Report) -> JobResult:
         """Of a run that its budget ended; `why` is what `Budget.used_up` said."""
-        fix = "what is finished is kept; submit it again with a larger max_cost or max_tokens_total, or with fewer rows"
+        fix = "what is finished is kept; retry it with a larger max_cost or max_tokens_total, or submit fewer rows"
         failure = Failure(phase=Phase.SETUP, category=Category.BUDGET, message=why, fix=fix)
+        return cls(status=RunStatus.STOPPED, report=report, failure=failure)
+
+    @classmethod
+    def ran_out(cls, why: str, report: Report) -> JobResult:
+        """Of a run that `wall_s` ended; `why` is what its report says, or how many of its jobs it was."""
+        fix = "what is finished is kept; retry the run for the rest, or submit it with a larger wall_s or more shards"
+        failure = Failure(phase=Phase.SETUP, category=Category.TIMEOUT, message=why, fix=fix)
         return cls(status=RunStatus.STOPPED, report=report, failure=failure)
 
 

@@ -41,6 +41,17 @@ async def test_a_run_from_commit_to_report(desk: Desk, main: str) -> None:
     assert desk.servers() == []
 
 
+async def test_a_run_that_is_out_of_time_stops_with_what_it_has(desk: Desk) -> None:
+    desk.config = {"advanced": {"resources": {"wall_s": 1}}}
+    hangs = with_before("import asyncio", "await asyncio.sleep(3600)")
+    assert await desk.run(desk.write(desk.commit(main=hangs))) == 0
+    assert desk.result.status is RunStatus.STOPPED, desk.log
+    assert desk.result.failure is not None
+    assert desk.result.failure.category is Category.TIMEOUT
+    assert desk.result.failure.message == "time limit: the run did not finish within 1 s"
+    assert "wall_s" in str(desk.result.failure.fix)
+
+
 AGENT_LOOP = """
 from osmosis_ai.rollout import RolloutAgentLoop, RolloutContext, RolloutResult
 import re

@@ -56,9 +56,7 @@ def metrics(name: str, platform: PlatformDep, scope: ScopeDep) -> EvalMetrics:
 def retry(name: str, platform: PlatformDep, scope: ScopeDep, body: RetryRun | None = None) -> RetriedRun:
     with platform.db.write() as session:
         run = routes.find(session, scope, name)
-        asked = body or RetryRun()
-        given, everything = asked.secrets or {}, bool(asked.everything)
-        count = run_retry.retry(session, platform.vault, run, scope.user, given, everything=everything)
+        count = run_retry.retry(session, platform.vault, run, scope.user, body or RetryRun())
         audit.note(session, scope, "run.retry", run.name, workspace=scope.workspace)
         return run_bodies.retried(platform.settings, run, count)
 

@@ -338,7 +338,7 @@ def release(session: Session, held: HeldJob, reason: str, *, max_starts: int, co
 
 
 def finish(session: Session, held: HeldJob, result: JobResult, *, max_starts: int) -> None:
-    """The job's last message. `stopped` without a request or a failure (a budget that is used up) means that it was
+    """The job's last message. `stopped` without a request or a failure (a budget or a time limit) means that it was
     interrupted: the run resumes later."""
     run = held.run
     if result.status is RunStatus.STOPPED and run.stop_requested_at is None and result.failure is None:
@@ -359,5 +359,9 @@ def finish(session: Session, held: HeldJob, result: JobResult, *, max_starts: in
         job.progress = {**(job.progress or {}), **done, "completed": result.report.completed}
     jobs = run_lifecycle.jobs_of(session, run.id)
     if result.failure is not None:
-        run_lifecycle.leave_waiting(jobs)
+        why = f"shard {job.shard + 1} of {job.shards}: {result.failure.message}"
+        run_lifecycle.log(session, run.id, why, level="warning")
+        # A budget is that of the run, a time limit that of the job: the others have theirs.
+        if result.failure.category is not Category.TIMEOUT:
+            run_lifecycle.leave_waiting(jobs)
     shards.add_up(run, jobs)

@@ -2,7 +2,7 @@
 Of a training run: on from its last checkpoint, or from the start as a new run.
 
 Successful rollouts are kept; a run in which all succeeded starts from nothing, when that is asked for. Values given
-with the first submit are gone by then and are asked for.
+with the first submit are gone by then and are asked for. So is a larger budget, when the one of the run is used up.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from sqlalchemy.orm import Session
 from osmosis.errors import Conflict, NotFound, NothingToRetry, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.security.vault import Vault
+from osmosis.records.config import EvalConfig
+from osmosis.records.contract.run_bodies import RetryRun
+from osmosis.records.plan import EvalPlan
+from osmosis.records.report import Report
 from osmosis.records.run import RunStatus
 
 from . import job_queue, rollouts, run_lifecycle, secrets
@@ -25,14 +29,14 @@ def retry(
     vault: Vault,
     run: tables.Run,
     user: tables.User,
-    given: Mapping[str, str],
-    *,
-    everything: bool = False,
+    asked: RetryRun,
 ) -> int:
     """Make a run pending again; how many rollouts are to be made (0 = all of it, from the start) is the answer.
 
-    NothingToRetry for a run in which all succeeded, unless `everything` is to be made again.
+    NothingToRetry for a run in which all succeeded, unless `everything` is to be made again; Conflict for one that
+    would stop at once, because it has spent its budget.
     """
+    given = asked.secrets or {}
     if not RunStatus(run.status).over:
         raise Conflict(f"run {run.name!r} is {run.status}: only a finished run can be retried")
     _refuse_elsewhere(run)
@@ -43,8 +47,11 @@ def retry(
     total = run.sampled_rows * run.config.get("evaluation", {}).get("n", 1)
     kept = len(rollouts.keys(session, run.id))
     missing = total - kept
-    if not missing:
-        if not everything:
+    _raise_budget(session, run, asked)
+    if missing:
+        _check_budget(run)
+    else:
+        if not asked.everything:
             raise NothingToRetry(
                 f"all {total} rollouts of run {run.name!r} succeeded: a retry would run all of them again",
                 hint=f"osmosis eval retry {run.name} --yes runs them again and drops what is there",
@@ -111,6 +118,40 @@ def _check_inputs(session: Session, run: tables.Run, given: Mapping[str, str]) -
     _check_secrets(session, run, given)
     if not run.dataset_path or run.dataset_id is None:
         raise Conflict(f"dataset {run.dataset!r} of run {run.name!r} was deleted", hint="submit a new run")
+
+
+def _raise_budget(session: Session, run: tables.Run, asked: RetryRun) -> None:
+    """The limits that are given, in place of those of the run's config."""
+    if asked.max_cost is None and asked.max_tokens_total is None:
+        return
+    evaluation = run.config.get("evaluation", tables.StoredEvaluation()).copy()
+    if asked.max_cost is not None:
+        evaluation["max_cost"] = asked.max_cost
+    if asked.max_tokens_total is not None:
+        evaluation["max_tokens_total"] = asked.max_tokens_total
+    config = run.config.copy()
+    config["evaluation"] = evaluation
+    run.config = config
+    limits = [f"{name} = {value}" for name in ("max_cost", "max_tokens_total") if (value := evaluation.get(name))]
+    run_lifecycle.log(session, run.id, f"the budget of the run is now {', '.join(limits)}")
+
+
+def _check_budget(run: tables.Run) -> None:
+    """Conflict when what the run has spent, failed rollouts included, reaches its budget: no rollout would start."""
+    if run.report is None:
+        return
+    limits = EvalPlan.from_config(EvalConfig.model_validate(run.config), name=run.name, dataset=run.dataset).budget
+    spent = Report.model_validate(run.report).spent()
+    used_up = limits.used_up(spent.cost_usd, spent.tokens)
+    if used_up is None:
+        return
+    cost = limits.max_cost_usd is not None and spent.cost_usd >= limits.max_cost_usd
+    flag = "--max-cost USD" if cost else "--max-tokens-total TOKENS"
+    raise Conflict(
+        f"{used_up}: a retry of run {run.name!r} would start no rollout",
+        hint=f"osmosis eval retry {run.name} {flag} sets a larger budget for the whole run",
+        spent={"cost_usd": round(spent.cost_usd, 6), "tokens": spent.tokens},
+    )
 
 
 def _refuse_elsewhere(run: tables.Run) -> None:

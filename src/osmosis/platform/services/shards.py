@@ -59,11 +59,8 @@ def concurrency_now(run: tables.Run, job: tables.Job, jobs: Sequence[tables.Job]
 
 def spent(jobs: Sequence[tables.Job]) -> Spend:
     """What these jobs have spent, as they said last."""
-    reports = [Report.model_validate(job.report) for job in jobs if job.report]
-    usages = [usage for one in reports for usage in (one.usage, one.judge_usage)]
-    return Spend(
-        cost_usd=sum(usage.cost_usd or 0.0 for usage in usages), tokens=sum(usage.total_tokens for usage in usages)
-    )
+    each = [Report.model_validate(job.report).spent() for job in jobs if job.report]
+    return Spend(cost_usd=sum(one.cost_usd for one in each), tokens=sum(one.tokens for one in each))
 
 
 def _concurrency(run: tables.Run) -> int:
@@ -101,30 +98,39 @@ def merge(platform: Platform, run_id: str) -> None:
         if run_id not in over_but_running(session):
             return
         run = session.get_one(tables.Run, run_id)
-        stopped = any(job.status == RunStatus.STOPPED.value for job in run_lifecycle.jobs_of(session, run_id))
+        jobs = run_lifecycle.jobs_of(session, run_id)
     plan = EvalPlan.from_config(EvalConfig.model_validate(run.config), name=run.name, dataset=run.dataset)
     summary = Summary(plan)
     for rollout in _stored(platform, run_id):
         summary.add(rollout)
+    stopped = any(job.status == RunStatus.STOPPED.value for job in jobs)
     used_up = plan.budget.used_up(summary.total_cost_usd or 0.0, summary.total_tokens)
-    used_up = used_up if stopped and run.stop_requested_at is None else None
+    ran_out = _ran_out(jobs, plan)
+    by_limit = (used_up or ran_out) if stopped and run.stop_requested_at is None else None
     started = run.started_at or run.created_at
     report = summary.report(
         rows=run.sampled_rows,
         duration_ms=round((utc_now() - started).total_seconds() * 1000, 1),
         dataset_rows=run.dataset_rows,
-        stopped=(used_up or "stopped on request") if stopped else None,
+        stopped=(by_limit or "stopped on request") if stopped else None,
     )
     result = JobResult(status=RunStatus.STOPPED if stopped else RunStatus.FINISHED, report=report)
-    if used_up:
-        result = JobResult.used_up(used_up, report)
+    if by_limit:
+        result = (JobResult.used_up if used_up else JobResult.ran_out)(by_limit, report)
     with suppress(Conflict), platform.db.write() as session:  # Conflict: another process was faster
         found = session.get(tables.Run, run_id, with_for_update=True)
         if found is not None and found.status == RunStatus.RUNNING.value:
             run_lifecycle.end(
-                session, found, result, (used_up or "stopped by request") if stopped else "all shards are over"
+                session, found, result, (by_limit or "stopped by request") if stopped else "all shards are over"
             )
             log.info("run %s: %d rollouts of its shards are one report", found.name, report.completed)
+
+
+def _ran_out(jobs: Sequence[tables.Job], plan: EvalPlan) -> str | None:
+    """How many of the jobs their time limit ended; None when it ended none."""
+    said, limit_s = plan.timeouts.ran_out(), plan.timeouts.run_s
+    late = sum(job.report is not None and job.report.get("stopped") == said for job in jobs) if said else 0
+    return f"time limit: {late} of {len(jobs)} jobs did not finish within {limit_s:g} s" if late else None
 
 
 def _stored(platform: Platform, run_id: str) -> Iterator[Rollout]:

@@ -26,11 +26,13 @@ class StoredExperiment(TypedDict, total=False):
 
 
 class StoredEvaluation(TypedDict, total=False):
-    """How often each row is run, how many at once, and from which reward on one passes."""
+    """How often each row is run, how many at once, from which reward on one passes, and what all may cost."""
 
     n: int
     batch_size: int
     pass_threshold: float
+    max_cost: float | None
+    max_tokens_total: int | None
 
 
 class StoredTraining(TypedDict, total=False):

@@ -24,6 +24,7 @@ from osmosis.platform.services import (
     workspaces,
 )
 from osmosis.platform.viewing.run_source import DatabaseLibrary, DatabaseRun, find_run, state_of
+from osmosis.records.contract.run_bodies import RetryRun
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import RunStatus
 from osmosis.viewer import pages, site
@@ -166,7 +167,7 @@ def retry_run(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str
     platform = platform_of(request)
     with platform.db.write() as session:
         found = find_run(session, platform, who, run_id, "run")
-        run_retry.retry(session, platform.vault, found.run, who.user, {})
+        run_retry.retry(session, platform.vault, found.run, who.user, RetryRun())
         audit.note(session, who, "run.retry", found.run.name, workspace=found.workspace)
     return redirect(f"/runs/{run_id}")
 

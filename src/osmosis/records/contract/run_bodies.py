@@ -30,6 +30,10 @@ class RetryRun(RequestBody):
     """Values for this retry only."""
     everything: bool | None = None
     """Of an evaluation in which all succeeded: run all of it again, and drop what is there."""
+    max_cost: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """Of an evaluation: its budget in USD from now on, over everything it has spent and will spend."""
+    max_tokens_total: int | None = Field(None, ge=1)
+    """The same for tokens."""
 
 
 class NamedRef(Body):
