@@ -7,8 +7,9 @@
 
 The marker takes what `osmosis.evaluate` takes, and the bars: `pass_rate`, `mean`, `max_failed`. A bar respects the
 interval: the test fails when the figure is shown to be below it (the interval's upper end is), and with `strict=True`
-unless it is shown to be above. The run's journal is kept, figures go into JUnit XML as properties, and a table of the
-runs ends the session. Evaluates nothing by itself, and refuses bars it does not know.
+unless it is shown to be above; rows in the project's `quarantine.toml` do not count for it. The run's journal is kept,
+figures go into JUnit XML as properties, and a table of the runs ends the session. Evaluates nothing by itself, and
+refuses bars it does not know.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ class Bars:
     strict: bool = False
     """Ask for the lower end of the interval, not the upper one, to reach the bar."""
 
-    def missed(self, report: Report) -> list[str]:
-        """Each bar that was missed, as a sentence."""
-        found = next((one for one in report.scores if self.score in (None, one.name)), None)
+    def missed(self, report: Report, deciding: Report | None = None) -> list[str]:
+        """Each bar that was missed, as a sentence. `deciding`: the figures without rows in quarantine."""
         if report.stopped:
             return [f"the run stopped: {report.stopped}"]
+        report = deciding or report
+        found = next((one for one in report.scores if self.score in (None, one.name)), None)
         if found is None:
             names = ", ".join(one.name for one in report.scores) or "none"
             return [f"there is no score {self.score or ''}: {names}".replace("  ", " ")]
@@ -133,9 +135,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         mark = item.get_closest_marker(_MARK)
         assert mark is not None
         bars = Bars(**{key: value for key, value in mark.kwargs.items() if key in _bar_names()})
-        missed = bars.missed(run.report)
+        judged = run.judged(item.config.rootpath)
+        if judged.met.lines:
+            item.user_properties.append((f"{_PROPERTY}quarantine", "; ".join(judged.met.lines)))
+        missed = bars.missed(run.report, judged.report)
         if missed:
-            lines = [*missed, f"osmosis eval show {run.folder}", f"osmosis eval report {run.folder}"]
+            lines = [*missed, *judged.met.lines, f"osmosis eval show {run.folder}", f"osmosis eval report {run.folder}"]
             pytest.fail("\n".join(lines), pytrace=False)
     return result
 
@@ -151,6 +156,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         rate = found.get("pass_rate", "")
         figures = f"pass rate {rate}" if rate else f"mean {found.get('mean', '-')}"
         terminalreporter.write_line(f"{nodeid}: {figures}, {found.get('rollouts')} rollouts, {found.get('journal')}")
+        if found.get("quarantine"):
+            terminalreporter.write_line(f"  {found['quarantine']}")
 
 
 def _of_report(report: pytest.TestReport) -> dict[str, str]:

@@ -174,12 +174,29 @@ def test_failed_rollouts_are_run_again_on_demand(osmosis):
     with ModelEndpoint(lambda body, n: Reply("boom", 500) if n in (2, 3) else None) as endpoint:
         line = f"{BASE} --model m --base-url {endpoint.url} --max-retries 0 --name r"
         assert osmosis(f"{line} -q")[0] == 0
+        assert osmosis("eval report r")[0] == 0, "single failed rollouts are data, no failed command"
+        assert osmosis("eval resume r --fail-under 0.9 -q")[0] == 1, "and they do not pass"
         asked = len(endpoint.requests)
         code, out, err = osmosis("eval resume r --retry-failed server_error --json")
     assert code == 0, err
     summary = json.loads(out)["data"]["summary"]
     assert (summary["completed_runs"], summary["failed"]) == (10, 0)
     assert len(endpoint.requests) == asked + 1 + 2  # the probe and the two
+
+
+def test_a_bar_is_held_against_the_rows_that_are_not_in_quarantine(osmosis):
+    assert osmosis(f"{OFFLINE} --name r --fail-under 0.9 -q")[0] == 1
+    rows = [json.loads(line) for line in (osmosis.folder / ".osmosis/runs/r/rollouts.jsonl").read_text().splitlines()]
+    missed = [row["row_index"] for row in rows if not next(iter(row["scores"].values()))["value"]]
+    for row in missed:
+        assert osmosis(f"eval quarantine add r:{row} --reason flaky")[0] == 0
+    code, out, err = osmosis("eval resume r --fail-under 0.9 --json")
+    assert code == 0, err
+    data = json.loads(out)["data"]
+    assert (data["quarantine"]["without"]["pass_rate"], data["summary"]["completed_runs"]) == (1.0, 10)
+    for row in missed:
+        assert osmosis(f"eval quarantine remove r:{row}")[0] == 0
+    assert osmosis("eval resume r --fail-under 0.9 -q")[0] == 1
 
 
 def test_a_changed_score_function_is_shown_and_agreed_to(osmosis):

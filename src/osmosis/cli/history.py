@@ -9,18 +9,17 @@ import typer
 
 from osmosis.base.json_types import JsonObject
 from osmosis.base.paths import cache_dir
-from osmosis.engine.journal import Journal
-from osmosis.errors import NotFound, OsmosisError
-from osmosis.local.request import run_folder, runs_folder
+from osmosis.errors import OsmosisError
+from osmosis.local.request import runs_folder
 from osmosis.local.viewing.disk_library import DiskLibrary
 from osmosis.metrics.formats import number
 from osmosis.records.history import History, merged, since
-from osmosis.records.keys import place_key
 from osmosis.viewer.over_runs import HistoryWanted, history
 
 from .context import AppContext, current
 from .flags import takes
 from .results import Column, ListResult, when
+from .row_name import row_named
 
 COLUMNS = (
     Column("name", "Run"),
@@ -73,28 +72,13 @@ def show(flags: HistoryFlags) -> ListResult:
         if (value := getattr(flags, name)) is not None
     }
     if flags.row is not None:
-        asked["row"] = _key(ctx, flags.row)
+        asked["row"] = row_named(flags.row, ctx.cwd).key
     folders = [folder] if (folder := runs_folder(ctx.cwd)).is_dir() else []
     local = history(DiskLibrary(folders, cache_dir(ctx.environ)), HistoryWanted(**asked), patience_s=None)
     found = [_placed(local, "here")]
     if not flags.here:
         found += _elsewhere(ctx, asked)
     return _shown(merged(found))
-
-
-def _key(ctx: AppContext, given: str) -> str:
-    """`RUN:INDEX` of a local run as the key of that row; anything else is one."""
-    name, _, index = given.rpartition(":")
-    if not (name and index.isdigit()):
-        return given
-    try:
-        journal = Journal(run_folder(name, ctx.cwd))
-    except NotFound:
-        return given
-    for outcome in journal.outcomes():
-        if outcome.row_index == int(index):
-            return outcome.row_key or outcome.hashes.get("row") or place_key(outcome.row_index)
-    raise NotFound(f"run {journal.folder.name} has no rollout of row {index}", hint=f"osmosis eval show {name}")
 
 
 def _elsewhere(ctx: AppContext, asked: dict[str, str]) -> list[History]:
@@ -128,10 +112,13 @@ def _shown(found: History) -> ListResult:
         "row": found.row,
         "baseline": found.baseline,
         "since": None,
+        "quarantine": [one.to_dict() | {"expired": one.expired()} for one in found.quarantine],
     }
     title = found.metric
     if first is not None and first.row is not None:
         at = f", commit {first.commit[:12]}" if first.commit else ""
         title = f"{first.row.state} since {first.name}{at}"
         extra["since"] = {"run": first.name, "commit": first.commit, "state": first.row.state}
+    if found.row:
+        title = "; ".join((title, *(one.line for one in found.quarantine)))
     return ListResult(rows, COLUMNS, title=title, empty="no finished evaluation fits", extra=extra)

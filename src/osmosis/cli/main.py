@@ -59,6 +59,7 @@ _EVAL = Group(
         "rename": _at("marks", "rename", "Give a run another name"),
         "pin": _at("marks", "pin", "Pin a run: it stands first in lists"),
         "history": _at("history", "show", "Show a row, or a figure, over runs"),
+        "quarantine": _at("quarantine_rows", "app", "Rows that are known to be flaky and decide nothing"),
         "show": _at("rollout_show", "show", "Show one rollout, or list those of a run"),
         "report": _at("local_eval.report", "report", "Report on a local run: figures, failures, HTML"),
         "bisect": _at("local_eval.bisect", "eval_bisect", "Find the commit that turned rows between two local runs"),

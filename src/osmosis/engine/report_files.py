@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 import orjson
@@ -13,6 +13,7 @@ from osmosis.base.json_types import JsonObject
 from osmosis.metrics.alarms import alarms
 from osmosis.metrics.compare import Comparison
 from osmosis.metrics.figures import Figure, comparison_figures, figures, grouped
+from osmosis.records.keys import DerivedKeys
 from osmosis.records.message_parts import SHOWN_IMAGES, image_url, images_of, reasoning_of, sources_of
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Interval, Report
@@ -71,7 +72,9 @@ def markdown(journal: Journal, plan: EvalPlan, report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def comparison_markdown(a: str, b: str, found: Comparison, conclusion: str, flips: Sequence[JsonObject]) -> str:
+def comparison_markdown(
+    a: str, b: str, found: Comparison, conclusion: str, flips: Sequence[JsonObject], notes: Sequence[str] = ()
+) -> str:
     """Two runs beside each other, for a pull request: verdict, figures, and the answers of `flips` on both sides."""
     lines = [
         f"### {_md(a)} → {_md(b)}: {_md(conclusion)}",
@@ -80,6 +83,7 @@ def comparison_markdown(a: str, b: str, found: Comparison, conclusion: str, flip
     ]
     if found.rows_differ:
         lines += ["", "Some rows were edited between the runs; interpret the difference with care."]
+    lines += ["", *(f"- {_md(note)}" for note in notes)] if notes else []
     if flips:
         lines += ["", f"<details><summary>{found.gained} gained, {found.lost} lost</summary>", ""]
         lines += ["| row/attempt | | before | after |", "| --- | --- | --- | --- |"]
@@ -99,15 +103,22 @@ def _md_table(members: Sequence[Figure]) -> list[str]:
     return ["| figure | value | 95 % interval | |", "| --- | ---: | --- | --- |", *rows]
 
 
-def junit(journal: Journal, plan: EvalPlan, report: Report) -> str:
-    """One test case per row and attempt; below the threshold is a failure, no score an error."""
+def junit(journal: Journal, plan: EvalPlan, report: Report, aside: Mapping[str, str] | None = None) -> str:
+    """One test case per row and attempt; below the threshold is a failure, no score an error. `aside`: keys of rows
+    that do not decide, with the reason; their cases are skipped."""
     first = report.scores[0].name if report.scores else None
     cases, failures, errors, skipped = [], 0, 0, 0
+    keys = DerivedKeys()
     for line in journal.in_order():
         score = (line.get("scores") or {}).get(first) or {}
         value, inner = score.get("value"), ""
         problem = line.get("failure") or score.get("failure")
-        if line["status"] == "skipped":
+        reason = (aside or {}).get(
+            keys.of(line.get("row_key"), line["row_index"], (line.get("hashes") or {}).get("row"))
+        )
+        if reason is not None:
+            skipped, inner = skipped + 1, f"<skipped message={_attr(reason)}/>"
+        elif line["status"] == "skipped":
             skipped, inner = skipped + 1, "<skipped/>"
         elif problem:
             errors += 1

@@ -9,7 +9,7 @@ by the next call. Refuses runs whose code is no longer what made them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from osmosis.base.files import write_json
@@ -55,8 +55,10 @@ class Spent:
 class Deciding:
     """The test of run B against run A."""
 
-    def __init__(self, a: Journal, b: Journal) -> None:
+    def __init__(self, a: Journal, b: Journal, aside: Collection[str] = ()) -> None:
+        """`aside`: keys of rows that do not count."""
         self.journals = (a, b)
+        self._aside = aside
         self._path = b.folder / f"decision-{a.folder.name}.json"
         self.begun = self._path.exists()
         if a.folder == b.folder:
@@ -186,7 +188,13 @@ class Deciding:
         bounds = {**b.plan().score_bounds, **a.plan().score_bounds}
         threshold = a.plan().pass_threshold
         return compare(
-            a.outcomes(), b.outcomes(), threshold=threshold, score=decision.score, bounds=bounds, level=1 - look.level
+            a.outcomes(),
+            b.outcomes(),
+            threshold=threshold,
+            score=decision.score,
+            bounds=bounds,
+            level=1 - look.level,
+            aside=self._aside,
         )
 
     def extend(self, decision: Decision, look: Look, environ: Mapping[str, str], say: Say) -> None:

@@ -23,6 +23,8 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 
+from .judged import Judged, judged
+from .quarantine_file import file_around, read
 from .request import run_folder
 
 if TYPE_CHECKING:
@@ -95,6 +97,11 @@ class Run:
             score=score,
             bounds={**self.plan.score_bounds, **before.plan.score_bounds},
         )
+
+    def judged(self, base_dir: Path | None = None) -> Judged:
+        """The figures without the rows in the `quarantine.toml` around a folder, the current one by default."""
+        quarantine = read(file_around(base_dir or Path.cwd()))
+        return judged(Journal(self.folder), self.plan, self.report, quarantine)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each rollout: `row_index`, `attempt`, `status`, each score by its name, `failure` (phase/category),

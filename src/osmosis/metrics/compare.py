@@ -7,7 +7,7 @@ wider interval that two looks need. Interval, p-value and verdict are one test (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,20 @@ class Flip:
 
 
 @dataclass(slots=True)
+class SetAside:
+    """A row that does not decide: what it got in both runs, None without a score."""
+
+    row_index: int
+    """Where it stands in run B's dataset."""
+    key: str
+    mean_a: float | None
+    mean_b: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"row_index": self.row_index, "key": self.key, "mean_a": self.mean_a, "mean_b": self.mean_b}
+
+
+@dataclass(slots=True)
 class Comparison:
     """Run B against run A, for one score."""
 
@@ -88,6 +102,10 @@ class Comparison:
     flips: list[Flip] = field(default_factory=list)
     by_row: list[tuple[int, float, float]] = field(default_factory=list)
     """Of each row that both have a score for: where it stands in B's dataset, its mean in A and in B."""
+    aside: list[SetAside] = field(default_factory=list)
+    """Rows that both have and that were to be set aside: no figure, flip or verdict counts them."""
+    keys: set[str] = field(default_factory=set)
+    """Of the rows that both have, those set aside among them, as either run calls them."""
 
     def regressed(self, margin: float = 0.0) -> bool:
         """With a margin of 0: whether the verdict is `worse`. Above: whether B may be worse than A by more than that,
@@ -132,6 +150,7 @@ class Comparison:
             "p_value_flips": self.p_value_flips,
             "verdict": self.verdict,
             "flips": [flip.to_dict() for flip in self.flips],
+            "quarantined": [one.to_dict() for one in self.aside],
         }
 
 
@@ -143,21 +162,25 @@ def compare(
     score: str | None = None,
     bounds: Mapping[str, Bounds] | None = None,
     level: float = LEVEL,
+    aside: Collection[str] = (),
 ) -> Comparison:
     """The rollouts of run `b` against those of run `a`; each is read once.
 
     `score` defaults to the first that both have. `bounds`: what scores declare, by name. `level`: how sure the verdict
-    is, and how wide its interval. Raises ValidationError when nothing can be paired.
+    is, and how wide its interval. `aside`: keys of rows that do not count. Raises ValidationError when nothing can be
+    paired.
     """
     before, after = _Side(a), _Side(b)
     name = score or _common_score(list(before.names), list(after.names))
     row_of = _same_rows(before, after)
     values_a = before.values(name)
     values_b = {(row_of.get(row, row), attempt): value for (row, attempt), value in after.values(name).items()}
+    found_aside = _set_aside(row_of, aside, after, values_a, values_b)
+    values_a, values_b = (_without(values, {*aside, *found_aside}) for values in (values_a, values_b))
     ran = sorted((key for key in values_a if key in values_b), key=lambda key: (before.places[key[0]], key[1]))
     shared = [key for key in ran if values_a[key] is not None and values_b[key] is not None]
     b_of = {row_a: row_b for row_b, row_a in row_of.items()}
-    _check_pairs(shared, row_of, name, before)
+    _check_pairs(shared, row_of, name, before, found_aside)
     both = [key for key in ran if (values_a[key], values_b[key]) != (None, None)]
     scored, zeros = _Paired(shared, values_a, values_b), _Paired(both, values_a, values_b)
     flips = _flips(scored, before, after, b_of, threshold)
@@ -191,7 +214,29 @@ def compare(
         rows_differ=len(_edited(before, after, b_of) & scored.rows.keys()),
         flips=flips,
         by_row=[(after.places[b_of[row]], *means) for row, means in scored.rows.items()],
+        aside=sorted(found_aside.values(), key=lambda one: one.row_index),
+        keys={*row_of, *row_of.values()},
     )
+
+
+def _set_aside(
+    row_of: Mapping[str, str], aside: Collection[str], after: _Side, a: Values, b: Values
+) -> dict[str, SetAside]:
+    """The rows of both runs that do not count, by their keys in A; a key of either run names one."""
+    found = {}
+    for row_b, row_a in row_of.items():
+        if row_a in aside or row_b in aside:
+            means = [_mean(scored) if scored else None for scored in (_of_row(values, row_a) for values in (a, b))]
+            found[row_a] = SetAside(after.places[row_b], row_b if row_b in aside else row_a, means[0], means[1])
+    return found
+
+
+def _of_row(values: Values, row: str) -> list[float]:
+    return [value for (key, _), value in values.items() if key == row and value is not None]
+
+
+def _without(values: Values, rows: Collection[str]) -> Values:
+    return {key: value for key, value in values.items() if key[0] not in rows} if rows else values
 
 
 def _flips(scored: _Paired, before: _Side, after: _Side, b_of: Mapping[str, str], threshold: float) -> list[Flip]:
@@ -273,9 +318,13 @@ class _Paired:
         return difference_of([y - x for x, y in self.rows.values()], (min(values), max(values)), declared, looks, level)
 
 
-def _check_pairs(shared: list[Attempt], row_of: Mapping[str, str], name: str, a: _Side) -> None:
+def _check_pairs(shared: list[Attempt], row_of: Mapping[str, str], name: str, a: _Side, aside: Collection[str]) -> None:
     if not row_of:
         raise ValidationError("the two runs have no rows in common", hint="compare runs over the same dataset")
+    if not shared and len(aside) == len(row_of):
+        raise ValidationError(
+            "every row that the two runs have in common is in quarantine", hint="osmosis eval quarantine list"
+        )
     if not shared:
         raise ValidationError(
             f"the two runs have no pairs with the score {name!r}",

@@ -299,3 +299,7 @@ def comparison_figures(found: Comparison) -> Iterator[Figure]:
     if found.rows_differ:
         help_text = "Rows edited between the runs; interpret the difference with care."
         yield Figure("rows_differ", "rows edited", found.rows_differ, "count", None, "", help_text, group)
+    if found.aside:
+        help_text = "Rows of quarantine.toml: in none of these figures."
+        count = len(found.aside)
+        yield Figure("quarantined", "rows in quarantine", count, "count", None, "not counted", help_text, group)

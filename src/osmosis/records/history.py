@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from .base import Record
+from .quarantine import QuarantinedRow
 
 RowState = Literal["passed", "failed", "flaky", "no score"]
 
@@ -80,6 +81,8 @@ class History(Record):
     """Runs whose rollouts are still being indexed: they are missing here."""
     baseline: str = ""
     """The id of the run that the others are measured by."""
+    quarantine: list[QuarantinedRow] = Field(default_factory=list)
+    """Rows that do not decide, and those that did not for a time; only of `row` where one was asked for."""
 
 
 def since(runs: Sequence[PastRun]) -> PastRun | None:
@@ -99,5 +102,12 @@ def merged(histories: Iterable[History]) -> History:
     first = found[0] if found else History()
     metrics = list(dict.fromkeys(name for one in found for name in one.metrics))
     baseline = next((one.baseline for one in found if one.baseline), "")
-    update = {"runs": runs, "metrics": metrics, "unread": sum(one.unread for one in found), "baseline": baseline}
+    quarantine = [entry for one in found for entry in one.quarantine]
+    update = {
+        "quarantine": quarantine,
+        "runs": runs,
+        "metrics": metrics,
+        "unread": sum(one.unread for one in found),
+        "baseline": baseline,
+    }
     return first.model_copy(update=update)

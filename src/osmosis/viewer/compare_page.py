@@ -7,13 +7,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
 from osmosis.errors import OsmosisError, UsageError
 from osmosis.metrics.compare import Comparison, Flip, compare
 from osmosis.metrics.figures import Figure, comparison_figures
 from osmosis.metrics.significance import LEVEL, adjusted
+from osmosis.records.quarantine import Quarantine, SortedOut
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 
@@ -43,6 +44,8 @@ class Side:
     verdict: str = ""
     problem: str = ""
     """Why the two cannot be compared."""
+    met: SortedOut | None = None
+    """Rows of both that are in quarantine, or were."""
 
     @property
     def name(self) -> str:
@@ -102,8 +105,9 @@ def compare_page(library: Library, asked: Asked) -> View:
         raise UsageError("a comparison needs two runs", hint="choose them in the list of runs: /compare?run=A&run=B")
     sources = [(id_, library.run(id_)) for id_ in ids]
     if asked.number("row") is not None:
-        return _pair_page(sources, asked)
-    sides = _sides(sources, asked.text("score") or None)
+        return _pair_page(sources, asked, library.quarantine())
+    quarantine = library.quarantine()
+    sides = _sides(sources, asked.text("score") or None, quarantine)
     chosen = next((side for side in sides[1:] if side.id == asked.text("with")), None)
     shown = chosen or next((side for side in sides[1:] if side.comparison), sides[1])
     found = _page(sides, shown, asked, sources)
@@ -112,18 +116,21 @@ def compare_page(library: Library, asked: Asked) -> View:
     return View("compare.html", values, ("found",))
 
 
-def _sides(sources: Sequence[tuple[str, RunSource]], score: str | None) -> list[Side]:
+def _sides(sources: Sequence[tuple[str, RunSource]], score: str | None, quarantine: Quarantine) -> list[Side]:
     first = sources[0][1]
-    found = [_side(id_, source, first if number else None, score) for number, (id_, source) in enumerate(sources)]
+    found = [
+        _side(id_, source, first if number else None, score, quarantine) for number, (id_, source) in enumerate(sources)
+    ]
     p_values = adjusted([side.comparison.p_value if side.comparison else None for side in found])
     return [_judged(side, p) for side, p in zip(found, p_values, strict=True)]
 
 
-def _side(id_: str, source: RunSource, baseline: RunSource | None, score: str | None) -> Side:
+def _side(id_: str, source: RunSource, baseline: RunSource | None, score: str | None, quarantine: Quarantine) -> Side:
     state, report = source.state(), source.report()
     mean = report.primary.mean if report and report.primary else None
     if baseline is None:
         return Side(id_, state, report, mean)
+    mine = quarantine.of([state.dataset, baseline.state().dataset])
     try:
         found = compare(
             baseline.table().search.counted(),
@@ -131,10 +138,11 @@ def _side(id_: str, source: RunSource, baseline: RunSource | None, score: str | 
             threshold=baseline.state().pass_threshold,
             score=score,
             bounds=_bounds(report) | _bounds(baseline.report()),
+            aside=mine.held,
         )
     except OsmosisError as error:
         return Side(id_, state, report, mean, problem=error.message)
-    return Side(id_, state, report, mean, found)
+    return Side(id_, state, report, mean, found, met=mine.sorted_out(found.keys))
 
 
 def _bounds(report: Report | None) -> dict[str, tuple[float, float]]:
@@ -148,7 +156,7 @@ def _judged(side: Side, p_value: float | None) -> Side:
         return side
     chance = p_value is not None and p_value >= 1 - LEVEL
     verdict = "no clear difference" if chance else side.comparison.conclusion()
-    return Side(side.id, side.state, side.report, side.mean, side.comparison, verdict)
+    return replace(side, verdict=verdict)
 
 
 def _page(sides: Sequence[Side], shown: Side, asked: Asked, sources: Sequence[tuple[str, RunSource]]) -> ComparePage:
@@ -243,7 +251,7 @@ def _flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:
         yield prefix, value if isinstance(value, str) else pretty(value)
 
 
-def _pair_page(sources: Sequence[tuple[str, RunSource]], asked: Asked) -> View:
+def _pair_page(sources: Sequence[tuple[str, RunSource]], asked: Asked, quarantine: Quarantine) -> View:
     """Both conversations at one row and attempt."""
     row, attempt = asked.number("row") or 0, asked.number("attempt") or 0
     row_a = asked.number("row_a")
@@ -253,7 +261,7 @@ def _pair_page(sources: Sequence[tuple[str, RunSource]], asked: Asked) -> View:
         Rollout.model_validate_json(source.rollout(place, attempt, 0))
         for source, place in zip((a, b), places, strict=True)
     ]
-    sides = _sides([(id_a, a), (id_b, b)], asked.text("score") or None)
+    sides = _sides([(id_a, a), (id_b, b)], asked.text("score") or None, quarantine)
     flips = sides[1].comparison.flips if sides[1].comparison else []
     kind = asked.one_of("flips", ("lost", "gained"))
     ordered = _ordered(flips, kind)

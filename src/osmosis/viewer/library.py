@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from osmosis.records.marks import Marks
+from osmosis.records.quarantine import Quarantine
 from osmosis.records.report import Interval
 
 from .asked import Asked
@@ -46,6 +47,9 @@ class Library(Protocol):
 
     def cards(self) -> Sequence[RunCard]:
         """The newest first."""
+
+    def quarantine(self) -> Quarantine:
+        """Rows that do not decide a comparison; empty where no workspace's file can be read."""
 
 
 def card_of(

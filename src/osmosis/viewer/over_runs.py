@@ -81,7 +81,16 @@ def history(library: Library, wanted: HistoryWanted, *, patience_s: float | None
     metric = wanted.metric or next(iter(named), "")
     marked = next((run.id for run in reversed(runs) if BASELINE in run.tags), "")
     chosen = next((run.id for run in runs if wanted.baseline and wanted.baseline in (run.id, run.name)), marked)
-    return History(metric=metric, metrics=list(named), row=wanted.row, runs=runs, unread=unread, baseline=chosen)
+    quarantine = library.quarantine()
+    return History(
+        metric=metric,
+        metrics=list(named),
+        row=wanted.row,
+        runs=runs,
+        unread=unread,
+        baseline=chosen,
+        quarantine=quarantine.about(wanted.row) if wanted.row else quarantine.row,
+    )
 
 
 Value = tuple[float | None, float | None, float | None]

@@ -42,6 +42,8 @@ class RunState:
     completed: int
     """Rollouts that exist; of a training run, steps."""
     total: int
+    dataset: str = ""
+    """Its name; a file's without the ending."""
     pass_threshold: float = 1.0
     stage: str = ""
     stopping: bool = False

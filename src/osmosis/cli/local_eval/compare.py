@@ -19,6 +19,7 @@ from osmosis.engine.report_files import comparison_markdown, message_text
 from osmosis.engine.results import check_output
 from osmosis.errors import UsageError
 from osmosis.local.prepared import Declined
+from osmosis.local.quarantine_file import file_around, read
 from osmosis.metrics.compare import Comparison, Flip
 from osmosis.metrics.compare import compare as compare_runs
 from osmosis.metrics.figures import comparison_figures
@@ -104,10 +105,11 @@ def compare(flags: CompareFlags) -> DetailResult | OperationResult | int:
     decision = None
     with RunFinder(ctx) as runs:
         first, second = compared_run(runs, flags.a), compared_run(runs, flags.b)
+        quarantine = read(file_around(ctx.cwd)).of([first.dataset, second.dataset])
         if flags.until_decided:
             try:
                 decision = until_decided(
-                    ctx, first, second, flags.score, flags.max_rollouts, flags.max_cost, yes=flags.yes
+                    ctx, first, second, flags.score, flags.max_rollouts, flags.max_cost, quarantine.held, yes=flags.yes
                 )
             except Declined as declined:
                 ctx.output.say(declined.message)
@@ -120,17 +122,19 @@ def compare(flags: CompareFlags) -> DetailResult | OperationResult | int:
             score=decision.score if decision is not None else flags.score,
             bounds={**second.score_bounds, **first.score_bounds},
             level=LEVEL if look is None else 1 - look.level,
+            aside=quarantine.held,
         )
         talks = [
             _talk(first, second, flip) for flip in sorted(found.flips, key=lambda flip: flip.gained)[: flags.flips]
         ]
+    met = quarantine.sorted_out(found.keys)
     worse = found.regressed(flags.margin)
     code = 1 if flags.fail_on_regression and worse else 0
     conclusion = found.conclusion(flags.margin)
     if decision is not None:
         conclusion = f"{conclusion} ({ending(decision)})"
     if flags.md:
-        text = comparison_markdown(first.name, second.name, found, conclusion, talks)
+        text = comparison_markdown(first.name, second.name, found, conclusion, talks, met.lines)
         if flags.output is None or str(flags.output) == "-":
             ctx.output.stdout.write(text)
             return code
@@ -146,10 +150,13 @@ def compare(flags: CompareFlags) -> DetailResult | OperationResult | int:
         "regressed": worse,
         "margin": flags.margin,
         "transcripts": talks,
+        "notes": met.lines,
         **({"decision": decision.to_dict()} if decision is not None else {}),
     }
     head = f"{first.name} -> {second.name}: {conclusion}"
-    return DetailResult(data, exit_code=code, human=lambda console: _draw(console, head, found, talks, worse=worse))
+    return DetailResult(
+        data, exit_code=code, human=lambda console: _draw(console, head, found, talks, met.lines, worse=worse)
+    )
 
 
 def _talk(a: ComparedRun, b: ComparedRun, flip: Flip) -> JsonObject:
@@ -158,7 +165,9 @@ def _talk(a: ComparedRun, b: ComparedRun, flip: Flip) -> JsonObject:
     return {**flip.to_dict(), **said}
 
 
-def _draw(console: Console, head: str, found: Comparison, talks: list[JsonObject], *, worse: bool) -> None:
+def _draw(
+    console: Console, head: str, found: Comparison, talks: list[JsonObject], notes: list[str], *, worse: bool
+) -> None:
     from rich.text import Text
 
     console.print(Text(head, style="bold red" if worse else "bold"))
@@ -167,6 +176,8 @@ def _draw(console: Console, head: str, found: Comparison, talks: list[JsonObject
         console.print(
             Text("some rows were edited between the runs; interpret the difference with care", style="yellow")
         )
+    for note in notes:
+        console.print(Text(clean(note), style="yellow"))
     for talk in talks:
         change = f"{talk['kind']}, {talk['before']:g} -> {talk['after']:g}"
         flip = f"row {talk['row_index']} attempt {talk['attempt']}: {change}"

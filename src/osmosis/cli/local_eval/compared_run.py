@@ -26,6 +26,11 @@ class ComparedRun(Protocol):
     def name(self) -> str: ...
 
     @property
+    def dataset(self) -> str:
+        """Its name, that of the file without the ending."""
+        ...
+
+    @property
     def pass_threshold(self) -> float: ...
 
     @property
@@ -48,6 +53,7 @@ class LocalRun:
         self.journal = Journal(folder)
         self._recorded: RecordedRollouts | None = None
         plan = self.journal.plan()
+        self.dataset = Path(plan.dataset).stem
         self.pass_threshold = plan.pass_threshold
         self.score_bounds: Mapping[str, Bounds] = plan.score_bounds
 
@@ -66,6 +72,7 @@ class PlatformRun:
     def __init__(self, client: PlatformClient, name: str) -> None:
         seen = client.evals.get(name)
         self.name = seen.run.name
+        self.dataset = seen.dataset.name if seen.dataset else ""
         self._client = client
         self._places: dict[Key, tuple[int, int]] = {}
         wanted = Evaluation.model_validate((seen.config or {}).get("evaluation") or {})

@@ -22,12 +22,14 @@ from osmosis.cli.flags import takes
 from osmosis.cli.results import Column, ListResult
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, OsmosisError, UsageError, ValidationError
+from osmosis.local.quarantine_file import file_around, read
 from osmosis.local.request import check_name, runs_folder
 from osmosis.local.run import stored_report
 from osmosis.metrics.compare import Comparison, compare
 from osmosis.metrics.formats import interval
 from osmosis.metrics.significance import LEVEL, adjusted
 from osmosis.records.eval_set import EvalSet, SetRun
+from osmosis.records.quarantine import Quarantine
 from osmosis.records.report import Report
 from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
@@ -139,7 +141,7 @@ def eval_set(flags: SetFlags) -> ListResult:
         )
     interrupted = _run_all(ctx, wanted, lines, runs, flags)
     if flags.baseline is not None:
-        _compare(lines, runs, flags.baseline)
+        _compare(lines, runs, flags.baseline, read(file_around(ctx.cwd)))
     worse = [line for line in lines if line.verdict == "worse"]
     undone = [line for line in lines if line.error or line.report is None or line.report.completed < line.report.total]
     code = 130 if interrupted else 1 if undone or (flags.fail_on_regression and worse) else 0
@@ -233,7 +235,7 @@ def _earlier(runs: Path, baseline: str, line: SetLine) -> Path:
     return runs / f"{baseline}--{line.run.key}"
 
 
-def _compare(lines: list[SetLine], runs: Path, baseline: str) -> None:
+def _compare(lines: list[SetLine], runs: Path, baseline: str, quarantine: Quarantine) -> None:
     """Each run against the same one of the baseline; p-values are adjusted for how many there are (Holm)."""
     for line in lines:
         before, after = Journal(_earlier(runs, baseline, line)), Journal(runs / line.name)
@@ -242,7 +244,13 @@ def _compare(lines: list[SetLine], runs: Path, baseline: str) -> None:
         plan = before.plan()
         bounds = {**after.plan().score_bounds, **plan.score_bounds}
         try:
-            line.beside = compare(before.outcomes(), after.outcomes(), threshold=plan.pass_threshold, bounds=bounds)
+            line.beside = compare(
+                before.outcomes(),
+                after.outcomes(),
+                threshold=plan.pass_threshold,
+                bounds=bounds,
+                aside=quarantine.of([Path(plan.dataset).stem, Path(after.plan().dataset).stem]).held,
+            )
         except OsmosisError as error:
             line.error = line.error or error.message
     tested = [line for line in lines if line.beside is not None]

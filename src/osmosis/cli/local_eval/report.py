@@ -13,8 +13,12 @@ from osmosis.engine import report_files
 from osmosis.engine.journal import Journal
 from osmosis.engine.results import check_output, config_part, summary_part
 from osmosis.errors import UsageError
+from osmosis.local.judged import Judged, judged
+from osmosis.local.quarantine_file import file_around, read
 from osmosis.local.request import run_folder, runs_folder
 from osmosis.local.run import regrouped, stored_report, summary_of
+from osmosis.records.plan import EvalPlan
+from osmosis.records.report import Report, ScoreReport
 
 from .eval_flags import GroupBy, Reduce
 from .plan import parse_reducers
@@ -66,13 +70,13 @@ def report(
         found = regrouped(journal, plan, found, Path(base, plan.dataset))
     elif found is None:
         found = summary_of(journal, plan)
+    counted = judged(journal, plan, found, read(file_around(ctx.cwd)))
     if not kinds:
-        data = {"name": plan.name, "config": config_part(journal, plan), "summary": summary_part(found, plan)}
-        return DetailResult(
-            data, human=lambda console: draw_report(console, plan, found), next_steps=next_steps(plan, found)
-        )
-    writers = {"html": report_files.html, "md": report_files.markdown, "junit": report_files.junit}
-    text = writers[kinds[0]](journal, plan, found)
+        return _shown(journal, plan, found, counted)
+    if kinds[0] == "junit":
+        text = report_files.junit(journal, plan, found, {one.key: one.line for one in counted.met.held})
+    else:
+        text = (report_files.html if html else report_files.markdown)(journal, plan, found)
     if output == "-":
         ctx.output.stdout.write(text)
         return 0
@@ -81,6 +85,29 @@ def report(
     check_output(path)
     path.write_text(text, encoding="utf-8")
     return OperationResult("eval.report", f"wrote {path}", {"path": str(path), "format": kinds[0], "name": plan.name})
+
+
+def _shown(journal: Journal, plan: EvalPlan, found: Report, counted: Judged) -> DetailResult:
+    """The figures of all rows; rows in quarantine, and the first score without them, below."""
+    notes = list(counted.met.lines)
+    without = counted.report.primary
+    if counted.met.held and without is not None:
+        notes.append(f"without {'it' if len(counted.met.keys) == 1 else 'them'}: {_first(without)}")
+    return DetailResult(
+        {
+            "name": plan.name,
+            "config": config_part(journal, plan),
+            "summary": summary_part(found, plan),
+            "quarantine": counted.to_dict(),
+        },
+        human=lambda console: draw_report(console, plan, found, notes=notes),
+        next_steps=next_steps(plan, found),
+    )
+
+
+def _first(score: ScoreReport) -> str:
+    pairs = (("mean", score.mean), ("pass rate", score.pass_rate))
+    return f"{score.name} " + ", ".join(f"{name} {value:.3f}" for name, value in pairs if value is not None)
 
 
 def _lines(path: Path) -> int:

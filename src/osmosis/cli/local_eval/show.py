@@ -49,13 +49,14 @@ def next_steps(plan: EvalPlan, report: Report) -> list[NextStep]:
     return steps
 
 
-def exit_code(report: Report, fail_under: float | None = None) -> int:
-    """0, or 1 when the run is not whole, nothing has a result, or the first score's pass rate is below the bar."""
+def exit_code(report: Report, fail_under: float | None = None, deciding: Report | None = None) -> int:
+    """0, or 1 when the run is not whole, nothing has a result, or the first score's pass rate is below the bar: that of
+    the rows that decide. Single rollouts that failed are data, and count as 0 there."""
     if report.stopped or report.completed < report.total:
         return 1
     if report.unscored:
         return 1
-    primary = report.primary
+    primary = (deciding or report).primary
     if fail_under is not None:
         return 1 if primary is None or primary.pass_rate is None or primary.pass_rate < fail_under else 0
     return 0

@@ -30,8 +30,10 @@ from osmosis.engine.journal import Journal
 from osmosis.engine.results import check_output, config_part, summary_part, write_results
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.local.forked import fork_workers
+from osmosis.local.judged import judged
 from osmosis.local.prepare import prepare
 from osmosis.local.prepared import Confirm, Declined, Prepared
+from osmosis.local.quarantine_file import file_around, read
 from osmosis.local.request import Request
 from osmosis.local.run import Run
 from osmosis.local.worker_process import serve
@@ -151,10 +153,13 @@ def _result(
     interrupted: bool,
 ) -> DetailResult | int:
     plan, report, redactor = run.plan, run.report, prepared.redactor
-    code = 130 if interrupted else exit_code(report, ending.fail_under)
-    primary = report.primary
+    counted = judged(_journal(prepared, run), plan, report, read(file_around(ctx.cwd)))
+    notes += counted.met.lines
+    code = 130 if interrupted else exit_code(report, ending.fail_under, counted.report)
+    primary = counted.report.primary
     if ending.fail_under is not None and code == 1 and primary is not None and primary.pass_rate is not None:
-        notes.append(f"pass rate {primary.pass_rate:.4f} against --fail-under {ending.fail_under:g}")
+        without = f" ({counted.note})" if counted.note else ""
+        notes.append(f"pass rate {primary.pass_rate:.4f} against --fail-under {ending.fail_under:g}{without}")
     if ending.output is not None:
         notes.append(f"results: {ending.output}")
     if ending.quiet and ctx.mode is not Mode.JSON:
@@ -166,6 +171,7 @@ def _result(
         "warnings": prepared.facts.warnings(),
         "config": config_part(_journal(prepared, run), plan),
         "summary": summary_part(report, plan),
+        "quarantine": counted.to_dict(),
         **more,
     }
     shown = [redactor.text(note) for note in notes]

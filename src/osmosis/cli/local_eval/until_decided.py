@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from osmosis.cli.context import AppContext
 from osmosis.cli.prompts import confirm
 from osmosis.errors import ValidationError
@@ -21,6 +23,7 @@ def until_decided(
     score: str | None,
     max_rollouts: int | None,
     max_cost: float | None,
+    aside: Collection[str],
     *,
     yes: bool,
 ) -> Decision:
@@ -32,7 +35,7 @@ def until_decided(
             hint=f"osmosis eval download {name}, or compare it without --until-decided",
         )
     journals = a.journal, b.journal
-    deciding = Deciding(*journals)
+    deciding = Deciding(*journals, aside)
     if score is None:
         score = compare(a.outcomes(), b.outcomes(), threshold=a.pass_threshold).score
     decision = deciding.open(score, max_rollouts, max_cost)

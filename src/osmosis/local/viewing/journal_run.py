@@ -112,6 +112,7 @@ class JournalRun:
             model=plan.model.name,
             completed=done,
             total=total,
+            dataset=Path(plan.dataset).stem,
             pass_threshold=plan.pass_threshold,
             duration_ms=report.duration_ms if report else None,
             staged=False,

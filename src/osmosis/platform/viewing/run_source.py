@@ -32,6 +32,7 @@ from osmosis.records import policy
 from osmosis.records.annotation import Annotation
 from osmosis.records.contract.body import LogPage
 from osmosis.records.history import RowCount
+from osmosis.records.quarantine import Quarantine
 from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
 from osmosis.records.run import MetricPoint, RunStatus
@@ -74,6 +75,7 @@ def state_of(run: tables.Run, stored: int, report: Report | None) -> RunState:
         model=run.model_path,
         completed=stored,
         total=total,
+        dataset=run.dataset,
         pass_threshold=report.pass_threshold if report else evaluation.get("pass_threshold", 1.0),
         stage=progress.get("stage", ""),
         stopping=run.stop_requested_at is not None,
@@ -312,6 +314,10 @@ class DatabaseLibrary:
         query = sa.select(tables.Run).where(tables.Run.workspace_id.in_(mine), tables.Run.kind == "eval")
         found = self.session.scalars(query.order_by(tables.Run.created_at.desc(), tables.Run.id).limit(over_runs.MOST))
         return [_card(run) for run in found]
+
+    def quarantine(self) -> Quarantine:
+        """None: `quarantine.toml` is read where a gate decides, beside the checkout."""
+        return Quarantine()
 
 
 def _card(run: tables.Run) -> RunCard:
