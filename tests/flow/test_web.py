@@ -222,7 +222,16 @@ def test_nobody_sees_another_workspace(platform: RunningPlatform, script: httpx.
     add_rollouts(platform.parts, run_id, [rollout(0, 0)])
     token = stranger(platform, "mallory")
     with httpx.Client(base_url=platform.url, headers={"Authorization": f"Bearer {token}"}) as other:
-        paths = ("", "/live", "/events", "/config", "/logs", "/rollouts", "/rollouts/0/0", "/rollouts/0/0?raw=true")
+        paths = (
+            "",
+            "/events",
+            "/events?of=rollouts",
+            "/config",
+            "/logs",
+            "/rollouts",
+            "/rollouts/0/0",
+            "/rollouts/0/0?raw=true",
+        )
         for path in paths:
             assert other.get(f"/runs/{run_id}{path}").status_code == 404
             assert script.get(f"/runs/{run_id}{path}").status_code == 200
@@ -426,7 +435,7 @@ def test_events_bring_new_figures_and_end_with_the_run(script: httpx.Client, pla
     run_id = add_run(platform.parts, platform.workspace_id, "live", "running", report=report(completed=1).to_dict())
     page = script.get(f"/runs/{run_id}").text
     assert f'hx-sse:connect="/runs/{run_id}/events"' in page
-    assert f'hx-get="/runs/{run_id}/live"' in page
+    assert "hx-get" not in page, "one stream and nothing beside it"
     seen: list[str] = []
     finished = False
     with script.stream("GET", f"/runs/{run_id}/events", timeout=30) as answer:

@@ -53,6 +53,10 @@ class Asked:
         added = [(name, str(value)) for name, value in changed.items() if value not in (None, "")]
         return "?" + urlencode([*kept, *added])
 
+    def without(self, name: str) -> Asked:
+        """The same query without a name."""
+        return Asked((known, value) for known, value in self.pairs if known != name)
+
     def only(self, *names: str) -> str:
         """The query of these names alone, without the question mark."""
         return urlencode([(name, value) for name, value in self.pairs if name in names])

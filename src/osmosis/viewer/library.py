@@ -84,7 +84,7 @@ def runs_page(library: Library, asked: Asked) -> View:
     found = [card for card in found if not tag or tag in card.marks.tags]
     going = any(card.state is not None and not card.state.over for card in every)
     values = {"found": found, "total": len(every), "asked": asked, "going": going}
-    return View("runs.html", values, ("found", "total"))
+    return View("runs.html", values, ("found", "total"), live="_runs.html", final=not going)
 
 
 def _words(card: RunCard) -> str:

@@ -1,4 +1,5 @@
 """Server-sent events for pages that follow something: built once per moment however many look, never in a hurry.
+A page has one stream, and an event has everything that changes on it, from one read: no two of its figures disagree.
 
 Knows nothing of runs: it is given a function that builds a piece of HTML and says whether it is final. What takes
 long to build is built less often; a connection ends by itself after a while, and the browser opens the next.
@@ -13,13 +14,14 @@ from dataclasses import dataclass, field
 
 from anyio.to_thread import run_sync
 
-from osmosis.errors import RateLimited
-
 EVERY_S = 1.0
 QUIET_S = 15.0
 """A connection says at least this often that it is there."""
 LONGEST_S = 1800.0
 MAX_OPEN = 200
+CROWDED_S = 30
+"""A page asks again after so long where too many are open to keep a connection for it."""
+END = b"event: end\ndata: over\n\n"
 SHARE = 4.0
 """Waiting takes at least this many times as long as building."""
 
@@ -48,10 +50,13 @@ class LivePages:
         self._pieces: dict[str, _Piece] = {}
 
     def stream(self, subject: str, build: Build) -> AsyncIterator[bytes]:
-        """The events of one page. RateLimited at once when too many are open."""
-        if self.open >= MAX_OPEN:
-            raise RateLimited("too many pages are open", hint="close some and reload", retry_after=30)
-        return self._events(subject, build)
+        """The events of one page. When too many are open it is one event, and the browser asks again after a while."""
+        return self._events(subject, build) if self.open < MAX_OPEN else self._single(subject, build)
+
+    async def _single(self, subject: str, build: Build) -> AsyncIterator[bytes]:
+        yield b"retry: %d\n\n" % (1000 * CROWDED_S)
+        text, final = await _current(self._pieces.get(subject) or _Piece(), build)
+        yield as_event(text) + (END if final else b"")
 
     async def _events(self, subject: str, build: Build) -> AsyncIterator[bytes]:
         self.open += 1
@@ -67,7 +72,7 @@ class LivePages:
                     last, said = text, time.monotonic()
                     yield as_event(text)
                 if final:
-                    yield b"event: end\ndata: over\n\n"
+                    yield END
                     return
                 if time.monotonic() - said > QUIET_S:
                     said = time.monotonic()

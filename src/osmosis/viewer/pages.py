@@ -27,12 +27,8 @@ def run_page(source: RunSource) -> View:
     run = source.state()
     values = {**head(source, run, "overview"), **_figures(source, run), "origin": source.origin()}
     values["calibrations"] = calibrations(source)
-    return View("run.html", values, ("run", "report", "origin", "curves", "checkpoints", "calibrations"))
-
-
-def live_part(source: RunSource) -> View:
-    """The part of the run's page that changes while it is in progress."""
-    return View("_figures.html", _figures(source, source.state()), part=True)
+    record = ("run", "report", "origin", "curves", "checkpoints", "calibrations")
+    return View("run.html", values, record, live="_run.html", final=run.over)
 
 
 def config_page(source: RunSource) -> View:
@@ -42,15 +38,20 @@ def config_page(source: RunSource) -> View:
 
 
 def log_page(source: RunSource, asked: Asked) -> View:
-    """Part of the log; the page of a run in progress follows the newest lines. With `part=lines` the lines alone."""
+    """Part of the log; the page of a run in progress follows the newest lines."""
     level, cursor = asked.one_of("level", LEVELS, "info"), asked.text("cursor")
+    run = source.state()  # before the lines: those of a run that is over are its last
     lines = source.log(level, cursor=cursor or None, newer=asked.text("direction") == "newer")
-    values: dict[str, object] = {"lines": lines, "level": level, "cursor": cursor}
-    if asked.text("part") == "lines":
-        return View("_log.html", values, part=True)
-    run = source.state()
-    values |= {"levels": LEVELS, "following": not cursor and not run.over}
-    return View("run_logs.html", {**head(source, run, "logs"), **values}, ("run", "lines"))
+    following = not cursor and not run.over
+    values = {"lines": lines, "level": level, "cursor": cursor, "levels": LEVELS, "following": following,
+              "asked": asked}  # fmt: skip
+    return View(
+        "run_logs.html",
+        {**head(source, run, "logs"), **values},
+        ("run", "lines"),
+        live="_log.html",
+        final=not following,
+    )
 
 
 def _figures(source: RunSource, run: RunState) -> dict[str, object]:

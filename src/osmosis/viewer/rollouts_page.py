@@ -120,7 +120,9 @@ def rollouts_page(source: RunSource, asked: Asked) -> View:
     form = _Form(search.categories(), search.tool_names(), scores, search.labels(), _choices(search, shown, asked))
     values = {"found": found, "form": form, "asked": asked, "filtered": not query.plain, "outcomes": OUTCOMES,
               "quick": _quick(run), "many": many}  # fmt: skip
-    return View("rollouts.html", {**head(source, run, "rollouts"), **values}, ("run", "found"))
+    final = run.over and found.progress.complete
+    shown_values = {**head(source, run, "rollouts"), **values}
+    return View("rollouts.html", shown_values, ("run", "found"), live="_rollouts.html", final=final)
 
 
 def _lines(

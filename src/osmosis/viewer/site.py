@@ -22,7 +22,6 @@ from .view import Document, View, twin
 Page = Callable[[RunSource, Asked], View | Document]
 PAGES: dict[str, Page] = {
     "": lambda source, asked: pages.run_page(source),
-    "live": lambda source, asked: pages.live_part(source),
     "config": lambda source, asked: pages.config_page(source),
     "logs": pages.log_page,
     "rollouts": rollouts_page,
@@ -39,6 +38,22 @@ def answer(source: RunSource, path: str, asked: Asked) -> View | Document:
     if path.endswith(".json"):
         return _twin(answer(source, path.removesuffix(".json").removesuffix("index"), asked), path)
     return _rollout(source, path.split("/"), asked)
+
+
+def changing(source: RunSource, asked: Asked) -> tuple[View, bool]:
+    """What changes on the page that `of` names (none: the first one) with the rest of its query; if that is final."""
+    return _changing(answer(source, asked.text("of"), asked.without("of")))
+
+
+def changing_of_library(library: Library, asked: Asked) -> tuple[View, bool]:
+    """The same of the list of runs."""
+    return _changing(runs_page(library, asked))
+
+
+def _changing(found: View | Document) -> tuple[View, bool]:
+    if isinstance(found, Document):
+        raise NotFound("this page does not change", hint="reload it")
+    return found.changing, found.final
 
 
 def twin_of(found: View, path: str) -> View | Document:

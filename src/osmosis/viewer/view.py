@@ -12,6 +12,8 @@ from enum import Enum
 import orjson
 from pydantic import BaseModel
 
+from osmosis.errors import NotFound
+
 from .source import RunSource, RunState
 
 
@@ -23,8 +25,17 @@ class View:
     values: Mapping[str, object]
     record: Sequence[str] = ()
     """The values that are the page's record, by name: its `.json` twin."""
-    part: bool = False
-    """Of a page that is open: without its frame."""
+    live: str = ""
+    """The template of what changes on it, with the same values; empty: nothing does."""
+    final: bool = True
+    """Whether nothing will change any more."""
+
+    @property
+    def changing(self) -> View:
+        """What changes on this page, all of it, as it is at this moment. NotFound where nothing does."""
+        if not self.live:
+            raise NotFound("this page does not change", hint="reload it")
+        return View(self.live, self.values)
 
 
 @dataclass(frozen=True, slots=True)

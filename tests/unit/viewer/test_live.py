@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
-from osmosis.errors import RateLimited
 from osmosis.viewer import live
 from osmosis.viewer.live import LivePages, as_event
 
@@ -41,11 +38,13 @@ async def test_a_platform_that_stops_ends_its_streams() -> None:
     assert [event async for event in stream] == []
 
 
-async def test_too_many_are_refused() -> None:
+async def test_too_many_are_told_once_and_to_come_back() -> None:
     pages = LivePages()
     pages.open = live.MAX_OPEN
-    with pytest.raises(RateLimited):
-        pages.stream("run", lambda: ("x", True))
+    said = [event async for event in pages.stream("run", lambda: ("x", False))]
+    assert said == [b"retry: 30000\n\n", b"data: x\n\n"]
+    assert [event async for event in pages.stream("run", lambda: ("x", True))][1].endswith(live.END)
+    assert pages.open == live.MAX_OPEN
 
 
 def test_an_event_survives_every_line_end() -> None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -97,7 +98,25 @@ def test_only_a_run_that_goes_on_is_followed(kept: KeptRun) -> None:
     page = shown(pages.run_page(kept))
     assert 'hx-sse:connect="/runs/nightly/events"' in page
     assert 'aria-current="step">rollouts' in page
-    assert shown(pages.live_part(kept)) in page
+    part, final = site.changing(kept, Asked())
+    assert shown(part) in page
+    assert not final
+
+
+def test_what_changes_is_all_that_a_page_counts(kept: KeptRun) -> None:
+    kept.run = replace(STATE, status=RunStatus.RUNNING, stage="rollouts")
+    for of, query in (("rollouts", "outcome=passed&sort=reward"), ("logs", "level=error")):
+        asked = Asked(parse_qsl(query))
+        page = shown(site.answer(kept, of, asked))
+        part, final = site.changing(kept, Asked([*asked.pairs, ("of", of)]))
+        assert shown(part) in page
+        assert f'hx-sse:connect="/runs/nightly/events?{query.replace("&", "&amp;")}&amp;of={of}"' in page
+        assert page.count("hx-sse:connect") == 1
+        assert "hx-get" not in page
+        assert "of=" not in shown(part), "links go to the page, not to its stream"
+        assert not final
+    with pytest.raises(NotFound):
+        site.changing(kept, Asked([("of", "config")]))
 
 
 def test_a_run_without_a_report_says_what_it_waits_for() -> None:
@@ -144,7 +163,7 @@ def test_the_rollouts_of_a_step_are_apart_from_those_of_another() -> None:
 
 def test_the_log_and_its_lines_alone(kept: KeptRun) -> None:
     kept.lines = [LogEntry(timestamp="2026-01-02T03:04:05", level="info", step="x", message=EVIL, details={"a": 1})]
-    page, lines = page_of(kept, "logs", level="odd"), page_of(kept, "logs", part="lines")
+    page, lines = page_of(kept, "logs", level="odd"), shown(site.changing(kept, Asked([("of", "logs")]))[0])
     assert lines in page
     assert EVIL not in page
     assert "03:04:05" in lines

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from osmosis.base.host_guard import HostGuard, HostNames
 from osmosis.errors import Conflict, Forbidden, NotFound, OsmosisError, ValidationError
 from osmosis.records.rollout import Rollout
-from osmosis.viewer import pages, site
+from osmosis.viewer import site
 from osmosis.viewer.annotating import after, annotation_of
 from osmosis.viewer.asked import Asked
 from osmosis.viewer.live import LivePages
@@ -180,16 +180,19 @@ def application(library: DiskLibrary, access: ViewAccess) -> Starlette:
         return RedirectResponse(await run_sync(keep), 303, headers=SECURITY)
 
     async def events(request: Request) -> Response:
-        run = request.path_params["run"]
+        run, asked = request.path_params.get("run"), Asked(request.query_params.multi_items())
 
         def build() -> tuple[str, bool]:
-            source = library.run(run)
-            view = pages.live_part(source)
-            return ENVIRONMENT.get_template(view.template).render(**view.values), source.state().over
+            if run is None:
+                view, final = site.changing_of_library(library, asked)
+            else:
+                view, final = site.changing(library.run(run), asked)
+            return ENVIRONMENT.get_template(view.template).render(**view.values), final
 
-        await run_sync(library.run, run)
+        await run_sync(build)  # what there is not is said before a stream begins
         headers = {**SECURITY, "Cache-Control": "no-store"}
-        return StreamingResponse(live.stream(run, build), media_type="text/event-stream", headers=headers)
+        stream = live.stream(f"{run or ''}?{asked.link()}", build)
+        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
     async def problem(_request: Request, error: Exception) -> Response:
         assert isinstance(error, OsmosisError)
@@ -202,6 +205,7 @@ def application(library: DiskLibrary, access: ViewAccess) -> Starlette:
     app = Starlette(
         routes=[
             Mount("/static", StaticFiles(directory=STATIC)),
+            Route("/events", events),
             Route("/runs/{run}/events", events),
             Route("/runs/{run}/marks", marks, methods=["POST"]),
             Route("/runs/{run}/rollouts/{row:int}/{attempt:int}/annotate", annotate, methods=["POST"]),

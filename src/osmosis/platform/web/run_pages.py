@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -27,15 +27,16 @@ from osmosis.platform.viewing.run_source import DatabaseLibrary, DatabaseRun, fi
 from osmosis.records.contract.run_bodies import RetryRun
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import RunStatus
-from osmosis.viewer import pages, site
+from osmosis.viewer import site
 from osmosis.viewer.annotating import after, annotation_of
 from osmosis.viewer.asked import Asked
+from osmosis.viewer.live import Build
 from osmosis.viewer.marking import change_of
 from osmosis.viewer.render import SECURITY
-from osmosis.viewer.view import Document
+from osmosis.viewer.view import Document, View
 
 from .session import Viewer, check_viewer_form, form_of, live_pages, platform_of, viewer
-from .templating import PageRoute, document, fragment, framed, html, page, redirect
+from .templating import PageRoute, document, framed, html, redirect
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 ViewerDep = Annotated[Viewer, Depends(viewer)]
@@ -43,28 +44,41 @@ ViewerDep = Annotated[Viewer, Depends(viewer)]
 PER_PAGE = 25
 
 
+CHOICES = ("workspace", "kind", "status", "tag", "q")
+
+
 @router.get("/")
-def overview(
-    request: Request,
-    who: ViewerDep,
-    workspace: str = "",
-    kind: str = "",
-    status: str = "",
-    tag: str = "",
-    q: str = "",
-    at: int = 1,
-) -> Response:
+def overview(request: Request, who: ViewerDep, at: int = 1) -> Response:
     """All runs of the viewer's workspaces, pinned ones first, then the newest; filtered by what the form says."""
-    with platform_of(request).db.read() as session:
+    asked = Asked(request.query_params.multi_items())
+    view = _overview(platform_of(request), who, asked, at)
+    return framed(request, view, who, here="runs", workspace=asked.text("workspace") or None)
+
+
+@router.get("/events")
+def overview_events(request: Request, who: ViewerDep, at: int = 1) -> Response:
+    """Server-sent events of the list: its table whenever it changed, and `end` when no run of it is in progress."""
+    platform, asked = platform_of(request), Asked(request.query_params.multi_items())
+
+    def build() -> tuple[str, bool]:
+        view = _overview(platform, who, asked, at)
+        return html(view.changing), view.final
+
+    return _streamed(request, f"{who.user.id}{asked.link()}", build)
+
+
+def _overview(platform: Platform, who: Viewer, asked: Asked, at: int) -> View:
+    workspace, kind, status, tag, q = (asked.text(name) for name in CHOICES)
+    with platform.db.read() as session:
         names = {row.id: row.name for row, _, _ in workspaces.of_user(session, who.user)}
         wanted = [
             tables.Run.workspace_id.in_([id_ for id_, name in names.items() if workspace in ("", name)]),
             tables.Run.kind.in_(run_lifecycle.SUBMITTED),
             *(column == value for column, value in ((tables.Run.kind, kind), (tables.Run.status, status)) if value),
         ]
-        if tag := tag.strip()[:100]:
+        if tag := tag[:100]:
             wanted.append(run_marks.tagged(tag))
-        if words := q.strip()[:200]:
+        if words := q[:200]:
             columns = (tables.Run.name, tables.Run.rollout, tables.Run.model_path, tables.Run.dataset)
             wanted.append(sa.or_(*(column.icontains(words, autoescape=True) for column in columns)))
         total = count_of(session, sa.select(tables.Run).where(*wanted))
@@ -80,22 +94,21 @@ def overview(
             .order_by(*newest)
         )
         found = [_listed(run, names[run.workspace_id], creator) for run, creator in session.execute(query)]
-    return page(
-        request,
-        "overview.html",
-        who,
-        here="runs",
-        workspace=workspace or None,
-        found=found,
-        total=total,
-        at=at,
-        pages=last,
-        chosen={"workspace": workspace, "kind": kind, "status": status, "tag": tag, "q": q},
-        statuses=[known.value for known in RunStatus],
-    )
+    going = any(not one["state"].over for one in found)
+    values = {
+        "found": found,
+        "total": total,
+        "at": at,
+        "pages": last,
+        "chosen": {"workspace": workspace, "kind": kind, "status": status, "tag": tag, "q": q},
+        "statuses": [known.value for known in RunStatus],
+        "asked": asked,
+        "going": going,
+    }
+    return View("overview.html", values, live="_overview.html", final=not going)
 
 
-def _listed(run: tables.Run, workspace: str, creator: str | None) -> dict[str, object]:
+def _listed(run: tables.Run, workspace: str, creator: str | None) -> dict[str, Any]:
     """A run in a list: how far it is as last reported, without counting."""
     report = run_results.report_of(run)
     done = report.completed if report else (run.progress or tables.StoredProgress()).get("completed", 0)
@@ -122,31 +135,37 @@ def _by_name(request: Request, who: Viewer, workspace: str, kind: str, name: str
 
 @router.get("/runs/{run_id}/events")
 async def events(request: Request, who: ViewerDep, run_id: str) -> Response:
-    """Server-sent events: the live part whenever it changed, and `end` when the run is over."""
-    platform = platform_of(request)
-    await run_in_threadpool(_may_see, platform, who, run_id)
+    """Server-sent events: what changes on a page of the run, whenever it did, and `end` when nothing will any more."""
+    platform, asked = platform_of(request), Asked(request.query_params.multi_items())
+    await run_in_threadpool(_check_changing, platform, who, run_id, asked)
 
     def build() -> tuple[str, bool]:
-        return _live_text(platform, run_id)
+        return _live_text(platform, run_id, asked)
 
+    return _streamed(request, f"{run_id}{asked.link()}", build)
+
+
+def _streamed(request: Request, subject: str, build: Build) -> Response:
     headers = {**SECURITY, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    stream = live_pages(request.app).stream(run_id, build)
+    stream = live_pages(request.app).stream(subject, build)
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
-def _may_see(platform: Platform, who: Viewer, run_id: str) -> None:
+def _check_changing(platform: Platform, who: Viewer, run_id: str, asked: Asked) -> None:
+    """NotFound before a stream begins, where they may not see the run or the page has nothing that changes."""
     with platform.db.read() as session:
-        find_run(session, platform, who, run_id)
+        site.changing(find_run(session, platform, who, run_id), asked)
 
 
-def _live_text(platform: Platform, run_id: str) -> tuple[str, bool]:
-    """The live part and whether nothing will change any more."""
+def _live_text(platform: Platform, run_id: str, asked: Asked) -> tuple[str, bool]:
+    """What changes on the page, and whether that is final."""
     with platform.db.read() as session:
         run = session.get(tables.Run, run_id)
         if run is None:
             return "", True
         found = DatabaseRun(session, platform, run, session.get_one(tables.Workspace, run.workspace_id))
-        return html(pages.live_part(found)), RunStatus(run.status).over
+        view, final = site.changing(found, asked)
+        return html(view), final
 
 
 @router.post("/runs/{run_id}/stop")
@@ -255,6 +274,4 @@ def _answer(request: Request, who: Viewer, run_id: str, path: str) -> Response:
         answer = site.answer(found, path, asked)
         if isinstance(answer, Document):
             return document(answer)
-    if answer.part:
-        return fragment(answer)
     return framed(request, answer, who, here="runs", workspace=found.workspace.name)

@@ -56,11 +56,6 @@ def framed(request: Request, view: View, who: Viewer | None, *, status: int = 20
     return HTMLResponse(text, status_code=status, headers={**SECURITY, "Cache-Control": "no-store"})
 
 
-def fragment(view: View) -> HTMLResponse:
-    """A part of a page, for a page that is already open."""
-    return HTMLResponse(html(view), headers={**SECURITY, "Cache-Control": "no-store"})
-
-
 def document(found: Document) -> Response:
     """Something that is no page, sent as it is made."""
     headers = {**SECURITY, "Cache-Control": "no-store", **found.headers}
