@@ -9,7 +9,7 @@ from osmosis.base.json_types import JsonObject
 from osmosis.engine.journal import Journal
 from osmosis.metrics.summary import Summary
 from osmosis.records.plan import EvalPlan
-from osmosis.records.quarantine import Quarantine, SortedOut
+from osmosis.records.quarantine import RowQuarantine, SortedOut
 from osmosis.records.report import Report
 
 
@@ -35,7 +35,7 @@ class Judged:
         return {"rows": rows, "without": figures}
 
 
-def judged(journal: Journal, plan: EvalPlan, report: Report, quarantine: Quarantine) -> Judged:
+def judged(journal: Journal, plan: EvalPlan, report: Report, quarantine: RowQuarantine) -> Judged:
     """The report without the rows in quarantine; the report itself where it has none of them."""
     mine = quarantine.of([Path(plan.dataset).stem])
     met = mine.sorted_out(one.row_key or "" for one in journal.outcomes()) if mine.row else SortedOut((), ())

@@ -15,7 +15,7 @@ from pydantic import ValidationError as PydanticError
 from osmosis.base.files import write_text
 from osmosis.base.locks import locked
 from osmosis.errors import ValidationError
-from osmosis.records.quarantine import Quarantine, QuarantinedRow
+from osmosis.records.quarantine import QuarantinedRow, RowQuarantine
 
 from .request import runs_folder
 
@@ -39,12 +39,12 @@ def file_of_run(folder: Path) -> Path | None:
     return runs.parent.parent / NAME if (runs.parent.name, runs.name) == (".osmosis", "runs") else None
 
 
-def read(path: Path) -> Quarantine:
+def read(path: Path) -> RowQuarantine:
     """What it holds; nothing where there is no file. Raises ValidationError with all that is wrong."""
     try:
-        return Quarantine.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return RowQuarantine.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        return Quarantine()
+        return RowQuarantine()
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValidationError(f"{path}: {error}") from error
     except PydanticError as error:

@@ -35,15 +35,15 @@ class QuarantinedRow(Strict):
         return f"row {self.key} is in quarantine until {self.until}: {self.reason}"
 
 
-class Quarantine(Strict):
+class RowQuarantine(Strict):
     """All of a workspace, as `quarantine.toml` has them."""
 
     row: list[QuarantinedRow] = Field(default_factory=list)
 
-    def of(self, datasets: Iterable[str]) -> Quarantine:
+    def of(self, datasets: Iterable[str]) -> RowQuarantine:
         """Those that mean rows of these datasets."""
         names = {"", *datasets}
-        return Quarantine(row=[one for one in self.row if one.dataset in names])
+        return RowQuarantine(row=[one for one in self.row if one.dataset in names])
 
     def about(self, key: str) -> list[QuarantinedRow]:
         """What is said about one row."""

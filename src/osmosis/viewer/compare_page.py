@@ -14,7 +14,7 @@ from osmosis.errors import OsmosisError, UsageError
 from osmosis.metrics.compare import Comparison, Flip, compare
 from osmosis.metrics.figures import Figure, comparison_figures
 from osmosis.metrics.significance import LEVEL, adjusted
-from osmosis.records.quarantine import Quarantine, SortedOut
+from osmosis.records.quarantine import RowQuarantine, SortedOut
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 
@@ -116,7 +116,7 @@ def compare_page(library: Library, asked: Asked) -> View:
     return View("compare.html", values, ("found",))
 
 
-def _sides(sources: Sequence[tuple[str, RunSource]], score: str | None, quarantine: Quarantine) -> list[Side]:
+def _sides(sources: Sequence[tuple[str, RunSource]], score: str | None, quarantine: RowQuarantine) -> list[Side]:
     first = sources[0][1]
     found = [
         _side(id_, source, first if number else None, score, quarantine) for number, (id_, source) in enumerate(sources)
@@ -125,7 +125,9 @@ def _sides(sources: Sequence[tuple[str, RunSource]], score: str | None, quaranti
     return [_judged(side, p) for side, p in zip(found, p_values, strict=True)]
 
 
-def _side(id_: str, source: RunSource, baseline: RunSource | None, score: str | None, quarantine: Quarantine) -> Side:
+def _side(
+    id_: str, source: RunSource, baseline: RunSource | None, score: str | None, quarantine: RowQuarantine
+) -> Side:
     state, report = source.state(), source.report()
     mean = report.primary.mean if report and report.primary else None
     if baseline is None:
@@ -251,7 +253,7 @@ def _flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:
         yield prefix, value if isinstance(value, str) else pretty(value)
 
 
-def _pair_page(sources: Sequence[tuple[str, RunSource]], asked: Asked, quarantine: Quarantine) -> View:
+def _pair_page(sources: Sequence[tuple[str, RunSource]], asked: Asked, quarantine: RowQuarantine) -> View:
     """Both conversations at one row and attempt."""
     row, attempt = asked.number("row") or 0, asked.number("attempt") or 0
     row_a = asked.number("row_a")

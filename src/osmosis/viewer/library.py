@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from osmosis.records.marks import Marks
-from osmosis.records.quarantine import Quarantine
+from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Interval
 
 from .asked import Asked
@@ -48,7 +48,7 @@ class Library(Protocol):
     def cards(self) -> Sequence[RunCard]:
         """The newest first."""
 
-    def quarantine(self) -> Quarantine:
+    def quarantine(self) -> RowQuarantine:
         """Rows that do not decide a comparison; empty where no workspace's file can be read."""
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from osmosis.errors import NotFound, UsageError
 from osmosis.metrics.compare import compare
-from osmosis.records.quarantine import Quarantine
+from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import RunStatus
 from osmosis.testing.kept_run import KeptRun
@@ -41,8 +41,8 @@ class Shelf:
     def cards(self) -> Sequence[RunCard]:
         return [RunCard(id_, run.run.name, run.run) for id_, run in self.kept.items()]
 
-    def quarantine(self) -> Quarantine:
-        return Quarantine()
+    def quarantine(self) -> RowQuarantine:
+        return RowQuarantine()
 
 
 def run_of(name: str, values: dict[int, float], **setting: object) -> KeptRun:

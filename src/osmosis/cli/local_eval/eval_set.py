@@ -29,7 +29,7 @@ from osmosis.metrics.compare import Comparison, compare
 from osmosis.metrics.formats import interval
 from osmosis.metrics.significance import LEVEL, adjusted
 from osmosis.records.eval_set import EvalSet, SetRun
-from osmosis.records.quarantine import Quarantine
+from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Report
 from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
@@ -235,7 +235,7 @@ def _earlier(runs: Path, baseline: str, line: SetLine) -> Path:
     return runs / f"{baseline}--{line.run.key}"
 
 
-def _compare(lines: list[SetLine], runs: Path, baseline: str, quarantine: Quarantine) -> None:
+def _compare(lines: list[SetLine], runs: Path, baseline: str, quarantine: RowQuarantine) -> None:
     """Each run against the same one of the baseline; p-values are adjusted for how many there are (Holm)."""
     for line in lines:
         before, after = Journal(_earlier(runs, baseline, line)), Journal(runs / line.name)

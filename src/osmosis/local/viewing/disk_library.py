@@ -10,7 +10,7 @@ from osmosis.errors import NotFound, OsmosisError
 from osmosis.local.quarantine_file import file_of_run, read
 from osmosis.local.run_marks import mark
 from osmosis.records.marks import MarkChange
-from osmosis.records.quarantine import Quarantine
+from osmosis.records.quarantine import RowQuarantine
 from osmosis.viewer.library import RunCard, card_of
 
 from .journal_run import JournalRun
@@ -59,10 +59,10 @@ class DiskLibrary:
         found = [card for id_, folder in self._found().items() if (card := self._card(id_, folder)) is not None]
         return sorted(found, key=lambda card: card.created_at or "", reverse=True)
 
-    def quarantine(self) -> Quarantine:
+    def quarantine(self) -> RowQuarantine:
         """That of the workspaces in which the runs lie, all together."""
         files = dict.fromkeys(file_of_run(folder) for folder in self._found().values())
-        return Quarantine(row=[one for path in files if path is not None for one in read(path).row])
+        return RowQuarantine(row=[one for path in files if path is not None for one in read(path).row])
 
     def _card(self, id_: str, folder: Path) -> RunCard | None:
         run = JournalRun(id_, folder, self.cache)

@@ -32,7 +32,7 @@ from osmosis.records import policy
 from osmosis.records.annotation import Annotation
 from osmosis.records.contract.body import LogPage
 from osmosis.records.history import RowCount
-from osmosis.records.quarantine import Quarantine
+from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
 from osmosis.records.run import MetricPoint, RunStatus
@@ -315,9 +315,9 @@ class DatabaseLibrary:
         found = self.session.scalars(query.order_by(tables.Run.created_at.desc(), tables.Run.id).limit(over_runs.MOST))
         return [_card(run) for run in found]
 
-    def quarantine(self) -> Quarantine:
+    def quarantine(self) -> RowQuarantine:
         """None: `quarantine.toml` is read where a gate decides, beside the checkout."""
-        return Quarantine()
+        return RowQuarantine()
 
 
 def _card(run: tables.Run) -> RunCard:
