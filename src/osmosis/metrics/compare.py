@@ -173,8 +173,8 @@ def compare(
     before, after = _Side(a), _Side(b)
     name = score or _common_score(list(before.names), list(after.names))
     row_of = _same_rows(before, after)
-    values_a = before.values(name)
-    values_b = {(row_of.get(row, row), attempt): value for (row, attempt), value in after.values(name).items()}
+    values_a: Values = before.values(name)
+    values_b: Values = {(row_of.get(row, row), attempt): value for (row, attempt), value in after.values(name).items()}
     found_aside = _set_aside(row_of, aside, after, values_a, values_b)
     values_a, values_b = (_without(values, {*aside, *found_aside}) for values in (values_a, values_b))
     ran = sorted((key for key in values_a if key in values_b), key=lambda key: (before.places[key[0]], key[1]))

@@ -72,7 +72,7 @@ class PlatformRun:
     def __init__(self, client: PlatformClient, name: str) -> None:
         seen = client.evals.get(name)
         self.name = seen.run.name
-        self.dataset = seen.dataset.name if seen.dataset else ""
+        self.dataset = (seen.dataset.name if seen.dataset else None) or ""
         self._client = client
         self._places: dict[Key, tuple[int, int]] = {}
         wanted = Evaluation.model_validate((seen.config or {}).get("evaluation") or {})

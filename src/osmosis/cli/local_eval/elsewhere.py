@@ -13,7 +13,8 @@ from osmosis.cli.context import AppContext
 from osmosis.cli.download import DownloadOptions, download_run
 from osmosis.cli.results import OperationResult
 from osmosis.cli.runs import write_json
-from osmosis.cli.submit import SubmitOptions, submit_config
+from osmosis.cli.submit import submit_config
+from osmosis.cli.submit_case import SubmitOptions
 from osmosis.cli.submit_overrides import Overrides
 from osmosis.errors import UsageError
 

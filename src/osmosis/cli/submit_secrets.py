@@ -1,0 +1,40 @@
+"""The secrets of a run, by name: from a file, registered, or from this environment for one run alone. Values go nowhere
+but into the request.
+"""
+
+from __future__ import annotations
+
+from osmosis.errors import ValidationError
+
+from . import prompts
+from .secrets_file import read_secrets_file
+from .submit_case import SubmitCase
+
+
+def find_secrets(case: SubmitCase) -> list[str]:
+    """Each required name from `--secrets-file`, else registered, else from this environment; those that are nowhere."""
+    required = case.config.secret_names()
+    given = read_secrets_file(case.ctx, case.options.secrets_file) if case.options.secrets_file else {}
+    if unknown := sorted(set(given) - set(required)):
+        raise ValidationError(
+            f"the secrets file has names that the config does not require: {', '.join(unknown)}",
+            hint=f"add them to [secrets].required in {case.path.name}, or remove them",
+        )
+    case.provided.update(given)
+    open_names = [name for name in required if name not in given]
+    if not open_names:
+        return []
+    registered = {row.name for row in case.client.secrets.all()}
+    missing = [name for name in open_names if name not in registered]
+    for name in list(missing):
+        if value := case.ctx.environ.get(name):
+            case.ctx.output.warn("SECRET_FROM_ENVIRONMENT", f"{name} taken from the environment, for this run only")
+            case.provided[name] = value
+            missing.remove(name)
+    return missing
+
+
+def ask_for_secrets(case: SubmitCase, missing: list[str]) -> None:
+    for name in missing:
+        value = prompts.hidden(case.ctx, f"Value of {name} (for this run only)", flags=["--secrets-file"])
+        case.provided[name] = value
