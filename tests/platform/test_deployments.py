@@ -53,6 +53,11 @@ def ask(site: Site, model: str, *, token: str | None = None) -> tuple[int, str, 
     return answer.status_code, error["code"], error["message"]
 
 
+def served(site: Site, *, token: str | None = None) -> set[str]:
+    client, headers = (site.anonymous, {"Authorization": f"Bearer {token}"}) if token else (site.http, {})
+    return {one["id"] for one in client.get("/v1/models", headers=headers).json()["data"]}
+
+
 def test_a_checkpoint_is_deployed_under_every_name_it_has(store: Site) -> None:
     made = deploy(store, "multiply-1")
     assert (made["model_name"], made["base_model"]) == ("multiply-1-step-4", "tiny"), "the best"
@@ -167,6 +172,15 @@ def test_a_lease_reaches_the_model_of_its_run_alone(store: Site) -> None:
         hold(session, run_id)
     assert ask(store, "osmosis/tiny", token=LEASE)[:2] == (503, "model_loading")
     assert ask(store, "osmosis/multiply-1", token=LEASE)[0] == 403
+    deploy(store, "multiply-1")
+    with store.platform.db.write() as session:
+        for run in session.query(tables.Run).filter_by(kind="serving"):
+            run.status, run.progress = "running", {"stage": "serving", "endpoint": "http://127.0.0.1:9/v1"}
+    assert served(store) == {"tiny", "multiply-1-step-4"}
+    assert served(store, token=LEASE) == {"tiny"}
+    with store.platform.db.write() as session:
+        for run in session.query(tables.Run).filter_by(kind="serving"):
+            run.status, run.progress = "pending", None
     object.__setattr__(store.platform, "rates", RateLimits(per_minute={**PER_MINUTE, "question": 2}))
     people = [ask(store, "tiny")[:2] for _ in range(3)]
     assert people == [(503, "model_loading")] * 2 + [(429, "rate_limited")], "a person asks so often"

@@ -6,6 +6,7 @@ evaluates, and nothing else. Asks no model itself: `platform.inference` passes t
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -73,7 +74,12 @@ def asker(session: Session, credential: str, *, workspace: str | None, identity:
 
 
 def served_models(session: Session, who: Asker) -> list[tables.Run]:
-    """The deployments that answer now."""
+    """The deployments that answer now; for a lease the model of its run alone."""
+    if who.only_model is not None:
+        with suppress(NotFound):
+            run = _deployment(session, who, who.only_model)
+            return [run] if deployments.endpoint_of(run) else []
+        return []
     found = session.scalars(deployments.of_workspaces(*who.workspaces))
     return [run for run in found if deployments.endpoint_of(run)]
 
