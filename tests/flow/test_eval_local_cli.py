@@ -142,6 +142,17 @@ def test_a_budget_that_cannot_be_kept_is_refused(osmosis, limit):
         assert osmosis(f"{BASE} --model m --base-url {endpoint.url} --limit 1 -q")[0] == 0
 
 
+def test_a_budget_that_is_used_up_is_said_before_and_the_next_step_goes_on(osmosis):
+    assert osmosis(f"{OFFLINE} --name r --max-tokens-total 1 -q")[0] == 1
+    code, out, err = osmosis("eval resume r")
+    assert code == 1
+    assert "of 1 tokens used: no rollout is started" in err
+    (step,) = [line for line in out.splitlines() if "go on with a larger budget" in line]
+    wanted = int(step.rpartition("--max-tokens-total ")[2])
+    code, out, err = osmosis(f"eval resume r --max-tokens-total {wanted}")
+    assert (code, "no rollout is started" in err) == (0, False), out
+
+
 def test_bad_rows_are_all_named_before_anything_is_asked(osmosis):
     with (osmosis.folder / "d.jsonl").open("a") as file:
         file.write('{"user_prompt": ""}\nnot json\n')

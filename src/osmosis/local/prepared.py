@@ -103,9 +103,18 @@ class Prepared:
         resume = self.resume
         if self.source is not None and (resume.reuse or resume.drifted or len(resume.retry)):
             found.append(f"run {self.plan.name}: {resume.line()}")
+        if self.source is not None and (used_up := self._used_up()):
+            found.append(f"{used_up}: no rollout is started; a larger --max-cost or --max-tokens-total goes on")
         for other in self.baselines:
             found += [self.redactor.text(line) for line in other.remarks]
         return [self.redactor.text(line) for line in found]
+
+    def _used_up(self) -> str | None:
+        """Which limit of the budget is reached by what is stored, when more is owed."""
+        if self.resume.taken is None or not self.resume.owed:
+            return None
+        stored = self.resume.taken.summary
+        return self.plan.budget.used_up(stored.total_cost_usd or 0.0, stored.total_tokens)
 
     def agree(self, confirm: Confirm | None) -> None:
         """Asks when stored results would be thrown away. Raises `Declined`, or `Conflict` when nobody can be asked."""

@@ -127,11 +127,19 @@ class Budget(Record):
 
     def used_up(self, cost_usd: float, tokens: int) -> str | None:
         """Which limit so much reaches, in words; None when it reaches none."""
-        most_usd, most_tokens = self.max_cost_usd, self.max_total_tokens
-        if most_usd is not None and cost_usd >= most_usd:
-            return f"budget: {cost_usd:.4f} of {most_usd:g} USD spent"
-        if most_tokens is not None and tokens >= most_tokens:
-            return f"budget: {tokens} of {most_tokens} tokens used"
+        reached = self.reached(cost_usd, tokens)
+        if reached is None:
+            return None
+        if reached == "max_cost":
+            return f"budget: {cost_usd:.4f} of {self.max_cost_usd:g} USD spent"
+        return f"budget: {tokens} of {self.max_total_tokens} tokens used"
+
+    def reached(self, cost_usd: float, tokens: int) -> Literal["max_cost", "max_tokens_total"] | None:
+        """The limit that so much reaches, by its name in configs and flags."""
+        if self.max_cost_usd is not None and cost_usd >= self.max_cost_usd:
+            return "max_cost"
+        if self.max_total_tokens is not None and tokens >= self.max_total_tokens:
+            return "max_tokens_total"
         return None
 
 

@@ -35,7 +35,7 @@ def next_steps(plan: EvalPlan, report: Report) -> list[NextStep]:
     """What to type after this run."""
     steps = []
     if report.completed < report.total:
-        steps.append(NextStep("go on", command=f"osmosis eval resume {plan.name}"))
+        steps.append(_go_on(plan, report))
     if (
         not report.failed
         and report.completed == report.total
@@ -47,6 +47,19 @@ def next_steps(plan: EvalPlan, report: Report) -> list[NextStep]:
         steps.append(NextStep("retry failed rollouts", command=f"osmosis eval resume {plan.name} --retry-failed"))
     steps.append(NextStep("open plots and conversations", command=f"osmosis eval report {plan.name} --html"))
     return steps
+
+
+def _go_on(plan: EvalPlan, report: Report) -> NextStep:
+    """The resume of a run that is not whole; one that its budget ended needs what the rest will cost at this rate."""
+    spent = report.spent()
+    reached = plan.budget.reached(spent.cost_usd, spent.tokens)
+    command = f"osmosis eval resume {plan.name}"
+    if reached is None or not report.completed:
+        return NextStep("go on", command=command)
+    so_far = spent.cost_usd if reached == "max_cost" else spent.tokens
+    whole = float(f"{so_far * 1.1 * report.total / report.completed:.2g}")
+    flag = f"--max-cost {whole:g}" if reached == "max_cost" else f"--max-tokens-total {whole:.0f}"
+    return NextStep("go on with a larger budget", command=f"{command} {flag}")
 
 
 def exit_code(report: Report, fail_under: float | None = None, deciding: Report | None = None) -> int:

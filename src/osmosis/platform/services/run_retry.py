@@ -145,8 +145,7 @@ def _check_budget(run: tables.Run) -> None:
     used_up = limits.used_up(spent.cost_usd, spent.tokens)
     if used_up is None:
         return
-    cost = limits.max_cost_usd is not None and spent.cost_usd >= limits.max_cost_usd
-    flag = "--max-cost USD" if cost else "--max-tokens-total TOKENS"
+    flag = "--max-cost USD" if limits.reached(spent.cost_usd, spent.tokens) == "max_cost" else "--max-tokens-total N"
     raise Conflict(
         f"{used_up}: a retry of run {run.name!r} would start no rollout",
         hint=f"osmosis eval retry {run.name} {flag} sets a larger budget for the whole run",
