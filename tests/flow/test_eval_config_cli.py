@@ -170,3 +170,19 @@ def test_wrong_lines_say_what_to_type(workspace: Path, words: list[str], code: i
     ran = go(workspace, "eval", "run", "multiply", *words, EVAL_TOKEN=TOKEN)
     assert (ran.code, said in ran.err) == (code, True), ran.err
     assert not (workspace / ".osmosis" / "runs").exists() or not list((workspace / ".osmosis" / "runs").iterdir())
+
+
+def test_an_agent_by_flags_is_not_run_elsewhere_but_the_command_that_is_said(workspace: Path) -> None:
+    url = "https://osmosis.example.com"
+    flags = ("-d", "data/multiply.jsonl", "--on", url)
+    agent = ("-m", "rollouts/multiply/main.py:backend", "--model", "offline/calculator", "--limit", "3")
+    hint = go(workspace, "eval", *agent, *flags, "--json").error["details"]["hint"]
+    assert hint == f"osmosis eval run configs/eval/multiply.toml --on {url} --model offline/calculator --limit 3"
+    # It is a command that is taken: only the platform is missing.
+    assert go(workspace, *hint.split()[1:], "--json").error["code"] == "AUTH_REQUIRED"
+    elsewhere = workspace / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".git").mkdir()
+    refused = go(elsewhere, "eval", *agent, *flags, "--json")
+    assert refused.code == 2
+    assert "osmosis init --here --platform" in refused.error["details"]["hint"]

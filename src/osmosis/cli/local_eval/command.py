@@ -13,6 +13,7 @@ from osmosis.local.request import Request, check_classes, runs_folder
 from osmosis.local.workers import worker_count
 from osmosis.sdk.agent_loop import trace_folder
 
+from .command_there import refused_there
 from .eval_flags import DEBUG_FOLDER, EvalFlags
 from .plan import baseline_specs, build_plan, check_limits
 from .terminal import Ending, run_local
@@ -28,6 +29,8 @@ def local_eval(flags: EvalFlags) -> DetailResult | int:
             --model my-model --base-url http://localhost:8000/v1 --n 5 --batch-size 16 -o results.json
     """
     ctx = current()
+    if flags.on is not None:
+        raise refused_there(ctx, flags, flags.on)
     if flags.classes and not flags.retry_failed:
         raise UsageError(f"unexpected argument: {flags.classes[0]}", hint="osmosis eval --help")
     check_classes(flags.classes)

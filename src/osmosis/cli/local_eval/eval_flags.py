@@ -170,6 +170,10 @@ class EvalFlags:
     retry_failed: RetryFailed = False
     output: OutputFile = None
     fail_under: FailUnder = None
+    on: Annotated[
+        str | None,
+        typer.Option(help="Platform to run on instead: needs a config, and says which command to use.", metavar="URL"),
+    ] = None
     secret: Annotated[
         list[str], typer.Option(help="Environment variable whose value is redacted in all output. Repeatable.")
     ] = field(default_factory=list)
