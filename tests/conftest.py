@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -23,6 +26,32 @@ REQUIRED = "OSMOSIS_TEST_REQUIRE_SANDBOX"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As a shell leaves what it starts in the background: the processes of tests would never hear a Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_started_by_requests: list[str] = []
+_ANSWERING = ("api", "AnyIO worker thread")
+"""How the threads are called in which the platform's routes are answered."""
+
+
+def _watch(event: str, args: tuple[object, ...]) -> None:
+    if event != "subprocess.Popen" or not threading.current_thread().name.startswith(_ANSWERING):
+        return
+    slow_work = sys.modules.get("osmosis.platform.slow_work")  # most tests do without the platform
+    if slow_work is not None and not slow_work.is_here():
+        ours = [frame for frame in traceback.extract_stack() if "/osmosis/platform/" in frame.filename]
+        if ours:
+            _started_by_requests.append(f"{ours[-1].filename}:{ours[-1].lineno} starts {args[0]!r}")
+
+
+sys.addaudithook(_watch)
+
+
+@pytest.fixture(autouse=True)
+def _requests_start_no_process() -> Iterator[None]:
+    """Slow work never sits in the threads that answer requests: whatever a test asks for, none of them starts git or a
+    reader."""
+    yield
+    seen, _started_by_requests[:] = list(_started_by_requests), []
+    assert not seen, f"a request's thread started a process (platform/slow_work.py): {'; '.join(seen)}"
 
 
 @pytest.fixture(scope="session")

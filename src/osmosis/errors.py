@@ -139,6 +139,13 @@ class PlatformError(OsmosisError):
     """The platform answered with a failure it could not explain better."""
 
 
+class DiskFull(OsmosisError):
+    """Nothing more can be written: here, or on the platform's machine."""
+
+    code = "DISK_FULL"
+    http_status = 507
+
+
 class NetworkError(OsmosisError):
     """No response: connection refused, name not resolved, or timed out."""
 

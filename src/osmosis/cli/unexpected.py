@@ -20,10 +20,10 @@ from pathlib import Path
 
 from osmosis._version import __version__
 from osmosis.base import paths
+from osmosis.base.full_disk import FULL
 from osmosis.base.redact import Redactor, without_credentials
 from osmosis.errors import InternalError, OsmosisError, ValidationError
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _OTHER = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG}
 """A file where a folder is expected, or the other way round."""
@@ -38,17 +38,17 @@ def explained(error: Exception, words: Sequence[str], environ: Mapping[str, str]
 
 def refused_by_machine(error: OSError) -> OsmosisError | None:
     """The error to show; None for one that says nothing about the machine."""
-    if error.errno not in _FULL | _CLOSED | _OTHER or isinstance(error, ConnectionError):
+    if error.errno not in FULL | _CLOSED | _OTHER or isinstance(error, ConnectionError):
         return None
     why = (error.strerror or "refused").lower()
     # Of two names (a copy, a rename) the second is the one that is written.
     path = next((name for name in (error.filename2, error.filename) if isinstance(name, str)), None)
     if path is None:
         return (
-            ValidationError(f"cannot write: {why}", hint="check free space: df -h .") if error.errno in _FULL else None
+            ValidationError(f"cannot write: {why}", hint="check free space: df -h .") if error.errno in FULL else None
         )
     folder = next((p for p in Path(path).parents if p.is_dir()), Path("/"))
-    look = "df -h" if error.errno in _FULL else "ls -ld"
+    look = "df -h" if error.errno in FULL else "ls -ld"
     return ValidationError(f"cannot use {path}: {why}", hint=f"{look} {shlex.quote(str(folder))}", path=path)
 
 

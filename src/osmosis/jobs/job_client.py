@@ -20,6 +20,7 @@ from osmosis.base.backoff import backoff_delay, parse_retry_after
 from osmosis.base.net import is_loopback
 from osmosis.errors import (
     AuthRequired,
+    DiskFull,
     Forbidden,
     LeaseLost,
     NetworkError,
@@ -30,7 +31,7 @@ from osmosis.errors import (
 )
 
 TIMEOUT_S = 60.0
-TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504, DiskFull.http_status})
 PATIENCE_S = 900.0
 CHUNK = 1 << 18
 T = TypeVar("T")
@@ -142,7 +143,9 @@ class JobClient:
     def _refused(self, path: str, response: aiohttp.ClientResponse, text: bytes) -> OsmosisError:
         if response.status in TRY_AGAIN:
             asked_s = parse_retry_after(response.headers.get("Retry-After"))
-            return NetworkError(f"{self._base}/{path}: HTTP {response.status}", retry_after=asked_s)
+            said = _object(text).get("message") if response.status == DiskFull.http_status else ""
+            why = f"HTTP {response.status}{f': {said}' if said else ''}"
+            return NetworkError(f"{self._base}/{path}: {why}", retry_after=asked_s)
         return _final(response.status, _object(text))
 
 

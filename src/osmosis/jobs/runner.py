@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from osmosis.base.full_disk import full_disk
 from osmosis.base.redact import Redactor
 from osmosis.errors import LeaseLost, OsmosisError
 from osmosis.records.rollout import Category, Failure, Phase
@@ -198,6 +199,8 @@ def _made(folder: str) -> Path:
 
 
 def _crash(problem: Exception) -> Failure:
+    if full := full_disk(problem, where="the machine that runs this job"):
+        return Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=full.message, fix=full.hint)
     lines = traceback.format_exception(type(problem), problem, problem.__traceback__)
     return Failure(
         phase=Phase.SETUP,

@@ -35,7 +35,7 @@ from .run_upload import finished_run
 from .security.openid import OpenIdProvider
 from .services import dataset_ingest, login_flows
 from .settings import PlatformSettings
-from .slow_work import apart
+from .slow_work import in_turn
 from .upkeep.daily import DailySweep
 from .upkeep.measurements import Measurements
 
@@ -48,7 +48,7 @@ async def _poll(platform: Platform) -> None:
         await asyncio.sleep(platform.settings.remote_poll_s)
         try:
             for repository_id in await run_in_threadpool(syncing.due, platform.db):
-                await apart("sync", syncing.poll, platform.db, platform.settings, repository_id)
+                await in_turn("sync", repository_id, syncing.poll, platform.db, platform.settings, repository_id)
         except Exception:
             # The border of a task that must go on: one bad look is not the last.
             log.exception("looking at repositories elsewhere failed")

@@ -19,12 +19,13 @@ from osmosis.base.reader import REFUSED
 from osmosis.errors import OsmosisError, PlatformError, TooLarge, from_wire
 from osmosis.sandbox import EndedBy, LimitedResult, Limits, Policy, probe, run
 
-AT_ONCE = 4
-"""Readers at the same time; others wait."""
+AT_ONCE = ((30.0, 4), (90.0, 3), (float("inf"), 2))
+"""How many readers may work at the same time, of those that may take so many seconds; others wait. Each row has slots
+of its own: large files hold up neither small ones nor a sync."""
 MEMORY_MB = 1024
 OUTPUT_BYTES = 64 * 1024 * 1024
 
-_slots = threading.BoundedSemaphore(AT_ONCE)
+_slots = [(most, threading.BoundedSemaphore(count)) for most, count in AT_ONCE]
 _PYTHON = tuple(
     {Path(sys.prefix), Path(sys.base_prefix), Path(os.path.realpath(sys.executable)).parent.parent}
     | {Path(__file__).resolve().parents[2]}
@@ -70,7 +71,7 @@ def read_with(
         write=tuple(write),
         environ={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "2"},
     )
-    with _slots:
+    with next(slots for most, slots in _slots if seconds <= most):
         done = run([sys.executable, "-I", *words], policy, input=json.dumps(given).encode())
     if done.ok or done.code == REFUSED:
         try:

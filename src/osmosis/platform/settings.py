@@ -99,6 +99,8 @@ class PlatformSettings(Settings):
     """Hosts of git remotes that may be reached although their addresses are private: `gitlab.lan`."""
     remote_poll_s: float = Field(default=300.0, ge=0)
     """How often repositories elsewhere are looked at for new commits; 0: only when asked or told by a webhook."""
+    sync_limit_s: Annotated[float, Variable("OSMOSIS_SYNC_LIMIT_S")] = Field(default=900.0, gt=0)
+    """How long one sync may take, with its wait for a turn; then its event says so."""
     max_fetch_bytes: Annotated[int, Variable("OSMOSIS_MAX_FETCH_BYTES")] = Field(default=4 * 1024**3, ge=1024)
     """The most that one fetch of a repository elsewhere may bring."""
     private_servers: bool = False

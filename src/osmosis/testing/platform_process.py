@@ -106,7 +106,7 @@ class PlatformProcess:
         content = "".join(json.dumps(line) + "\n" for line in lines).encode()
         body = {"file_name": "sums", "file_size": len(content), "extension": "jsonl"}
         created = self.json("POST", "datasets", json=body)
-        assert httpx.put(created["upload"]["presigned_url"], content=content, trust_env=False).status_code == 200
+        assert self.http.put(created["upload"]["presigned_url"], content=content).status_code == 200
         self.json("POST", f"datasets/{created['id']}/complete", json={})
         until(lambda: self.json("GET", "rollouts")["rollouts"], "the push is synced")
 

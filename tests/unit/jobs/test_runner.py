@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -98,3 +99,28 @@ async def test_what_does_not_end_is_cut_off_when_either_patience_is_over(
     assert await asyncio.wait_for(going, 30.0) is Exit.REPORTED
     assert api.result is not None
     assert api.result.status is RunStatus.STOPPED
+
+
+class Filling(Work):
+    """Writes until the machine takes no more."""
+
+    async def go(self) -> JobResult:
+        with (Path(self.context.spec.work_dir) / "journal.jsonl").open("wb", buffering=0) as file:
+            while True:
+                assert file.write(b"x" * 4096)
+
+
+async def test_a_full_disk_names_its_cause_on_the_run(api: FakeJobApi, tmp_path: Path) -> None:
+    job = JobRunner(
+        spec(api, tmp_path), Handover(token=TOKEN), {}, kinds={"eval": lambda context: Filling(context, patience_s=1.0)}
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))  # what a full disk is to a process
+    try:
+        assert await asyncio.wait_for(job.go(), 60.0) is Exit.REPORTED
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert api.result is not None
+    assert api.result.failure is not None
+    assert api.result.failure.message.startswith("the disk of the machine that runs this job is full")
+    assert "bug" not in (api.result.failure.fix or "")

@@ -15,7 +15,7 @@ from osmosis.platform.objects.addresses import address, check_url
 from osmosis.platform.objects.parts import store_part, upload_key
 from osmosis.platform.services import audit, dataset_ingest, datasets, upload_plan
 from osmosis.platform.services.paging import LogSlice, PageRange
-from osmosis.platform.slow_work import apart
+from osmosis.platform.slow_work import in_turn
 from osmosis.records.contract.body import LogPage, Nothing
 from osmosis.records.contract.uploads import (
     AbortDataset,
@@ -78,7 +78,8 @@ def _find_upload(platform: Platform, upload_id: str) -> tables.Upload | None:
 
 @router.post("/api/cli/datasets/{dataset_id}/complete")
 async def complete(dataset_id: str, body: CompleteDataset, platform: PlatformDep, scope: DataDep) -> DatasetEntry:
-    return await apart("files", _complete, dataset_id, body, platform, scope)
+    key = f"datasets of {scope.workspace.id}"
+    return await in_turn("imports", key, _complete, dataset_id, body, platform, scope)
 
 
 def _complete(dataset_id: str, body: CompleteDataset, platform: Platform, scope: Scope) -> DatasetEntry:

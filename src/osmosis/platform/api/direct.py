@@ -33,11 +33,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from osmosis.errors import OsmosisError
 from osmosis.platform import Platform
+from osmosis.platform.slow_work import Kind, apart, marked
 from osmosis.records.base import Record
 
 from .contract_route import ContractRoute
 from .deps import get_platform
-from .error_bodies import known_error
+from .error_bodies import explained, known_error
 from .strict_json import LenientResponse, read_json
 
 THREADS = 16
@@ -71,6 +72,9 @@ class Plan:
     """How a route is answered."""
 
     route: ContractRoute
+    function: Callable[..., object]
+    apart: Kind | None
+    """What kind of slow work it is; None where a thread of ours does it."""
     parsed: Mapping[str, _Part]
     """Arguments that are read from the request: nothing has been done when they do not fit."""
     found: Mapping[str, _Part]
@@ -87,7 +91,7 @@ class Plan:
             raise _Aside from None
         for name, part in self.found.items():
             arguments[name] = part(asked)
-        answer = self.route.endpoint(**arguments)
+        answer = self.function(**arguments)
         if isinstance(answer, Response):
             return answer
         assert self.write is not None
@@ -101,13 +105,16 @@ class Plan:
 
 def plan_of(route: BaseRoute) -> Plan | None:
     """How this route is answered in one step; None for one that only the framework can answer."""
-    if not isinstance(route, ContractRoute) or inspect.iscoroutinefunction(route.endpoint) or route.dependencies:
+    if not isinstance(route, ContractRoute) or route.dependencies:
+        return None
+    kind, function = marked(route.endpoint) or (None, route.endpoint)
+    if inspect.iscoroutinefunction(function):
         return None
     parsed: dict[str, _Part] = {}
     found: dict[str, _Part] = {}
     reads_body = False
-    hints = get_type_hints(route.endpoint, include_extras=True)
-    for name, given in inspect.signature(route.endpoint).parameters.items():
+    hints = get_type_hints(function, include_extras=True)
+    for name, given in inspect.signature(function).parameters.items():
         hint = hints.get(name)
         if hint is Request or _about(hint, params.Depends):
             if (part := _found(hint)) is None:
@@ -126,7 +133,7 @@ def plan_of(route: BaseRoute) -> Plan | None:
         if not (isinstance(made, type) and issubclass(made, Response)):
             return None
     write = TypeAdapter(route.response_model) if route.response_model is not None else None
-    return Plan(route, parsed, found, reads_body, write)
+    return Plan(route, function, kind, parsed, found, reads_body, write)
 
 
 def _about(hint: object, kind: type[Said]) -> list[Said]:
@@ -273,15 +280,23 @@ class DirectRoutes:
         scope["route"] = plan.route
         request = Request(scope, body.again)
         asked = _Asked(request, request.app.state.platform, body.content, _query_of(scope))
-        run = contextvars.copy_context().run  # which knows the request's id
         try:
-            response = await get_running_loop().run_in_executor(self._threads, run, plan.work, asked)
+            response = await self._answer(plan, asked)
         except _Aside:
             await self.app(scope, body.again, send)
             return
-        except OsmosisError as error:
-            response = known_error(request, error)
+        except Exception as error:
+            known = error if isinstance(error, OsmosisError) else explained(error)
+            if known is None:
+                raise
+            response = known_error(request, known)
         await response(scope, receive, send)
+
+    async def _answer(self, plan: Plan, asked: _Asked) -> Response:
+        if plan.apart is not None:
+            return await apart(plan.apart, plan.work, asked)
+        run = contextvars.copy_context().run  # which knows the request's id
+        return await get_running_loop().run_in_executor(self._threads, run, plan.work, asked)
 
 
 def _query_of(scope: Scope) -> Mapping[str, str]:

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from osmosis.base.full_disk import full_disk
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import InternalError, OsmosisError, ValidationError, from_wire
 from osmosis.platform.upkeep.log_lines import request_id
@@ -40,12 +41,21 @@ def known_error(request: Request, error: OsmosisError) -> JSONResponse:
     return error_response(error)
 
 
+def explained(error: Exception) -> OsmosisError | None:
+    """What is shown of something that is nobody's mistake and no bug; None for a bug."""
+    return full_disk(error, where="the platform")
+
+
 def handle_errors(app: FastAPI) -> None:
     """Install the handlers."""
 
     @app.exception_handler(OsmosisError)
     async def known(request: Request, error: OsmosisError) -> JSONResponse:
         return known_error(request, error)
+
+    @app.exception_handler(OSError)
+    async def refused(request: Request, error: OSError) -> Response:
+        return await bug(request, error)
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -65,6 +75,8 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def bug(request: Request, error: Exception) -> JSONResponse:
+        if known := explained(error):
+            return known_error(request, known)
         log.exception("%s %s failed", request.method, request.url.path, exc_info=error)
         return error_response(
             InternalError(

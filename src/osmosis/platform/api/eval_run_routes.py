@@ -16,6 +16,7 @@ from osmosis.platform.objects.addresses import address, check_url, sign_url
 from osmosis.platform.objects.store import Content
 from osmosis.platform.services import audit, rollouts, run_bodies, run_results, run_retry, samples, submit
 from osmosis.platform.services.paging import PageRange
+from osmosis.platform.slow_work import slow
 from osmosis.records.contract.eval_bodies import EvalMetrics
 from osmosis.records.contract.run_bodies import (
     FileAddress,
@@ -40,6 +41,7 @@ MAX_ROLLOUTS = 200
 
 
 @router.post(PREFIX)
+@slow("checks")
 def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> SubmittedRun:
     request = submit.parse(body, "eval")
     run = submit.submit(platform, scope.workspace, scope, request, kind="eval")

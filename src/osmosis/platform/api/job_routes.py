@@ -28,7 +28,7 @@ from osmosis.platform.services import (
     tickets,
     training,
 )
-from osmosis.platform.slow_work import apart
+from osmosis.platform.slow_work import apart, slow
 from osmosis.records.config import TrainingConfig
 from osmosis.records.contract.job_messages import (
     JobArtifact,
@@ -110,6 +110,7 @@ def take_secrets(
 
 
 @router.get("/source", response_class=FileResponse)
+@slow("files")
 def source(run_id: str, token: TokenDep, platform: PlatformDep) -> FileResponse:
     """The commit as a git bundle without history; `Range` goes on after a cut."""
     with platform.db.read() as session:
@@ -119,6 +120,7 @@ def source(run_id: str, token: TokenDep, platform: PlatformDep) -> FileResponse:
 
 
 @router.get("/dataset", response_class=FileResponse)
+@slow("files")
 def dataset(run_id: str, token: TokenDep, platform: PlatformDep) -> FileResponse:
     """The selected rows with their keys (`datasets.row_file`); `Range` goes on after a cut."""
     with platform.db.read() as session:
@@ -238,6 +240,7 @@ def add_checkpoints(
 
 
 @router.post("/model")
+@slow("files")
 def add_model(run_id: str, body: JobModel, token: TokenDep, platform: PlatformDep) -> StoredCount:
     """Not in one session: the files are read."""
     with platform.db.read() as session:

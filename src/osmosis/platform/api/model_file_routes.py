@@ -16,6 +16,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.objects.addresses import address, check_url
 from osmosis.platform.objects.parts import join_parts, store_part
 from osmosis.platform.services import audit, deployments, models
+from osmosis.platform.slow_work import slow
 from osmosis.records.contract.model_bodies import (
     ModelFile,
     ModelFiles,
@@ -123,6 +124,7 @@ def _to_fill(platform: Platform, model_id: str, number: int) -> tuple[tables.Bas
 
 
 @router.post("/api/cli/models/base/{name}/uploads/complete")
+@slow("files")
 def complete(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep) -> ModelFile:
     model, number, file = _awaited(platform, scope, name, body.path)
     if file.state != "uploaded":

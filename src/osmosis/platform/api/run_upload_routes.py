@@ -11,7 +11,7 @@ from osmosis.platform.objects.parts import store_part
 from osmosis.platform.run_upload import finished_run, sessions
 from osmosis.platform.run_upload.manifest import Manifest
 from osmosis.platform.services import audit
-from osmosis.platform.slow_work import apart
+from osmosis.platform.slow_work import apart, in_turn
 from osmosis.records.contract.uploads import (
     ImportFile,
     ImportPaths,
@@ -86,7 +86,7 @@ def _complete(session_id: str, body: ImportSent, platform: Platform, scope: Scop
 @router.post(f"{PREFIX}/{{session_id}}/finalize")
 async def finalize(session_id: str, platform: PlatformDep, scope: ScopeDep) -> ImportSession:
     """Create the run. A retry, after a lost answer, changes nothing."""
-    return await apart("files", _finalize, session_id, platform, scope)
+    return await in_turn("imports", f"runs of {scope.workspace.id}", _finalize, session_id, platform, scope)
 
 
 def _finalize(session_id: str, platform: Platform, scope: Scope) -> ImportSession:

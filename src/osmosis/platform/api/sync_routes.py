@@ -9,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from osmosis.platform import Platform, tables
 from osmosis.platform.gitsync import repositories, synced, syncing
-from osmosis.platform.slow_work import apart
+from osmosis.platform.slow_work import in_turn
 from osmosis.records.contract.repository import SyncedRolloutPage, SyncReport, SyncStarted
 
 from .contract_route import ContractRoute
@@ -30,17 +30,18 @@ async def start_sync(
     platform: PlatformDep, scope: Annotated[Scope, may("push")], background: BackgroundTasks, wait: bool = False
 ) -> SyncStarted:
     """Start a sync; with `?wait=true` the answer comes when it has finished."""
-    event_id = await run_in_threadpool(_request, platform, scope)
+    event_id, repository_id = await run_in_threadpool(_request, platform, scope)
     if wait:
-        await apart("sync", syncing.run, platform.db, platform.settings, event_id)
+        await in_turn("sync", repository_id, syncing.run, platform.db, platform.settings, event_id)
     else:
-        background.add_task(apart, "sync", syncing.run, platform.db, platform.settings, event_id)
+        background.add_task(in_turn, "sync", repository_id, syncing.run, platform.db, platform.settings, event_id)
     return await run_in_threadpool(_started, platform, event_id)
 
 
-def _request(platform: Platform, scope: Scope) -> str:
+def _request(platform: Platform, scope: Scope) -> tuple[str, str]:
     with platform.db.write() as session:
-        return syncing.request(session, repositories.require(session, scope.workspace.id)).id
+        event = syncing.request(session, repositories.require(session, scope.workspace.id))
+        return event.id, event.repository_id
 
 
 def _started(platform: Platform, event_id: str) -> SyncStarted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import Body
 
 from osmosis.platform.services import audit, run_bodies, run_retry, submit, training, training_check
+from osmosis.platform.slow_work import slow
 from osmosis.records.config import TrainingConfig
 from osmosis.records.contract.run_bodies import RetryRun, SubmittedRun
 from osmosis.records.contract.training_bodies import CheckpointList, TrainingCheck, TrainingMetrics
@@ -18,6 +19,7 @@ PREFIX = routes.prefix
 
 
 @router.post(PREFIX)
+@slow("checks")
 def create(platform: PlatformDep, scope: ScopeDep, body: dict[str, object] = Body()) -> SubmittedRun:
     request = submit.parse(body, "training")
     training.check_machine(platform.settings)

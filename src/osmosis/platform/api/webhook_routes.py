@@ -17,7 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 from osmosis.errors import AuthRequired, NotFound
 from osmosis.platform import Platform, tables
 from osmosis.platform.gitsync import repositories, syncing
-from osmosis.platform.slow_work import apart
+from osmosis.platform.slow_work import in_turn
 from osmosis.records.contract.repository import WebhookAddress, WebhookTaken
 
 from .contract_route import ContractRoute
@@ -48,7 +48,7 @@ async def pushed(
         )
     if not await run_in_threadpool(_is_external, platform, repository_id):
         raise NotFound("this repository is no longer connected", hint="osmosis workspace webhook")
-    background.add_task(apart, "sync", syncing.poll, platform.db, platform.settings, repository_id)
+    background.add_task(in_turn, "sync", repository_id, syncing.poll, platform.db, platform.settings, repository_id)
     return WebhookTaken(status="accepted")
 
 

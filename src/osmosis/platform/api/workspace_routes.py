@@ -8,7 +8,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.gitsync import mirror, repositories, syncing
 from osmosis.platform.gitsync.remotes import Remote
 from osmosis.platform.services import audit, tokens, workspaces
-from osmosis.platform.slow_work import apart
+from osmosis.platform.slow_work import in_turn, slow
 from osmosis.records.contract.accounts import (
     ConnectedRepository,
     ConnectRepository,
@@ -57,6 +57,7 @@ def list_workspaces(platform: PlatformDep, caller: CallerDep) -> WorkspaceList:
 
 
 @router.post("/workspaces")
+@slow("sync")
 def create(body: NewWorkspace, platform: PlatformDep, caller: PersonDep) -> WorkspaceRow:
     """A workspace with a repository hosted here."""
     with platform.db.write() as session:
@@ -70,7 +71,7 @@ def create(body: NewWorkspace, platform: PlatformDep, caller: PersonDep) -> Work
 @router.post("/workspaces/{name}/connect")
 async def connect(name: str, body: ConnectRepository, platform: PlatformDep, caller: CallerDep) -> WorkspaceRow:
     """Connect an external repository after checking that it can be read, then sync it."""
-    return await apart("sync", _connect, name, body, platform, caller)
+    return await in_turn("sync", f"{caller.user.id} connects", _connect, name, body, platform, caller)
 
 
 def _connect(name: str, body: ConnectRepository, platform: Platform, caller: Caller) -> WorkspaceRow:

@@ -22,7 +22,7 @@ from osmosis.platform.gitsync import mirror, repositories, syncing
 from osmosis.platform.security.origin import address_of
 from osmosis.platform.services import audit, tokens, workspaces
 from osmosis.platform.services.audit import Actor
-from osmosis.platform.slow_work import apart
+from osmosis.platform.slow_work import apart, in_turn
 
 from .address import RECEIVE, UPLOAD, GitAddress, Service, parse_address, parse_credential, parse_service
 from .http_backend import BackendResponse, RequestLimits
@@ -164,7 +164,7 @@ def _after_push(platform: Platform, visit: _Visit) -> Callable[[], Awaitable[Non
         syncing.after_push(platform.db, platform.settings, visit.place.id)
 
     async def wait_for_sync() -> None:
-        job = asyncio.ensure_future(apart("sync", note_and_sync))
+        job = asyncio.ensure_future(in_turn("sync", visit.place.id, note_and_sync))
         _running.add(job)
         job.add_done_callback(_finished)
         await asyncio.wait({job}, timeout=SYNC_WAIT_S)

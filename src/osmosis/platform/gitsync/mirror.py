@@ -7,18 +7,20 @@ its branches, tags and snapshot refs. What was synced once stays reachable, also
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from osmosis.base import locks
-from osmosis.base.git import Git, GitError, GitMissing, GitTooLarge, sealed_environ
-from osmosis.errors import Conflict, ValidationError
+from osmosis.base.git import Git, GitError, GitMissing, GitTimeout, GitTooLarge, sealed_environ
+from osmosis.errors import Conflict, PlatformError, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.settings import PlatformSettings
 
@@ -30,6 +32,10 @@ SNAPSHOT_REFS = "refs/osmosis/snapshots"
 SYNCED_REFS = "refs/osmosis/synced"
 MAX_PUSH_BYTES = 4 * 1024**3
 FETCH_TIMEOUT_S = 600.0
+COMMAND_TIMEOUT_S = 60.0
+LOOK_UP_TIMEOUT_S = 60.0
+"""For a commit that a config names and a mirror lacks: somebody waits for the answer."""
+LOOK_UP_TURN_S = 5.0
 MAX_MESSAGE = 500
 LOOSE_OBJECTS = 6000
 """From about this many unpacked objects on, a folder is packed after a sync."""
@@ -49,6 +55,10 @@ _BARE_SETTINGS = {
 }
 _PINNED_REFS = "refs/osmosis/pinned"
 _HEAD_FORMAT = "%(objectname)%00%(refname:lstrip=2)%00%(authorname)%00%(committerdate:unix)%00%(contents:subject)%00"
+
+
+class TooSlow(PlatformError):
+    """What is done with a repository was not over in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +85,10 @@ class MirrorPlace:
     trusted: bool = False
     credential: str = field(default="", repr=False)
     """This and the one before: as in `remotes.Remote`."""
+    until: float = math.inf
+    """When (`time.monotonic`) whatever is done there has to be over."""
+    limit_s: float = math.inf
+    """How long that was from the beginning."""
 
     @classmethod
     def of(cls, repository: tables.Repository, settings: PlatformSettings) -> MirrorPlace:
@@ -96,14 +110,37 @@ class MirrorPlace:
 
     def git(self, environ: Mapping[str, str], **settings: str) -> Git:
         """Git on the folder, which sees nothing of the person's configuration."""
-        return Git.bare(self.path, sealed_environ(environ, settings=settings))
+        timeout_s = self.seconds(COMMAND_TIMEOUT_S)
+        return Git.bare(self.path, sealed_environ(environ, settings=settings), timeout_s=timeout_s)
+
+    def within(self, seconds: float, *, limit_s: float | None = None) -> MirrorPlace:
+        """The same, for something that may take so long from now on."""
+        return replace(self, until=time.monotonic() + seconds, limit_s=limit_s or seconds)
+
+    def seconds(self, most: float) -> float:
+        """How long the next step may take. TooSlow when the time is over."""
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TooSlow(f"it took longer than {self.limit_s:g} s")
+        return min(most, left)
+
+
+def lock_file(place: MirrorPlace) -> Path:
+    """Held by whoever works on the repository's folder."""
+    return place.path.with_suffix(".lock")
 
 
 @contextlib.contextmanager
 def locked(place: MirrorPlace) -> Iterator[None]:
-    """One sync of a repository at a time, across threads and processes of this machine."""
-    with locks.locked(place.path.with_suffix(".lock")):
+    """One sync of a repository at a time, across threads and processes of this machine. TooSlow when that of another
+    one was not over in time."""
+    lock = locks.FileLock(lock_file(place))
+    if not lock.take(timeout_s=None if math.isinf(place.until) else max(0.0, place.until - time.monotonic())):
+        raise TooSlow(f"another sync of this repository was at work for all of its {place.limit_s:g} s")
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def prepare(place: MirrorPlace, settings: PlatformSettings) -> Path:
@@ -140,7 +177,9 @@ def fetch(place: MirrorPlace, settings: PlatformSettings) -> str | None:
     if place.kind == "internal":
         return None
     with reaching(place.remote, settings) as environ:
-        symref = Git.bare(None, environ).run("ls-remote", "--symref", "--", place.url, "HEAD")
+        symref = Git.bare(None, environ, timeout_s=place.seconds(COMMAND_TIMEOUT_S)).run(
+            "ls-remote", "--symref", "--", place.url, "HEAD"
+        )
         refspecs = [f"+{name}/*:{name}/*" for name in ("refs/heads", "refs/tags", SNAPSHOT_REFS)]
         _fetch(place, settings, environ, "--prune", refspecs)
     match = re.match(rb"ref: refs/heads/(\S+)\tHEAD", symref)
@@ -151,7 +190,8 @@ def _fetch(
     place: MirrorPlace, settings: PlatformSettings, environ: Mapping[str, str], flag: str, refspecs: Iterable[str]
 ) -> None:
     limit = settings.max_fetch_bytes
-    git = replace(Git.bare(place.path, environ, timeout_s=FETCH_TIMEOUT_S), max_file_bytes=limit)
+    timeout_s = place.seconds(FETCH_TIMEOUT_S)
+    git = replace(Git.bare(place.path, environ, timeout_s=timeout_s), max_file_bytes=limit)
     try:
         git.run("fetch", "--quiet", flag, "--no-tags", "--no-write-fetch-head", "--", place.url, *refspecs)
     except GitTooLarge:
@@ -210,20 +250,42 @@ def tidy(place: MirrorPlace, environ: Mapping[str, str]) -> None:
 def find_commit(place: MirrorPlace, text: str, settings: PlatformSettings) -> str | None:
     """The full sha of a commit given by 7 to 40 hex digits, None when the repository has none.
 
-    A full sha that a mirror lacks is asked of the remote once. Conflict when the digits fit several commits.
+    A full sha that a mirror lacks is asked of the remote once, by one at a time. Conflict when the digits fit several
+    commits; ValidationError when the remote does not answer in time.
     """
     short = text.lower()
     if found := _in_folder(place, short, settings.environ):
         return found
     if place.kind == "external" and FULL_SHA.fullmatch(short):
-        pin = f"+{short}:{_PINNED_REFS}/{short}"
-        try:
-            with reaching(place.remote, settings) as environ:
-                _fetch(place, settings, environ, "--no-prune", [pin])
-        except (GitError, ValidationError):
-            return None
-        return _in_folder(place, short, settings.environ)
+        limited = place.within(min(LOOK_UP_TIMEOUT_S, settings.sync_limit_s))
+        return _asked_for(limited, short, settings)
     return None
+
+
+def _asked_for(place: MirrorPlace, full: str, settings: PlatformSettings) -> str | None:
+    turn = locks.FileLock(place.path.with_suffix(".look-up"))
+    if not turn.take(timeout_s=min(LOOK_UP_TURN_S, place.limit_s)):
+        raise _unanswered(place, full)
+    try:
+        if found := _in_folder(place, full, settings.environ):
+            return found
+        with reaching(place.remote, settings) as environ:
+            _fetch(place, settings, environ, "--no-prune", [f"+{full}:{_PINNED_REFS}/{full}"])
+        return _in_folder(place, full, settings.environ)
+    except (GitTimeout, TooSlow):
+        raise _unanswered(place, full) from None
+    except (GitError, ValidationError):
+        return None
+    finally:
+        turn.release()
+
+
+def _unanswered(place: MirrorPlace, full: str) -> ValidationError:
+    return ValidationError(
+        f"commit {full[:12]} is not here, and the repository it should come from does not answer",
+        hint="try again, or run `osmosis sync` and see what it says",
+        field="commit_sha",
+    )
 
 
 def _in_folder(place: MirrorPlace, short: str, environ: Mapping[str, str]) -> str | None:

@@ -8,11 +8,14 @@ no session open; user code is never imported.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from osmosis.base import locks
 from osmosis.base.redact import without_credentials
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.platform import tables
@@ -65,21 +68,30 @@ def run(db: Database, settings: PlatformSettings, event_id: str) -> None:
         repository = session.get(tables.Repository, event.repository_id)
         if repository is None:
             return
-        place = MirrorPlace.of(repository, settings)
+        place = _limited(repository, settings, since=event.created_at)
         event.status = SyncStatus.SYNCING.value
-    with mirror.locked(place):
-        with db.write() as session:
-            _close_abandoned(session, place.id, keep=event_id)
-        try:
+    try:
+        with mirror.locked(place):
+            with db.write() as session:
+                _close_abandoned(session, place.id, keep=event_id)
             named = mirror.fetch(place, settings)
             _look(db, settings, place, named, event_id=event_id)
-        except OsmosisError as error:
-            _fail(db, event_id, _said(error))
-        except Exception as error:
-            # The border of a background job: the event must say how it ended.
-            log.exception("sync of repository %s failed", place.id)
-            _fail(db, event_id, f"internal error during this sync: {type(error).__name__}")
-        _tidy(place, settings)
+    except OsmosisError as error:
+        _fail(db, event_id, _said(error))
+    except Exception as error:
+        # The border of a background job: the event must say how it ended.
+        log.exception("sync of repository %s failed", place.id)
+        _fail(db, event_id, f"internal error during this sync: {type(error).__name__}")
+    _tidy(place, settings)
+
+
+def _limited(
+    repository: tables.Repository, settings: PlatformSettings, *, since: datetime | None = None
+) -> MirrorPlace:
+    """Where a sync works, that may take as long as syncs may."""
+    waited = (utc_now() - since).total_seconds() if since else 0.0
+    limit = settings.sync_limit_s
+    return MirrorPlace.of(repository, settings).within(max(0.0, limit - waited), limit_s=limit)
 
 
 def after_push(db: Database, settings: PlatformSettings, repository_id: str) -> None:
@@ -88,16 +100,16 @@ def after_push(db: Database, settings: PlatformSettings, repository_id: str) -> 
         repository = session.get(tables.Repository, repository_id)
         if repository is None:
             return
-        place = MirrorPlace.of(repository, settings)
-    with mirror.locked(place):
-        try:
+        place = _limited(repository, settings)
+    try:
+        with mirror.locked(place):
             _look(db, settings, place, None, event_id=None)
-        except OsmosisError as error:
-            with db.write() as session:
-                repository = session.get_one(tables.Repository, repository_id)
-                event_id = request(session, repository).id
-            _fail(db, event_id, error.message)
-        _tidy(place, settings)
+    except OsmosisError as error:
+        with db.write() as session:
+            repository = session.get(tables.Repository, repository_id)
+            event_id = request(session, repository).id if repository is not None else ""
+        _fail(db, event_id, _said(error))
+    _tidy(place, settings)
 
 
 def poll(db: Database, settings: PlatformSettings, repository_id: str) -> None:
@@ -109,7 +121,7 @@ def poll(db: Database, settings: PlatformSettings, repository_id: str) -> None:
         repository = session.get(tables.Repository, repository_id)
         if repository is None or repository.kind != "external":
             return
-        place = MirrorPlace.of(repository, settings)
+        place = _limited(repository, settings)
     try:
         with mirror.locked(place):
             _look(db, settings, place, mirror.fetch(place, settings), event_id=None)
@@ -148,8 +160,11 @@ def due(db: Database) -> list[str]:
 
 
 def _tidy(place: MirrorPlace, settings: PlatformSettings) -> None:
+    """Not while another sync is at work, which does the same at its end."""
     try:
-        mirror.tidy(place, settings.environ)
+        with locks.lock_if_free(mirror.lock_file(place)) as free:
+            if free:
+                mirror.tidy(replace(place, until=math.inf), settings.environ)
     except OsmosisError as error:
         log.warning("repository %s could not be packed: %s", place.id, error.message)
 
@@ -181,6 +196,7 @@ def _tip(found: list[Head], branch: str) -> Head | None:
 
 def _contents(db: Database, settings: PlatformSettings, place: MirrorPlace, commit: str) -> list[FoundItem] | None:
     """What a commit holds; None when that is stored already."""
+    place.seconds(mirror.COMMAND_TIMEOUT_S)  # reading a commit is none of git's own steps
     with db.read() as session:
         if session.scalar(_of_commit(place.id, commit).limit(1)) is not None:
             return None

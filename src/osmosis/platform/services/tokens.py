@@ -16,6 +16,7 @@ from typing import Literal
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from osmosis.base.full_disk import full_disk
 from osmosis.errors import AuthRequired, Forbidden, NotFound
 from osmosis.platform import tables
 from osmosis.platform.db import Database
@@ -121,8 +122,13 @@ def touch(db: Database, token: tables.Token) -> None:
     """Note that it was used, at most once a minute: it is every request's."""
     now = utc_now()
     if token.last_used_at is None or now - token.last_used_at > TOUCH_EVERY:
-        with db.write() as session:
-            session.execute(sa.update(tables.Token).where(tables.Token.id == token.id).values(last_used_at=now))
+        try:
+            with db.write() as session:
+                session.execute(sa.update(tables.Token).where(tables.Token.id == token.id).values(last_used_at=now))
+        except sa.exc.OperationalError as error:
+            if full_disk(error, where="the platform") is None:
+                raise
+            # who only looks is served on a full disk, too
 
 
 def issue(

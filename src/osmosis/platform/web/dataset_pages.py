@@ -17,7 +17,7 @@ from osmosis.errors import NotFound, OsmosisError
 from osmosis.platform import tables
 from osmosis.platform.db import count_of
 from osmosis.platform.services import audit, dataset_ingest, datasets, run_lifecycle, upload_plan, workspaces
-from osmosis.platform.slow_work import apart
+from osmosis.platform.slow_work import in_turn
 from osmosis.records.policy import Action, may
 from osmosis.viewer.render import SECURITY
 
@@ -117,7 +117,7 @@ async def complete(request: Request, who: ViewerDep, dataset_id: str) -> Respons
     """The file is there: check it. The answer is where it is shown, or what is wrong."""
     try:
         form = await form_of(request, who)
-        await apart("files", _complete, request, who, dataset_id, form)
+        await in_turn("imports", f"dataset {dataset_id}", _complete, request, who, dataset_id, form)
     except OsmosisError as error:
         return _said(error)
     return JSONResponse({"url": f"/datasets/{dataset_id}"}, headers=SECURITY)

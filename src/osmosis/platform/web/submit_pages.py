@@ -40,13 +40,13 @@ KINDS: dict[str, RunKind] = {"configs/eval/": "eval", "configs/training/": "trai
 
 @router.get("/{workspace}/submit")
 async def submit_form(request: Request, who: ViewerDep, workspace: str, config: str = "", branch: str = "") -> Response:
-    return await apart("sync", _form, request, who, workspace, {"config": config, "branch": branch})
+    return await apart("checks", _form, request, who, workspace, {"config": config, "branch": branch})
 
 
 @router.post("/{workspace}/submit")
 async def submit_config(request: Request, who: ViewerDep, workspace: str) -> Response:
     form = await form_of(request, who)
-    return await apart("sync", _submit, request, who, workspace, form)
+    return await apart("checks", _submit, request, who, workspace, form)
 
 
 def _submit(request: Request, who: Viewer, workspace: str, form: dict[str, str]) -> Response:

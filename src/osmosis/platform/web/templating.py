@@ -19,6 +19,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
+from osmosis.base.full_disk import full_disk
 from osmosis.errors import AuthRequired, InternalError, NotFound, OsmosisError, ValidationError
 from osmosis.platform.services import workspaces
 from osmosis.viewer.render import SECURITY, STATIC, environment
@@ -86,6 +87,9 @@ class PageRoute(APIRoute):
                 raise
             except Exception as error:
                 # The border of a page: a person gets a page, the log the traceback.
+                if known := full_disk(error, where="the platform"):
+                    log.error("%s %s: %s", request.method, request.url.path, known)
+                    return error_page(request, known)
                 log.exception("%s %s failed", request.method, request.url.path)
                 return error_page(request, _bug(request, error))
 

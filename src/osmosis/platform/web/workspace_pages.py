@@ -8,7 +8,7 @@ from fastapi import APIRouter, BackgroundTasks, Depends, Form, Request, Response
 
 from osmosis.platform.gitsync import repositories, synced, syncing
 from osmosis.platform.services import datasets, rollout_servers, workspaces
-from osmosis.platform.slow_work import apart
+from osmosis.platform.slow_work import in_turn
 
 from .session import Viewer, check_viewer_form, platform_of, viewer
 from .templating import PageRoute, page, redirect
@@ -61,6 +61,7 @@ def start_sync(
     with platform.db.write() as session:
         row, role = workspaces.by_name(session, who.user, workspace)
         workspaces.require(role, "push")
-        event_id = syncing.request(session, repositories.require(session, row.id)).id
-    background.add_task(apart, "sync", syncing.run, platform.db, platform.settings, event_id)
+        repository = repositories.require(session, row.id)
+        event_id = syncing.request(session, repository).id
+    background.add_task(in_turn, "sync", repository.id, syncing.run, platform.db, platform.settings, event_id)
     return redirect(f"/{workspace}/repository")
