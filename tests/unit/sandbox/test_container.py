@@ -19,7 +19,7 @@ TRY = """
 import json, sys
 from osmosis.errors import OsmosisError
 from osmosis.records.sandbox import SandboxChoice
-from osmosis.sandbox.session import Command, Most, Session, choose
+from osmosis.sandbox.session import SessionCommand, Most, Session, choose
 asked = json.load(sys.stdin)
 said = []
 try:
@@ -27,7 +27,7 @@ try:
     for path, text in asked["files"].items():
         session.write(path, text.encode())
     for command in asked["commands"]:
-        done = session.run(Command(**command))
+        done = session.run(SessionCommand(**command))
         said.append([done.code, done.stdout.decode(), done.stderr.decode(), done.ended.value])
     said.append(session.files())
     session.close()

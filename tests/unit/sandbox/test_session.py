@@ -54,9 +54,9 @@ def test_no_variable_of_this_process_is_inside(level: Level, tmp_path: Path) -> 
     code = (
         "import pathlib, sys\n"
         "from osmosis.sandbox import Level\n"
-        "from osmosis.sandbox.session import Command, Kind, Session\n"
+        "from osmosis.sandbox.session import SessionCommand, Kind, Session\n"
         f"session = Session(Kind(Level({level.value}), parent=pathlib.Path({str(tmp_path)!r})))\n"
-        "sys.stdout.write(session.run(Command(['env'], environ={'GIVEN': 'yes'})).stdout.decode())\n"
+        "sys.stdout.write(session.run(SessionCommand(['env'], environ={'GIVEN': 'yes'})).stdout.decode())\n"
     )
     environ = {**os.environ, "OPENAI_API_KEY": "value-of-the-key"}
     said = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True).stdout
