@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 DEMO_DIR ?= .demo
 DEMO_FLAGS ?=
 PROCESSES ?= auto
+OLDEST ?= $(BIN)/python
 
 .PHONY: screenshots demo demo-train test soak unit lowest lint docs docs-site bench clean help
 
@@ -26,8 +27,8 @@ soak: $(VENV)/.dev  ## the tests that take long, and that no other target runs
 unit: $(VENV)/.dev  ## the fast part
 	@$(BIN)/python -m pytest tests/unit -n 3 --dist worksteal $(ARGS)
 
-lowest: $(VENV)/bin/uv  ## unit tests and rollout servers on the lowest versions that the bounds in pyproject.toml allow
-	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
+lowest: $(VENV)/bin/uv  ## unit tests and rollout servers on the lowest versions that the bounds allow, with the Python OLDEST
+	@$(BIN)/uv venv --quiet --clear --python $(OLDEST) .venv-lowest
 	@$(BIN)/uv pip install --quiet --resolution lowest-direct --python .venv-lowest/bin/python -e '.[dev]'
 	@.venv-lowest/bin/python -m pytest tests/unit tests/serve -n 3 --dist worksteal
 
