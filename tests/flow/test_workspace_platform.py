@@ -127,8 +127,40 @@ def test_a_submit_names_everything_that_stops_it_at_once(person: Person) -> None
 
     assert keys(good + secret) == ["unpushed", "no-dataset", "missing-secret"]
     wrong = keys(good.replace("n = 1 ", 'n = "three"\nlimt = 3 ') + secret)
-    assert wrong[:-2] == ["evaluation.n", "evaluation.limt"]
-    assert wrong[-2:] == ["unpushed", "no-dataset"]
+    assert wrong[:-3] == ["evaluation.n", "evaluation.limt"]
+    assert wrong[-3:] == ["unpushed", "no-dataset", "missing-secret"]
+
+
+def test_a_set_becomes_runs_that_share_a_tag(person: Person, platform: RunningPlatform) -> None:
+    assert person.run("init demo")[0] == 0
+    root = person.cwd / "demo"
+    assert person.run("rollout new multiply --template multiply", cwd=root)[0] == 0
+    sets = root / "configs" / "sets"
+    sets.mkdir()
+    (sets / "nightly.toml").write_text(
+        'configs = ["multiply"]\nmodels = ["offline/calculator", "offline/echo"]\nmax_cost = 3.0\n'
+    )
+    workspace_at(root).commit("a rollout and a set")
+    workspace_at(root).git("push", "-q")
+    command = f"eval set nightly --on {platform.url} --yes"
+    code, body = person.run(command, cwd=root)
+    no_dataset = "this eval cannot run: no dataset named 'multiply' in workspace 'demo'"
+    assert (code, [line["error"] for line in body["items"]]) == (1, [no_dataset] * 2)
+    assert person.run("dataset upload data/multiply.jsonl", cwd=root)[0] == 0
+
+    code, body = person.run(command, cwd=root)
+    assert code == 0, body
+    names = [f"nightly--multiply--offline-{model}" for model in ("calculator", "echo")]
+    assert [(line["name"], line["status"]) for line in body["items"]] == [(name, "pending") for name in names]
+    tagged = person.run("eval list --tag nightly", cwd=root)[1]["items"]
+    assert {run["name"] for run in tagged} == set(names)
+    info = person.run(f"eval info {names[1]}", cwd=root)[1]["data"]
+    assert (info["config"]["model_path"], info["config"]["evaluation"]["max_cost"]) == ("offline/echo", 1.5)
+    assert info["eval_run"]["tags"] == ["nightly"]
+    assert person.run(command, cwd=root)[1]["items"][0]["platform_url"] == body["items"][0]["platform_url"]
+    assert person.run("eval list --tag nightly", cwd=root)[1]["total_count"] == 2, (
+        "what is there is not submitted again"
+    )
 
 
 def test_a_rollout_on_its_way_to_the_platform(person: Person) -> None:

@@ -20,7 +20,7 @@ from osmosis.workspace.preflight import check_submit, gather
 
 from .context import AppContext
 from .submit_case import SubmitCase, SubmitOptions
-from .submit_secrets import find_secrets
+from .submit_secrets import find_secrets, nowhere
 
 if TYPE_CHECKING:
     from osmosis.client import PlatformClient
@@ -71,12 +71,10 @@ def refusal(case: SubmitCase, errors: list[Problem], missing: Sequence[str] = ()
         missing = missing or find_secrets(case)
     except OsmosisError:
         pass  # what the platform cannot be asked now does not hide what is wrong here
-    if missing:
-        fix = f"osmosis secret set {missing[0]}, or use --secrets-file FILE"
-        what = f"missing secrets: {', '.join(missing)}"
+    for unset in _secret_problems(missing):
         if not found:
-            return InteractiveRequired(what, hint=fix, missing=list(missing), flags=["--secrets-file"])
-        found.append(Problem(code="missing-secret", what=what, where="secrets.required", fix=fix))
+            return InteractiveRequired(unset.what, hint=unset.fix, missing=list(missing), flags=["--secrets-file"])
+        found.append(unset)
     first = f"{found[0].where}: {found[0].what}" if found[0].where else found[0].what
     what = first if len(found) == 1 else f"{len(found)} problems"
     return ValidationError(f"not submitted: {what}", hint=found[0].fix, issues=[_issue(one) for one in found])
@@ -84,6 +82,14 @@ def refusal(case: SubmitCase, errors: list[Problem], missing: Sequence[str] = ()
 
 def _issue(problem: Problem) -> dict[str, object]:
     return {"key": problem.code, "message": problem.what, "where": problem.where, "fix": problem.fix}
+
+
+def _secret_problems(missing: Sequence[str]) -> list[Problem]:
+    if not missing:
+        return []
+    fix = f"osmosis secret set {missing[0]}, or use --secrets-file FILE"
+    what = f"missing secrets: {', '.join(missing)}"
+    return [Problem(code="missing-secret", what=what, where="secrets.required", fix=fix)]
 
 
 def _dataset_problems(client: PlatformClient, name: str) -> list[Problem]:
@@ -114,6 +120,7 @@ def invalid_config(
             flags = {"allow_dirty": options.allow_dirty, "snapshot": options.snapshot}
             found = [p for p in check_submit(experiment, facts, state, **flags) if p.severity == "error"]
             found += _dataset_problems(client, experiment.dataset)
+            found += _secret_problems(nowhere(ctx, client, file.data.get("secrets"), options.secrets_file))
     except (OsmosisError, PydanticError):
         return error  # nothing more can be known yet: the config's own errors come first
     if not found:

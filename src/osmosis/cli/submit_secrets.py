@@ -4,11 +4,17 @@ but into the request.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from osmosis.errors import ValidationError
 
 from . import prompts
+from .context import AppContext
 from .secrets_file import read_secrets_file
 from .submit_case import SubmitCase
+
+if TYPE_CHECKING:
+    from osmosis.client import PlatformClient
 
 
 def find_secrets(case: SubmitCase) -> list[str]:
@@ -32,6 +38,15 @@ def find_secrets(case: SubmitCase) -> list[str]:
             case.provided[name] = value
             missing.remove(name)
     return missing
+
+
+def nowhere(ctx: AppContext, client: PlatformClient, table: object, secrets_file: str | None) -> list[str]:
+    """The names in the `[secrets]` of a config that has other errors, as far as it has some, that nothing gives."""
+    required = table.get("required") if isinstance(table, dict) else None
+    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    given = read_secrets_file(ctx, secrets_file) if secrets_file and names else {}
+    there = {row.name for row in client.secrets.all()} if names else set()
+    return [name for name in dict.fromkeys(names) if not (name in given or name in there or ctx.environ.get(name))]
 
 
 def ask_for_secrets(case: SubmitCase, missing: list[str]) -> None:

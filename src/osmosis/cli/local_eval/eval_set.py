@@ -35,6 +35,7 @@ from osmosis.workspace.config_file import load_eval_config
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 
 from .eval_flags import Yes
+from .set_elsewhere import SetThere, submit_set
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -62,6 +63,10 @@ class SetFlags:
     secrets_file: Annotated[Path | None, typer.Option(help="File of NAME=value lines, for the configs' secrets.")] = (
         None
     )
+    on: Annotated[
+        str | None,
+        typer.Option(help="Submit the runs to the platform at this URL, as runs that share a tag", metavar="URL"),
+    ] = None
     yes: Yes = False
 
 
@@ -116,15 +121,20 @@ class SetLine:
 
 @takes(SetFlags)
 def eval_set(flags: SetFlags) -> ListResult:
-    """Run a set of evaluations on this machine: configs x models x parameters, with one budget and one table.
+    """Run a set of evaluations: configs x models x parameters, with one budget and one table.
 
-    The same command resumes it. Compare with an earlier execution by --baseline NAME.
+    The same command resumes it. Compare with an earlier execution by --baseline NAME. With --on they are runs of a
+    platform that share a tag: the set's name.
 
     Example:
         osmosis eval set nightly
+        osmosis eval set nightly --on https://osmosis.example.com
         osmosis eval set configs/sets/nightly.toml --name tuesday --baseline monday --fail-on-regression
     """
     ctx = current()
+    if flags.on is not None and flags.baseline is not None:
+        hint = "osmosis eval compare platform:A platform:B"
+        raise UsageError("--baseline and --on cannot be used together", hint=hint)
     if flags.fail_on_regression and flags.baseline is None:
         raise UsageError("--fail-on-regression needs --baseline", hint="--baseline NAME of an earlier execution")
     workspace = find_workspace(ctx.cwd)
@@ -134,6 +144,9 @@ def eval_set(flags: SetFlags) -> ListResult:
     lines = [SetLine(run, check_name(f"{name}--{run.key}", "--name")) for run in wanted.runs()]
     for config in dict.fromkeys(line.run.config for line in lines):
         load_eval_config(_config(ctx, workspace, config), workspace.root, to_run=True)
+    if flags.on is not None:
+        runs_there = [(line.name, line.run) for line in lines]
+        return submit_set(ctx, flags.on, SetThere(wanted, runs_there, name, flags.secrets_file, flags.yes))
     runs = runs_folder(ctx.cwd)
     if flags.baseline is not None and not any(_earlier(runs, flags.baseline, line).is_dir() for line in lines):
         raise NotFound(
