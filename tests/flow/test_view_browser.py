@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import pytest
 from osmosis.datasets.scan import row_hash
 from osmosis.records.annotation import Annotation
 from osmosis.records.rollout import Rollout
+from osmosis.testing.page_checks import axe_rules, findings
 from osmosis.testing.platform_data import rollout, timeout
 from osmosis.testing.stored_run import stored_run
 
@@ -235,7 +235,7 @@ def test_a_run_that_goes_on_is_followed_without_a_reload(visit: Visit, runs: Pat
 
 PAGES = ("/", "/runs/after", "/runs/after/rollouts", "/runs/after/rollouts?by=rollout&col=prompt&col=row:level",
          "/runs/after/rollouts/0/0", "/runs/after/rollouts/3/1", "/runs/after/config", "/compare?run=before&run=after",
-         "/compare?run=before&run=after&row=12&attempt=0")  # fmt: skip
+         "/compare?run=before&run=after&row=12&attempt=0", "/history", "/history?row=3", "/?q=after")  # fmt: skip
 
 
 SMALL_AND_DARK = {"color_scheme": "dark", "viewport": {"width": 400, "height": 800}}
@@ -243,16 +243,9 @@ SMALL_AND_DARK = {"color_scheme": "dark", "viewport": {"width": 400, "height": 8
 
 @pytest.mark.parametrize("visit", [{}, SMALL_AND_DARK], indirect=True)
 def test_no_page_has_a_serious_finding_or_scrolls_sideways(visit: Visit) -> None:
-    rules = files("axe_playwright_python").joinpath("axe.min.js").read_text()
-    for path in PAGES:
-        page = visit.go(path)
-        page.evaluate(rules)
-        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-        serious = [(one["id"], [node["html"][:160] for node in one["nodes"][:3]]) for one in found
-                   if one["impact"] in ("serious", "critical")]  # fmt: skip
-        assert serious == [], path
-        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        assert wide == 0, path
+    rules = axe_rules()
+    found = {path: wrong for path in PAGES if (wrong := findings(visit.go(path), rules))}
+    assert found == {}
 
 
 @pytest.mark.parametrize("visit", [{"java_script_enabled": False}], indirect=True)

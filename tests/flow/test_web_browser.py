@@ -1,12 +1,15 @@
-"""Pages in a real browser: figures follow a run, the content security policy is kept, small screens fit.
+"""Pages in a real browser: figures follow a run, the content security policy is kept, small screens fit; no page
+has a serious finding for people who cannot see or use no mouse, and the form that uploads a file does.
 
 Needs a Chromium and the `playwright` package; skipped where either is missing.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ import pytest
 from osmosis.platform import tables
 from osmosis.platform.services import run_lifecycle
 from osmosis.records.run import RunStatus
+from osmosis.testing.page_checks import axe_rules, findings
 from osmosis.testing.platform_app import RunningPlatform, running_platform
 from osmosis.testing.platform_data import add_rollouts, add_run, report, rollout, timeout
 
@@ -100,15 +104,68 @@ def test_no_page_breaks_the_policy(visit: Visit, platform: RunningPlatform) -> N
     assert (visit.complaints, dialogs) == ([], [])
 
 
-@pytest.mark.parametrize("visit", [{"viewport": {"width": 390, "height": 800}}], indirect=True)
-def test_a_small_screen_needs_no_sideways_scrolling(visit: Visit, platform: RunningPlatform) -> None:
-    run_id = add_run(platform.parts, platform.workspace_id, "small")
-    add_rollouts(platform.parts, run_id, [rollout(row, 0, row % 2) for row in range(6)])
-    for path in ("/", f"/runs/{run_id}", f"/runs/{run_id}/rollouts", f"/runs/{run_id}/rollouts/0/0",
-                 f"/runs/{run_id}/config", f"/runs/{run_id}/logs", "/demo/repository"):  # fmt: skip
-        visit.page.goto(platform.url + path)
-        wide = visit.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        assert wide == 0, path
+@pytest.fixture(scope="module")
+def every_page(platform: RunningPlatform) -> list[str]:
+    """The addresses of all pages, with something on each."""
+    parts, workspace = platform.parts, platform.workspace_id
+    runs = [add_run(parts, workspace, name) for name in ("first", "second")]
+    for number, run_id in enumerate(runs):
+        add_rollouts(parts, run_id, [rollout(row, 0, float(row % 2 > number)) for row in range(12)])
+    failed = add_run(parts, workspace, "broken", "failed", failure=timeout().to_dict(), kind="training")
+    with parts.db.write() as session:
+        dataset = tables.Dataset(
+            workspace_id=workspace, name="sums", format="jsonl", size=120, status="uploaded", row_count=2
+        )
+        model = tables.BaseModel(workspace_id=workspace, name="tiny", status="ready", files=[])
+        session.add_all([dataset, model])
+        session.flush()
+        below = [f"/datasets/{dataset.id}", f"/models/{model.id}"]
+    first, second = runs
+    of_run = ("", "/rollouts", "/rollouts?by=rollout&col=prompt", "/rollouts/1/0", "/config", "/logs")
+    of_workspace = ("submit", "datasets", "models", "repository", "secrets", "members", "audit")
+    return [
+        "/",
+        *(f"/runs/{first}{path}" for path in of_run),
+        f"/runs/{failed}",
+        f"/compare?run={first}&run={second}",
+        f"/compare?run={first}&run={second}&row=1&attempt=0",
+        "/history",
+        *(f"/demo/{page}" for page in of_workspace),
+        *below,
+        *("/tokens", "/workers", "/users", "/audit", "/device"),
+    ]
+
+
+SMALL_AND_DARK = {"color_scheme": "dark", "viewport": {"width": 390, "height": 800}}
+
+
+@pytest.mark.parametrize("visit", [{}, SMALL_AND_DARK], indirect=True)
+def test_no_page_has_a_serious_finding_or_scrolls_sideways(
+    visit: Visit, platform: RunningPlatform, every_page: list[str]
+) -> None:
+    pytest.importorskip("axe_playwright_python", reason="the rules of axe are not installed")
+    rules, found = axe_rules(), {}
+    for path in every_page:
+        assert visit.page.goto(platform.url + path).status == 200, path
+        found[path] = findings(visit.page, rules)
+    assert {path: wrong for path, wrong in found.items() if wrong} == {}
+    assert visit.complaints == []
+
+
+def test_a_file_is_uploaded_through_the_form(visit: Visit, platform: RunningPlatform, tmp_path: Path) -> None:
+    file = tmp_path / "products.jsonl"
+    rows = [{"user_prompt": f"What is {a} * 3?", "ground_truth": str(a * 3)} for a in range(20)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    visit.page.goto(f"{platform.url}/demo/datasets")
+    visit.page.get_by_label("File").set_input_files(file)
+    visit.page.get_by_role("button", name="Upload").click()
+    visit.page.wait_for_url("**/datasets/*", timeout=60_000)
+    playwright.expect(visit.page.get_by_role("heading", level=1)).to_contain_text("products")
+    with platform.parts.db.read() as session:
+        stored = session.query(tables.Dataset).filter_by(name="products").one()
+        assert (stored.status, stored.size) != ("pending", 0)
+        assert stored.size == file.stat().st_size
+    assert visit.complaints == []
 
 
 @pytest.mark.parametrize("visit", [{"java_script_enabled": False}], indirect=True)
