@@ -96,6 +96,8 @@ class ComparePage:
     at: int
     pages: int
     changed: Sequence[Changed]
+    code: str
+    """The command that shows what changed in the code, where both were made of commits that differ."""
 
 
 def compare_page(library: Library, asked: Asked) -> View:
@@ -181,6 +183,7 @@ def _page(sides: Sequence[Side], shown: Side, asked: Asked, sources: Sequence[tu
         at=at,
         pages=pages,
         changed=list(_changed(by_id[sides[0].id], by_id[shown.id])),
+        code=_code_diff(by_id[sides[0].id], by_id[shown.id]),
     )
 
 
@@ -234,6 +237,16 @@ def _changed(a: RunSource, b: RunSource) -> Iterator[Changed]:
     for name in dict.fromkeys((*before, *after)):
         if before.get(name) != after.get(name):
             yield Changed(name, before.get(name, "–"), after.get(name, "–"))
+
+
+def _code_diff(a: RunSource, b: RunSource) -> str:
+    before, after = _commit(a), _commit(b)
+    return f"git diff {before} {after}" if before and after and before != after else ""
+
+
+def _commit(source: RunSource) -> str:
+    found = (fact.help or fact.text for fact in source.origin().facts if fact.label == "Commit")
+    return next((str(text) for text in found if text), "")
 
 
 def _facts(source: RunSource) -> dict[str, str]:

@@ -15,6 +15,7 @@ from . import filters
 from .asked import Asked
 from .calibration import calibrations
 from .charts import curves, histogram
+from .code_diff import by_file
 from .source import LEVELS, RunSource, RunState
 from .view import View, head
 
@@ -25,8 +26,10 @@ TABLES = ("experiment", "evaluation", "training", "sampling", "checkpoints", "ad
 def run_page(source: RunSource) -> View:
     """What the run is, its figures, what it was made of."""
     run = source.state()
-    values = {**head(source, run, "overview"), **_figures(source, run), "origin": source.origin()}
+    origin = source.origin()
+    values = {**head(source, run, "overview"), **_figures(source, run), "origin": origin}
     values["calibrations"] = calibrations(source)
+    values["changes"] = by_file(origin.snapshot.diff) if origin.snapshot else []
     record = ("run", "report", "origin", "curves", "checkpoints", "calibrations")
     return View("run.html", values, record, live="_run.html", final=run.over)
 

@@ -19,6 +19,7 @@ from osmosis.records.marks import Marks
 from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
 from osmosis.records.run import MetricPoint, RunKind, RunStatus
+from osmosis.records.source import SnapshotNote
 
 from .index.file import IndexProgress
 from .index.search import Search
@@ -110,6 +111,8 @@ class Origin:
 
     facts: Sequence[Fact]
     history: Sequence[RunEvent]
+    snapshot: SnapshotNote | None = None
+    """What was not committed where the run was submitted."""
 
 
 @dataclass(frozen=True, slots=True)

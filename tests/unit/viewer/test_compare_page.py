@@ -117,6 +117,9 @@ def test_what_else_differs_is_said(shelf: Shelf) -> None:
     assert [(one["name"], one["before"], one["after"]) for one in changed] == [
         ("Commit", "aa", "bb"), ("sampling.temperature", "0.5", "1.0"),
     ]  # fmt: skip
+    assert "git diff aa bb" in page(shelf, "run=a&run=b")
+    shelf.kept["again"] = shelf.kept["a"]
+    assert "git diff" not in page(shelf, "run=a&run=again")
 
 
 def test_dots_hold_every_row_once(shelf: Shelf) -> None:

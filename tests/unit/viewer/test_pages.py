@@ -16,10 +16,12 @@ from osmosis.metrics.figures import SCORE_FIGURES, Figure, figures, of_score
 from osmosis.records.contract.body import LogEntry
 from osmosis.records.contract.run_bodies import RunEvent
 from osmosis.records.run import MetricPoint, RunStatus
+from osmosis.records.source import SnapshotNote
 from osmosis.testing.kept_run import KeptRun
 from osmosis.testing.platform_data import report, rollout, timeout
 from osmosis.viewer import pages, site
 from osmosis.viewer.asked import Asked
+from osmosis.viewer.code_diff import by_file
 from osmosis.viewer.pages import config_lines
 from osmosis.viewer.render import environment
 from osmosis.viewer.source import CheckpointLine, Fact, Origin, RunSettings, RunState
@@ -90,6 +92,39 @@ def test_what_a_run_was_made_of(kept: KeptRun) -> None:
     assert "Commit none" in text_of(page)
     assert "<code>abc</code>" in page
     assert "2026-01-02 03:04:05" in page
+
+
+DIFF = """diff --git a/rollouts/multiply/main.py b/rollouts/multiply/main.py
+--- a/rollouts/multiply/main.py
++++ b/rollouts/multiply/main.py
+@@ -1,2 +1,2 @@
+ same
+-<old>
++<script>alert(1)</script>
+diff --git a/new.md b/new.md
+new file mode 100644
+--- /dev/null
++++ b/new.md
+@@ -0,0 +1,2 @@
++one
++--- two"""
+
+
+def test_what_was_not_committed_is_shown_line_by_line(kept: KeptRun) -> None:
+    assert [(one.name, one.added, one.removed) for one in by_file(DIFF)] == [
+        ("rollouts/multiply/main.py", 1, 1),
+        ("new.md", 2, 0),
+    ]
+    assert by_file("") == []
+    note = SnapshotNote(parent="abc" * 10, files=["rollouts/multiply/main.py", "new.md"], diff=DIFF)
+    kept.made_of = Origin((), [], note)
+    page = shown(pages.run_page(kept))
+    assert '<span class="removed">-&lt;old&gt;</span>' in page
+    assert '<span class="added">+&lt;script&gt;alert(1)&lt;/script&gt;</span>' in page
+    assert EVIL not in page
+    assert "from commit abcabcabcabc , in 2 files" in text_of(page)
+    kept.made_of = Origin((), [], SnapshotNote(files=["only.bin"]))
+    assert "<code>only.bin</code>" in shown(pages.run_page(kept))
 
 
 def test_only_a_run_that_goes_on_is_followed(kept: KeptRun) -> None:

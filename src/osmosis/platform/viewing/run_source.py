@@ -36,6 +36,7 @@ from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
 from osmosis.records.run import MetricPoint, RunStatus
+from osmosis.records.source import SnapshotNote
 from osmosis.viewer import over_runs
 from osmosis.viewer.index.search import Search
 from osmosis.viewer.library import RunCard
@@ -162,7 +163,8 @@ class DatabaseRun:
             Fact("Rows", f"{run.sampled_rows:,}{of}{seed}"),
             Fact("Uploaded" if imported else "Submitted", run.created_at, note=f"by {creator.name}" if creator else ""),
         )
-        return Origin((*facts, *self._sandbox()), run_lifecycle.events(self.session, run.id))
+        snapshot = SnapshotNote.model_validate(run.snapshot) if run.snapshot is not None else None
+        return Origin((*facts, *self._sandbox()), run_lifecycle.events(self.session, run.id), snapshot)
 
     def _sandbox(self) -> Iterator[Fact]:
         if words := (self.run.progress or tables.StoredProgress()).get("sandbox"):
