@@ -17,6 +17,7 @@ from osmosis.testing.stored_run import stored_run
 from osmosis.viewer import site
 from osmosis.viewer.asked import Asked
 from osmosis.viewer.over_runs import HistoryWanted, history
+from osmosis.viewer.render import environment
 
 RUNS = {
     "a": [1.0, 1.0],
@@ -100,6 +101,11 @@ def test_the_page_draws_what_the_record_says(runs: Path, tmp_path: Path) -> None
     assert view.values["since"].name == "c"
     twin = json.loads(b"".join(site.of_library(library, "history.json", Asked([("row", "seven")])).content))
     assert [one["row"]["passed"] for one in twin["found"]["runs"]] == [2, 1, 0, 0]
+
+
+def test_a_row_that_no_run_has_is_said_to_be_nowhere(runs: Path, tmp_path: Path) -> None:
+    view = site.of_library(DiskLibrary([runs], tmp_path / "cache"), "history", Asked([("row", "nowhere")]))
+    assert "No run here has a rollout of this row." in environment().get_template(view.template).render(**view.values)
 
 
 def test_rollouts_without_keys_are_found_by_what_their_row_holds(tmp_path: Path) -> None:
