@@ -98,3 +98,13 @@ def test_workspaces_take_turns(ready: Any) -> None:
         worker = a_worker(session)
         claimed = [job_queue.claim(session, worker, 60) for _ in range(3)]
     assert [one.run.id for one in claimed if one] == [runs[0], runs[2], runs[1]]
+
+
+def test_what_every_idle_worker_asks_again_and_again_is_put_together_once(site: Any) -> None:
+    """To build the statement costs more than to run it, and a thousand workers ask."""
+    with site.platform.db.write() as session:
+        one, two = a_worker(session, "one"), a_worker(session, "two")
+        own = a_worker(session, "own", workspace_id=session.query(tables.Workspace).one().id)
+        assert job_queue.waiting_for(one) is job_queue.waiting_for(two)
+        assert job_queue.waiting_for(own) is not job_queue.waiting_for(one)
+        assert job_queue.waiting_for(one, deployments=False) is not job_queue.waiting_for(one)

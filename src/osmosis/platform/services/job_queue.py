@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache, lru_cache
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, aliased
@@ -95,6 +96,7 @@ def rollouts_of(run: tables.Run) -> int:
     return run.config.get("evaluation", {}).get("batch_size", 1)
 
 
+@cache  # each idle round of each worker asks; to put the statement together costs more than to run it
 def waiting(*, deployments: bool = True, others: bool = True) -> sa.Select[tables.Job]:
     """Jobs for which there is no process, the next one first.
 
@@ -198,8 +200,15 @@ def claim(
 
 def waiting_for(worker: tables.Worker, *, deployments: bool = True, others: bool = True) -> sa.Select[tables.Job]:
     """Of those that wait, the jobs that this worker may have."""
-    query = waiting(deployments=deployments, others=others).where(tables.Run.kind.in_(worker.kinds))
-    return query if worker.workspace_id is None else query.where(tables.Run.workspace_id == worker.workspace_id)
+    return _waiting_for(tuple(worker.kinds), worker.workspace_id, deployments, others)
+
+
+@lru_cache(maxsize=256)
+def _waiting_for(
+    kinds: tuple[str, ...], workspace_id: str | None, deployments: bool, others: bool
+) -> sa.Select[tables.Job]:
+    query = waiting(deployments=deployments, others=others).where(tables.Run.kind.in_(kinds))
+    return query if workspace_id is None else query.where(tables.Run.workspace_id == workspace_id)
 
 
 def of_lease(session: Session, run_id: str, token: str) -> HeldJob:
