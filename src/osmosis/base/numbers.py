@@ -12,7 +12,7 @@ from numbers import Real
 
 def as_float(found: object) -> float:
     """As a finite float. ValueError says what it is instead, to follow "returned" or "is"."""
-    if not isinstance(found, (Real, Decimal)):
+    if type(found) is not float and not isinstance(found, (Real, Decimal)):
         found = _unwrapped(found)
     try:
         value = float(found)

@@ -64,19 +64,21 @@ class Attempts:
                 await self._score(rollout, task)
         finally:
             self.active.discard(task)
-            await sandbox.close()
+            if sandbox.let_go():
+                await sandbox.close()
         for who in task.left_behind:
             self._left_behind += 1
             count = f" ({self._left_behind} in this run)" if self._left_behind > 1 else ""
             self._say(f"{task.name}: {who} went on after its cancellation and was left behind{count}")
         row = task.row
+        found: dict[str, object] = {"step": task.step, "row_key": row.key, "row_index": row.index}
         if rollout.status is RolloutStatus.SUCCESS:
-            rollout.put(answer_issue=answer_issue(rollout.messages, rollout.finish_reason))
+            found["answer_issue"] = answer_issue(rollout.messages, rollout.finish_reason)
         if self._group_by:
-            rollout.put(groups=groups_of(row.data, self._group_by))
-        rollout.put(step=task.step, row_key=row.key, row_index=row.index)
+            found["groups"] = groups_of(row.data, self._group_by)
         if self._hashes:
-            rollout.put(hashes={**self._hashes, "row": row.content_hash or row_hash(row.data)})
+            found["hashes"] = {**self._hashes, "row": row.content_hash or row_hash(row.data)}
+        rollout.put(**found)
         return rollout
 
     def whereabouts(self) -> str:
@@ -106,11 +108,12 @@ class Attempts:
     async def _score(self, rollout: Rollout, task: Task) -> None:
         task.enter("score")
         if len(self._scorers) == 1:
-            found = [await self._scorers[0].score(rollout, task.row)]
+            scores = await self._scorers[0].score(rollout, task.row)
         else:
             found = await asyncio.gather(*(scorer.score(rollout, task.row) for scorer in self._scorers))
+            scores = [score for some in found for score in some]
         # In the order given, and before a reward of the rollout's own.
-        rollout.put(scores={**{score.name: score for scores in found for score in scores}, **rollout.scores})
+        rollout.put(scores={**{score.name: score for score in scores}, **rollout.scores})
 
 
 def broken(task: Task, failure: Failure) -> Rollout:

@@ -61,10 +61,11 @@ class Deadline:
         return driven(work, self)
 
     def __enter__(self) -> Deadline:
-        self._task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task(loop)
         if self.seconds is not None:
-            due = self._due = _due_on(asyncio.get_running_loop())
-            self.when = due.loop.time() + self.seconds
+            due = self._due = _due_on(loop)
+            self.when = loop.time() + self.seconds
             self._user = loop_user.get()
             self._held = _held(self._user)
             due.add(self)
@@ -72,10 +73,10 @@ class Deadline:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.stop()
-        if self._grace is not None:
-            self._grace.cancel()
         if not self.fired:
             return
+        if self._grace is not None:
+            self._grace.cancel()
         uncancel = getattr(self._task, "uncancel", None)  # Python 3.11 counts cancellations
         left = [uncancel() for _ in range(self._cancels)] if uncancel is not None else []
         if kind is None:
@@ -141,16 +142,18 @@ class Deadline:
 class _Due:
     """The deadlines that run on one event loop, behind one timer: it goes off when the first of them can be over."""
 
-    __slots__ = ("_running", "_timer", "loop")
+    __slots__ = ("_running", "_timer", "_when", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._running: dict[Deadline, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._when = 0.0
+        """Of that timer."""
 
     def add(self, deadline: Deadline) -> None:
         self._running[deadline] = None
-        if self._timer is None or deadline.when < self._timer.when():
+        if self._timer is None or deadline.when < self._when:
             self._set(deadline.when)
 
     def forget(self, deadline: Deadline) -> None:
@@ -160,6 +163,7 @@ class _Due:
     def _set(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._when = when
         self._timer = self.loop.call_at(when, self._look)
 
     def _look(self) -> None:

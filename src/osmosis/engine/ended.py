@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -70,25 +70,25 @@ def rollout_of(task: Task, ended: Ended) -> Rollout:
     failure = ended.failure if ended.limit is None else None
     failure = failure or (not_json(refused) if refused else None)
     reason = ended.limit or ended.finish_reason
-    values: dict[str, object] = {
-        "rollout_id": task.rollout_id,
-        "row_index": task.row.index,
-        "attempt": task.attempt,
-        "status": RolloutStatus.FAILED if failure else RolloutStatus.SUCCESS,
-        "messages": messages,
-        "tools": tools,
-        "failure": failure,
-        "finish_reason": None if reason is None else whole_text(str(reason)),
-        "usage": sum_usage(ended.calls),
-        "calls": ended.calls,
-        "num_tool_calls": ended.num_tool_calls,
-        "duration_ms": round(max(0.0, (time.monotonic() - ended.started) * 1000 - ended.waited_ms), 3),
-        "started_at": ended.started_at,
-        "model": _model_of(ended.calls),
-    }
+    made: Callable[..., Rollout] = Rollout
     if type(messages) is list and set(map(type, messages)) <= _PLAIN:
-        return Rollout.made(**values)
-    return Rollout(**values)
+        made = Rollout.made
+    return made(
+        rollout_id=task.rollout_id,
+        row_index=task.row.index,
+        attempt=task.attempt,
+        status=RolloutStatus.FAILED if failure else RolloutStatus.SUCCESS,
+        messages=messages,
+        tools=tools,
+        failure=failure,
+        finish_reason=None if reason is None else whole_text(str(reason)),
+        usage=sum_usage(ended.calls),
+        calls=ended.calls,
+        num_tool_calls=ended.num_tool_calls,
+        duration_ms=round(max(0.0, (time.monotonic() - ended.started) * 1000 - ended.waited_ms), 3),
+        started_at=ended.started_at,
+        model=_model_of(ended.calls),
+    )
 
 
 def _model_of(calls: list[ModelCall]) -> str | None:

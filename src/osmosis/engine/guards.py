@@ -5,7 +5,7 @@ Ending means that nothing new starts. What is in flight finishes, and the journa
 
 from __future__ import annotations
 
-from osmosis.records.plan import EvalPlan
+from osmosis.records.plan import Budget, EvalPlan
 from osmosis.records.rollout import Category, Rollout, RolloutStatus
 from osmosis.records.shard import Spend
 
@@ -44,6 +44,7 @@ class Spending:
 
     def __init__(self, plan: EvalPlan) -> None:
         self.budget = plan.budget
+        self._unlimited = plan.budget == Budget()
         self.tokens = 0
         self.cost = 0.0
         self.elsewhere = Spend()
@@ -54,12 +55,16 @@ class Spending:
         self.cost += cost or 0.0
 
     def saw(self, rollout: Rollout) -> None:
-        self.add(rollout.usage.total_tokens, rollout.usage.cost_usd)
+        usage = rollout.usage
+        self.add(usage.total_tokens, usage.cost_usd)
         for score in rollout.scores.values():
-            if score.usage is not None:
-                self.add(score.usage.total_tokens, score.usage.cost_usd)
+            usage_of_judge = score.usage
+            if usage_of_judge is not None:
+                self.add(usage_of_judge.total_tokens, usage_of_judge.cost_usd)
 
     def exceeded(self) -> str | None:
         """Which limit is reached, when one is."""
+        if self._unlimited:
+            return None
         elsewhere = self.elsewhere
         return self.budget.used_up(self.cost + elsewhere.cost_usd, self.tokens + elsewhere.tokens)

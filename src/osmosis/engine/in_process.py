@@ -35,7 +35,6 @@ __all__ = ["DEFAULT_MAX_TOKENS_TOTAL", "in_process", "plain_tools", "tool_result
 
 LOCAL_URL = "http://local-rollout.local"
 DEFAULT_MAX_TOKENS_TOTAL = 8192
-_REQUEST = RolloutRequest(rollout_id="local", server_url=LOCAL_URL, messages=[], completion_params={})
 
 
 @asynccontextmanager
@@ -119,31 +118,21 @@ async def _run_loop(
 
 def _request(plan: EvalPlan, model: Model, task: Task, opening: list[Message]) -> RolloutRequest:
     metadata = {
-        **{key: own_copy(value) for key, value in task.row.data.items()},
+        **{key: value if type(value) is str else own_copy(value) for key, value in task.row.data.items()},
         "row_index": task.row.index,
         "execution_mode": "eval",
         "run_index": task.attempt,
     }
-    # A copy of one checked request, made by hand: the wire's own checks (a limit on metadata, for one) are not this
-    # row's, and pydantic's copy would cost as much as a share of the model call.
-    request = RolloutRequest.__new__(RolloutRequest)
-    fields = {
-        **_REQUEST.__dict__,
-        "rollout_id": task.rollout_id,
-        "messages": opening,
-        "completion_params": dict(model.spec.params),
-        "max_turns": plan.max_turns,
-        "max_tokens_total": plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
-        "metadata": metadata,
-    }
-    for name, value in (
-        ("__dict__", fields),
-        ("__pydantic_fields_set__", set(fields)),
-        ("__pydantic_extra__", None),
-        ("__pydantic_private__", None),
-    ):
-        object.__setattr__(request, name, value)
-    return request
+    # Made, not checked: the wire's own rules (a limit on metadata, for one) are not this row's.
+    return RolloutRequest.made(
+        rollout_id=task.rollout_id,
+        server_url=LOCAL_URL,
+        messages=opening,
+        completion_params=dict(model.spec.params),
+        max_turns=plan.max_turns,
+        max_tokens_total=plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
+        metadata=metadata,
+    )
 
 
 def _refusal(result: object) -> Failure | None:

@@ -204,7 +204,8 @@ class Journal:
 
     def _keep_tokens(self, rollouts: list[Rollout]) -> None:
         """What these rollouts know of tokens, before they count: a rollout that is stored has its tokens stored."""
-        lines = [tokens_line(one) for one in rollouts if any(call.tokens for call in one.calls)]
+        with_tokens = dict.fromkeys(i for i, one in enumerate(rollouts) for call in one.calls if call.tokens)
+        lines = [tokens_line(rollouts[i]) for i in with_tokens]
         if lines:
             with self.tokens_path.open("ab") as out:
                 out.write(b"".join(map(self._safe, lines)))

@@ -52,9 +52,15 @@ class DaemonPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._look_timer: asyncio.TimerHandle | None = None
         self._late_timer: asyncio.TimerHandle | None = None
+        self._watched_s = 0.0
+        """For how long that timer was set: whoever has at least as long is not late before it."""
 
     async def run(self, function: Callable[[], object], timeout_s: float | None = None) -> object:
         """The function's result, or what it raised; `asyncio.TimeoutError` when it ran longer and was abandoned."""
+        return await self.start(function, timeout_s)
+
+    def start(self, function: Callable[[], object], timeout_s: float | None = None) -> asyncio.Future[object]:
+        """`run`, for who awaits it at once."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # a later event loop: nothing waits for the last one's results any more
             self._loop, self._waking = loop, False
@@ -66,11 +72,9 @@ class DaemonPool:
             self._wake_up(1)
         if self._look_timer is None:
             self._look_timer = loop.call_later(LOOK_S, self._look)
-        if timeout_s is not None:
-            timer = self._late_timer
-            if timer is None or timer.when() > loop.time() + timeout_s:
-                self._watch(timeout_s)
-        return await job.future
+        if timeout_s is not None and (self._late_timer is None or timeout_s < self._watched_s):
+            self._watch(timeout_s)
+        return job.future
 
     def close(self) -> None:
         """Idle threads end; busy ones end with the process."""
@@ -108,6 +112,7 @@ class DaemonPool:
         assert self._loop is not None
         if self._late_timer is not None:
             self._late_timer.cancel()
+        self._watched_s = seconds
         self._late_timer = self._loop.call_later(seconds, self._look_for_late)
 
     def _look_for_late(self) -> None:

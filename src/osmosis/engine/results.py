@@ -148,42 +148,76 @@ def _pair(interval: Interval | None) -> list[float] | None:
 
 def _write_rows(out: IO[bytes], journal: Journal, plan: EvalPlan) -> None:
     row, runs, first = None, [], True
+    rates = _PassRates(plan)
     for line in journal.in_order():
-        if row is not None and line["row_index"] != row:
-            out.write((b"" if first else b",") + _row(row, runs, plan))
+        index = line["row_index"]
+        if row is not None and index != row:
+            out.write((b"" if first else b",") + _row(row, runs, rates))
             runs, first = [], False
-        row = line["row_index"]
+        row = index
         runs.append(run_part(line, plan))
     if row is not None:
-        out.write((b"" if first else b",") + _row(row, runs, plan))
+        out.write((b"" if first else b",") + _row(row, runs, rates))
 
 
-def _row(index: int, runs: list[JsonObject], plan: EvalPlan) -> bytes:
-    """One row; its pass rates count as the summary's do: failures as no pass, skipped runs nowhere."""
-    counted = [_values(run) for run in runs if run["status"] != _SKIPPED]
-    found = dict.fromkeys(name for scores in counted for name in scores)
-    whole = [name for name in plan.score_fns if name in found or not any(one.startswith(f"{name}.") for one in found)]
-    names = [*whole, *found] if counted else []
-    rates = {}
-    for name in dict.fromkeys(names):
-        values = [scores.get(name) for scores in counted]
-        rates[name] = sum(1 for v in values if v is not None and v >= plan.pass_threshold) / len(counted)
-    return orjson.dumps({"row_index": index, "runs": runs, "pass_rate": rates})
+def _row(index: int, runs: list[JsonObject], rates: _PassRates) -> bytes:
+    return orjson.dumps({"row_index": index, "runs": runs, "pass_rate": rates.of(runs)})
+
+
+class _PassRates:
+    """The pass rates of one row: they count as the summary's do, failures as no pass, skipped runs nowhere."""
+
+    def __init__(self, plan: EvalPlan) -> None:
+        self._functions = plan.score_fns
+        self._threshold = plan.pass_threshold
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+        """What is told, by the scores that there are: nearly all rows have the same."""
+
+    def of(self, runs: list[JsonObject]) -> dict[str, float]:
+        counted = [_values(run) if "reward" in run else run["scores"] for run in runs if run["status"] != _SKIPPED]
+        if not counted:
+            return {}
+        found = tuple(counted[0] if len(counted) == 1 else dict.fromkeys(name for one in counted for name in one))
+        names = self._names.get(found)
+        if names is None:
+            names = self._names[found] = self._told(found)
+        rates = {}
+        for name in names:
+            passed = 0
+            for scores in counted:
+                value = scores.get(name)
+                if value is not None and value >= self._threshold:
+                    passed += 1
+            rates[name] = passed / len(counted)
+        return rates
+
+    def _told(self, found: tuple[str, ...]) -> tuple[str, ...]:
+        whole = [
+            name for name in self._functions if name in found or not any(one.startswith(f"{name}.") for one in found)
+        ]
+        return tuple(dict.fromkeys([*whole, *found]))
 
 
 def _values(run: JsonObject) -> dict[str, float | None]:
     """Every score of a run, its own reward under that name."""
-    return {**run["scores"], **({REWARD: run["reward"]} if "reward" in run else {})}
+    return {**run["scores"], REWARD: run["reward"]}
 
 
 def run_part(line: JsonObject, plan: EvalPlan) -> dict[str, object]:
     """One rollout; `error` only when there is one, `reward` when it is the agent's own. A failed score is null."""
     usage, scores, failure = line.get("usage") or {}, line.get("scores") or {}, line.get("failure")
     prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+    values, broken = {}, {}
+    for name, score in scores.items():
+        values[name] = score.get("value")
+        if score.get("failure"):
+            broken[name] = score["failure"]["message"]
+    own = REWARD in values and _is_own(REWARD, plan)
+    reward = values.pop(REWARD) if own else None
     run: dict[str, object] = {
         "run_index": line["attempt"],
         "success": line["status"] == _SUCCESS,
-        "scores": {name: score.get("value") for name, score in scores.items() if not _is_own(name, plan)},
+        "scores": values,
         "duration_ms": line.get("duration_ms", 0.0),
         "tokens": prompt + completion,
         "status": line["status"],
@@ -198,10 +232,8 @@ def run_part(line: JsonObject, plan: EvalPlan) -> dict[str, object]:
     if failure:
         run["error"] = failure["message"]
         run["failure"] = {"phase": failure["phase"], "category": failure["category"]}
-    own = scores.get(REWARD)
-    if own is not None and _is_own(REWARD, plan):
-        run["reward"] = own.get("value")
-    broken = {name: score["failure"]["message"] for name, score in scores.items() if score.get("failure")}
+    if own:
+        run["reward"] = reward
     if broken:
         run["score_errors"] = broken
     return run

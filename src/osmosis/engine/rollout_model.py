@@ -39,7 +39,7 @@ class RolloutLLM:
         self._task = task
         self._deadline = deadline
         self._tools = tools
-        self._started = time.perf_counter()
+        self._started = time.monotonic()
         self.calls: list[ModelCall] = []
         self.messages: list[Message] = []
         self.offered: list[JsonObject] | None = None
@@ -65,18 +65,18 @@ class RolloutLLM:
             await asyncio.get_running_loop().create_future()
         if self._limits is not None:
             await self._check(self._limits, messages)
-        stage = task.stage
-        task.enter("model call")
-        listener = params.pop("on_piece", None)
-        if not STREAMING.isdisjoint(params):
-            params = {name: value for name, value in params.items() if name not in STREAMING}
-        request = ChatRequest(
-            messages, plain_tools(tools), params, task.rollout_id, task.row.index, task.attempt, self.wait
-        )
-        if callable(listener):
-            request.on_piece = listener
-        self.offered = request.tools or self.offered
-        started = time.perf_counter()
+        stage, task.stage = task.stage, "model call"
+        offered = plain_tools(tools) if tools else None
+        request = ChatRequest(messages, offered, params, task.rollout_id, task.row.index, task.attempt, self.wait)
+        if params:
+            listener = params.pop("on_piece", None)
+            if callable(listener):
+                request.on_piece = listener
+            if not STREAMING.isdisjoint(params):
+                request.params = {name: value for name, value in params.items() if name not in STREAMING}
+        if offered:
+            self.offered = offered
+        started = task.since = time.monotonic()
         try:
             done = await self._model.complete(request)
         except asyncio.CancelledError:
@@ -88,7 +88,7 @@ class RolloutLLM:
             self._note(started, error=error)
             raise
         finally:
-            task.enter(stage)
+            task.stage, task.since = stage, time.monotonic()
         self.error = None
         self.messages = [*messages, done.message]
         self.finish_reason = done.finish_reason
@@ -131,18 +131,25 @@ class RolloutLLM:
         self._deadline.extend(self._waits.add(seconds))
 
     def _note(self, started: float, done: Completion | None = None, error: ModelError | None = None) -> None:
+        """One call that ended just now."""
+        started_ms = round((started - self._started) * 1000, 3)
+        duration_ms = round((time.monotonic() - started) * 1000, 3)
+        if done is None:
+            why = f"{error.category}: {error.message}" if error else None
+            self.calls.append(ModelCall.made(started_ms=started_ms, duration_ms=duration_ms, error=why))
+            return
         self.calls.append(
             ModelCall.made(
-                started_ms=round((started - self._started) * 1000, 3),
-                duration_ms=round((time.perf_counter() - started) * 1000, 3),
-                usage=done.usage if done else Usage(),
-                finish_reason=done.finish_reason if done else None,
-                model=done.model if done else None,
-                fingerprint=done.fingerprint if done else None,
-                retries=done.retries if done else 0,
-                cached=done.cached if done else False,
-                error=f"{error.category}: {error.message}" if error else None,
-                tokens=done.tokens if done else None,
+                started_ms=started_ms,
+                duration_ms=duration_ms,
+                usage=done.usage,
+                finish_reason=done.finish_reason,
+                model=done.model,
+                fingerprint=done.fingerprint,
+                retries=done.retries,
+                cached=done.cached,
+                error=None,
+                tokens=done.tokens,
             )
         )
 

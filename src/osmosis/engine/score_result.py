@@ -16,7 +16,7 @@ from osmosis.records.rollout import LARGEST_SCORE, Category, Failure, Phase, Sco
 from osmosis.sdk.calls import contained
 from osmosis.sdk.classify import failure_of, traceback_tail
 from osmosis.sdk.driven import loop_user
-from osmosis.sdk.judge_usage import collect_judge_usage
+from osmosis.sdk.judge_usage import JudgeUsage, judge_usage
 
 from .writable import own_json
 
@@ -37,16 +37,18 @@ async def scores_of(
 ) -> list[Score]:
     """`run_score` of work that is contained already."""
     started = time.perf_counter()
-    with collect_judge_usage() as judged:
-        try:
-            result = await work
-        except Exception as error:  # noqa: BLE001 - one rollout: a score function may raise anything
-            scores = [_score(name, started, failure=_raised(name, error, timeout_s))]
-        else:
-            scores = _scores(name, result, started, bounds)
-    first = scores[0]
-    if judged.calls and first.usage is None:
-        first.usage = judged.usage
+    judged = JudgeUsage()
+    before = judge_usage.set(judged)
+    try:
+        result = await work
+    except Exception as error:  # noqa: BLE001 - one rollout: a score function may raise anything
+        scores = [_score(name, started, failure=_raised(name, error, timeout_s))]
+    else:
+        scores = _scores(name, result, started, bounds)
+    finally:
+        judge_usage.reset(before)
+    if judged.calls and scores[0].usage is None:
+        scores[0].usage = judged.usage
     return scores
 
 
@@ -63,6 +65,8 @@ def _raised(name: str, error: Exception, timeout_s: float | None) -> Failure:
 
 
 def _scores(name: str, result: object, started: float, bounds: Range | None) -> list[Score]:
+    if type(result) is float and bounds is None and abs(result) <= LARGEST_SCORE:
+        return [_score(name, started, value=result)]
     if isinstance(result, (float, int)) or not isinstance(result, Mapping):  # asking for the latter is slow
         return [_judged(name, result, started, bounds)]
     if not result or not all(isinstance(key, str) and key.strip() for key in result):

@@ -86,7 +86,7 @@ class FunctionScorer:
         if self._is_async:
             return await self._limited(call())
         # The thread works in this context, so that what a judge consumes is counted for this score.
-        result = await self._pool.run(functools.partial(contextvars.copy_context().run, call), self.timeout_s)
+        result = await self._pool.start(functools.partial(contextvars.copy_context().run, call), self.timeout_s)
         if not isinstance(result, float) and inspect.isawaitable(result):
             return await self._limited(result)  # a plain function that hands back a coroutine
         return result

@@ -74,6 +74,7 @@ class Connection(asyncio.Protocol):
         self._answers = 0
         self._silent = True
         self._heard: Callable[[bytes], None] | None = None
+        self._timer_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         """Of the call that was under way when it was set: a later one, which may wait longer, sets it anew when it goes
         off. A timer for every call would cost as much as reading the answer."""
@@ -88,13 +89,13 @@ class Connection(asyncio.Protocol):
         """`heard` is told the body of a reply of status 200 as it comes, and must not raise."""
         answer: asyncio.Future[HttpReply] = self._loop.create_future()
         self._answer = answer
-        self._parser = httptools.HttpResponseParser(self)
         self._body, self._around, self._retry_after, self._encoding = b"", 0, None, ""
         self._in_body, self._silent, self.reusable = False, True, False
         self._heard = heard
-        self._due = None if timeout_s is None else self._loop.time() + timeout_s
-        if self._due is not None and (self._timer is None or self._timer.when() > self._due):
-            self._set_timer(self._due)
+        if timeout_s is not None:
+            due = self._due = self._loop.time() + timeout_s
+            if self._timer is None or self._timer_at > due:
+                self._set_timer(due)
         try:
             self._transport.write(request)
             return await answer
@@ -114,6 +115,7 @@ class Connection(asyncio.Protocol):
     def _set_timer(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._timer_at = due
         self._timer = self._loop.call_at(due, self._late)
 
     def _late(self) -> None:
@@ -132,6 +134,7 @@ class Connection(asyncio.Protocol):
     # -- asyncio -----------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._parser = httptools.HttpResponseParser(self)  # for all answers: only a whole one is followed by another
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None:

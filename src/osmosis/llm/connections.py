@@ -12,6 +12,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 
 from .connection import Connection, ConnectionFailed
 
@@ -51,12 +52,12 @@ class Connections:
 
     def idle(self) -> Connection | None:
         """A connection that waits for a call, as `take` gives one; without waiting."""
-        return self._reuse(asyncio.get_running_loop().time()) if self._idle else None
+        return self._reuse() if self._idle else None
 
     async def take(self) -> Connection:
         """A connection that is the caller's until `give_back`; raises `OSError` when none can be opened."""
         loop = asyncio.get_running_loop()
-        connection = self._reuse(loop.time())
+        connection = self._reuse()
         if connection is None and self._open >= self._at_once:
             connection = await self._wait(loop)
             if connection is not None and connection.closed:  # by the server, while it was handed on
@@ -70,8 +71,8 @@ class Connections:
         if not connection.reusable:
             connection.close()
             self._gone()
-        elif not self._hand_on(connection):
-            connection.idle_since = asyncio.get_running_loop().time()
+        elif not self._waiting or not self._hand_on(connection):
+            connection.idle_since = monotonic()
             self._idle.append(connection)
 
     def close(self) -> None:
@@ -81,7 +82,8 @@ class Connections:
         self._open -= len(self._idle)
         self._idle.clear()
 
-    def _reuse(self, now: float) -> Connection | None:
+    def _reuse(self) -> Connection | None:
+        now = monotonic()
         while self._idle:
             connection = self._idle.pop()
             if not connection.closed and now - connection.idle_since < IDLE_S:

@@ -94,10 +94,10 @@ class Completion:
     @property
     def tokens(self) -> CallTokens | None:
         """Token ids and log-probabilities, where the answer has any."""
-        found = (self.prompt_token_ids, self.token_ids, self.logprobs, self.top_logprobs)
-        if not any(found):
+        prompt, completion = self.prompt_token_ids, self.token_ids
+        logprobs, top = self.logprobs, self.top_logprobs
+        if not (prompt or completion or logprobs or top):
             return None
-        prompt, completion, logprobs, top = found
         return CallTokens.model_construct(
             prompt_token_ids=prompt, completion_token_ids=completion, logprobs=logprobs, top_logprobs=top
         )

@@ -39,11 +39,13 @@ def answer_issue(messages: Sequence[Message], finish_reason: str | None) -> Answ
         if last.get("role") == "assistant":
             if last.get("refusal"):
                 return "refused"
-            return "empty" if not last.get("tool_calls") and _blank(last.get("content")) else None
+            return "empty" if _blank(last.get("content")) and not last.get("tool_calls") else None
     return None
 
 
 def _blank(content: object) -> bool:
+    if type(content) is str:
+        return not content or content.isspace()
     if isinstance(content, list):
         return not any(isinstance(part, dict) and (part.get("type") != "text" or _text(part)) for part in content)
     return content is None or (isinstance(content, str) and not content.strip())

@@ -238,7 +238,8 @@ class Rollout(Record):
     """What the result depends on: `agent`, `row`, `sampling`, `score`; resume compares them."""
 
     def to_line(self) -> bytes:
-        return orjson.dumps(_stored(self), default=_stored, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE)
+        fields = {name: value for name, value in vars(self).items() if value is not None}
+        return orjson.dumps(fields, default=_stored, option=_LINE)
 
     @property
     def key(self) -> Key:
@@ -252,6 +253,9 @@ class Rollout(Record):
     def value(self, name: str) -> float | None:
         score = self.scores.get(name)
         return score.value if score else None
+
+
+_LINE = orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE
 
 
 def _stored(record: object) -> dict[str, object]:

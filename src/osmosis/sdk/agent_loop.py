@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -93,6 +94,21 @@ class LLMClientProtocol(Protocol):
     def get_metrics(self) -> RolloutMetrics: ...
 
 
+class _WhenAsked:
+    """The metrics of a result: what makes them is kept until somebody asks, which an evaluation never does."""
+
+    def __get__(self, result: RolloutResult | None, owner: type[RolloutResult]) -> RolloutMetrics | None:
+        if result is None:
+            return None  # the default of the field
+        found = vars(result)["metrics"]
+        if isinstance(found, partial):
+            found = vars(result)["metrics"] = found()
+        return found  # type: ignore[no-any-return]
+
+    def __set__(self, result: RolloutResult, value: object) -> None:
+        vars(result)["metrics"] = value
+
+
 @dataclass
 class RolloutResult:
     """How a loop ended."""
@@ -102,8 +118,11 @@ class RolloutResult:
     final_messages: list[Message]
     finish_reason: str
     error_message: str | None = None
-    metrics: RolloutMetrics | None = None
+    metrics: RolloutMetrics | None = _WhenAsked()  # type: ignore[assignment]  # it gives and takes the metrics
     reward: float | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "metrics": self.metrics}
 
 
 @dataclass
@@ -136,13 +155,9 @@ class RolloutContext:
         self, final_messages: list[Message], finish_reason: str = "stop", reward: float | None = None
     ) -> RolloutResult:
         """The result of a loop that ended as it should."""
-        return RolloutResult(
-            status=_COMPLETED,
-            final_messages=final_messages,
-            finish_reason=finish_reason,
-            metrics=self._metrics(),
-            reward=reward,
-        )
+        result = RolloutResult(_COMPLETED, final_messages, finish_reason, None, None, reward)
+        vars(result)["metrics"] = partial(self._metrics, self._elapsed_ms())
+        return result
 
     def error(self, error_message: str, final_messages: list[Message] | None = None) -> RolloutResult:
         """The result of a loop that gives up."""
@@ -179,12 +194,14 @@ class RolloutContext:
         }
         self._trace.write(line)
 
-    def _metrics(self) -> RolloutMetrics:
+    def _elapsed_ms(self) -> float:
+        return (time.monotonic() - self._start_time) * 1000 if self._start_time > 0 else 0.0
+
+    def _metrics(self, elapsed_ms: float | None = None) -> RolloutMetrics:
         known = self.llm.get_metrics()
-        elapsed = (time.monotonic() - self._start_time) * 1000 if self._start_time > 0 else 0.0
         told = {
             **known.__dict__,
-            "total_latency_ms": elapsed,
+            "total_latency_ms": self._elapsed_ms() if elapsed_ms is None else elapsed_ms,
             "tool_latency_ms": self._tool_latency_ms,
             "num_tool_calls": self._num_tool_calls,
         }

@@ -8,11 +8,11 @@ elsewhere (`calls`, `engine.clock`); nothing here decides when.
 from __future__ import annotations
 
 import asyncio
-import time
 import types
 from collections.abc import Coroutine, Generator
 from contextlib import suppress
 from contextvars import ContextVar
+from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 from osmosis.base.json_types import JsonObject
@@ -90,7 +90,7 @@ def driven(work: Coroutine[Any, Any, T], limit: Patience | None = None) -> Gener
     while True:
         timed = use is not None and use.running is None  # nested code is timed once, by the outermost
         if timed:
-            use.running, use.since = user, time.monotonic()  # type: ignore[union-attr]
+            use.running, use.since = user, monotonic()  # type: ignore[union-attr]
         try:
             waits_for = work.send(None) if thrown is None else work.throw(thrown)
         except StopIteration as end:
@@ -104,7 +104,10 @@ def driven(work: Coroutine[Any, Any, T], limit: Patience | None = None) -> Gener
             ) from exc
         finally:
             if timed:
-                _note(use, user)  # type: ignore[arg-type]
+                spent = monotonic() - use.since  # type: ignore[union-attr]
+                use.running = None  # type: ignore[union-attr]
+                if spent >= HELD_S:
+                    _note(use, user, spent)  # type: ignore[arg-type]
         try:
             yield waits_for
             thrown = None
@@ -140,10 +143,7 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-def _note(use: LoopUse, user: LoopUser) -> None:
-    spent = time.monotonic() - use.since
-    use.running = None
-    if spent >= HELD_S:
-        use.held_s += spent
-        user.held_s += spent
-        use.said.append((user, spent))
+def _note(use: LoopUse, user: LoopUser, spent: float) -> None:
+    use.held_s += spent
+    user.held_s += spent
+    use.said.append((user, spent))

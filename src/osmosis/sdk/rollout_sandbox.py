@@ -168,6 +168,12 @@ class Sandbox:
         finally:
             await made.close()
 
+    def let_go(self) -> bool:
+        """Later calls raise. Whether there is something to `close`: most rollouts never open theirs."""
+        with self._lock:
+            self._closed = True
+            return self._host is not None
+
     async def close(self) -> None:
         """Removes its files. Later calls raise."""
         with self._lock:

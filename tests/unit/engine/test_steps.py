@@ -11,7 +11,7 @@ from types import FrameType
 
 from osmosis.engine.journal import Journal
 
-MOST = 212
+MOST = 190
 """From the row to the journal and the figures, without a network; coroutines count each time they go on."""
 NOT_COUNTED = str(Path(asyncio.__file__).parent)
 """How often the event loop goes round is a matter of time."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -133,6 +134,9 @@ async def test_context_counts_and_ends() -> None:
     assert done.metrics is not None
     assert (done.metrics.num_tool_calls, done.metrics.tool_latency_ms, done.metrics.num_llm_calls) == (1, 5, 1)
     assert done.metrics.total_latency_ms > 0
+    took = done.metrics.total_latency_ms
+    assert (done.metrics.total_latency_ms, pickle.loads(pickle.dumps(done)).metrics) == (took, done.metrics)
+    assert RolloutResult("ERROR", [], "error").metrics is None
     failed = ctx.error("no")
     assert (failed.status, failed.finish_reason, failed.final_messages, failed.error_message) == (
         "ERROR",
