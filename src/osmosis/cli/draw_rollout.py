@@ -115,10 +115,14 @@ def facts(rollout: Rollout) -> Sequence[str]:
         rollout.status.value,
         *([rollout.finish_reason] if rollout.finish_reason else []),
         *([rollout.answer_issue] if rollout.answer_issue else []),
-        f"{len(rollout.calls)} model calls",
-        f"{rollout.num_tool_calls} tool calls",
+        _count(len(rollout.calls), "model call"),
+        _count(rollout.num_tool_calls, "tool call"),
         f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens",
         *([f"${usage.cost_usd:.4f}"] if usage.cost_usd else []),
         f"{rollout.duration_ms / 1000:.1f} s",
     ]
     return [clean(one) for one in found]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

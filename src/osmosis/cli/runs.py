@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osmosis.errors import NotFound, NothingToRetry, UsageError, ValidationError
+from osmosis.errors import NotFound, NothingToRetry, OsmosisError, UsageError, ValidationError
+from osmosis.local.request import run_folder
 from osmosis.records.contract.body import LogEntry, LogPage
 from osmosis.records.contract.run_bodies import RetryRun
 from osmosis.records.run import NOUNS, RunKind
@@ -102,7 +103,13 @@ def run_commands(kind: RunKind, *, one: str, several: str, info_help: str, kept:
     def logs(
         name: Name, limit: Lines = 50, cursor: Cursor = None, follow: Follow = False, debug: Debug = False
     ) -> Result | None:
-        return show_logs(current(), kind, name, limit=limit, cursor=cursor, follow=follow, debug=debug)
+        ctx = current()
+        try:
+            return show_logs(ctx, kind, name, limit=limit, cursor=cursor, follow=follow, debug=debug)
+        except OsmosisError as error:
+            if kind == "eval":
+                _check_elsewhere(ctx, name, error)
+            raise
 
     def stop(name: Name, yes: prompts.Yes = False) -> OperationResult:
         return stop_run(current(), kind, name, yes=yes)
@@ -133,6 +140,16 @@ def run_commands(kind: RunKind, *, one: str, several: str, info_help: str, kept:
     )
     explained(delete, f"Delete a {one} that is over, with {produced}.", "delete multiply-1 --yes")
     return RunCommands(list_runs, info, logs, stop, priority, delete)
+
+
+def _check_elsewhere(ctx: AppContext, name: str, error: OsmosisError) -> None:
+    """A run of this machine has no log, and where its failures are is said instead of what the platform answers."""
+    try:
+        here = run_folder(name, ctx.cwd).name
+    except OsmosisError:
+        return
+    hint = f"osmosis eval show {here} lists its rollouts; one of them has its traceback: osmosis eval show {here} ROW"
+    raise NotFound(f"{here} is a run of this machine, which has no log", hint=hint) from error
 
 
 EVAL = run_commands(

@@ -200,8 +200,9 @@ def finish(source: Source) -> str:
 
 
 def some(paths: Sequence[str]) -> str:
-    """Up to three file names and how many more, with the verb: `a.py, b.py are`."""
-    names = ", ".join(path.rsplit("/", 1)[-1] for path in paths[:3])
+    """Up to three file names and how many more, with the verb: `a.py, b.py are`; paths where two names are the same."""
+    shown = [path.rsplit("/", 1)[-1] for path in paths[:3]]
+    names = ", ".join(shown if len(set(shown)) == len(shown) else paths[:3])
     if len(paths) == 1:
         return f"{names} is"
     return f"{names} and {len(paths) - 3} more are" if len(paths) > 3 else f"{names} are"

@@ -45,6 +45,9 @@ def next_steps(plan: EvalPlan, report: Report) -> list[NextStep]:
         steps.append(NextStep("regrade failed scores", command=f"osmosis eval regrade {plan.name} --failed-only"))
     elif report.failed or any(s.failed for s in report.scores):
         steps.append(NextStep("retry failed rollouts", command=f"osmosis eval resume {plan.name} --retry-failed"))
+    if report.failures and report.failures[0].rows:
+        row = report.failures[0].rows[0]
+        steps.append(NextStep("see one with its traceback", command=f"osmosis eval show {plan.name} {row}"))
     steps.append(NextStep("open plots and conversations", command=f"osmosis eval report {plan.name} --html"))
     return steps
 
