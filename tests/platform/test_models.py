@@ -103,6 +103,18 @@ def test_what_arrives_is_what_was_announced(ready: Site, tmp_path: Path) -> None
     assert ready.anonymous.put(f"{unsigned}?expires=9999999999&signature=x", content=other).status_code == 403
 
 
+def test_what_came_of_other_files_goes_with_their_announcement(ready: Site, tmp_path: Path) -> None:
+    ready.platform.settings.__dict__["part_bytes"] = 1000
+    first = write_model(tmp_path / "one", numbers=1000)
+    model = announce(ready, first)
+    assert send(ready, model, first, most=4)
+    again = announce(ready, write_model(tmp_path / "two", numbers=50))
+    assert again["id"] != model["id"], "nothing that is still sent for the first is taken for the second"
+    assert {(file["state"], *file["parts"]) for file in again["files"]} == {("pending",)}
+    left = list(ready.platform.objects.list(models.key_of(model["id"])))
+    assert left + list(ready.platform.objects.list(models.uploads_key(model["id"]))) == []
+
+
 def test_a_folder_that_is_no_model_is_not_taken(ready: Site, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "tiny")
     (folder / "model.safetensors").write_bytes(b"no weights at all")

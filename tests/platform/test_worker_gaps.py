@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,10 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis.platform import tables
-from osmosis.platform.own_worker import own_worker
+from osmosis.platform.own_worker import Caretaker, own_worker
 from osmosis.platform.settings import PlatformSettings
+from osmosis.records.base import utc_now
+from osmosis.testing.platform_data import a_worker
 
 BODY = {
     "experiment_config": {
@@ -131,3 +136,44 @@ def test_a_worker_does_not_wait_for_its_next_round_when_there_is_work(ready) -> 
             time.sleep(0.02)
     finally:
         worker.stop()
+
+
+def test_no_job_is_silent_while_the_loop_that_hears_it_stands_still(ready) -> None:
+    site = with_settings(ready, lease_s=1.0, poll_s=0.05)
+    run = site.json("POST", "eval-runs", json=BODY)
+    caretaker, loop, over = Caretaker(site.platform), asyncio.new_event_loop(), threading.Event()
+
+    def late() -> None:
+        """As a job is that has not been heard for a while, and whose worker is gone."""
+        with site.platform.db.write() as session:
+            job = session.scalars(sa.select(tables.Job).where(tables.Job.run_id == run["id"])).one()
+            job.state, job.lease_until, job.worker_id = "held", utc_now() - timedelta(seconds=30), gone
+
+    with site.platform.db.write() as session:
+        worker = a_worker(session)
+        worker.last_seen = utc_now() - timedelta(hours=1)
+        gone = worker.id
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    hearing = asyncio.run_coroutine_threadsafe(caretaker.hear(), loop)
+    try:
+        caretaker.step()
+        loop.call_soon_threadsafe(over.wait)  # somebody computes where requests are answered
+        time.sleep(1.5)
+        for _ in range(3):
+            late()
+            caretaker.step()
+            assert job_of(site, run["id"]).state == "held"
+        assert "stood still" in lines_of(site, run["id"])
+        over.set()
+        deadline = time.monotonic() + 60
+        while job_of(site, run["id"]).state == "held" and time.monotonic() < deadline:
+            late()
+            caretaker.step()
+        assert job_of(site, run["id"]).state == "waiting"
+    finally:
+        over.set()
+        hearing.cancel()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
+        loop.close()

@@ -307,6 +307,12 @@ def test_a_draining_worker_keeps_what_it_has_and_gets_no_more(box: Box) -> None:
     box.site.json("POST", "workers/box/drain", json={})
     answer = box.round(box.word(order))
     assert (answer["drain"], answer.get("start"), answer["end"]) == (True, None, [])
+    assert "worker.drain" in audited(box)
+
+
+def audited(box: Box) -> set[str]:
+    with box.site.platform.db.read() as session:
+        return set(session.scalars(sa.select(tables.AuditEntry.action).where(tables.AuditEntry.target == "box")))
 
 
 def test_a_removed_worker_is_refused_and_its_jobs_go_on(box: Box) -> None:
@@ -314,6 +320,7 @@ def test_a_removed_worker_is_refused_and_its_jobs_go_on(box: Box) -> None:
     order = box.claim()
     assert box.site.json("GET", "workers")["workers"][0]["runs"] == ["multiply-1"]
     assert box.site.json("DELETE", "workers/box") == {"released": 1}
+    assert "worker.remove" in audited(box)
     box.round(box.word(order), expect=403)
     box.of_job("POST", order, "heartbeat", 409, json={"stage": "rollouts"})
     assert Box(box.site, worker_token(box.site)).claim()["run_id"] == run["id"]

@@ -67,6 +67,7 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         publish_all(platform)
         caretaker = Caretaker(platform)
         caretaker.start()
+        hearing_all = asyncio.create_task(caretaker.hear())
         hearing = Hearing(settings.job_base_url, settings.lease_s)
         worker = own_worker(platform, spare=True, hearing=hearing) if settings.worker else None
         daily = DailySweep(platform)
@@ -77,6 +78,7 @@ def create_app(settings: PlatformSettings) -> FastAPI:
         try:
             yield
         finally:
+            hearing_all.cancel()
             if polling is not None:
                 polling.cancel()
             daily.stop()

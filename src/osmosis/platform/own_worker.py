@@ -6,6 +6,7 @@ repositories and datasets where they are.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -87,13 +88,17 @@ def own_worker(
 
 
 class Caretaker:
-    """Looks, as long as the platform runs, for leases that ran out. `start` and `stop` run it in a thread."""
+    """Looks, as long as the platform runs, for leases that ran out. `start` and `stop` run it in a thread.
+
+    It goes on while the loop that answers requests stands still, and jobs speak in vain: `hear` runs in that loop.
+    """
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._last: float | None = None
+        self._heard_at: float | None = None
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="caretaker", daemon=True)
@@ -103,6 +108,12 @@ class Caretaker:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=30)
+
+    async def hear(self) -> None:
+        """Goes on until it is cancelled."""
+        while True:
+            self._heard_at = time.monotonic()
+            await asyncio.sleep(self._every_s)
 
     def step(self) -> None:
         """One look."""
@@ -117,7 +128,8 @@ class Caretaker:
         long = max(settings.lease_s / 4, 4 * self._every_s)
         if last is None:
             return "the platform was restarted"
-        return f"the platform stood still for {now - last:.0f} s" if now - last >= long else ""
+        still = max(now - last, time.monotonic() - self._heard_at if self._heard_at is not None else 0.0)
+        return f"the platform stood still for {still:.0f} s" if still >= long else ""
 
     @property
     def _every_s(self) -> float:

@@ -40,8 +40,9 @@ PARTS_AT_ONCE = 16
 @router.post("/api/cli/models/base")
 def announce(body: NewModel, platform: PlatformDep, scope: DataDep) -> ModelUpload:
     with platform.db.write() as session:
-        model = models.announce(session, platform, scope.workspace, scope.user, body.name, body.files)
+        model, left = models.announce(session, platform, scope.workspace, scope.user, body.name, body.files)
         audit.note(session, scope, "model.upload", model.name, workspace=scope.workspace)
+    models.delete_files(platform, *left)
     return _upload(platform, model)
 
 

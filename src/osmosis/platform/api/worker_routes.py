@@ -44,7 +44,7 @@ def list_workers(caller: PersonDep, platform: PlatformDep) -> WorkerList:
 def drain(name: str, caller: PersonDep, platform: PlatformDep) -> Nothing:
     """It brings its jobs to their end and gets no more."""
     with platform.db.write() as session:
-        worker_list.drain(worker_list.to_direct(session, caller.user, name))
+        worker_list.drain(session, caller, worker_list.to_direct(session, caller.user, name))
     return Nothing()
 
 
@@ -53,7 +53,7 @@ def remove(name: str, caller: PersonDep, platform: PlatformDep) -> WorkerRemoved
     """It is not wanted any more; its jobs go elsewhere."""
     with platform.db.write() as session:
         worker = worker_list.to_direct(session, caller.user, name)
-        return WorkerRemoved(released=worker_list.remove(platform, session, worker))
+        return WorkerRemoved(released=worker_list.remove(platform, session, caller, worker))
 
 
 @router.post("/hello")

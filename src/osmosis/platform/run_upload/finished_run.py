@@ -168,7 +168,8 @@ def _store(session: Session, import_id: str, staged: _Staged) -> None:
         return  # another request was faster
     run = _become_run(session, row, staged)
     with staged.annotations.open("rb") as lines:
-        judgements.merge(session, run.id, map(Annotation.model_validate_json, lines))
+        sender = session.get(tables.User, row.creator_id) if row.creator_id else None
+        judgements.merge(session, run.id, map(Annotation.model_validate_json, lines), sender)
     _add_log(session, run, _last_lines(staged.log))
 
 

@@ -67,8 +67,9 @@ def announce(
     user: tables.User,
     name: str,
     files: Sequence[AnnouncedFile],
-) -> tables.BaseModel:
-    """A model that waits for its files, or the one of the same files that waits or is ready already."""
+) -> tuple[tables.BaseModel, list[str]]:
+    """A model that waits for its files, or the one of the same files that waits or is ready already; and the keys of
+    what came of other files under this name, to be deleted after the session (`delete_files`)."""
     check_name(name)
     _check(platform, files)
     wanted = [file.to_dict() for file in sorted(files, key=lambda file: file.path)]
@@ -77,22 +78,23 @@ def announce(
     )
     model = session.scalars(query.with_for_update()).first()
     if model is not None and model.files == wanted:
-        return model
+        return model, []
     if model is not None and model.status == READY:
         raise Conflict(
             f"a base model named {name!r} already exists, with other files",
             hint=f"osmosis model delete {name}, or upload it under another name: --name NAME",
         )
     quotas.check_bytes(session, workspace, sum(file.size for file in files))
-    if model is None:
-        model = tables.BaseModel(workspace_id=workspace.id, creator_id=user.id, name=name)
-        session.add(model)
-    else:  # what came of other files goes
-        delete_files(platform, key_of(model.id), uploads_key(model.id))
+    left = [] if model is None else [key_of(model.id), uploads_key(model.id)]
+    if model is not None:  # its successor has another id, so that nothing of it is in the way
+        session.delete(model)
+        session.flush()
+    model = tables.BaseModel(workspace_id=workspace.id, creator_id=user.id, name=name)
+    session.add(model)
     model.status, model.files = UPLOADING, wanted
     model.size, model.updated_at = sum(file.size for file in files), utc_now()
     session.flush()
-    return model
+    return model, left
 
 
 def check_name(name: str) -> None:

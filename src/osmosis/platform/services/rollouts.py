@@ -43,8 +43,8 @@ def store_columns(session: Session, run_id: str, columns: Iterable[Mapping[str, 
         return 0
     run_tally.in_turn(session, run_id)
     dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
-    insert = dialect.insert(tables.Rollout).on_conflict_do_nothing(index_elements=KEY).returning(tables.Rollout.id)
-    return len(list(session.execute(insert, values)))
+    insert = dialect.insert(tables.Rollout.__table__).on_conflict_do_nothing(index_elements=KEY)
+    return session.connection().execute(insert, values).rowcount
 
 
 def _keyed(session: Session, run_id: str, given: list[Rollout]) -> list[Rollout]:

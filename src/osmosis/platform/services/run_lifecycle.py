@@ -90,13 +90,22 @@ def jobs_of(session: Session, run_id: str) -> list[tables.Job]:
     return list(session.scalars(sa.select(tables.Job).where(tables.Job.run_id == run_id).order_by(tables.Job.shard)))
 
 
+_CALLED = [
+    sa.select(tables.Run).where(
+        tables.Run.workspace_id == sa.bindparam("workspace_id"),
+        tables.Run.kind == sa.bindparam("kind"),
+        column == sa.bindparam("called"),
+    )
+    for column in (tables.Run.name, tables.Run.id)
+]
+"""Built once, as everything here that is asked by whoever follows a run."""
+
+
 def find(session: Session, workspace: tables.Workspace, kind: str, name_or_id: str) -> tables.Run:
     """By name first, then by id. NotFound otherwise."""
-    for column in (tables.Run.name, tables.Run.id):
-        query = sa.select(tables.Run).where(
-            tables.Run.workspace_id == workspace.id, tables.Run.kind == kind, column == name_or_id
-        )
-        if (found := session.scalars(query).first()) is not None:
+    given = {"workspace_id": workspace.id, "kind": kind, "called": name_or_id}
+    for query in _CALLED:
+        if (found := session.scalars(query, given).first()) is not None:
             return found
     raise NotFound(
         f"no {kind} run named {name_or_id!r} in workspace {workspace.name!r}",
@@ -228,10 +237,17 @@ def checked_name(name: object) -> str:
     return name
 
 
+_EVENTS = (
+    sa.select(tables.RunEvent.timestamp, tables.RunEvent.before, tables.RunEvent.status, tables.RunEvent.reason)
+    .where(tables.RunEvent.run_id == sa.bindparam("run_id"))
+    .order_by(tables.RunEvent.id)
+)
+
+
 def events(session: Session, run_id: str) -> list[RunEvent]:
     """The history of a run's status, oldest first."""
-    query = sa.select(tables.RunEvent).where(tables.RunEvent.run_id == run_id).order_by(tables.RunEvent.id)
+    found = session.execute(_EVENTS, {"run_id": run_id})
     return [
-        RunEvent(timestamp=moment(event.timestamp), before=event.before, status=event.status, reason=event.reason)
-        for event in session.scalars(query)
+        RunEvent.made(timestamp=moment(timestamp), before=before, status=status, reason=reason)
+        for timestamp, before, status, reason in found
     ]

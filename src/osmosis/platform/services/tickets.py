@@ -94,10 +94,16 @@ def is_news(job: tables.Job, place: str, lease_s: float) -> bool:
     return waits(job) and (soon or (bool(place) and place != job.place))
 
 
+_BEGUN = (
+    sa.select(tables.Job)
+    .where(tables.Job.run_id == sa.bindparam("run_id"), tables.Job.state != QueueState.WAITING)
+    .order_by(tables.Job.shard)
+)
+
+
 def place_of(session: Session, run: tables.Run) -> str:
     """Where the jobs of a run wait; empty once one has begun."""
-    query = sa.select(tables.Job).where(tables.Job.run_id == run.id, tables.Job.state != QueueState.WAITING)
-    jobs = list(session.scalars(query.order_by(tables.Job.shard)))
+    jobs = list(session.scalars(_BEGUN, {"run_id": run.id}))
     if not jobs or not all(waits(job) for job in jobs):
         return ""
     return next((job.place for job in jobs if job.place), "")

@@ -20,7 +20,8 @@ from osmosis.records.contract.body import moment
 from osmosis.records.contract.worker_bodies import WorkerRow
 from osmosis.records.worker import Resources
 
-from . import fleet, job_queue
+from . import audit, fleet, job_queue
+from .audit import Actor
 
 
 def shown(session: Session, user: tables.User) -> list[tables.Worker]:
@@ -78,12 +79,13 @@ def to_direct(session: Session, user: tables.User, name_or_id: str) -> tables.Wo
     return worker
 
 
-def drain(worker: tables.Worker, *, draining: bool = True) -> None:
+def drain(session: Session, who: Actor, worker: tables.Worker) -> None:
     """It gets no more work; what it has, it brings to its end."""
-    worker.draining = draining
+    worker.draining = True
+    audit.note(session, who, "worker.drain", worker.name, workspace=_workspace(session, worker))
 
 
-def remove(platform: Platform, session: Session, worker: tables.Worker) -> int:
+def remove(platform: Platform, session: Session, who: Actor, worker: tables.Worker) -> int:
     """It is not wanted any more; its jobs go elsewhere at once: how many there were. Forbidden for one of our own."""
     if worker.embedded and state_of(worker) != "lost":
         raise Forbidden(
@@ -96,7 +98,13 @@ def remove(platform: Platform, session: Session, worker: tables.Worker) -> int:
         held = job_queue.HeldJob(session.get_one(tables.Run, job.run_id), job)
         why = f"worker {worker.name} was removed"
         job_queue.release(session, held, why, max_starts=platform.settings.max_starts, count=False)
+    audit.note(session, who, "worker.remove", worker.name, workspace=_workspace(session, worker), released=len(jobs))
     return len(jobs)
+
+
+def _workspace(session: Session, worker: tables.Worker) -> tables.Workspace | None:
+    """Whose it is; None for one of all workspaces."""
+    return session.get(tables.Workspace, worker.workspace_id) if worker.workspace_id else None
 
 
 def state_of(worker: tables.Worker, now: datetime | None = None) -> str:

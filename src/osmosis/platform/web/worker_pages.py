@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Form, Request, Response
 
 from osmosis.errors import OsmosisError
-from osmosis.platform.services import audit, worker_list
+from osmosis.platform.services import worker_list
 from osmosis.records.contract.worker_bodies import WorkerList
 from osmosis.viewer.render import SECURITY
 
@@ -48,9 +48,7 @@ def drain(request: Request, who: ViewerDep, worker_id: str, csrf: Csrf = "") -> 
     check_viewer_form(request, who, csrf)
     try:
         with platform_of(request).db.write() as session:
-            worker = worker_list.to_direct(session, who.user, worker_id)
-            worker_list.drain(worker)
-            audit.note(session, who, "worker.drain", worker.name)
+            worker_list.drain(session, who, worker_list.to_direct(session, who.user, worker_id))
     except OsmosisError as problem:
         return _workers(request, who, problem)
     return redirect("/workers")
@@ -63,8 +61,7 @@ def remove(request: Request, who: ViewerDep, worker_id: str, csrf: Csrf = "") ->
     try:
         with platform.db.write() as session:
             worker = worker_list.to_direct(session, who.user, worker_id)
-            worker_list.remove(platform, session, worker)
-            audit.note(session, who, "worker.remove", worker.name)
+            worker_list.remove(platform, session, who, worker)
     except OsmosisError as problem:
         return _workers(request, who, problem)
     return redirect("/workers")
