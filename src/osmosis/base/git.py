@@ -15,10 +15,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import PlatformError
 
 from .processes import kill_group, kill_tree, limit_files

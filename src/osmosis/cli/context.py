@@ -10,10 +10,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import UsageError
 
 from .output import Mode, Output

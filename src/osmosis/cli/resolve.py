@@ -12,9 +12,10 @@ import importlib
 import inspect
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import UsageError
 
 if TYPE_CHECKING:

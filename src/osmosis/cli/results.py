@@ -10,12 +10,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from osmosis.base.json_types import JsonObject
+from osmosis.base.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Protocol
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.records.keys import nth_key
 
 MAX_ID = 200

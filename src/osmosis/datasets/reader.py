@@ -10,12 +10,13 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
 import orjson
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import DatasetError
 from osmosis.records.dataset import FORMATS
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import orjson
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.records.dataset import MIN_ROWS
 
 NAMED = ("system_prompt", "user_prompt", "ground_truth", "label", "metadata", "messages")

@@ -10,12 +10,13 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import DatasetError
 from osmosis.records.dataset import MIN_ROWS, Row
 from osmosis.records.plan import Selection

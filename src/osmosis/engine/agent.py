@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import LoadError
 from osmosis.sdk.agent_loop import RolloutAgentLoop
 from osmosis.sdk.grader import Grader, GraderClass

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from osmosis.base.json_types import JsonObject
+from osmosis.base.light_dataclass import dataclass
 from osmosis.base.plain_json import whole_text
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Message, ModelCall, Phase, Rollout, RolloutStatus, Score

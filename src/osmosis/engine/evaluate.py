@@ -13,9 +13,10 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.datasets.keys import RowKeys
 from osmosis.datasets.scan import row_hash
 from osmosis.errors import OsmosisError

@@ -47,7 +47,7 @@ class Spending:
         self._unlimited = plan.budget == Budget()
         self.tokens = 0
         self.cost = 0.0
-        self.elsewhere = Spend()
+        self.elsewhere = Spend.made()
         """By other jobs of the same run, as far as is known here."""
 
     def add(self, tokens: int, cost: float | None) -> None:

@@ -14,7 +14,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from osmosis.base.light_dataclass import dataclass
 
 LOOK_S = 0.003
 """A function that waits for so long gets another thread."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import orjson
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.datasets.keys import Matching, SelectedRows
 from osmosis.errors import Conflict
 from osmosis.metrics.summary import Summary

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.records.dataset import Row
 from osmosis.records.keys import Key, place_key
 from osmosis.records.rollout import Rollout

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import httptools
+
+from osmosis.base.light_dataclass import dataclass
 
 MAX_BODY = 256 * 1024 * 1024
 MAX_HEAD = 256 * 1024

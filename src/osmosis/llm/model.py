@@ -7,10 +7,11 @@ protocol. These are plain dataclasses, not records: they are made per call, and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, runtime_checkable
 
 from osmosis.base.json_types import JsonObject
+from osmosis.base.light_dataclass import dataclass
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import CallTokens, Message, Usage
 

@@ -6,12 +6,12 @@ Knows only per-token prices. A model that is not in the table has no price, whic
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import orjson
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.records.plan import ModelSpec
 
 _TABLE = "model_prices_and_context_window_backup.json"

@@ -14,7 +14,8 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+
+from osmosis.base.light_dataclass import dataclass
 
 
 @dataclass

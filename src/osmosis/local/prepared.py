@@ -10,10 +10,11 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Protocol
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.base.paths import cache_dir
 from osmosis.base.redact import Redactor
 from osmosis.datasets.scan import DatasetFacts, read_rows

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.base.net import is_http
 from osmosis.base.short_names import meant
 from osmosis.engine.loader import name_of

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.engine.agent import Agent, agent_of, load_agent
 from osmosis.engine.identity import folder_files
 from osmosis.engine.in_process import in_process

@@ -8,9 +8,10 @@ wider interval that two looks need. Interval, p-value and verdict are one test (
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import ValidationError
 from osmosis.records.keys import DerivedKeys, Key, place_key
 from osmosis.records.report import Bounds, Interval

@@ -7,10 +7,10 @@ it to a function here, or register another with `@of_score` or `@of_run`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby, product
 from typing import Literal, TypeVar
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.records.report import Distribution, Interval, PassAtK, Report, ScoreReport
 
 from . import formats

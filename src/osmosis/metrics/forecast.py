@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
 from osmosis.base.bounded_mean import BoundedMean
+from osmosis.base.light_dataclass import dataclass
 from osmosis.records.report import Interval
 from osmosis.records.rollout import Rollout
 

@@ -30,7 +30,7 @@ def bounded_interval(
     if found.rows < 2:
         return None
     low, high = found.interval(level)
-    return Interval(low=low, high=high, level=level)
+    return Interval.made(low=low, high=high, level=level)
 
 
 def unbounded_interval(
@@ -68,7 +68,7 @@ def distribution(values: Sequence[float]) -> Distribution | None:
     if not len(values):
         return None
     ordered = sorted(values)
-    return Distribution(
+    return Distribution.made(
         mean=math.fsum(ordered) / len(ordered),
         median=quantile(ordered, 0.5),
         p90=quantile(ordered, 0.9),

@@ -9,8 +9,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.base.stats import pass_at_k, pass_hat_k, quantile
 from osmosis.errors import ValidationError
 

@@ -81,13 +81,13 @@ class ScoreValues:
         ordered = sorted([*self.values, *[0.0] * missing])
         values = spread(ordered)
         if values is None:
-            return ScoreReport(name=self.name, passed=0, scored=0, failed=0)
+            return ScoreReport.made(name=self.name, passed=0, scored=0, failed=0)
         by_row = _ByRow(self, attempts, threshold)
         seen = (values.min, values.max)
         bounds = scale_of(seen, declared)
         rate = bounded_interval(by_row.passes, by_row.sizes)
         yes_or_no = bounds == (0.0, 1.0) and by_row.sums == by_row.passes  # the mean is the pass rate
-        return ScoreReport(
+        return ScoreReport.made(
             name=self.name,
             mean=values.mean,
             mean_interval=rate if yes_or_no else by_row.mean_interval(seen, bounds),

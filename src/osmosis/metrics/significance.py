@@ -8,10 +8,10 @@ clearest result would not be one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from osmosis.base.bounded_mean import BoundedMean, Tails
+from osmosis.base.light_dataclass import dataclass
 from osmosis.records.report import Bounds, Interval
 
 from .intervals import ROWS_WITHOUT_BOUNDS, beyond, scale_of

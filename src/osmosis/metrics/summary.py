@@ -11,8 +11,9 @@ import math
 from array import array
 from bisect import insort
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.base.stats import DEFAULT_KS
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import AnswerIssueCount, Bounds, FailureCount, GroupReport, Report, ScoreReport

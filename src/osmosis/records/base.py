@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from functools import cache
 
@@ -11,12 +13,42 @@ from typing_extensions import Self
 
 from osmosis.base.json_types import JsonObject
 
+_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+_building = threading.RLock()
+
 
 class Record(BaseModel):
     """A typed value that moves between layers. Unknown keys are ignored, so older readers meet newer writers."""
 
     # Deferred: a command builds the schemas of the records it uses, not of all that its imports bring along.
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False, defer_build=True, protected_namespaces=())
+
+    @classmethod
+    def model_rebuild(
+        cls,
+        *,
+        force: bool = False,
+        raise_errors: bool = True,
+        _parent_namespace_depth: int = 2,
+        _types_namespace: Mapping[str, object] | None = None,
+    ) -> bool | None:
+        """Builds the schema, without pydantic's plugins, which are for the models of users: looking for them reads what
+        every installed package says of itself."""
+        with _building:
+            before = os.environ.get(_PLUGINS)
+            os.environ[_PLUGINS] = "__all__"
+            try:
+                return super().model_rebuild(
+                    force=force,
+                    raise_errors=raise_errors,
+                    _parent_namespace_depth=_parent_namespace_depth + 1 if _parent_namespace_depth > 0 else 0,
+                    _types_namespace=_types_namespace,
+                )
+            finally:
+                if before is None:
+                    del os.environ[_PLUGINS]
+                else:
+                    os.environ[_PLUGINS] = before
 
     @classmethod
     def made(cls, **values: object) -> Self:

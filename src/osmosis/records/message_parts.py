@@ -6,7 +6,8 @@ For whoever shows a conversation. Nothing here renders, and nothing is fetched.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+
+from osmosis.base.light_dataclass import dataclass
 
 from .rollout import Message
 

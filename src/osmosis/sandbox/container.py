@@ -15,9 +15,9 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.base.processes import is_same, kill_group, start_token
 
 from .policy import WORK, Network, Policy, Unavailable

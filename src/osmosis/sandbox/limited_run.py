@@ -14,8 +14,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import IO
+
+from osmosis.base.light_dataclass import dataclass
 
 from .container import ContainerLaunch
 from .launch import Launch

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import OsmosisError
 
 

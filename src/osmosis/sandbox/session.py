@@ -14,9 +14,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.base.no_follow import FILE, are_parts, folder_at, is_plain, walk
 from osmosis.base.processes import start_token
 from osmosis.errors import ValidationError

@@ -11,9 +11,9 @@ import math
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.base.no_follow import FOLDER, walk
 
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -33,7 +33,7 @@ MODEL_ID = "openai/osmosis-rollout"
 ChatTransport = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """Takes a chat-completions request body, returns the response body; raises `ModelError`."""
 
-_SPEC = ModelSpec(name=MODEL_ID, kind="openai")
+_SPEC = ModelSpec.made(name=MODEL_ID, kind="openai")
 _NAME = "the model endpoint"
 _MAX_WAIT_S = 60.0
 """How long one attempt may be put off by rate limits."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import NotFound, ValidationError, WorkspaceRequired
 
 ConfigKind = Literal["eval", "training"]

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from osmosis.base.light_dataclass import dataclass
 
 DEBUG_FOLDER = "local_debug"
 

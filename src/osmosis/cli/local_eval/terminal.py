@@ -16,11 +16,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from osmosis.base.json_types import JsonObject
+from osmosis.base.light_dataclass import dataclass
 from osmosis.cli.context import AppContext
 from osmosis.cli.environment import allow_host
 from osmosis.cli.output import Mode, Output

@@ -9,10 +9,11 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from osmosis.base.json_types import JsonObject
+from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import ModelError
 from osmosis.llm.model import Completion
 from osmosis.records.plan import RolloutLimits
