@@ -292,7 +292,7 @@ def heartbeat(session: Session, held: HeldJob, progress: Progress, lease_s: floa
     run.progress = {"stage": progress.stage.value, "completed": progress.completed, "total": progress.total}
     if progress.sandbox:
         run.progress["sandbox"] = progress.sandbox
-    if progress.stage is Stage.SERVING:
+    if progress.stage is Stage.SERVING and run.kind == run_lifecycle.SERVING:
         run.progress["endpoint"] = progress.endpoint
         held.job.starts = min(held.job.starts, 1)  # a deployment that serves is not one whose jobs keep dying
     if progress.report is not None:
