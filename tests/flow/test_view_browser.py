@@ -7,6 +7,7 @@ Needs a Chromium, `playwright` and the rules of `axe-playwright-python`; skipped
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -226,6 +227,8 @@ def test_a_run_that_goes_on_is_followed_without_a_reload(visit: Visit, runs: Pat
         playwright.expect(page.locator("tbody tr")).to_have_count(3)
         journal.append_all(made(set())[8:10])
         playwright.expect(page.locator("tbody tr")).to_have_count(4, timeout=15_000)
+        counted = re.findall(r"\d+", page.locator("nav[aria-label=Views]").inner_text())
+        assert sum(map(int, counted)) == page.locator("tbody .dot").count() == 8, "one event has table and counts"
         assert run["sessions"]
     finally:
         journal.close()

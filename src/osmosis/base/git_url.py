@@ -22,6 +22,10 @@ _QUERY = re.compile(r"[?#]\S*")
 HINT = "git remote set-url origin <url>, for example https://host/owner/repo.git"
 
 
+WEB_HOSTS = ("github.com", "codeberg.org")
+"""Their pages compare two commits under `/compare/A...B`."""
+
+
 @dataclass(frozen=True, slots=True)
 class GitUrl:
     """A remote as it may be shown: `display` has no credentials."""
@@ -53,6 +57,15 @@ def parse_git_url(url: str) -> GitUrl:
     if ":" in url.split("/", 1)[0]:
         raise _refused(url, "is neither a URL nor host:path")
     return _from_path(url)
+
+
+def web_address(url: str) -> str:
+    """Where people read the repository of this remote, on the hosts whose pages are known; empty elsewhere."""
+    try:
+        found = parse_git_url(url)
+    except ValidationError:
+        return ""
+    return f"https://{found.host}/{found.path}" if found.host in WEB_HOSTS else ""
 
 
 def _from_url(url: str, scheme: str) -> GitUrl:

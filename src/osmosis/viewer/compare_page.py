@@ -98,6 +98,8 @@ class ComparePage:
     changed: Sequence[Changed]
     code: str
     """The command that shows what changed in the code, where both were made of commits that differ."""
+    code_url: str
+    """The same in a browser, where both commits are of one repository on a host that shows them."""
 
 
 def compare_page(library: Library, asked: Asked) -> View:
@@ -184,6 +186,7 @@ def _page(sides: Sequence[Side], shown: Side, asked: Asked, sources: Sequence[tu
         pages=pages,
         changed=list(_changed(by_id[sides[0].id], by_id[shown.id])),
         code=_code_diff(by_id[sides[0].id], by_id[shown.id]),
+        code_url=_code_url(by_id[sides[0].id], by_id[shown.id]),
     )
 
 
@@ -242,6 +245,12 @@ def _changed(a: RunSource, b: RunSource) -> Iterator[Changed]:
 def _code_diff(a: RunSource, b: RunSource) -> str:
     before, after = _commit(a), _commit(b)
     return f"git diff {before} {after}" if before and after and before != after else ""
+
+
+def _code_url(a: RunSource, b: RunSource) -> str:
+    web = {a.origin().web, b.origin().web}
+    at = web.pop()
+    return f"{at}/compare/{_commit(a)}...{_commit(b)}" if at and not web and _code_diff(a, b) else ""
 
 
 def _commit(source: RunSource) -> str:

@@ -113,6 +113,8 @@ class Origin:
     history: Sequence[RunEvent]
     snapshot: SnapshotNote | None = None
     """What was not committed where the run was submitted."""
+    web: str = ""
+    """Where the repository of its commit is read in a browser; empty: nowhere that is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import string
 
 import pytest
 
-from osmosis.base.git_url import parse_git_url
+from osmosis.base.git_url import parse_git_url, web_address
 from osmosis.errors import ValidationError
 
 
@@ -101,3 +101,14 @@ def test_random_urls_give_a_remote_or_one_clear_error() -> None:
             continue  # any other exception fails the test
         if "://" in url and url.startswith(("https://", "ssh://")) and "s3cret@" in url.split("/")[2]:
             assert "s3cret@" not in remote.display.replace("ssh://s3cret@", "")
+
+
+def test_a_repository_is_read_in_a_browser_on_hosts_that_are_known() -> None:
+    for url in (
+        "git@github.com:Ada/Agents.git",
+        "https://token@github.com/Ada/Agents",
+        "ssh://git@github.com/Ada/Agents",
+    ):
+        assert web_address(url) == "https://github.com/Ada/Agents"
+    for url in ("https://git.example.com/ada/agents", "/srv/agents.git", "ext::sh -c x", ""):
+        assert web_address(url) == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -118,6 +118,10 @@ def test_what_else_differs_is_said(shelf: Shelf) -> None:
         ("Commit", "aa", "bb"), ("sampling.temperature", "0.5", "1.0"),
     ]  # fmt: skip
     assert "git diff aa bb" in page(shelf, "run=a&run=b")
+    for one in ("a", "b"):
+        shelf.kept[one].made_of = replace(shelf.kept[one].made_of, web="https://github.com/ada/agents")
+    assert 'href="https://github.com/ada/agents/compare/aa...bb"' in page(shelf, "run=a&run=b")
+    assert "/compare/aa...cc" not in page(shelf, "run=a&run=c"), "of another repository"
     shelf.kept["again"] = shelf.kept["a"]
     assert "git diff" not in page(shelf, "run=a&run=again")
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from osmosis.base.git_url import web_address
 from osmosis.errors import NotFound
 from osmosis.platform import Platform, tables
 from osmosis.platform.services import (
@@ -164,12 +165,18 @@ class DatabaseRun:
             Fact("Uploaded" if imported else "Submitted", run.created_at, note=f"by {creator.name}" if creator else ""),
         )
         snapshot = SnapshotNote.model_validate(run.snapshot) if run.snapshot is not None else None
-        return Origin((*facts, *self._sandbox()), run_lifecycle.events(self.session, run.id), snapshot)
+        return Origin((*facts, *self._sandbox()), run_lifecycle.events(self.session, run.id), snapshot, self._web())
 
     def _sandbox(self) -> Iterator[Fact]:
         if words := (self.run.progress or tables.StoredProgress()).get("sandbox"):
             level, _, network = words.partition("; ")
             yield Fact("Sandbox", level, note=network)
+
+    def _web(self) -> str:
+        """Where the run's commit is read in a browser. An uploaded one may be of anywhere, a snapshot is here alone."""
+        id_ = None if self.run.imported or self.run.snapshot else self.run.repository_id
+        found = self.session.get(tables.Repository, id_) if id_ else None
+        return web_address(found.url) if found is not None and found.kind == "external" else ""
 
     def _repository(self) -> Fact:
         if self.run.imported:
