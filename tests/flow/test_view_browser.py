@@ -221,12 +221,12 @@ def test_a_run_that_goes_on_is_followed_without_a_reload(visit: Visit, runs: Pat
         page.evaluate("window.sameDocument = true")
         playwright.expect(page.locator(".state")).to_contain_text(f"2 of {ROWS * 2} rollouts")
         journal.append_all(made(set())[2:6])
-        playwright.expect(page.locator(".state")).to_contain_text(f"6 of {ROWS * 2} rollouts", timeout=15_000)
+        playwright.expect(page.locator(".state")).to_contain_text(f"6 of {ROWS * 2} rollouts", timeout=60_000)
         assert page.evaluate("window.sameDocument") is True
         page.get_by_role("link", name="Rollouts", exact=True).click()
         playwright.expect(page.locator("tbody tr")).to_have_count(3)
         journal.append_all(made(set())[8:10])
-        playwright.expect(page.locator("tbody tr")).to_have_count(4, timeout=15_000)
+        playwright.expect(page.locator("tbody tr")).to_have_count(4, timeout=60_000)
         counted = re.findall(r"\d+", page.locator("nav[aria-label=Views]").inner_text())
         assert sum(map(int, counted)) == page.locator("tbody .dot").count() == 8, "one event has table and counts"
         assert run["sessions"]
