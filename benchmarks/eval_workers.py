@@ -2,7 +2,8 @@
 
 The grader works about 5 ms on a core (found out on this machine first). Ratios of medians are printed, and what the
 machine allowed meanwhile: the same work in plain loops, in one process and then in N at once, between the runs. On a
-machine that is busy with other things more processes also get a larger share of it, so look at the CPU times, too.
+machine that is busy with other things more processes also get a larger share of it, so the CPU of each process is
+told, too, and what follows from it for free cores: the first process alone, then the busiest worker.
 
     python benchmarks/eval_workers.py --workers 2 --rounds 3
 """
@@ -55,6 +56,29 @@ def ceiling(processes: int, loops: int, rounds: int) -> float:
     return seconds(1) / seconds(processes)
 
 
+def shares(command: list[str], cwd: Path) -> list[float]:
+    """CPU seconds of the first process, then of each it started, the busiest first; looked up while they run."""
+    found: dict[int, float] = {}
+
+    def look(pid: int) -> None:
+        try:
+            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            found[pid] = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                for child in (task / "children").read_text().split():
+                    look(int(child))
+        except OSError:  # it has ended meanwhile
+            return
+
+    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None:
+        look(process.pid)
+        time.sleep(0.05)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit {process.returncode}")
+    return [found.pop(process.pid), *sorted(found.values(), reverse=True)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workers", type=int, default=2)
@@ -72,6 +96,7 @@ def main() -> None:
             loops = loops_of(given.milliseconds)
             (folder / "grader.py").write_text(GRADER.format(loops=loops))
             found, allowed = {}, []
+            cpu: dict[int, list[float]] = {}
             for count in [1, given.workers] * given.rounds:
                 command = [
                     *(sys.executable, "-m", "osmosis", "eval", "-m", f"{HERE / 'eval_agents.py'}:single"),
@@ -79,6 +104,8 @@ def main() -> None:
                     *("--base-url", url, "--batch-size", "64", "--name", f"r{time.time_ns()}"),
                     *("--workers", str(count), "-q"),
                 ]
+                if count not in cpu:
+                    cpu[count] = shares([*command[:-5], "--name", f"s{time.time_ns()}", *command[-3:]], folder)
                 found.setdefault(count, []).append(measure(command, folder))
                 if count > 1:
                     allowed.append(ceiling(count, loops, given.rows // 2))
@@ -87,6 +114,9 @@ def main() -> None:
         stub.wait()
     one, many = median(found[1]), median(found[given.workers])
     load = os.getloadavg()[0]
+    alone, first, busiest = cpu[1][0], *cpu[given.workers][:2]
+    print(f"CPU of one process: {alone:.2f} s; with workers: {first:.2f} s, {cpu[given.workers][1:]} s in the workers")
+    print(f"on {given.workers} free cores at least {alone / (first + busiest):.2f} times as fast")
     print(f"1 process:   {given.rows / one.wall:6.0f} rollouts/s, {one.cpu:5.1f} s CPU")
     print(f"{given.workers} workers:   {given.rows / many.wall:6.0f} rollouts/s, {many.cpu:5.1f} s CPU")
     print(
