@@ -13,6 +13,7 @@ import typer
 
 from osmosis.base.short_names import LATEST
 from osmosis.errors import OsmosisError, WorkspaceRequired
+from osmosis.local import quarantine_file
 from osmosis.workspace.layout import find_workspace
 
 from .context import AppContext, current, hoist
@@ -213,6 +214,8 @@ _NAMES = {
     "eval rename name": "runs",
     "eval rename new": "nothing",
     "eval pin name": "runs",
+    "eval quarantine add row": "nothing",
+    "eval quarantine remove row": "quarantined",
     "eval bisect good": "local-runs",
     "eval bisect bad": "local-runs",
     "rollout replay run": "runs",
@@ -275,6 +278,7 @@ def _named(ctx: AppContext, what: str) -> list[Answer]:
         "eval-configs": lambda c: _configs(c, "eval"),
         "training-configs": lambda c: _configs(c, "training"),
         "sets": _sets,
+        "quarantined": _quarantined,
         "configs": lambda c: list(dict.fromkeys([*_configs(c, "eval"), *_configs(c, "training")])),
     }
     try:
@@ -285,6 +289,10 @@ def _named(ctx: AppContext, what: str) -> list[Answer]:
 
 def _rollouts(ctx: AppContext) -> list[Answer]:
     return [(folder.name, "rollout") for folder in find_workspace(ctx.cwd).rollouts()]
+
+
+def _quarantined(ctx: AppContext) -> list[Answer]:
+    return [(one.key, one.reason) for one in quarantine_file.read(quarantine_file.file_around(ctx.cwd)).row]
 
 
 def _local_runs(ctx: AppContext) -> list[Answer]:

@@ -99,6 +99,7 @@ def test_the_file_is_changed_as_by_hand(folder: Path) -> None:
         ("q-9", "r", "2999-01-01"),
         ("q-1", "second", "2999-12-31"),
     ]
+    assert run_command("__complete", "--", "eval", "quarantine", "remove", "q-1", cwd=folder).out.startswith("q-1\t")
     go(folder, "eval", "quarantine", "remove", "q-1")
     go(folder, "eval", "quarantine", "remove", "q-1", code=1)
     assert [one["key"] for one in go(folder, "eval", "quarantine", "list").json["items"]] == ["q-9"]
