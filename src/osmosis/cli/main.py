@@ -170,6 +170,7 @@ COMMANDS: Mapping[str, Command | Group] = {
     "model": _MODEL,
     "completion": _at("completion", "completion", "Print the shell completion script", "Help"),
     "schema": _at("schema", "schema", "Print the JSON Schema of a command's output", "Help"),
+    "benchmark": _at("benchmark", "benchmark", "Not offered: run an evaluation", hidden=True),
     "__complete": _at("completion", "answer", "Answer the shell", hidden=True),
 }
 
