@@ -42,9 +42,15 @@ def store_columns(session: Session, run_id: str, columns: Iterable[Mapping[str, 
     if not values:
         return 0
     run_tally.in_turn(session, run_id)
-    dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
-    insert = dialect.insert(tables.Rollout.__table__).on_conflict_do_nothing(index_elements=KEY)
-    return session.connection().execute(insert, values).rowcount
+    connection = session.connection()
+    if connection.dialect.name == "sqlite":
+        insert = sqlite.insert(tables.Rollout).on_conflict_do_nothing(index_elements=KEY)
+        return connection.execute(insert, values).rowcount
+    # What many rows came to is not counted by PostgreSQL's driver: those that were stored come back.
+    returning = (
+        postgresql.insert(tables.Rollout).on_conflict_do_nothing(index_elements=KEY).returning(tables.Rollout.id)
+    )
+    return len(connection.execute(returning, values).all())
 
 
 def _keyed(session: Session, run_id: str, given: list[Rollout]) -> list[Rollout]:
