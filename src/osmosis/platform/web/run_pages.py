@@ -55,7 +55,7 @@ def overview(request: Request, who: ViewerDep, at: int = 1) -> Response:
     return framed(request, view, who, here="runs", workspace=asked.text("workspace") or None)
 
 
-@router.get("/events")
+@router.get("/status/runs")
 def overview_events(request: Request, who: ViewerDep, at: int = 1) -> Response:
     """Server-sent events of the list: its table whenever it changed, and `end` when no run of it is in progress."""
     platform, asked = platform_of(request), Asked(request.query_params.multi_items())
