@@ -12,9 +12,11 @@ import ipaddress
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from .policy import Network, Unavailable
@@ -48,6 +50,8 @@ class SandboxNetwork:
         self._orders = ours
         self._router: subprocess.Popen[bytes] | None = None
         self._router_life: int | None = None
+        self._pasta: int | None = None
+        """A descriptor of its process, which is no child of ours."""
         with theirs:
             self._helper = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(HELPER), str(theirs.fileno())],
@@ -84,6 +88,11 @@ class SandboxNetwork:
         if self._router_life is not None:
             os.close(self._router_life)
             self._router_life = None
+        if self._pasta is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pasta, signal.SIGKILL)
+            os.close(self._pasta)
+            self._pasta = None
         for process in (self._router, self._helper):
             if process is not None:
                 process.kill()
@@ -112,23 +121,29 @@ class SandboxNetwork:
                 raise Unavailable(f"{router} cannot connect the sandbox to the network")
 
     def _start_pasta(self, router: str) -> None:
-        """It goes into the background once it is ready, and ends with the namespace."""
+        """It goes into the background once it is ready. Not every version of it ends with the namespace."""
         options = ["--config-net", "--ipv4-only", "--quiet", "--no-map-gw", "--ns-ifname", TAP]
         if os.geteuid() == 0:
             options += ["--runas", "0"]  # else it becomes somebody who may not enter the namespace
         options += ["--address", OWN, "--netmask", "24", "--gateway", GATEWAY, "--dns-forward", NAME_SERVER]
         for direction in ("-t", "-u", "-T", "-U"):
             options += [direction, "none"]
-        done = subprocess.run(
-            [router, *options, str(self._helper.pid)],
-            env={"PATH": os.defpath},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=WAIT_S,
-        )
-        if done.returncode:
+        with tempfile.NamedTemporaryFile(prefix="osmosis-pasta-") as pid:
+            done = subprocess.run(
+                [router, *options, "--pid", pid.name, str(self._helper.pid)],
+                env={"PATH": os.defpath},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=WAIT_S,
+            )
+            told = Path(pid.name).read_text().strip()
+        if done.returncode or not told:
             said = done.stderr.decode(errors="replace").strip().splitlines()
             raise Unavailable(f"{router} cannot connect the sandbox to the network: {said[-1] if said else ''}")
+        try:
+            self._pasta = os.pidfd_open(int(told))
+        except OSError as problem:
+            raise Unavailable(f"{router} cannot connect the sandbox to the network: {problem}") from problem
 
     def _order(self, **order: object) -> None:
         for left_over in self._ask(order):

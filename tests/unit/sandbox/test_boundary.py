@@ -6,10 +6,12 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from osmosis.sandbox import Abilities, Level, LimitedResult, Network, Policy, Unavailable, run
@@ -145,6 +147,11 @@ def test_pasta_connects_what_slirp4netns_would(level1: Level, tmp_path: Path) ->
     done = subprocess.run([sys.executable, "-c", PASTA], env=environ, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["pasta)", "2"], "two routes lead outside; nothing of this machine was reached"
     assert not done.stderr
+    deadline = time.monotonic() + 30
+    while left := [
+        one.pid for one in psutil.process_iter(["cmdline"]) if str(tmp_path / "pasta") in (one.info["cmdline"] or ())
+    ]:
+        assert time.monotonic() < deadline, left
 
 
 def test_a_level_that_does_not_work_is_refused_with_the_reason() -> None:
