@@ -14,7 +14,6 @@ from typing_extensions import Self
 from osmosis.base.json_types import JsonObject
 
 _PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
-_building = threading.RLock()
 
 
 class Record(BaseModel):
@@ -32,23 +31,25 @@ class Record(BaseModel):
         _parent_namespace_depth: int = 2,
         _types_namespace: Mapping[str, object] | None = None,
     ) -> bool | None:
-        """Builds the schema, without pydantic's plugins, which are for the models of users: looking for them reads what
-        every installed package says of itself."""
-        with _building:
-            before = os.environ.get(_PLUGINS)
+        """Builds the schema, at start without pydantic's plugins, which are for the models of users: looking for them
+        reads what every installed package says of itself.
+
+        Only an environment variable turns them off, so they stay on once there are threads: another one may be copying
+        the environment just then, for a process that it starts.
+        """
+        alone = threading.active_count() == 1 and _PLUGINS not in os.environ
+        if alone:
             os.environ[_PLUGINS] = "__all__"
-            try:
-                return super().model_rebuild(
-                    force=force,
-                    raise_errors=raise_errors,
-                    _parent_namespace_depth=_parent_namespace_depth + 1 if _parent_namespace_depth > 0 else 0,
-                    _types_namespace=_types_namespace,
-                )
-            finally:
-                if before is None:
-                    del os.environ[_PLUGINS]
-                else:
-                    os.environ[_PLUGINS] = before
+        try:
+            return super().model_rebuild(
+                force=force,
+                raise_errors=raise_errors,
+                _parent_namespace_depth=_parent_namespace_depth + 1 if _parent_namespace_depth > 0 else 0,
+                _types_namespace=_types_namespace,
+            )
+        finally:
+            if alone:
+                del os.environ[_PLUGINS]
 
     @classmethod
     def made(cls, **values: object) -> Self:

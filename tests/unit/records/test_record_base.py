@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
-import pytest
-from pydantic_core import CoreSchema, core_schema
-
+BUILDS = """
+import os, threading
+from pydantic_core import core_schema
 from osmosis.records.base import Record
 
+seen = []
 
-def test_records_are_built_without_plugins_and_leave_the_environment_as_it_was(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen = []
+class Inner:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source, handler):
+        seen.append(os.environ.get("PYDANTIC_DISABLE_PLUGINS"))
+        return core_schema.any_schema()
 
-    class Inner:
-        @classmethod
-        def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
-            seen.append(os.environ.get("PYDANTIC_DISABLE_PLUGINS"))
-            return core_schema.any_schema()
+class Outer(Record):
+    inner: Inner
 
-    class Outer(Record):
-        inner: Inner
+class Said(Record):
+    inner: Inner
 
-    class Later(Record):
-        inner: Inner
+class Later(Record):
+    inner: Inner
 
-    monkeypatch.delenv("PYDANTIC_DISABLE_PLUGINS", raising=False)
-    Outer(inner=1)
-    assert "PYDANTIC_DISABLE_PLUGINS" not in os.environ
-    monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "one")
-    Later(inner=1)
-    assert (seen, os.environ["PYDANTIC_DISABLE_PLUGINS"]) == (["__all__", "__all__"], "one")
+Outer(inner=1)
+assert "PYDANTIC_DISABLE_PLUGINS" not in os.environ
+os.environ["PYDANTIC_DISABLE_PLUGINS"] = "one"
+Said(inner=1)
+del os.environ["PYDANTIC_DISABLE_PLUGINS"]
+over = threading.Event()
+threading.Thread(target=over.wait).start()
+Later(inner=1)
+over.set()
+print(seen)
+"""
+
+
+def test_records_are_built_without_plugins_until_another_thread_may_read_the_environment() -> None:
+    environ = {name: value for name, value in os.environ.items() if name != "PYDANTIC_DISABLE_PLUGINS"}
+    done = subprocess.run([sys.executable, "-c", BUILDS], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "['__all__', 'one', None]\n", done.stderr
