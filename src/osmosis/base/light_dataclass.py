@@ -34,14 +34,18 @@ else:
         return made if cls is None else made(cls)
 
 
+def _fields(value: object) -> tuple[dataclasses.Field[object], ...]:
+    return dataclasses.fields(value)  # type: ignore[arg-type]  # always a dataclass: the methods below are set on those
+
+
 @recursive_repr("...")
 def _repr(self: object) -> str:
-    shown = [f"{one.name}={getattr(self, one.name)!r}" for one in dataclasses.fields(self) if one.repr]  # type: ignore[arg-type]
+    shown = [f"{one.name}={getattr(self, one.name)!r}" for one in _fields(self) if one.repr]
     return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
 def _compared(value: object) -> tuple[object, ...]:
-    return tuple([getattr(value, one.name) for one in dataclasses.fields(value) if one.compare])  # type: ignore[arg-type]
+    return tuple([getattr(value, one.name) for one in _fields(value) if one.compare])
 
 
 def _eq(self: object, other: object) -> object:
@@ -49,12 +53,13 @@ def _eq(self: object, other: object) -> object:
 
 
 def _hash(self: object) -> int:
-    fields = dataclasses.fields(self)  # type: ignore[arg-type]
-    return hash(tuple([getattr(self, one.name) for one in fields if (one.compare if one.hash is None else one.hash)]))
+    return hash(
+        tuple([getattr(self, one.name) for one in _fields(self) if (one.compare if one.hash is None else one.hash)])
+    )
 
 
 def _set_once(self: object, name: str, value: object) -> None:
-    if name not in type(self).__dataclass_fields__ or _has(self, name):  # type: ignore[attr-defined]
+    if name not in type(self).__dataclass_fields__ or _has(self, name):  # type: ignore[attr-defined]  # the same
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
     object.__setattr__(self, name, value)
 
