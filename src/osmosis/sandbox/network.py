@@ -128,15 +128,16 @@ class SandboxNetwork:
         options += ["--address", OWN, "--netmask", "24", "--gateway", GATEWAY, "--dns-forward", NAME_SERVER]
         for direction in ("-t", "-u", "-T", "-U"):
             options += [direction, "none"]
-        with tempfile.NamedTemporaryFile(prefix="osmosis-pasta-") as pid:
+        with tempfile.TemporaryDirectory(prefix="osmosis-pasta-") as folder:
+            pid = Path(folder, "pid")
             done = subprocess.run(
-                [router, *options, "--pid", pid.name, str(self._helper.pid)],
+                [router, *options, "--pid", str(pid), str(self._helper.pid)],
                 env={"PATH": os.defpath},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=WAIT_S,
             )
-            told = Path(pid.name).read_text().strip()
+            told = pid.read_text().strip() if pid.exists() else ""
         if done.returncode or not told:
             said = done.stderr.decode(errors="replace").strip().splitlines()
             raise Unavailable(f"{router} cannot connect the sandbox to the network: {said[-1] if said else ''}")
