@@ -158,7 +158,7 @@ class Git:
         """`text` without blocking the event loop; a cancelled call ends git."""
         import asyncio  # costs a short command more than all of its own code
 
-        await asyncio.to_thread(_library)
+        await asyncio.to_thread(load_library)
         process = self._start(args, False)
         work = asyncio.ensure_future(asyncio.to_thread(self._outcome, process, args, None, None, log))
         try:
@@ -171,7 +171,7 @@ class Git:
         return _text(out)
 
     def _start(self, args: tuple[str, ...], piped: bool) -> subprocess.Popen[bytes]:
-        library = _library()
+        library = load_library()
         program = shutil.which("git", path=self.environ.get("PATH"))
         if program is None:
             raise _missing()
@@ -242,7 +242,8 @@ def last_words(stderr: str) -> str:
     return "; ".join(lines[: telling[-1] if telling else None][-3:])[:500] or "no message"
 
 
-def _library() -> type[GitPython]:
+def load_library() -> type[GitPython]:
+    """What starts git. Whoever is about to run git while others wait may call it before."""
     try:
         from git import Git as GitPython  # a tenth of a second: only who runs git pays it
     except ImportError:  # what it raises where there is no git

@@ -137,7 +137,7 @@ def count_parameters(path: Path) -> int:
 
 
 def _broken(path: Path) -> ValidationError:
-    return ValidationError(f"{path.name} is no complete safetensors file", hint="copy or download it again")
+    return ValidationError(f"{path.name} is not a complete safetensors file", hint="copy or download it again")
 
 
 def _json(path: Path) -> dict[str, object]:
@@ -153,4 +153,4 @@ def _json(path: Path) -> dict[str, object]:
 def check_name(name: str) -> None:
     """ValidationError when a file's name is none of a model's."""
     if PurePosixPath(name).name != name or not belongs(name):
-        raise ValidationError(f"{name!r} is no file of a model", hint="send safetensors, config and tokenizer files")
+        raise ValidationError(f"{name!r} is not a file of a model", hint="send safetensors, config and tokenizer files")

@@ -39,13 +39,6 @@ def folder_at(root: Path, parts: Sequence[str], *, create_mode: int | None = Non
 
 
 @contextlib.contextmanager
-def folder_below(folder: int, parts: Sequence[str]) -> Iterator[int]:
-    """`folder_at`, from an open folder on, which stays open."""
-    with _down(os.dup(folder), parts, None) as found:
-        yield found
-
-
-@contextlib.contextmanager
 def _down(fd: int, parts: Sequence[str], create_mode: int | None) -> Iterator[int]:
     try:
         for part in parts:
@@ -70,10 +63,16 @@ def _made(name: str, mode: int, folder: int) -> bool:
 
 def walk(folder: int, most: int) -> Iterator[tuple[str, os.stat_result]]:
     """Path and facts of everything below an open folder that is no folder, by path; at most `most` of them."""
+    for path, _, about in walk_open(folder, most):
+        yield path, about
+
+
+def walk_open(folder: int, most: int) -> Iterator[tuple[str, int, os.stat_result]]:
+    """`walk`, with a descriptor of the folder that each is in, which is open until the next one."""
     yield from _walk(folder, "", [most])
 
 
-def _walk(folder: int, before: str, left: list[int]) -> Iterator[tuple[str, os.stat_result]]:
+def _walk(folder: int, before: str, left: list[int]) -> Iterator[tuple[str, int, os.stat_result]]:
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries)
     for name in names:
@@ -92,4 +91,4 @@ def _walk(folder: int, before: str, left: list[int]) -> Iterator[tuple[str, os.s
         except OSError:
             continue  # it went, or became something else, meanwhile
         left[0] -= 1
-        yield f"{before}{name}", about
+        yield f"{before}{name}", folder, about

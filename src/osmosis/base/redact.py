@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from .no_follow import folder_at, folder_below, is_plain, walk
+from .no_follow import folder_at, is_plain, walk_open
 
 MARK = "[redacted]"
 _SHORTEST = 4
 _SHORTEST_LINE = 8
 LARGEST_FILE = 64 * 1024 * 1024
+AT_A_TIME = 1024 * 1024
 MOST_FILES = 100_000
 MOST_HELD = 8
 """Lines; a secret that is broken more often is not found."""
@@ -35,6 +36,7 @@ _FRAME = re.compile(r"^-----[A-Z0-9 ]+-----$")
 _BREAK = r"(?:\\r\\n|\\n|\r?\n[ \t]*)?"
 _LINE_END = re.compile(r"(?:\\r)?\\n|\r?\n[ \t]*")
 """Base64 and its like are wrapped: here a line may end, also one inside JSON."""
+_LINE_END_BYTES = re.compile(_LINE_END.pattern.encode())
 _URL_USER = re.compile(r"(://)[^/\s]*@")
 
 log = logging.getLogger(__name__)
@@ -88,7 +90,7 @@ class Redactor:
             return True
         if not self._codes or (b"\n" not in line and b"\\n" not in line):
             return False
-        squeezed = _squeezed(line.decode("latin-1")).encode("latin-1")
+        squeezed = _LINE_END_BYTES.sub(b"", line)
         return any(code in squeezed for code in self._code_bytes)
 
     @cached_property
@@ -122,34 +124,43 @@ class Redactor:
             return 0
         try:
             with folder_at(folder, parts) as opened:
-                return sum(self._file(opened, *found) for found in walk(opened, MOST_FILES))
+                return sum(self._file(*found) for found in walk_open(opened, MOST_FILES))
         except OSError:
             return 0  # there is none
 
-    def _file(self, folder: int, path: str, about: os.stat_result) -> int:
+    def _file(self, path: str, folder: int, about: os.stat_result) -> int:
         if not is_plain(about):
             return 0
         if about.st_size > LARGEST_FILE:
             log.warning("%s is too large to be searched for secrets", path)
             return 0
         try:
-            *above, name = path.split("/")
-            with folder_below(folder, above) as at, open(os.open(name, CHANGED_FILE, dir_fd=at), "r+b") as file:
-                if not is_plain(os.fstat(file.fileno())):
-                    return 0
-                body = file.read(LARGEST_FILE)
-                if not self.touches(body):
-                    return 0
-                clean = self.text(body.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-                if clean == body:
-                    return 0
-                file.seek(0)
-                file.write(clean)
-                file.truncate()
-                return 1
+            file = os.open(path.rpartition("/")[2], CHANGED_FILE, dir_fd=folder)
+            try:
+                return int(is_plain(os.fstat(file)) and self._rewritten(file))
+            finally:
+                os.close(file)
         except OSError as exc:
             log.warning("%s cannot be searched for secrets: %s", path, exc)
             return 0
+
+    def _rewritten(self, file: int) -> bool:
+        """Whether this open file held a secret, which is then gone."""
+        parts, size = [], 0
+        while size < LARGEST_FILE and (part := os.read(file, min(LARGEST_FILE - size, AT_A_TIME))):
+            parts.append(part)
+            size += len(part)
+        body = b"".join(parts)
+        if not self.touches(body):
+            return False
+        clean = self.text(body.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        if clean == body:
+            return False
+        with open(file, "r+b", closefd=False) as opened:
+            opened.seek(0)
+            opened.write(clean)
+            opened.truncate()
+        return True
 
     def begins(self, text: str) -> bool:
         """Whether the text ends with the beginning of a secret, of at least three characters: what follows may be its

@@ -32,7 +32,7 @@ def test_only_the_models_own_files_go_along(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../config.json", "/etc/config.json", "a/model.safetensors", "x.py", "weights.bin"])
 def test_no_other_name_is_taken(name: str) -> None:
     assert not belongs(name)
-    with pytest.raises(ValidationError, match="no file of a model"):
+    with pytest.raises(ValidationError, match="not a file of a model"):
         check_name(name)
 
 
@@ -58,8 +58,8 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: (folder / "config.json").write_text('{"model_type": 3}'), "names no model_type and architectures"),
     (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer"),
     (lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"), "pytorch_model.bin is of"),
-    (cut, "model.safetensors is no complete safetensors file"),
-    (endless_header, "model.safetensors is no complete safetensors file"),
+    (cut, "model.safetensors is not a complete safetensors file"),
+    (endless_header, "model.safetensors is not a complete safetensors file"),
     (shards, "model-00002-of-00002.safetensors, which model.safetensors.index.json names, is missing"),
 ]
 

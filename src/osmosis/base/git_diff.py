@@ -1,0 +1,84 @@
+"""What changed between two commits, as text of a bounded size: of some folders whole, of the rest how many files.
+
+Only reads, and runs nothing that a repository names: no external diff, no text conversion.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .git import Git, GitError, shown
+
+SHA = re.compile(r"[0-9a-f]{7,64}")
+MOST_FILES = 100
+MOST_LINES = 4_000
+"""Added and removed, in all files together."""
+MOST_CHARACTERS = 600_000
+LARGEST_FILE = 256 * 1024
+"""Bytes; a larger one is named and not shown."""
+TIMEOUT_S = 20.0
+_SETTINGS = ("core.quotePath=false", "diff.relative=false", f"core.bigFileThreshold={LARGEST_FILE}")
+_PLAIN = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDiff:
+    text: str
+    """As git writes it."""
+    left_out: Sequence[str]
+    """Files of the folders that are too large, too many, or not text."""
+    elsewhere: Sequence[str]
+    """Files that changed outside of the folders."""
+
+
+def has_commit(git: Git, commit: str) -> bool:
+    """Whether the repository holds it; also False where there is no repository."""
+    if not SHA.fullmatch(commit):
+        return False
+    try:
+        git.run("cat-file", "-e", f"{commit}^{{commit}}", timeout_s=TIMEOUT_S)
+    except GitError:
+        return False
+    return True
+
+
+def commit_diff(git: Git, before: str, after: str, folders: Sequence[str]) -> CommitDiff:
+    """Of the files below these folders, wherever in the repository they stand; of all files where none is named."""
+    changed = list(_changed(git, before, after))
+    mine = [one for one in changed if not folders or _is_below(one[0], folders)]
+    room, chosen = MOST_LINES, list[str]()
+    for path, lines in sorted(mine, key=lambda one: one[1] or 0):
+        if lines is not None and lines <= room and len(chosen) < MOST_FILES:
+            chosen.append(path)
+            room -= lines
+    kept = set(chosen)
+    text = ""
+    if chosen:
+        paths = [f":(top,literal){path}" for path, _ in mine if path in kept]
+        text = shown(_git(git, "diff", *_PLAIN, "--src-prefix=a/", "--dst-prefix=b/", before, after, "--", *paths))
+    below = {path for path, _ in mine}
+    return CommitDiff(
+        text[:MOST_CHARACTERS],
+        [path for path, _ in mine if path not in kept],
+        [path for path, _ in changed if path not in below],
+    )
+
+
+def _changed(git: Git, before: str, after: str) -> Iterator[tuple[str, int | None]]:
+    """Every file that differs with its changed lines; None of one that is no text."""
+    for entry in _git(git, "diff", "--numstat", "-z", *_PLAIN, before, after).split("\0"):
+        if entry:
+            added, removed, path = entry.split("\t", 2)
+            yield shown(path), None if added == "-" else int(added) + int(removed)
+
+
+def _git(git: Git, *args: str) -> str:
+    settings = [word for setting in _SETTINGS for word in ("-c", setting)]
+    return git.text(*settings, *args, timeout_s=TIMEOUT_S)
+
+
+def _is_below(path: str, folders: Sequence[str]) -> bool:
+    """Also where the workspace is a folder of the repository."""
+    return any(f"/{path}".find(f"/{folder}/") >= 0 for folder in folders)
