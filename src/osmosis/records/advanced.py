@@ -1,7 +1,7 @@
 """`[advanced]` of a config, typed: what few people set, with the same checks as every other table.
 
 A key that nothing reads is kept here, because files travel between versions: the command line sends it with a warning,
-and whoever would run the config (the platform, a run on this machine) refuses it, by `unread`. Rules over several
+and whatever would run the config (the platform, a local run) refuses it, by `unread`. Rules over several
 keys compare with the defaults, so that a stored config, which names every key, reads like the file it came from.
 """
 
@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator
 from pydantic_core import InitErrorDetails
 
 from osmosis.base.json_types import JsonObject
+from osmosis.base.net import is_http
 
 from .rules import Table, at, broken
 from .sandbox import SandboxKind
@@ -31,16 +32,16 @@ class Advanced(Table):
     base_url: str | None = None
     api_key_env: str | None = None
     network: RolloutNetwork = "open"
-    """What rollouts on the platform reach: `open` is outside hosts, `gate` only their model endpoint."""
+    """What rollouts on the platform can reach: `open` includes outside hosts, `gate` is only their model endpoint."""
     sandbox: SandboxKind = "auto"
-    """Where code that rollouts run through `ctx.sandbox` is: `bubblewrap`, `container`, or `none` for no boundary."""
+    """How to isolate code that rollouts run through `ctx.sandbox`: `bubblewrap`, `container`, or `none`."""
     sandbox_image: str | None = Field(default=None, min_length=1, examples=["python:3.12-slim"])
-    """The image of containers, on this machine already; without `sandbox` it asks for a container."""
+    """Container image, already on the machine. If `sandbox` is not set, an image selects `container`."""
 
     resources: ResourceNeeds = Field(default_factory=ResourceNeeds)
-    """What each job needs: `cpus`, `memory`, `gpus`, `disk`, `wall_s`, `labels`; a worker that has it takes the run."""
+    """What a job needs: `cpus`, `memory`, `gpus`, `disk`, `wall_s`, `labels`; only workers with these take the run."""
     priority: int = Field(default=0, ge=-100, le=100, examples=[10])
-    """Among the runs of the workspace that wait, the highest starts first."""
+    """Of the workspace's waiting runs, the one with the highest priority starts first."""
 
     @field_validator("base_url")
     @classmethod
@@ -51,7 +52,7 @@ class Advanced(Table):
 
     @classmethod
     def unread(cls, written: object) -> Iterator[InitErrorDetails]:
-        """The keys of an `[advanced]` table that nothing reads, each with what was probably meant."""
+        """The unknown keys of an `[advanced]` table, each with the key that was probably meant."""
         for key in written if isinstance(written, Mapping) else ():
             if key in cls.model_fields:
                 continue
@@ -65,18 +66,26 @@ class Advanced(Table):
 
 
 class EvalAdvanced(Advanced):
-    """`[advanced]` of an eval config: how the model is reached and asked."""
+    """`[advanced]` of an eval config: how to reach and call the model."""
 
     base_url: str | None = Field(default=None, examples=["http://127.0.0.1:8000/v1"])
     """An OpenAI-compatible endpoint to use instead of a provider; the model name is sent unchanged."""
     api_key_env: str | None = Field(default=None, examples=["OPENAI_API_KEY"])
     """The required secret with that endpoint's API key."""
     shards: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = Field(default=1, examples=[4])
-    """Jobs over which the rows are cut, for workers on several machines; `auto`: as many as there is room for."""
+    """Number of jobs that share the rows, for workers on several machines; `auto`: as many as there is room for."""
     params: JsonObject = Field(default_factory=dict)
     """More sampling parameters (temperature, top_p, max_tokens, seed, ...)."""
 
 
+def _server_url(value: str) -> str:
+    if not is_http(value):
+        raise ValueError("must be the http:// or https:// URL of a rollout server")
+    return value.rstrip("/")
+
+
+ServerUrls = Annotated[list[Annotated[str, AfterValidator(_server_url)]], Field(min_length=1, max_length=256)]
+LocalServers = Annotated[int, Field(ge=1, le=64)]
 Engine = Literal["trl", "tinker"]
 SamplerName = Literal["builtin", "vllm"]
 Method = Literal["grpo", "sft"]
@@ -92,27 +101,31 @@ class TrainingAdvanced(Advanced):
     engine: Engine = "trl"
     """`trl` trains on the platform's machine; `tinker` sends every step to a Tinker server at `base_url`."""
     sampler: SamplerName = "builtin"
-    """`builtin` samples in the trainer itself; `vllm` asks a vLLM server at `base_url`, with each step's adapter."""
+    """`builtin` samples in the trainer itself; `vllm` uses a vLLM server at `base_url`, with each step's adapter."""
     base_url: str | None = Field(default=None, examples=["http://127.0.0.1:8000"])
-    """With `engine = "tinker"` or `sampler = "vllm"`: address of that server."""
+    """With `engine = "tinker"` or `sampler = "vllm"`: the address of that server."""
     api_key_env: str | None = Field(default=None, examples=["TINKER_API_KEY"])
-    """The required secret with that server's API key; no rollout gets it."""
+    """The required secret with that server's API key. Rollouts do not get it."""
     tokenizer: str | None = Field(default=None, min_length=1, examples=["Qwen/Qwen3-8B"])
-    """With `engine = "tinker"`: whose tokenizer and chat template are used here, a base model of the platform, a hub
-    name or a folder. Default: `model_path`, as a hub name."""
+    """With `engine = "tinker"`: the source of the tokenizer and chat template: a base model on the platform, a hub name
+    or a folder. Default: `model_path`, as a hub name."""
     method: Method = "grpo"
-    """`grpo` learns from the scores of new rollouts; `sft` from the passed rollouts of an earlier run."""
+    """`grpo` learns from the scores of new rollouts, `sft` from the passed rollouts of an earlier run."""
     from_run: str | None = Field(default=None, min_length=1, examples=["multiply-1"])
-    """With `method = "sft"`: the run on this platform whose rollouts are learned from; `training/NAME` where an
-    evaluation has that name, too."""
+    """With `method = "sft"`: the run here to learn from; `training/NAME` if an evaluation also has that name."""
     min_score: float | None = Field(default=None, examples=[1.0])
-    """With `method = "sft"`: lowest score of a rollout that is learned from. Default: that run's pass_threshold."""
+    """With `method = "sft"`: lowest score of the rollouts to learn from. Default: that run's pass_threshold."""
     max_steps: int | None = Field(default=None, ge=1, examples=[100])
     """Stop after N steps, even if the epochs are not complete."""
     validation_rows: int | None = Field(default=None, ge=0, examples=[32])
     """Rows held out of training for validation. Default: a tenth of the dataset, at most 32; 0 turns validation off."""
     validation_samples: int = Field(default=1, ge=1, le=64)
     """Rollouts per held-out row at each validation."""
+    rollout_servers: LocalServers | ServerUrls = Field(default=1, examples=[4])
+    """Rollout servers that share a step's rollouts: how many to start on the job's machine, or the URLs of servers that
+    `osmosis serve` has started elsewhere."""
+    rollout_server_key_env: str | None = Field(default=None, examples=["ROLLOUT_SERVER_KEY"])
+    """With URLs in `rollout_servers`: the required secret with the API key of those servers. Rollouts do not get it."""
     lora_rank: int = Field(default=32, ge=1, le=512)
     """Rank of the adapter's matrices."""
     lora_alpha: int = Field(default=64, ge=1, le=4096)
@@ -120,25 +133,25 @@ class TrainingAdvanced(Advanced):
     lora_targets: list[str] = Field(default_factory=lambda: ["all-linear"], min_length=1, examples=[["all-linear"]])
     """Modules with an adapter, such as `["q_proj", "v_proj"]`; `["all-linear"]` is every linear layer but the head."""
     loss: Loss = "dapo"
-    """How token losses are added up: `grpo` per sequence, `dapo` per token of the batch, `dr_grpo` per token budget."""
+    """How to aggregate token losses: `grpo` per sequence, `dapo` per token of the batch, `dr_grpo` per token budget."""
     scale_rewards: Scale = "group"
-    """Advantages are divided by the standard deviation of the row's rewards, of the whole batch's, or not at all."""
+    """Divide advantages by the standard deviation of the row's rewards, of the whole batch's rewards, or not at all."""
     kl: float = Field(default=0.0, ge=0)
-    """Weight of the KL penalty against the base model; 0 saves the forward pass that it needs."""
+    """Weight of the KL penalty against the base model; 0 saves its forward pass."""
     clip: float = Field(default=0.2, gt=0, lt=1)
     """How far below 1 the probability ratio of a token counts."""
     clip_high: float = Field(default=0.28, gt=0)
     """How far above 1 the probability ratio of a token counts."""
     num_iterations: int = Field(default=1, ge=1, le=16)
-    """Updates with the rollouts of one step."""
+    """Updates per step, all with the step's rollouts."""
     schedule: Schedule = "constant"
-    """Course of the learning rate after the warm-up."""
+    """How the learning rate changes after the warm-up."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps in which the learning rate rises from 0."""
+    """Steps over which the learning rate rises from 0."""
     precision: Precision = "auto"
-    """`auto` is bf16 on a GPU that has it, else fp32."""
+    """`auto` is bf16 on a GPU that supports it, else fp32."""
     gradient_accumulation: int | None = Field(default=None, ge=1, examples=[8])
-    """Parts in which a step's rollouts are computed, to save memory; the result is the same. Default: by memory."""
+    """Parts into which a step's rollouts are split to save memory; the result is the same. Default: by memory."""
     gradient_checkpointing: bool = True
     """Compute activations twice instead of keeping them: less memory, about a third more time per update."""
     seed: int = Field(default=42, ge=0, le=2**31 - 1)
@@ -153,6 +166,7 @@ class TrainingAdvanced(Advanced):
         yield from cls._only(written, engine, "trl", 'engine = "trl"', _OF_TRL)
         yield from cls._only(written, method, "sft", 'method = "sft"', ("from_run", "min_score"))
         yield from cls._only(written, method, "grpo", 'method = "grpo"', _OF_GRPO)
+        yield from cls._servers(written)
         if engine == "tinker" and method == "sft":
             what = 'method = "sft" needs engine = "trl"'
             yield at(broken(what, 'write engine = "trl", or imitate with that server\'s own tools'), "method")
@@ -171,10 +185,21 @@ class TrainingAdvanced(Advanced):
             yield at(broken(what, 'from_run = "NAME", as osmosis eval list shows it'), "from_run")
 
     @classmethod
+    def _servers(cls, written: Mapping[str, object]) -> Iterator[InitErrorDetails]:
+        servers = written.get("rollout_servers", 1)
+        if isinstance(servers, list):
+            twice = sorted({str(url) for url in servers if servers.count(url) > 1})
+            if twice:
+                yield at(broken(f"{twice[0]} is listed twice", f"keep one {twice[0]}"), "rollout_servers")
+        elif written.get("rollout_server_key_env"):
+            what = "rollout_server_key_env has no effect without URLs in rollout_servers"
+            yield at(broken(what, "remove it, or list the URLs"), "rollout_server_key_env")
+
+    @classmethod
     def _only(
         cls, written: Mapping[str, object], is_now: object, needed: str, said: str, keys: tuple[str, ...]
     ) -> Iterator[InitErrorDetails]:
-        """The keys that have no effect as things are."""
+        """The keys that have no effect with the current settings."""
         for key in keys if is_now != needed else ():
             default = cls.model_fields[key].get_default(call_default_factory=True)
             if key in written and written[key] != default:

@@ -71,6 +71,19 @@ class Record(BaseModel):
         _set_private(record, None)
         return record
 
+    @classmethod
+    def whole(cls, fields: dict[str, object]) -> Self:
+        """A record of all its fields, which are right already: nothing is checked or copied, it keeps this very dict.
+
+        For what every rollout has one of: a third of what `made` costs.
+        """
+        record: Self = _new(cls)
+        _set_fields(record, fields)
+        _set_fields_set(record, _all_fields(cls))
+        _set_extra(record, None)
+        _set_private(record, None)
+        return record
+
     def put(self, **values: object) -> None:
         """Sets fields to values that are right already: nothing is checked, as with `made`."""
         self.__dict__.update(values)
@@ -90,6 +103,12 @@ _set_fields, _set_fields_set, _set_extra, _set_private = (
     vars(BaseModel)[slot].__set__
     for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 )
+
+
+@cache
+def _all_fields(kind: type[Record]) -> set[str]:
+    """One set for all whole records: pydantic only ever adds names of fields to it."""
+    return set(kind.model_fields)
 
 
 @cache

@@ -34,7 +34,7 @@ Name = Annotated[str, StringConstraints(min_length=1, strip_whitespace=False)]
 
 
 class Experiment(Table):
-    """`[experiment]`: what runs."""
+    """`[experiment]`: what to run."""
 
     rollout: Name = Field(examples=["my-rollout"])
     """Rollout directory under `rollouts/`."""
@@ -43,7 +43,7 @@ class Experiment(Table):
     model_path: Name = Field(examples=["offline/calculator"])
     """Eval: a LiteLLM model name, or `offline/calculator`. Training: the base model, as in [training](training.md)."""
     dataset: Name = Field(examples=["my-dataset"])
-    """Name of a dataset on the platform, see `osmosis dataset list`."""
+    """Name of a dataset on the platform, as `osmosis dataset list` shows it."""
     branch: str | None = Field(default=None, examples=["main"])
     """Run the latest synced commit of this branch. Cannot be used with `commit_sha`."""
     commit_sha: str | None = Field(default=None, examples=["<7 to 40 hexadecimal digits>"])
@@ -86,7 +86,7 @@ class Experiment(Table):
 
 
 class Evaluation(Table):
-    """`[evaluation]`: how much runs, and what passes."""
+    """`[evaluation]`: how much to run, and what passes."""
 
     limit: int | None = Field(default=None, ge=1, examples=[20])
     """Run the first N rows. Default: a random 10 % sample on the platform, all rows locally."""
@@ -95,36 +95,36 @@ class Evaluation(Table):
     batch_size: int = Field(default=1, ge=1, le=4096)
     """Maximum number of concurrent rollouts."""
     pass_threshold: float = 1.0
-    """Lowest score with which a rollout passes."""
+    """Lowest score at which a rollout passes."""
     score_min: float | None = None
-    """The least score that the grader gives; with `score_max`, intervals are within both."""
+    """Lowest score that the grader gives. With `score_max` set as well, intervals stay between the two."""
     score_max: float | None = None
-    """The greatest score that the grader gives."""
+    """Highest score that the grader gives."""
     reduce: list[ReducerName] = Field(default_factory=list, examples=[["median", "at-least-2"]])
-    """Further figures of the attempts at a row: `mean`, `median`, `mode`, `max`, `at-least-K`, `pass@K`, `pass^K`."""
+    """More figures over a row's attempts: `mean`, `median`, `mode`, `max`, `at-least-K`, `pass@K`, `pass^K`."""
     group_by: list[str] = Field(default_factory=list, examples=[["level"]])
-    """Columns of the dataset: every score is reported for each of their values, too."""
+    """Dataset columns: the report also shows every score for each value of these columns."""
     agent_workflow_timeout_s: float = Field(default=450.0, gt=0)
     """Time limit of the agent, in seconds per rollout."""
     grader_timeout_s: float = Field(default=150.0, gt=0)
     """Time limit of the grader, in seconds per rollout."""
     max_cost: float | None = Field(default=None, gt=0, examples=[5.0])
-    """Start no more rollouts once those of the run have cost this many USD, judges included, over all its jobs."""
+    """Start no more rollouts once the run has cost this many USD, including judges and all of its jobs."""
     max_tokens_total: int | None = Field(default=None, ge=1)
-    """The same for tokens."""
+    """The same, for tokens."""
     max_tokens_per_rollout: int | None = Field(default=None, ge=1)
-    """End a rollout before the model call that would follow this many tokens, and score it. Default: no limit."""
+    """Before a model call, end a rollout that has used this many tokens, and score it. Default: no limit."""
     max_cost_per_rollout: float | None = Field(default=None, gt=0)
-    """The same for its cost, in USD."""
+    """The same, for its cost in USD."""
     max_time_per_rollout_s: float | None = Field(default=None, gt=0)
-    """End a rollout after this many seconds of the agent, and score it; the timeout above fails it instead."""
+    """End a rollout after its agent has run this many seconds, and score it; the timeout above fails it instead."""
     max_turns_per_rollout: int | None = Field(default=None, ge=1)
     """End a rollout after this many model calls, and score it."""
     max_messages_per_rollout: int | None = Field(default=None, ge=1)
     """End a rollout before it sends more messages than this, and score it."""
 
     def score_bounds(self) -> dict[str, tuple[float, float]]:
-        """As a plan has them: of the grader's reward."""
+        """The bounds of the grader's reward, in the form that a plan uses."""
         if self.score_min is None or self.score_max is None:
             return {}
         return {"reward": (self.score_min, self.score_max)}
@@ -187,7 +187,7 @@ class Checkpoints(Table):
     checkpoint_save_freq: int = Field(default=20, ge=1)
     """Save a LoRA checkpoint every N rollout steps."""
     keep: int = Field(default=5, ge=1)
-    """Keep the newest N checkpoints, besides the best and the last."""
+    """Keep the newest N checkpoints, in addition to the best and the last."""
 
 
 def _renamed(name: str, rule: re.Pattern[str], example: str) -> str:
@@ -288,6 +288,9 @@ def _taken_out(tables: dict[str, object], found: list[InitErrorDetails]) -> dict
     return provided
 
 
+_KEYS = ("api_key_env", "rollout_server_key_env")
+
+
 class _Config(Table):
     kind: ClassVar[str]
     experiment: Experiment
@@ -303,10 +306,11 @@ class _Config(Table):
             if name in env:
                 fix = "remove it from [env] if it is secret, otherwise from [secrets]"
                 yield at(broken(f"{name} is in both [env] and [secrets].required", fix), "env", name)
-        key = advanced.get("api_key_env")
-        if isinstance(key, str) and key not in required:
-            fix = f"write required = [{', '.join(json.dumps(n) for n in [*required, key])}]"
-            yield at(broken(f"{key} must be listed in [secrets].required", fix), "advanced", "api_key_env")
+        for name in _KEYS:
+            key = advanced.get(name)
+            if isinstance(key, str) and key not in required:
+                fix = f"write required = [{', '.join(json.dumps(n) for n in [*required, key])}]"
+                yield at(broken(f"{key} must be listed in [secrets].required", fix), "advanced", name)
         if older := _older_secrets(_table(written, "rollout").get("secrets")):
             yield at(older, "rollout", "secrets")
             del written["rollout"]

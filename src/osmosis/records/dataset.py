@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import Enum
 
 from osmosis.base.json_types import JsonObject
+from osmosis.base.light_dataclass import dataclass
 from osmosis.base.plain_json import own_copy
 
 from .base import Record
@@ -16,8 +17,9 @@ MAX_BYTES = 5 * 1024**3
 MIN_ROWS = 4
 
 
-class Row(Record):
-    """One dataset row, as read."""
+@dataclass(slots=True)
+class Row:
+    """One dataset row, as read. No pydantic model: the reader's own rules have checked it."""
 
     index: int
     """Zero-based position in the file."""

@@ -1,7 +1,7 @@
 """Who may do what in a workspace: the one table of roles and actions, which services, pages and the git host ask.
 
 Roles are ordered: each may what those before it may. What is not about one workspace (people, quotas, this machine) is
-asked of the person who runs the platform, whatever their roles.
+reserved for an operator, whatever their roles.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class PolicyRule:
 
     action: Action
     least: Role
-    """The least role that may."""
+    """The lowest role that may do it."""
     about: str
-    """What it is, as the rest of "to ..."."""
+    """What the action is: it completes "to ..."."""
 
 
 POLICY: tuple[PolicyRule, ...] = (
@@ -48,12 +48,12 @@ POLICY: tuple[PolicyRule, ...] = (
     PolicyRule("delete", "member", "delete runs, datasets and models"),
     PolicyRule("push", "member", "push, and start a sync"),
     PolicyRule("secrets.own", "member", "set personal secrets, and see the names of all"),
-    PolicyRule("secrets.shared", "admin", "set secrets of the workspace"),
-    PolicyRule("repository", "admin", "connect another repository, its key and its webhook"),
+    PolicyRule("secrets.shared", "admin", "set workspace secrets"),
+    PolicyRule("repository", "admin", "connect an external repository, and set its key and webhook"),
     PolicyRule("members", "admin", "invite, change and remove viewers, members and admins"),
-    PolicyRule("workers", "admin", "make tokens of workers"),
+    PolicyRule("workers", "admin", "create tokens for workers"),
     PolicyRule("audit", "admin", "read the audit log"),
-    PolicyRule("owners", "owner", "make and remove owners"),
+    PolicyRule("owners", "owner", "appoint and remove owners"),
 )
 _RULES: dict[Action, PolicyRule] = {rule.action: rule for rule in POLICY}
 
@@ -63,12 +63,12 @@ def rule_of(action: Action) -> PolicyRule:
 
 
 def may(role: str, action: Action) -> bool:
-    """Whether somebody with this role may; a role that is not known may nothing."""
+    """Whether this role may do it; an unknown role may do nothing."""
     return role in ROLES and ROLES.index(role) >= ROLES.index(_RULES[action].least)
 
 
 def markdown() -> str:
-    """The table as `docs/security.md` has it."""
+    """The table in `docs/security.md`."""
     lines = ["| to ... | " + " | ".join(ROLES) + " |", "| --- |" + " --- |" * len(ROLES)]
     for rule in POLICY:
         lines.append(

@@ -5,13 +5,25 @@ An entry is for a time: after its last day the row counts again, whoever forgot 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 
 from pydantic import Field
+from pydantic import ValidationError as PydanticError
+
+from osmosis.errors import ValidationError
 
 from .base import Strict, utc_now
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover - the same parser under its older name
+    import tomli as tomllib
+
+NAME = "quarantine.toml"
+"""Of the file, in the top folder of a workspace."""
 
 
 class QuarantinedRow(Strict):
@@ -61,6 +73,18 @@ class RowQuarantine(Strict):
     def held(self) -> set[str]:
         """Keys of the rows that do not decide today."""
         return {one.key for one in self.row if not one.expired()}
+
+
+def quarantine_of(text: str, where: str = NAME) -> RowQuarantine:
+    """What a file with this text holds. Raises ValidationError with all that is wrong."""
+    try:
+        return RowQuarantine.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ValidationError(f"{where}: {error}") from error
+    except PydanticError as error:
+        said = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        hint = f"each [[row]] has {', '.join(QuarantinedRow.model_fields)}"
+        raise ValidationError(f"{where}: {'; '.join(said)}", hint=hint) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from osmosis.base.json_types import JsonObject
 
 from .base import Record, utc_now
 from .config import EvalConfig, TrainingConfig
+from .gate_address import GateAddress
 from .report import Report
 from .rollout import Category, Failure, Phase, Rollout
 from .sandbox import SandboxSettings
@@ -158,6 +159,8 @@ class JobSpec(Record):
     models_dir: str = ""
     """Training: where this run's checkpoints go, one folder each."""
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
+    gate: GateAddress = Field(default_factory=GateAddress)
+    """Training: how rollout servers elsewhere reach the job; as the job's own machine says."""
 
     @property
     def submitted(self) -> EvalConfig | TrainingConfig:
@@ -199,6 +202,8 @@ class JobEntry(Record):
     """Certificates to trust the platform by, besides the machine's."""
     sandbox: SandboxSettings | None = None
     """What the operator of this machine says of it; None: what the platform says holds here."""
+    gate: GateAddress | None = None
+    """The same of its address; None: nothing was said."""
 
     @model_validator(mode="after")
     def _has_one(self) -> Self:
@@ -228,6 +233,12 @@ def inference_key(lease_hash: str) -> str:
     return hashlib.sha256(f"inference/{lease_hash}".encode()).hexdigest()
 
 
+def at_its_limit(status: str, category: str | None) -> bool:
+    """Whether a run with this status, and a failure of this category beside it, ended by its own limit: of cost, of
+    tokens or of time. Nothing failed then."""
+    return status == RunStatus.STOPPED.value and category in (Category.BUDGET.value, Category.TIMEOUT.value)
+
+
 class JobResult(Record):
     """How a job ended: its last message."""
 
@@ -238,14 +249,14 @@ class JobResult(Record):
     @classmethod
     def used_up(cls, why: str, report: Report) -> JobResult:
         """Of a run that its budget ended; `why` is what `Budget.used_up` said."""
-        fix = "what is finished is kept; retry it with a larger max_cost or max_tokens_total, or submit fewer rows"
+        fix = "finished rollouts are kept; retry it with a larger max_cost or max_tokens_total, or submit fewer rows"
         failure = Failure(phase=Phase.SETUP, category=Category.BUDGET, message=why, fix=fix)
         return cls(status=RunStatus.STOPPED, report=report, failure=failure)
 
     @classmethod
     def ran_out(cls, why: str, report: Report) -> JobResult:
         """Of a run that `wall_s` ended; `why` is what its report says, or how many of its jobs it was."""
-        fix = "what is finished is kept; retry the run for the rest, or submit it with a larger wall_s or more shards"
+        fix = "finished rollouts are kept; retry the run for the rest, or submit it with a larger wall_s or more shards"
         failure = Failure(phase=Phase.SETUP, category=Category.TIMEOUT, message=why, fix=fix)
         return cls(status=RunStatus.STOPPED, report=report, failure=failure)
 
@@ -265,6 +276,8 @@ class HeartbeatReply(Record):
     """What the other shards of the run have spent; it counts against the same budget."""
     pause_s: float = 0.0
     """For how many seconds to ask the model's endpoint nothing: it refused a call of another job for its rate."""
+    every_s: float = 0.0
+    """How many seconds to leave between two heartbeats, or two reports: there are many jobs. 0: as the job likes."""
 
 
 def hold_of(folder: Path) -> Path:

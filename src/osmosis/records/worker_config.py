@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import InitErrorDetails
 
 from .contract.worker_bodies import QUEUE_S
+from .gate_address import GateAddress
 from .rules import Table, at, broken
 from .worker import Resources
 
@@ -131,6 +132,8 @@ class WorkerConfig(Table):
     of the worker, on a disk that both see."""
     resources: Resources | None = None
     """What jobs can have there, all together; None: as the scheduler says."""
+    gate: GateAddress = Field(default_factory=GateAddress)
+    """How rollout servers on other machines reach training jobs here."""
     command: CommandOptions | None = None
     slurm: SlurmOptions = Field(default_factory=SlurmOptions)
     ray: RayOptions = Field(default_factory=RayOptions)

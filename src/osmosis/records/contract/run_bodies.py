@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 
 from osmosis.base.json_types import JsonObject
 from osmosis.records.marks import Marks
+from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import RunKind, RunStatus
@@ -150,6 +151,14 @@ RunReport = Annotated[Report | None, WrapValidator(_or_none)]
 """The report of a platform of ours; what another server calls so is none."""
 
 
+def _or_nothing(value: object, read: ValidatorFunctionWrapHandler) -> RowQuarantine | None:
+    try:
+        found: RowQuarantine | None = read(value)
+        return found
+    except ValidationError:
+        return None
+
+
 class RunSummary(Body):
     """The figures that `osmosis eval info` and `wait` print first."""
 
@@ -185,6 +194,8 @@ class RunDetail(Body):
     """Of the random rows."""
     snapshot: SnapshotNote | None = None
     """What was not committed, when a working tree was submitted as it was."""
+    quarantine: Annotated[RowQuarantine | None, WrapValidator(_or_nothing)] = None
+    """Of an evaluation: the rows that do not decide, as the `quarantine.toml` of its commit names them."""
     results: RunResults | None = None
     report: RunReport = None
 
