@@ -105,8 +105,8 @@ async def test_a_compressed_answer_is_read(encoding: str, body: bytes) -> None:
     ("answer", "category", "says"),
     [
         (reply(DONE, "Content-Encoding: br"), "connection", "encoded as 'br'"),
-        (reply(DONE, "Content-Encoding: gzip"), "connection", "not the gzip it says"),
-        (reply(gzip.compress(DONE)[:-9], "Content-Encoding: gzip"), "connection", "not the gzip it says"),
+        (reply(DONE, "Content-Encoding: gzip"), "connection", "not valid gzip"),
+        (reply(gzip.compress(DONE)[:-9], "Content-Encoding: gzip"), "connection", "not valid gzip"),
         (b"HTTP/1.1 101 Hm\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", "connection", "another protocol"),
         (b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Half: ", "connection", "closed"),
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 60_000 + b"\r\n", "connection", "headers of the answer"),

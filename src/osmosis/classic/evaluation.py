@@ -56,7 +56,7 @@ class EvalFnWrapper:
         rollout = Rollout.model_construct(
             rollout_id="eval", row_index=0, attempt=0, status=RolloutStatus.SUCCESS, messages=messages, scores={}
         )
-        score, *_ = await self.scorer.score(rollout, Row.model_construct(index=0, data=row, line=None))
+        score, *_ = await self.scorer.score(rollout, Row(index=0, data=row))
         if score.failure is not None or score.value is None:
             raise EvalFnError(f"{self.name}: {score.failure.message if score.failure else 'no score'}")
         return score.value

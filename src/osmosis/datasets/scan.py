@@ -28,7 +28,13 @@ from .rules import ID, ROW_DEPTH, ROWS, RULES, PlatformRules, RowFault, Rule, Se
 _SHOWN = 20
 _KEPT = 1000
 _BATCH = 1024
+_KEPT_BYTES = 4 * 2**20
+_KEPT_ROWS = 20_000
 _TOO_DEEP = "nested too deep to be written as JSON"
+
+
+KeptRow = tuple[int, "int | None", dict[str, Any], str]
+"""Of a row: its index, its line, its columns, the hash of its content."""
 
 
 @dataclass(slots=True)
@@ -82,6 +88,12 @@ class DatasetFacts:
     """Of the first good row."""
     preview: list[dict[str, Any]] = field(default_factory=list)
     """The first rows, where they were asked for."""
+    kept: list[KeptRow] | None = None
+    """All good rows of the selection, where they were asked for and are few: a run need not read them again."""
+
+    def kept_rows(self) -> Iterator[Row] | None:
+        """The selected rows as `read_rows` gives them; None when they were not kept."""
+        return None if self.kept is None else _rows_of(self.kept, RowKeys(by_id=self.by_id))
 
     @property
     def found(self) -> int:
@@ -139,14 +151,17 @@ def scan_dataset(
     *,
     require_ground_truth: bool = False,
     rows: SelectedRows | None = None,
+    keep: bool = False,
 ) -> DatasetFacts:
     """Checks every selected row. Reads to the end of the file only when the selection does.
 
-    `rows` is filled with every good row, for whoever compares them. Raises `DatasetError` for a file that cannot be
-    read to the end of the selection, and for a selected row beyond its end.
+    `rows` is filled with every good row, for whoever compares them; with `keep` the facts hold those of a small file.
+    Raises `DatasetError` for a file that cannot be read to the end of the selection, and for a selected row beyond it.
     """
     selection = selection or Selection()
     scan = _Scan(open_source(path), selection, require_ground_truth, rows)
+    if keep and scan.source.format == "jsonl" and path.stat().st_size <= _KEPT_BYTES:  # others unpack to any size
+        scan.facts.kept = []
     facts = scan.go()
     if scan.ended is not None:
         raise DatasetError(f"{path}: {scan.ended}")
@@ -190,12 +205,17 @@ def read_rows(
             except RecursionError:
                 fault = RowFault(ROW_DEPTH, _TOO_DEEP)
             else:
-                yield Row.made(index=index, data=data, line=line, content_hash=found, key=keys.of(data, found))
+                yield Row(index, data, line, found, keys.of(data, found))
                 continue
         if fault.ends or not skip_bad:
             finding = BrokenRule(fault.rule, fault.message, index, line)
             hint = "to skip invalid rows: --skip-bad-rows"
             raise DatasetError(f"{path}: {finding}", hint=hint, rule=fault.rule.code, row=index)
+
+
+def _rows_of(kept: list[KeptRow], keys: RowKeys) -> Iterator[Row]:
+    for index, line, data, found in kept:
+        yield Row(index, data, line, found, keys.of(data, found))
 
 
 def row_hash(data: dict[str, Any]) -> str:
@@ -266,6 +286,10 @@ class _Scan:
                 digest.update("".join(hashes).encode())
                 hashes.clear()
             selected += 1
+            if facts.kept is not None:
+                facts.kept.append((index, line, data, found))
+                if selected > _KEPT_ROWS:
+                    facts.kept = None
             if places is not None:
                 places[repeats.next(found) if found in places else found] = index
             if selected <= self.preview:

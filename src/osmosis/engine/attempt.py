@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from osmosis.datasets.groups import groups_of
 from osmosis.datasets.scan import row_hash
 from osmosis.errors import OsmosisError
 from osmosis.metrics.answers import answer_issue
-from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus
+from osmosis.records.dataset import Row
+from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score
 from osmosis.records.sandbox import SandboxChoice
 from osmosis.sdk.classify import describe, self_cancelled, traceback_tail
 from osmosis.sdk.driven import LoopUse, loop_user
@@ -59,9 +60,15 @@ class Attempts:
         loop_user.set(task)
         sandbox = begin(self._sandbox)
         try:
-            rollout = await self._rollout(self._run, task)
+            try:
+                rollout = await self._run(task)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - one rollout, and not the others
+                rollout = self._broken(task, error)
             if self._scorers and rollout.status is RolloutStatus.SUCCESS:
-                await self._score(rollout, task)
+                task.enter("score")
+                scores = await self._scores(rollout, task.row)
+                # In the order given, and before a reward of the rollout's own.
+                rollout.put(scores={**{score.name: score for score in scores}, **rollout.scores})
         finally:
             self.active.discard(task)
             if sandbox.let_go():
@@ -69,16 +76,15 @@ class Attempts:
         for who in task.left_behind:
             self._left_behind += 1
             count = f" ({self._left_behind} in this run)" if self._left_behind > 1 else ""
-            self._say(f"{task.name}: {who} went on after its cancellation and was left behind{count}")
-        row = task.row
-        found: dict[str, object] = {"step": task.step, "row_key": row.key, "row_index": row.index}
-        if rollout.status is RolloutStatus.SUCCESS:
-            found["answer_issue"] = answer_issue(rollout.messages, rollout.finish_reason)
+            self._say(f"{task.name}: {who} ignored its cancellation and was left behind{count}")
+        row, fields = task.row, vars(rollout)  # a record's fields cost several times as much by their names
+        fields["step"], fields["row_key"], fields["row_index"] = task.step, row.key, row.index
+        if fields["status"] is RolloutStatus.SUCCESS:
+            fields["answer_issue"] = answer_issue(fields["messages"], fields["finish_reason"])
         if self._group_by:
-            found["groups"] = groups_of(row.data, self._group_by)
+            fields["groups"] = groups_of(row.data, self._group_by)
         if self._hashes:
-            found["hashes"] = {**self._hashes, "row": row.content_hash or row_hash(row.data)}
-        rollout.put(**found)
+            fields["hashes"] = {**self._hashes, "row": row.content_hash or row_hash(row.data)}
         return rollout
 
     def whereabouts(self) -> str:
@@ -89,31 +95,26 @@ class Attempts:
         more = [f"{len(longest) - _NAMED} more"] if len(longest) > _NAMED else []
         return ", ".join([*shown, *more])
 
-    async def _rollout(self, run: RolloutFn, task: Task) -> Rollout:
-        try:
-            return await run(task)
-        except asyncio.CancelledError:
+    def _broken(self, task: Task, error: BaseException) -> Rollout:
+        """What became of a `RolloutFn` that raised. A cancellation that is meant goes on."""
+        if isinstance(error, asyncio.CancelledError):
             if self.cutting:
-                raise
+                raise error
             return broken(task, self_cancelled())
-        except OsmosisError as error:
+        if isinstance(error, OsmosisError):
             return broken(task, Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=error.message))
-        except Exception as error:  # noqa: BLE001 - one rollout: it must not end the others
-            message = describe(error)
-            failure = Failure(
-                phase=Phase.SETUP, category=Category.UNKNOWN, message=message, traceback=traceback_tail(error)
-            )
-            return broken(task, failure)
+        trace = traceback_tail(error)
+        failure = Failure(phase=Phase.SETUP, category=Category.UNKNOWN, message=describe(error), traceback=trace)
+        return broken(task, failure)
 
-    async def _score(self, rollout: Rollout, task: Task) -> None:
-        task.enter("score")
+    def _scores(self, rollout: Rollout, row: Row) -> Awaitable[Sequence[Score]]:
         if len(self._scorers) == 1:
-            scores = await self._scorers[0].score(rollout, task.row)
-        else:
-            found = await asyncio.gather(*(scorer.score(rollout, task.row) for scorer in self._scorers))
-            scores = [score for some in found for score in some]
-        # In the order given, and before a reward of the rollout's own.
-        rollout.put(scores={**{score.name: score for score in scores}, **rollout.scores})
+            return self._scorers[0].score(rollout, row)
+        return self._of_all(rollout, row)
+
+    async def _of_all(self, rollout: Rollout, row: Row) -> list[Score]:
+        found = await asyncio.gather(*(scorer.score(rollout, row) for scorer in self._scorers))
+        return [score for some in found for score in some]
 
 
 def broken(task: Task, failure: Failure) -> Rollout:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Protocol
 
@@ -70,25 +70,34 @@ def rollout_of(task: Task, ended: Ended) -> Rollout:
     failure = ended.failure if ended.limit is None else None
     failure = failure or (not_json(refused) if refused else None)
     reason = ended.limit or ended.finish_reason
-    made: Callable[..., Rollout] = Rollout
+    row = task.row
+    fields: dict[str, object] = {
+        "rollout_id": task.rollout_id,
+        "row_index": row.index,
+        "attempt": task.attempt,
+        "step": task.step,
+        "row_key": row.key,
+        "status": RolloutStatus.FAILED if failure else RolloutStatus.SUCCESS,
+        "messages": messages,
+        "tools": tools,
+        "scores": {},
+        "failure": failure,
+        "finish_reason": None if reason is None else whole_text(str(reason)),
+        "answer_issue": None,
+        "groups": {},
+        "usage": sum_usage(ended.calls),
+        "calls": ended.calls,
+        "num_tool_calls": ended.num_tool_calls,
+        "duration_ms": round(max(0.0, (time.monotonic() - ended.started) * 1000 - ended.waited_ms), 3),
+        "started_at": ended.started_at,
+        "model": _model_of(ended.calls),
+        "metrics": {},
+        "info": {},
+        "hashes": {},
+    }
     if type(messages) is list and set(map(type, messages)) <= _PLAIN:
-        made = Rollout.made
-    return made(
-        rollout_id=task.rollout_id,
-        row_index=task.row.index,
-        attempt=task.attempt,
-        status=RolloutStatus.FAILED if failure else RolloutStatus.SUCCESS,
-        messages=messages,
-        tools=tools,
-        failure=failure,
-        finish_reason=None if reason is None else whole_text(str(reason)),
-        usage=sum_usage(ended.calls),
-        calls=ended.calls,
-        num_tool_calls=ended.num_tool_calls,
-        duration_ms=round(max(0.0, (time.monotonic() - ended.started) * 1000 - ended.waited_ms), 3),
-        started_at=ended.started_at,
-        model=_model_of(ended.calls),
-    )
+        return Rollout.whole(fields)
+    return Rollout.model_validate(fields)
 
 
 def _model_of(calls: list[ModelCall]) -> str | None:
@@ -155,10 +164,10 @@ def overran(deadline: Deadline, task: Task, who: str) -> Failure:
     if deadline.given_up and not task.left_behind:
         task.left_behind.append(who)
     if task.left_behind:
-        failure.message += ", went on after it was cancelled, and was left behind"
+        failure.message += ", ignored its cancellation, and was left behind"
         failure.fix = "let asyncio.CancelledError pass: catch Exception, not BaseException, around what is awaited"
     elif task.held_s:
-        failure.message += f", and kept the event loop from all rollouts for {task.held_s:.1f} s"
+        failure.message += f", and blocked the event loop for {task.held_s:.1f} s"
         failure.fix = "await what takes long, or hand it to asyncio.to_thread"
     return failure
 

@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from osmosis.base.light_dataclass import dataclass
@@ -185,7 +185,7 @@ class _Run:
         self.attempts.cutting = True
         if await end_all(lanes, LAST_GRACE_S):
             left = self.attempts.whereabouts()
-            self.observer.stage(f"not waiting for what goes on after its cancellation: {left}")
+            self.observer.stage(f"not waiting for code that ignores its cancellation: {left}")
 
     def _width(self) -> int:
         """Lanes to start: no more than there can be tasks."""
@@ -213,7 +213,7 @@ class _Run:
             self.rows_seen += 1
             if row.key is None or row.content_hash is None:
                 found = row.content_hash or row_hash(row.data)  # of the row as read: nobody has had it in hand yet
-                row = row.model_copy(update={"content_hash": found, "key": row.key or keys.of(row.data, found)})
+                row = replace(row, content_hash=found, key=row.key or keys.of(row.data, found))
             row_key = row.key or ""
             for attempt in range(self.plan.attempts):
                 key = (self.options.step, row_key, attempt)

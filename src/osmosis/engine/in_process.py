@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -49,13 +49,13 @@ async def in_process(
     limits = plan.limits if plan.limits.calls_differ else None
     tool_time_limit.set(plan.timeouts.tool_s)
 
-    async def run(task: Task) -> Rollout:
+    def run(task: Task) -> Awaitable[Rollout]:
         if found.loop is not None:
-            return await _run_loop(found.loop, model, plan, task, limits)
+            return _run_loop(found.loop, model, plan, task, limits)
         # An agent loop needs none of the workflow's side: it is most of what there is to import here.
         from .workflow_rollout import run_workflow
 
-        return await run_workflow(found, model, plan, task, endpoints)
+        return run_workflow(found, model, plan, task, endpoints)
 
     yield run
 
@@ -124,14 +124,19 @@ def _request(plan: EvalPlan, model: Model, task: Task, opening: list[Message]) -
         "run_index": task.attempt,
     }
     # Made, not checked: the wire's own rules (a limit on metadata, for one) are not this row's.
-    return RolloutRequest.made(
-        rollout_id=task.rollout_id,
-        server_url=LOCAL_URL,
-        messages=opening,
-        completion_params=dict(model.spec.params),
-        max_turns=plan.max_turns,
-        max_tokens_total=plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
-        metadata=metadata,
+    return RolloutRequest.whole(
+        {
+            "rollout_id": task.rollout_id,
+            "server_url": LOCAL_URL,
+            "messages": opening,
+            "completion_params": dict(model.spec.params),
+            "tool_server_url": None,
+            "max_turns": plan.max_turns,
+            "max_tokens_total": plan.max_tokens_total or DEFAULT_MAX_TOKENS_TOTAL,
+            "metadata": metadata,
+            "api_key": None,
+            "idempotency_key": None,
+        }
     )
 
 

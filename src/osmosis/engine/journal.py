@@ -104,6 +104,9 @@ class Places:
         self._attempts.append(attempt)
         self._offsets.append(offset)
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def in_order(self) -> list[int]:
         """The offsets by row, then attempt."""
         return [offset for _, _, offset in sorted(zip(self._rows, self._attempts, self._offsets, strict=True))]
@@ -136,6 +139,8 @@ class Journal:
         self._written: Places | None = None
         """Of a journal that was empty when it was opened: nothing of it has to be read to know."""
         self._end = 0
+        self.heard: Callable[[Rollout, bytes, bool], None] | None = None
+        """Told, by the writing thread, of each stored rollout: its line, and whether nothing was taken out of that."""
 
     @property
     def exists(self) -> bool:
@@ -187,18 +192,22 @@ class Journal:
         """
         if self._file is None:
             raise ValidationError("this journal is not open for writing")
-        lines, stored = [], []
+        lines, stored, as_is = [], [], []
         for rollout in rollouts:
             line, kept = writable(rollout)
-            lines.append(self.stored_line(kept, self._safe(line)))
+            safe = self._safe(line)
+            lines.append(self.stored_line(kept, safe))
             stored.append(kept)
+            as_is.append(safe is line)
         self._keep_tokens(rollouts)
         self._file.write(b"".join(lines))
         self._file.flush()
         os.fsync(self._file.fileno())
-        for kept, line in zip(stored, lines, strict=True):
+        for kept, line, same in zip(stored, lines, as_is, strict=True):
             if self._written is not None:
                 self._written.add(kept.row_index, kept.attempt, self._end)
+            if self.heard is not None:
+                self.heard(kept, line, same)
             self._end += len(line)
         return stored
 
@@ -297,6 +306,11 @@ class Journal:
                 row_key = outcome.row_key = keys.of(None, outcome.row_index, outcome.hashes.get("row"))
             if seen.add((outcome.step, row_key, outcome.attempt)):
                 yield outcome
+
+    @property
+    def written_here(self) -> int | None:
+        """How many rollouts there are, where all of them were stored since this journal was opened; else None."""
+        return None if self._written is None else len(self._written)
 
     @property
     def empty(self) -> bool:

@@ -1,12 +1,14 @@
 """The document of `-o results.json`: `config`, `summary`, `rows`, key for key as published, with more keys beside.
 
-Written row by row from the journal, so a large run needs no more memory here than a small one; at once or not at
-all, so that a half document is never read.
+Written row by row: of a run of up to `MOST_GATHERED` rollouts from what was gathered while they were stored, else from
+the journal, so a large run needs no more memory here than a small one; at once or not at all, so that a half document
+is never read.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -18,12 +20,62 @@ from osmosis.base.json_types import JsonObject
 from osmosis.errors import ValidationError
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Interval, Report, ScoreReport
-from osmosis.records.rollout import RolloutStatus
+from osmosis.records.rollout import Rollout, RolloutStatus
 
 from .ended import REWARD
 from .journal import Journal
 
 _SUCCESS, _SKIPPED = RolloutStatus.SUCCESS.value, RolloutStatus.SKIPPED.value  # `value` is two calls, once a rollout
+
+
+MOST_GATHERED = 20_000
+"""Rollouts whose part of the document is kept in memory, some 700 bytes each."""
+
+Part = tuple[bytes, "dict[str, float | None] | None"]
+"""A run as the document has it, and its scores; None for one that was skipped."""
+
+
+class Gathered:
+    """The runs of the document, gathered while the journal stores them: reading a line costs more than making it."""
+
+    def __init__(self, journal: Journal, plan: EvalPlan, *, most: int = MOST_GATHERED) -> None:
+        self._journal = journal
+        self._most = most
+        self._plan = plan
+        self._parts: list[tuple[int, int, Part]] = []
+        journal.heard = self._heard
+
+    def in_order(self) -> Iterator[tuple[int, Part]] | None:
+        """Every run of the journal with its row, by row, then attempt; None when not all of them were gathered."""
+        if self._journal.written_here != len(self._parts):
+            return None
+        ordered = sorted(self._parts, key=lambda one: one[:2])
+        return ((row, part) for row, _, part in ordered)
+
+    def _heard(self, rollout: Rollout, line: bytes, as_is: bool) -> None:
+        if len(self._parts) == self._most:
+            self._parts.clear()
+            self._journal.heard = None
+            return
+        failed = rollout.failure is not None or any([score.failure is not None for score in rollout.scores.values()])
+        run = run_part(_plain(rollout) if as_is and not failed else orjson.loads(line), self._plan)
+        self._parts.append((rollout.row_index, rollout.attempt, _part(run)))
+
+
+def _plain(rollout: Rollout) -> JsonObject:
+    """What `run_part` asks of the line of a rollout of which nothing failed."""
+    fields = vars(rollout)
+    return {
+        **fields,
+        "status": fields["status"].value,
+        "usage": vars(fields["usage"]),
+        "scores": {name: vars(score) for name, score in fields["scores"].items()},
+    }
+
+
+def _part(run: JsonObject) -> Part:
+    counted = None if run["status"] == _SKIPPED else _values(run) if "reward" in run else run["scores"]
+    return orjson.dumps(run), counted
 
 
 def check_output(path: Path) -> None:
@@ -38,14 +90,19 @@ def check_output(path: Path) -> None:
         raise ValidationError(f"-o {path} cannot be written", hint="choose another file")
 
 
-def write_results(path: Path, journal: Journal, plan: EvalPlan, report: Report, **more: object) -> None:
+def write_results(
+    path: Path, journal: Journal, plan: EvalPlan, report: Report, gathered: Gathered | None = None, **more: object
+) -> None:
     """The document of this run; `more` are further top-level keys."""
     safe = journal.redactor.data  # the rows come from the journal, where nothing secret is
     with replacing(path, durable=True) as out:
         out.write(b'{"config":' + orjson.dumps(safe(config_part(journal, plan))))
         out.write(b',"summary":' + orjson.dumps(safe(summary_part(report, plan))))
         out.write(b',"rows":[')
-        _write_rows(out, journal, plan)
+        parts = gathered.in_order() if gathered is not None else None
+        if parts is None:
+            parts = ((line["row_index"], _part(run_part(line, plan))) for line in journal.in_order())
+        _write_rows(out, parts, plan)
         out.write(b"]")
         for key, value in more.items():
             out.write(b"," + orjson.dumps(key) + b":" + orjson.dumps(safe(value)))
@@ -146,22 +203,26 @@ def _pair(interval: Interval | None) -> list[float] | None:
     return [interval.low, interval.high] if interval else None
 
 
-def _write_rows(out: IO[bytes], journal: Journal, plan: EvalPlan) -> None:
-    row, runs, first = None, [], True
+def _write_rows(out: IO[bytes], parts: Iterable[tuple[int, Part]], plan: EvalPlan) -> None:
+    row, runs, between = None, list[Part](), b""
     rates = _PassRates(plan)
-    for line in journal.in_order():
-        index = line["row_index"]
+    for index, part in parts:
         if row is not None and index != row:
-            out.write((b"" if first else b",") + _row(row, runs, rates))
-            runs, first = [], False
+            out.write(between + _row(row, runs, rates))
+            runs, between = [], b","
         row = index
-        runs.append(run_part(line, plan))
+        runs.append(part)
     if row is not None:
-        out.write((b"" if first else b",") + _row(row, runs, rates))
+        out.write(between + _row(row, runs, rates))
 
 
-def _row(index: int, runs: list[JsonObject], rates: _PassRates) -> bytes:
-    return orjson.dumps({"row_index": index, "runs": runs, "pass_rate": rates.of(runs)})
+def _row(index: int, runs: list[Part], rates: _PassRates) -> bytes:
+    told = rates.of([counted for _, counted in runs if counted is not None])
+    return b'{"row_index":%d,"runs":[%b],"pass_rate":%b}' % (
+        index,
+        b",".join([text for text, _ in runs]),
+        orjson.dumps(told),
+    )
 
 
 class _PassRates:
@@ -173,8 +234,8 @@ class _PassRates:
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
         """What is told, by the scores that there are: nearly all rows have the same."""
 
-    def of(self, runs: list[JsonObject]) -> dict[str, float]:
-        counted = [_values(run) if "reward" in run else run["scores"] for run in runs if run["status"] != _SKIPPED]
+    def of(self, counted: list[dict[str, float | None]]) -> dict[str, float]:
+        """Of the scores of each run that counts."""
         if not counted:
             return {}
         found = tuple(counted[0] if len(counted) == 1 else dict.fromkeys(name for one in counted for name in one))

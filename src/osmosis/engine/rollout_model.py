@@ -139,17 +139,19 @@ class RolloutLLM:
             self.calls.append(ModelCall.made(started_ms=started_ms, duration_ms=duration_ms, error=why))
             return
         self.calls.append(
-            ModelCall.made(
-                started_ms=started_ms,
-                duration_ms=duration_ms,
-                usage=done.usage,
-                finish_reason=done.finish_reason,
-                model=done.model,
-                fingerprint=done.fingerprint,
-                retries=done.retries,
-                cached=done.cached,
-                error=None,
-                tokens=done.tokens,
+            ModelCall.whole(
+                {
+                    "started_ms": started_ms,
+                    "duration_ms": duration_ms,
+                    "usage": done.usage,
+                    "finish_reason": done.finish_reason,
+                    "model": done.model,
+                    "fingerprint": done.fingerprint,
+                    "retries": done.retries,
+                    "cached": done.cached,
+                    "error": None,
+                    "tokens": done.tokens,
+                }
             )
         )
 

@@ -29,27 +29,40 @@ async def run_score(
 ) -> list[Score]:
     """Awaits `call()`, which may be user code on the event loop, and turns whatever comes of it into scores: one, or
     one for each key of a dict (`name.KEY`)."""
-    return await scores_of(name, contained(call()), timeout_s, bounds)
-
-
-async def scores_of(
-    name: str, work: Awaitable[object], timeout_s: float | None, bounds: Range | None = None
-) -> list[Score]:
-    """`run_score` of work that is contained already."""
-    started = time.perf_counter()
-    judged = JudgeUsage()
-    before = judge_usage.set(judged)
+    judging = Judging(name, timeout_s, bounds)
     try:
-        result = await work
+        return judging.gave(await contained(call()))
     except Exception as error:  # noqa: BLE001 - one rollout: a score function may raise anything
-        scores = [_score(name, started, failure=_raised(name, error, timeout_s))]
-    else:
-        scores = _scores(name, result, started, bounds)
+        return judging.raised(error)
     finally:
-        judge_usage.reset(before)
-    if judged.calls and scores[0].usage is None:
-        scores[0].usage = judged.usage
-    return scores
+        judging.close()
+
+
+class Judging:
+    """One judgement from its begin to its scores; what judges consume until `close` is its own."""
+
+    __slots__ = ("_before", "_bounds", "_judged", "_name", "_started", "_timeout_s")
+
+    def __init__(self, name: str, timeout_s: float | None, bounds: Range | None) -> None:
+        self._name, self._timeout_s, self._bounds = name, timeout_s, bounds
+        self._started = time.perf_counter()
+        self._judged = JudgeUsage()
+        self._before = judge_usage.set(self._judged)
+
+    def gave(self, result: object) -> list[Score]:
+        return self._with_usage(_scores(self._name, result, self._started, self._bounds))
+
+    def raised(self, error: Exception) -> list[Score]:
+        failure = _raised(self._name, error, self._timeout_s)
+        return self._with_usage([_score(self._name, self._started, failure=failure)])
+
+    def close(self) -> None:
+        judge_usage.reset(self._before)
+
+    def _with_usage(self, scores: list[Score]) -> list[Score]:
+        if self._judged.calls and scores[0].usage is None:
+            scores[0].usage = self._judged.usage
+        return scores
 
 
 def _raised(name: str, error: Exception, timeout_s: float | None) -> Failure:
@@ -110,7 +123,18 @@ def as_number(result: object) -> tuple[float | None, str | None]:
 
 
 def _score(name: str, started: float, *, value: float | None = None, failure: Failure | None = None) -> Score:
-    return Score.made(name=name, value=value, failure=failure, duration_ms=(time.perf_counter() - started) * 1000)
+    return Score.whole(
+        {
+            "name": name,
+            "value": value,
+            "reason": None,
+            "metadata": None,
+            "parts": None,
+            "failure": failure,
+            "usage": None,
+            "duration_ms": (time.perf_counter() - started) * 1000,
+        }
+    )
 
 
 def _failure(category: Category, message: str, error: BaseException | None) -> Failure:

@@ -28,7 +28,7 @@ from osmosis.sdk.score_functions import bounds_of, is_full
 from .clock import Deadline
 from .loader import load_object
 from .pool import DaemonPool
-from .score_result import Range, scores_of
+from .score_result import Judging, Range
 
 
 class Scorer(Protocol):
@@ -66,30 +66,35 @@ class FunctionScorer:
         self._is_async = is_async(function)
 
     async def score(self, rollout: Rollout, row: Row) -> Sequence[Score]:
+        function: Callable[..., Any] = self.function
         if self.full:
             call = functools.partial(
-                self.function,
+                function,
                 messages=own_copy(rollout.messages),
                 ground_truth=row.ground_truth,
                 metadata=own_copy(row.data),
             )
         else:
             call = functools.partial(
-                self.function,
+                function,
                 solution_str=solution_of(rollout.messages),
                 ground_truth=row.ground_truth,
                 extra_info=own_copy(row.data),
             )
-        return await scores_of(self.name, self._call(call), self.timeout_s, self.bounds)
-
-    async def _call(self, call: Callable[[], Any]) -> Any:
-        if self._is_async:
-            return await self._limited(call())
-        # The thread works in this context, so that what a judge consumes is counted for this score.
-        result = await self._pool.start(functools.partial(contextvars.copy_context().run, call), self.timeout_s)
-        if not isinstance(result, float) and inspect.isawaitable(result):
-            return await self._limited(result)  # a plain function that hands back a coroutine
-        return result
+        judging = Judging(self.name, self.timeout_s, self.bounds)
+        try:
+            if self._is_async:
+                return judging.gave(await self._limited(call()))
+            # The thread works in this context, so that what a judge consumes is counted for this score.
+            within = functools.partial(contextvars.copy_context().run, call)
+            result: Any = await self._pool.start(within, self.timeout_s)
+            if type(result) is not float and inspect.isawaitable(result):
+                result = await self._limited(result)  # a plain function that hands back a coroutine
+            return judging.gave(result)
+        except Exception as error:  # noqa: BLE001 - one rollout: a score function may raise anything
+            return judging.raised(error)
+        finally:
+            judging.close()
 
     async def _limited(self, work: Awaitable[object]) -> object:
         limit = Deadline(self.timeout_s)

@@ -90,9 +90,7 @@ class Watchdog:
         long = [(user, seconds) for user, seconds in held if seconds >= self._blocked_s]
         for user, seconds in long:
             at = f" at {where}" if where else ""
-            self._say(
-                f"{user.name} kept the event loop from all others for {seconds:.1f} s{at}: await, or use a thread"
-            )
+            self._say(f"{user.name} blocked the event loop for {seconds:.1f} s{at}: await, or use a thread")
         if where is not None and not long:
             self._say(f"the event loop was blocked for {lag:.1f} s at {where}")
 
@@ -122,8 +120,8 @@ class Watchdog:
                 # It may never end, and nobody on the loop could say so.
                 self._warned = self._beat
                 user = self._loop_use.running
-                who = f"{user.name} keeps" if user is not None else "something keeps"
-                self._say(f"{who} the event loop from all others since {silent:.0f} s at {self._culprit}")
+                who = f"{user.name} has" if user is not None else "something has"
+                self._say(f"{who} blocked the event loop for {silent:.0f} s at {self._culprit}")
 
     def _in_flight(self, silent: float) -> Pulse:
         now = time.monotonic()

@@ -202,7 +202,7 @@ def _at(ordered: Sequence[float], share: float) -> float:
 def _reasons(why: Why, pulse: JsonObject, asked: int, now: float) -> Iterator[Reason]:
     if why.state == "interrupted":
         yield Reason(
-            "interrupted", "nobody is running it: its process ended without an end", f"osmosis eval resume {why.name}"
+            "interrupted", "it is not running: its process ended before the run did", f"osmosis eval resume {why.name}"
         )
     if why.state == "running":
         yield from _in_flight(why, pulse, asked, now)
@@ -244,7 +244,7 @@ def _in_flight(why: Why, pulse: JsonObject, asked: int, now: float) -> Iterator[
         fix = "the endpoint's limit decides: --batch-size auto adapts to it"
         yield Reason("rate-limit", f"{waiting} of {flying} rollouts wait for a rate limit", fix)
     if why.limit is not None and why.limit < asked:
-        yield Reason("limit", f"{why.limit} rollouts at once, not {asked}: it adapts to what the endpoint bears")
+        yield Reason("limit", f"{why.limit} rollouts at once, not {asked}: it adapts to what the endpoint can take")
     usual = why.times.p95_s if why.times is not None else None
     stuck = [one for one in why.longest if usual is not None and one[2] > max(FRESH_S, _STRAGGLER * usual)]
     if stuck:

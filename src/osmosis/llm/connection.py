@@ -46,7 +46,7 @@ def unpacked(body: bytes, encoding: str) -> bytes:
             raise ConnectionFailed(f"the answer is larger than {MAX_BODY} bytes")
         if unpacker.eof:
             return text
-    raise ConnectionFailed(f"the answer is not the {encoding} it says")
+    raise ConnectionFailed(f"the answer is not valid {encoding}")
 
 
 @dataclass(slots=True)

@@ -109,15 +109,17 @@ class Connections:
             raise
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> Connection:
+        # Not `wait_for`: before Python 3.12 it forgets a cancellation that comes as the connection is there.
+        opening = loop.create_task(self._opened(loop))
         try:
-            connection = await asyncio.wait_for(self._opened(loop), CONNECT_TIMEOUT_S)
-        except asyncio.TimeoutError as error:
-            self._gone()
-            raise ConnectionFailed(f"could not connect within {CONNECT_TIMEOUT_S:g} s") from error
+            if not (await asyncio.wait({opening}, timeout=CONNECT_TIMEOUT_S))[0]:
+                raise ConnectionFailed(f"could not connect within {CONNECT_TIMEOUT_S:g} s")
+            return opening.result()
         except BaseException:
+            opening.cancel()
+            opening.add_done_callback(_unwanted)
             self._gone()
             raise
-        return connection
 
     async def _opened(self, loop: asyncio.AbstractEventLoop) -> Connection:
         if self._connecting is None:
@@ -162,3 +164,8 @@ class Connections:
             self._look_later(loop)
         else:
             self._look, self._calm = None, 0
+
+
+def _unwanted(opening: asyncio.Task[Connection]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

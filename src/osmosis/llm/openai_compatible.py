@@ -200,13 +200,15 @@ def read_usage(raw: JsonObject | None, price: Price | None) -> Usage:
         cached, written = _count(details, "cached_tokens"), _written(raw, details)
     if cost is None and price is not None:
         cost = price.of(prompt, completion, cached, written)
-    return Usage.made(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        cached_tokens=cached,
-        cache_write_tokens=written,
-        reasoning_tokens=_count(thought, "reasoning_tokens") if thought else 0,
-        cost_usd=None if cost is None else _amount("cost", float(cost)),
+    return Usage.whole(
+        {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "cached_tokens": cached,
+            "cache_write_tokens": written,
+            "reasoning_tokens": _count(thought, "reasoning_tokens") if thought else 0,
+            "cost_usd": None if cost is None else _amount("cost", float(cost)),
+        }
     )
 
 

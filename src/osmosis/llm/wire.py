@@ -9,7 +9,7 @@ when a kept-alive connection turns out to have been closed by the server before 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -27,7 +27,7 @@ __all__ = ["ConnectionFailed", "HttpReply", "PlainWire", "Pool", "Wire", "exchan
 class Wire(Protocol):
     """Sends one body and returns the reply. `timeout_s` covers everything but connecting; None = no limit."""
 
-    async def post(self, payload: bytes, *, heard: Callable[[bytes], None] | None = None) -> HttpReply:
+    def post(self, payload: bytes, *, heard: Callable[[bytes], None] | None = None) -> Awaitable[HttpReply]:
         """`heard` is told the body of a reply of status 200 as it comes, and must not raise; the reply has it whole."""
         ...
 
@@ -125,9 +125,9 @@ class PlainWire:
             )
         self._head = head.encode() + b"\r\nContent-Length: "
 
-    async def post(self, payload: bytes, *, heard: Callable[[bytes], None] | None = None) -> HttpReply:
+    def post(self, payload: bytes, *, heard: Callable[[bytes], None] | None = None) -> Awaitable[HttpReply]:
         request = b"%b%d\r\n\r\n%b" % (self._head, len(payload), payload)
-        return await exchange(self._connections, request, self._timeout_s, heard)
+        return exchange(self._connections, request, self._timeout_s, heard)
 
     async def close(self) -> None:
         if not self._shared:

@@ -1,7 +1,7 @@
 """How far each score of a run agrees with what people said of its rollouts, by the hash of what scored.
 
-A score passes from the run's pass threshold on; a person lets pass what is labelled right, or has a score that does. A
-label counts for the rollout that was seen, not for a later one of the same row and attempt.
+A score passes at the run's pass threshold or above. A person's label passes when it says right, or has a score that
+passes. A label counts only for the rollout that was seen, not for a later one of the same row and attempt.
 """
 
 from __future__ import annotations

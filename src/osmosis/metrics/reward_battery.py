@@ -244,7 +244,7 @@ def _findings(
             what = f"{one.name}: scoring fails at {one.failed} of {one.rows} rows: {first.failure}"
             severity = "error" if one.kind == "truth" and one.failed == one.rows else "warning"
             yield RewardFlaw(
-                "fails", severity, what, "a score function has to score every answer: return the least score"
+                "fails", severity, what, "a score function has to score every answer: return the lowest score"
             )
     changed = [key for key, second in again.items() if second.value != scores[key].value]
     if changed:

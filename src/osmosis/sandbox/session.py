@@ -146,7 +146,7 @@ class Session:
     def run(self, command: SessionCommand, stop: threading.Event | None = None) -> LimitedResult:
         """One command to its end, whichever that is. Raises `Unavailable` when the level cannot do what is asked."""
         if not command.argv or any("\0" in part for part in command.argv):
-            raise ValidationError("a command is a list of texts without NUL, the first of them a program")
+            raise ValidationError("a command is a list of strings without NUL, the first of them a program")
         most = self.kind.most
         policy = Policy(
             level=self.kind.level,
@@ -194,7 +194,7 @@ class Session:
             with folder_at(self.folder, folders) as folder, open(os.open(name, FILE, dir_fd=folder), "rb") as file:
                 about = os.fstat(file.fileno())
                 if not is_plain(about):
-                    raise ValidationError(f"{path} is no plain file of the sandbox")
+                    raise ValidationError(f"{path} is not a plain file of the sandbox")
                 if about.st_size > self.kind.most.read_bytes:
                     raise ValidationError(
                         f"{path} has {about.st_size} bytes; at most {self.kind.most.read_bytes} can be read"
@@ -226,7 +226,7 @@ class Session:
             named = named.relative_to(self.workdir)
         parts = list(named.parts)
         if parts and not are_parts(parts):
-            raise ValidationError(f"{path!r} is no path within {self.workdir}: no part of it may be ..")
+            raise ValidationError(f"{path!r} is not a path within {self.workdir}: no part of it may be ..")
         return parts
 
     def _read(self) -> tuple[Path, ...]:

@@ -57,18 +57,17 @@ class CompletionsResult:
     def of(cls, done: Completion) -> CompletionsResult:
         """A model's answer in the words of generation 0.2."""
         usage = done.usage
-        return cls(
+        prompt, completion = usage.prompt_tokens, usage.completion_tokens
+        result = object.__new__(cls)
+        vars(result).update(  # at once: a frozen class sets its fields one by one, at several times the cost
             message=done.message,
             token_ids=done.token_ids or [],
             logprobs=done.logprobs or [],
-            usage={
-                "prompt_tokens": usage.prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-                "total_tokens": usage.total_tokens,
-            },
+            usage={"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion},
             finish_reason=done.finish_reason or "stop",
             choices=done.choices,
         )
+        return result
 
     @property
     def tool_calls(self) -> list[JsonObject]:

@@ -7,7 +7,8 @@ It speaks to the one endpoint its rollout was given over the wire and with the r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
@@ -221,3 +222,13 @@ class _Pools:
 
 
 _pools = _Pools()
+
+
+@asynccontextmanager
+async def connections_kept() -> AsyncIterator[None]:
+    """Within the block connections outlive the clients that opened them: for whoever runs one rollout after another."""
+    _pools.borrow()
+    try:
+        yield
+    finally:
+        await _pools.give_back()

@@ -95,7 +95,7 @@ class Door:
             ended.set()
             connection.close()
         if answer.status == 404:
-            raise Unavailable("whoever runs this rollout offers no sandbox", hint="run it with osmosis 1.2 or later")
+            raise Unavailable("no sandbox is offered to this rollout", hint="run it with osmosis 1.2 or later")
         if answer.status != 200:
             raise Unavailable(
                 f"the sandbox answered with status {answer.status}: {body[:300].decode(errors='replace')}"

@@ -180,3 +180,16 @@ def test_equal_rows_are_counted(tmp_path):
     same, other = row_hash(ROWS[0]), row_hash(ROWS[1])
     assert rows.places == {same: 0, other: 1, f"{same}#2": 2, f"{same}#3": 3}
     assert [row.key for row in read_rows(path)] == list(rows.places)
+
+
+def test_the_scan_keeps_the_rows_of_a_small_file(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    lines = [{"user_prompt": f"{i % 3}", "ground_truth": "1"} for i in range(8)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines[:4], {"user_prompt": " "}, *lines[4:]]))
+    selection = Selection(offset=1, limit=6)
+    facts = scan_dataset(path, selection, keep=True)
+    read = list(read_rows(path, selection, skip_bad=True, by_id=facts.by_id))
+    assert list(facts.kept_rows()) == read
+    assert len(read) == 5
+    assert list(facts.kept_rows()) == read, "a second pass gives the same keys"
+    assert scan_dataset(path, selection).kept_rows() is None

@@ -1,6 +1,7 @@
 """The loop: everything once, nothing lost, bounded, stoppable, resumable."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -143,7 +144,7 @@ async def test_a_time_limit_for_the_whole_run(run, make_plan, make_rows, tmp_pat
 
 async def test_only_some_keys(run, make_plan, make_rows, tmp_path):
     journal = Journal(tmp_path / "j")
-    rows = [row.model_copy(update={"key": f"row {row.index}"}) for row in make_rows(5)]
+    rows = [replace(row, key=f"row {row.index}") for row in make_rows(5)]
     only = KeySet([(0, "row 1", 0), (0, "row 3", 1)])
     await run(make_plan(attempts=2), rows, journal=journal, options=Options(only=only))
     assert sorted(journal.finished()) == sorted(only)

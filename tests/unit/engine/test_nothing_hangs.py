@@ -135,8 +135,8 @@ async def test_code_that_goes_on_after_its_cancellation_is_left_behind_and_named
     assert "left behind" in kept[0].failure.message
     assert "left behind" in kept[1].scores["helpers_agents:never_ends"].failure.message
     said = "\n".join(heard.lines)
-    assert "row 0 attempt 0: the agent went on after its cancellation" in said
-    assert "row 1 attempt 0: helpers_agents:never_ends went on" in said
+    assert "row 0 attempt 0: the agent ignored its cancellation" in said
+    assert "row 1 attempt 0: helpers_agents:never_ends ignored" in said
     assert "(2 in this run)" in said
 
 

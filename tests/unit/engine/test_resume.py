@@ -1,5 +1,6 @@
 """Changed inputs: a plan first, then exactly that; regrading never asks the model and never loses a score."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ async def test_one_changed_row_one_gone_and_fewer_attempts(ran):
 async def test_a_row_put_in_at_the_top_keeps_the_results_of_the_others(ran, run, make_rows):
     plan, rows, journal = ran
     before = {rollout.key: rollout.messages for rollout in journal.rollouts()}
-    rows = [row.model_copy(update={"index": place}) for place, row in enumerate([make_rows(9)[8], *rows])]
+    rows = [replace(row, index=place) for place, row in enumerate([make_rows(9)[8], *rows])]
     found = plan_resume(journal, selected(rows), plan, HASHES)
     assert (found.reuse, found.owed, found.drifted) == (12, 2, False)
     assert found.line() == "12 reuse, 0 regrade, 0 rerun, 2 to run"
@@ -97,7 +98,7 @@ async def test_a_row_put_in_at_the_top_keeps_the_results_of_the_others(ran, run,
 
 async def test_rows_that_changed_places_and_one_that_left(ran):
     plan, rows, journal = ran
-    rows = [row.model_copy(update={"index": index}) for index, row in enumerate([rows[5], rows[0], rows[3]])]
+    rows = [replace(row, index=index) for index, row in enumerate([rows[5], rows[0], rows[3]])]
     found = plan_resume(journal, selected(rows), plan, HASHES)
     assert (found.reuse, len(found.gone), found.owed) == (6, 6, 0)
     await apply(found, journal, plan, rows, [], HASHES)
@@ -110,8 +111,8 @@ async def test_rows_that_changed_places_and_one_that_left(ran):
 
 async def test_a_row_with_an_id_stays_itself_when_it_is_edited(run, make_plan, make_rows, tmp_path):
     plan, journal = make_plan(), Journal(tmp_path / "j")
-    rows = [row.model_copy(update={"data": {**row.data, "id": f"q{row.index}"}}) for row in make_rows(4)]
-    keyed = [row.model_copy(update={"key": row.data["id"]}) for row in rows]
+    rows = [replace(row, data={**row.data, "id": f"q{row.index}"}) for row in make_rows(4)]
+    keyed = [replace(row, key=row.data["id"]) for row in rows]
     await run(plan, keyed, journal=journal, options=Options(hashes=HASHES))
     rows[1].data["user_prompt"] = "What is 1 * 9?"
     rows[1].index, rows[3].index = 3, 1
@@ -122,7 +123,7 @@ async def test_a_row_with_an_id_stays_itself_when_it_is_edited(run, make_plan, m
 async def test_a_journal_goes_on_when_its_rows_get_unique_ids_or_lose_them(run, make_plan, make_rows, tmp_path):
     """The rows have an id from the start; whether it is unique decides by what they are known."""
     plan, journal = make_plan(), Journal(tmp_path / "j")
-    rows = [row.model_copy(update={"data": {**row.data, "id": row.index}}) for row in make_rows(4)]
+    rows = [replace(row, data={**row.data, "id": row.index}) for row in make_rows(4)]
     await run(plan, rows, journal=journal, options=Options(hashes=HASHES))
     found = plan_resume(journal, selected(rows, by_id=True), plan, HASHES)
     assert (found.reuse, found.owed, found.drifted, found.pending) == (4, 0, False, True)

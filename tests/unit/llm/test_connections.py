@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from osmosis.llm.connections import AT_ONCE
+from osmosis.llm.connections import AT_ONCE, Connections
 from osmosis.llm.wire import PlainWire, Pool
 from osmosis.testing.waiting import until
 
@@ -129,3 +130,21 @@ async def test_wires_to_urls_of_one_server_share_a_pool() -> None:
         await pool.close()
         assert (await PlainWire(f"{base}/x", {}, timeout_s=30.0, pool=pool).post(b"body")).body == b"ok"
         await pool.close()
+
+
+async def test_a_call_that_is_cancelled_as_its_connection_opens_is_cancelled() -> None:
+    """As when a job that has nothing left to do ends its server while that is asked who it is."""
+    taking: list[asyncio.Task[object]] = []
+
+    def plug() -> socket.socket:
+        opening = asyncio.current_task()
+        assert opening is not None
+        opening.add_done_callback(lambda _: taking[0].cancel())
+        return socket.socket()
+
+    listening = await asyncio.start_server(Endpoint().serve, "127.0.0.1", 0)
+    connections = Connections("127.0.0.1", listening.sockets[0].getsockname()[1], connecting=plug)
+    taking.append(asyncio.create_task(connections.take()))
+    await asyncio.wait(taking, timeout=60)
+    assert taking[0].cancelled()
+    listening.close()

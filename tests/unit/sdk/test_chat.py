@@ -17,7 +17,7 @@ from osmosis.errors import ModelError
 from osmosis.llm.chat_format import completion_events
 from osmosis.llm.model import Completion
 from osmosis.records.rollout import Usage
-from osmosis.sdk.chat import MODEL_ID, ChatClient
+from osmosis.sdk.chat import MODEL_ID, ChatClient, connections_kept
 from osmosis.sdk.tools import tool
 
 GOOD = {
@@ -136,7 +136,7 @@ async def test_unreachable_and_late() -> None:
     await runner.cleanup()
 
 
-async def test_clients_share_connections_while_any_is_open() -> None:
+async def test_clients_share_connections_while_any_is_open_or_somebody_keeps_them() -> None:
     peers: list[Any] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -155,8 +155,12 @@ async def test_clients_share_connections_while_any_is_open() -> None:
             await second.complete([])
     async with ChatClient(f"{base}/3") as third:
         await third.complete([])
+    async with connections_kept():  # as a rollout server does while it lives
+        for number in (4, 5):
+            async with ChatClient(f"{base}/{number}") as another:
+                await another.complete([])
     await runner.cleanup()
-    assert peers[0] == peers[1] != peers[2]
+    assert peers[0] == peers[1] != peers[2] != peers[3] == peers[4]
     with pytest.raises(RuntimeError, match="not open"):
         await first.complete([])
 
