@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -20,7 +19,6 @@ from osmosis.serve.server.delivery import (
     Post,
     ResultDelivery,
     Spool,
-    open_session,
     spool_folder,
 )
 from osmosis.testing.waiting import until
@@ -67,14 +65,12 @@ async def receiving(receiver: Receiver) -> AsyncIterator[Receiver]:
 async def delivering(
     folder: Path | None, *, close_s: float = 5.0, policy: DeliveryPolicy = QUICK
 ) -> AsyncIterator[ResultDelivery]:
-    session: aiohttp.ClientSession = open_session()
-    delivery = ResultDelivery(lambda: session, spool=Spool(folder) if folder else None, policy=policy)
+    delivery = ResultDelivery(spool=Spool(folder) if folder else None, policy=policy)
     delivery.start()
     try:
         yield delivery
     finally:
         await delivery.close(close_s)
-        await session.close()
 
 
 @pytest.mark.parametrize("status", [200, 202, 204])

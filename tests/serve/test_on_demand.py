@@ -3,8 +3,11 @@ of workflows that run here."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import osmosis
 from osmosis.sdk.backend import LocalBackend
 from osmosis.serve.deferred import DeferredApp, deferred_maker
 from osmosis.serve.drive.on_demand import GateOnDemand
+from osmosis.testing.server import running_app
 
 from .support import OneCall, ScriptedModel
 
@@ -77,7 +81,7 @@ def test_what_is_wrong_with_a_deferred_app_is_raised_where_it_is_used() -> None:
 def test_outside_of_the_block_an_app_is_made_at_once() -> None:
     made: object = osmosis.create_rollout_server(LocalBackend(OneCall), configure_logging=False)
     assert isinstance(made, FastAPI)
-    assert not issubclass(type(made), DeferredApp)
+    assert type(made) is not DeferredApp
 
 
 async def ask(endpoint: Any) -> tuple[int, Any]:
@@ -114,3 +118,83 @@ async def test_endpoints_that_nobody_calls_are_closed_again() -> None:
         endpoint = gate.open_rollout("r1")
     with pytest.raises(aiohttp.ClientConnectionError):
         await ask(endpoint)
+
+
+SERVED = """
+import asyncio, json, sys
+sys.argv = ["main.py"]
+import main
+
+async def ask(kind, path="", method="GET"):
+    told, said = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}], []
+    scope = {"type": kind, "asgi": {"version": "3.0"}, "state": {}}
+    if kind == "http":
+        told = [{"type": "http.request", "body": b""}]
+        scope |= {"method": method, "path": path, "raw_path": path.encode(), "headers": [], "query_string": b""}
+
+    async def receive():
+        return told.pop(0)
+
+    async def send(message):
+        said.append(message.get("status", message["type"]))
+
+    await main.app(scope, receive, send)
+    return said[0]
+
+async def go():
+    found = [await ask("lifespan"), await ask("http", "/health"), await ask("http", "/rollout/none/status")]
+    loaded = sorted({"fastapi", "aiohttp"} & set(sys.modules))
+    return [*found, loaded, await ask("http", "/openapi.json")]
+
+print(json.dumps(asyncio.run(go())))
+"""
+
+
+def test_a_server_is_ready_and_answers_without_the_web_framework(tmp_path: Path) -> None:
+    """What a rollout's process imports is most of the time between a submit and its first rollout."""
+    (tmp_path / "main.py").write_text(
+        "from osmosis import LocalBackend, AgentWorkflow, create_rollout_server\n"
+        "class Work(AgentWorkflow):\n    async def run(self, ctx):\n        return []\n"
+        "app = create_rollout_server(LocalBackend(Work))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", SERVED], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout) == ["lifespan.startup.complete", 200, 200, [], 200]
+
+
+@pytest.mark.parametrize("framework", [False, True])
+async def test_the_author_s_lifespan_surrounds_the_server(framework: bool) -> None:
+    seen: list[str] = []
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[dict[str, str]]:
+        seen.append(f"in {isinstance(app, FastAPI)}")
+        app.state.mine = "there"
+        yield {"shared": "yes"}
+        seen.append(f"out {app.state.mine}")
+
+    app = osmosis.create_rollout_server(LocalBackend(OneCall), life, configure_logging=False)
+    if framework:
+        app.router.add_route("/extra", lambda _: None)
+    async with running_app(app):
+        assert seen == ["in True"]
+    assert seen == ["in True", "out there"]
+
+
+async def test_a_lifespan_that_fails_keeps_the_server_from_starting() -> None:
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        raise RuntimeError("no database")
+        yield
+
+    app: Any = osmosis.create_rollout_server(LocalBackend(OneCall), life, configure_logging=False)
+    said: list[dict[str, str]] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: dict[str, str]) -> None:
+        said.append(message)
+
+    with pytest.raises(RuntimeError, match="no database"):
+        await app({"type": "lifespan", "state": {}}, receive, send)
+    assert [(one["type"], "no database" in one["message"]) for one in said] == [("lifespan.startup.failed", True)]

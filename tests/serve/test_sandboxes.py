@@ -76,7 +76,7 @@ async def test_what_runs_ends_with_its_rollout(gate: TrainGate, tmp_path: Path) 
     await until(lambda: not list(tmp_path.iterdir()), what="the removal")
     await asyncio.sleep(2.5)
     assert not (marks / "went-on").exists()
-    with pytest.raises(Unavailable, match="offers no sandbox"):
+    with pytest.raises(Unavailable, match="no sandbox is offered"):
         await sandbox.run("true")
 
 
@@ -124,7 +124,7 @@ async def test_an_endpoint_without_any_says_so() -> None:
     await gate.start()
     try:
         sandbox, _ = sandbox_of(gate, "one")
-        with pytest.raises(Unavailable, match="offers no sandbox"):
+        with pytest.raises(Unavailable, match="no sandbox is offered"):
             await sandbox.run("true")
     finally:
         await gate.stop()

@@ -50,9 +50,9 @@ class DeferredApp:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        # Only who has FastAPI can ask whether this is one: until then nothing needs to be made to answer.
-        fastapi = sys.modules.get("fastapi")
-        found: type = DeferredApp if fastapi is None else fastapi.FastAPI
+        # Only who has loaded one of these can ask whether this is one: until then nothing need be loaded to answer.
+        asked = "fastapi" in sys.modules or "starlette.applications" in sys.modules
+        found: type = import_module("fastapi").FastAPI if asked else DeferredApp
         return found
 
     def __getattr__(self, name: str) -> Any:

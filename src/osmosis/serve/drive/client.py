@@ -10,11 +10,13 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 import aiohttp
 
+from osmosis.base.tasks import end
 from osmosis.engine.clock import Waits
 from osmosis.engine.ended import REWARD, Ended, add_sample, numbers, rollout_of, tool_results
 from osmosis.engine.rollout_model import waiting
@@ -23,7 +25,7 @@ from osmosis.records.base import utc_now
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Phase, Rollout, Score
 from osmosis.sdk.classify import overrun, true_cause
-from osmosis.serve.server.delivery import open_session
+from osmosis.serve.http_pool import open_session
 
 from .drivers import (
     REFUSED,
@@ -49,9 +51,27 @@ UNLIMITED_S = 3600.0
 Passed = Literal["agent", "whole"]
 
 WATCH_EVERY_S = 1.0
+PROXY_SAYS_GONE = frozenset({502, 503, 504})
 _NEEDS_KEY = ("/rollout/key-check/status", "/platform/health")
 DEAD_AFTER = 3
 """Refused connections in a row, one per watch, until a server counts as dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAt:
+    """Where a rollout server is, and how it is spoken to."""
+
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+    gate_url: str = ""
+    """Where its rollouts find the gate; empty: where all find it."""
+    generation: Generation | None = None
+    """Overrules what `/health` says."""
+    connecting: Callable[[], socket.socket] | None = None
+    """Makes the sockets that reach a server in a network of its own."""
+    silent_s: float | None = None
+    """On another machine, or behind a proxy: it also counts as dead when it was not heard for so long, and when the
+    proxy says that it is gone. None: only when it refuses connections."""
 
 
 @asynccontextmanager
@@ -72,22 +92,31 @@ async def served(
     `connecting` makes the sockets that reach a server in a network of its own.
     `NetworkError` when there is no healthy server to begin with.
     """
-    async with open_session(connecting=connecting) as session:
-        client = ServerClient(session, server_url, api_key, REQUEST_TIMEOUT_S, connecting=connecting)
+    at = ServerAt(server_url, api_key, generation=generation, connecting=connecting)
+    async with connected(at, gate, plan, died=died) as server:
+        yield server.rollout
+
+
+@asynccontextmanager
+async def connected(
+    at: ServerAt, gate: TrainGate, plan: EvalPlan, *, died: Callable[[], Awaitable[object]] | None = None
+) -> AsyncIterator[ServedRollouts]:
+    """As `served`, for who also wants to know how many rollouts the server takes, and when it is dead."""
+    async with open_session(connecting=at.connecting) as session:
+        client = ServerClient(session, at.url, at.api_key, REQUEST_TIMEOUT_S, connecting=at.connecting)
         found, capacity = await _detect(client)
-        spoken = generation or found
+        spoken = at.generation or found
         driver: Driver
         if spoken == "0.2":
-            driver = Driver02(client, plan, gate.base_url)
+            driver = Driver02(client, plan, at.gate_url or gate.base_url)
         else:
             driver = Driver04(client, plan) if spoken == "0.4" else Driver03(client, plan)
-        server = ServedRollouts(driver, gate, plan, server_url, capacity)
+        server = ServedRollouts(driver, gate, plan, at, capacity)
         watcher = asyncio.create_task(server.watch_process(died) if died else server.watch_health(client))
         try:
-            yield server.rollout
+            yield server
         finally:
-            watcher.cancel()
-            await asyncio.gather(watcher, return_exceptions=True)
+            await end(watcher)
             await server.settle()
             client.close()
 
@@ -138,13 +167,16 @@ async def _detect(client: ServerClient) -> tuple[Generation, int | None]:
 class ServedRollouts:
     """The rollouts of one server."""
 
-    def __init__(self, driver: Driver, gate: TrainGate, plan: EvalPlan, url: str, capacity: int | None) -> None:
+    def __init__(self, driver: Driver, gate: TrainGate, plan: EvalPlan, at: ServerAt, capacity: int | None) -> None:
+        self.capacity = capacity
+        """How many it runs at once; None: it does not say."""
+        self.dead = asyncio.Event()
         # More than the server runs at once would wait there, on the clock of their time limits; here they wait off it.
         self._slots = asyncio.Semaphore(capacity) if capacity else None
         self._driver = driver
         self._gate = gate
         self._plan = plan
-        self._url = url
+        self._at = at
         self._death: RolloutLost | None = None
         self._runs: set[asyncio.Task[ServerResult]] = set()
         self._cancels: set[asyncio.Task[None]] = set()
@@ -159,7 +191,9 @@ class ServedRollouts:
     async def _attempt(self, task: Task) -> Rollout:
         task.enter("rollout server")
         started_at, started = utc_now(), time.monotonic()
-        endpoint = self._gate.open_rollout(task.rollout_id, row_index=task.row.index, attempt=task.attempt)
+        endpoint = self._gate.open_rollout(
+            task.rollout_id, row_index=task.row.index, attempt=task.attempt, base_url=self._at.gate_url
+        )
         endpoint.limits = self._plan.limits
         limits = self._time_limits(endpoint, task)
         try:
@@ -248,22 +282,26 @@ class ServedRollouts:
         self._die(f"the rollout server ended{said} while rollouts were running")
 
     async def watch_health(self, client: ServerClient) -> None:
-        refusals = 0
+        refusals, heard, silent_s = 0, time.monotonic(), self._at.silent_s
         while refusals < DEAD_AFTER:
             await asyncio.sleep(WATCH_EVERY_S)
             try:
-                await client.ask("GET", "/health")
-                refusals = 0
+                status, _, _ = await client.ask("GET", "/health")
+                refusals = refusals + 1 if silent_s is not None and status in PROXY_SAYS_GONE else 0
+                heard = time.monotonic()
             except REFUSED:
                 refusals += 1
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
                 refusals = 0  # slow or busy is not dead
-        self._die(f"the rollout server at {self._url} no longer accepts connections")
+                if silent_s is not None and time.monotonic() - heard > silent_s:
+                    return self._die(f"the rollout server at {self._at.url} was not heard for {silent_s:g} s")
+        self._die(f"the rollout server at {self._at.url} no longer accepts connections")
 
     def _die(self, message: str) -> None:
         self._death = RolloutLost(
             Category.SERVER_DIED, message, fix="see the end of the rollout server's log for the reason"
         )
+        self.dead.set()
         for run in list(self._runs):
             run.cancel()
 

@@ -12,20 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import aiohttp
-
 from osmosis.base.processes import lines_of
 from osmosis.errors import OsmosisError
+from osmosis.llm.connections import Connections
+from osmosis.llm.wire import exchange
 from osmosis.records.wire import PORT_VARIABLE
 from osmosis.sandbox import Box, EndedBy, Network, Policy, Unavailable, start
-from osmosis.serve.server.delivery import open_session
 
 TAIL_LINES = 60
+LOOK_S = 0.02
+"""How often a server that starts is asked whether it is healthy."""
 PATIENCE_WITH_OUTPUT = 16
 """What prints so many times its limit is ended: reading it is work, too."""
 OLDER_PORT_VARIABLE = "ROLLOUT_PORT"
 """The name that older rollouts read."""
-HEALTH_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
+HEALTH_TIMEOUT_S = 5.0
 
 
 class ServerStartError(OsmosisError):
@@ -60,6 +61,7 @@ class RolloutServerProcess:
         self.environ = dict(environ)
         self.health_timeout_s = health_timeout_s
         self.url = ""
+        self._port = 0
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._log = log
         self._policy = policy or Policy()
@@ -92,7 +94,8 @@ class RolloutServerProcess:
 
     async def start(self) -> str:
         """Starts the server and returns its URL once `/health` answers; `ServerStartError` otherwise."""
-        port = str(free_port())
+        self._port = free_port()
+        port = str(self._port)
         self.url = f"http://127.0.0.1:{port}"
         environ = {OLDER_PORT_VARIABLE: port, **self.environ, PORT_VARIABLE: port, "PYTHONUNBUFFERED": "1"}
         try:
@@ -146,34 +149,34 @@ class RolloutServerProcess:
         loop = asyncio.get_running_loop()
         until = loop.time() + self.health_timeout_s
         died = asyncio.create_task(box.wait())
+        connections = Connections("127.0.0.1", self._port, connecting=self.connecting)
         try:
-            async with open_session(connecting=self.connecting) as session:
-                while loop.time() < until:
-                    if died.done():
-                        await self._read_rest()
-                        raise ServerStartError(
-                            f"the rollout server ended with exit code {self.exit_code} before it was "
-                            f"healthy{self._end()}",
-                            hint="run its main.py in a terminal to see the error",
-                            exit_code_of_server=self.exit_code,
-                            output=self.last_output(),
-                        )
-                    if await self._healthy(session):
-                        return
-                    await asyncio.wait({died}, timeout=0.05)
+            while loop.time() < until:
+                if died.done():
+                    await self._read_rest()
+                    raise ServerStartError(
+                        f"the rollout server ended with exit code {self.exit_code} before it was healthy{self._end()}",
+                        hint="run its main.py in a terminal to see the error",
+                        exit_code_of_server=self.exit_code,
+                        output=self.last_output(),
+                    )
+                if await self._healthy(connections):
+                    return
+                await asyncio.wait({died}, timeout=LOOK_S)
         finally:
             died.cancel()
+            connections.close()
         raise ServerStartError(
             f"the rollout server did not answer {self.url}/health within {self.health_timeout_s:g} s{self._end()}",
             hint=f"its main.py must serve on the port in {PORT_VARIABLE} and answer GET /health",
             output=self.last_output(),
         )
 
-    async def _healthy(self, session: aiohttp.ClientSession) -> bool:
+    async def _healthy(self, connections: Connections) -> bool:
+        request = f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nContent-Length: 0\r\n\r\n"
         try:
-            async with session.get(f"{self.url}/health", timeout=HEALTH_TIMEOUT) as reply:
-                return reply.status == 200
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+            return (await exchange(connections, request.encode(), HEALTH_TIMEOUT_S)).status == 200
+        except (asyncio.TimeoutError, OSError):
             return False
 
     async def _read(self, box: Box) -> None:

@@ -10,6 +10,7 @@ import asyncio
 
 from aiohttp import web
 
+from osmosis.base.tasks import end
 from osmosis.llm.chat_format import EventStream, error_event
 from osmosis.llm.model import Completion, Piece
 
@@ -63,13 +64,11 @@ async def streamed(
             head = b""
             said = await pieces.take()
         try:
-            end = b"".join(events.rest(await answering, with_usage=with_usage))
+            last = b"".join(events.rest(await answering, with_usage=with_usage))
         except EndpointError as error:
-            end = error_event(error.body)
-        await response.write(head + end)
+            last = error_event(error.body)
+        await response.write(head + last)
         await response.write_eof()
         return response
     finally:
-        if not answering.done():
-            answering.cancel()
-            await asyncio.gather(answering, return_exceptions=True)
+        await end(answering)

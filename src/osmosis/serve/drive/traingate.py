@@ -129,7 +129,7 @@ class GateObserver(Protocol):
 
 
 class TrainGate:
-    """An HTTP server on loopback over one model.
+    """An HTTP server over one model, on loopback unless it is told otherwise.
 
     `start` returns the base URL; `open_rollout` makes the per-rollout endpoint; `close_rollout` forgets it.
     """
@@ -140,14 +140,17 @@ class TrainGate:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        advertise_url: str = "",
         observer: GateObserver | None = None,
         sandboxes: Sandboxes | None = None,
     ) -> None:
-        """`sandboxes`: those of rollouts that are in a boundary; None: this endpoint offers none."""
+        """`advertise_url`: what rollouts are told in the place of host and port; `{port}` is the latter. `sandboxes`:
+        those of rollouts that are in a boundary; None: this endpoint offers none."""
         self.model = model
         self.base_url = ""
         self._host = host
         self._port = port
+        self._advertise_url = advertise_url
         self._observer = observer
         self._sandboxes = sandboxes
         self._open: dict[str, RolloutEndpoint] = {}
@@ -174,25 +177,23 @@ class TrainGate:
         await (own if listener is None else web.SockSite(self._runner, listener, backlog=1024)).start()
         address = self._runner.addresses[0]
         shown = f"[{address[0]}]" if ":" in address[0] else address[0]
-        self.base_url = f"http://{shown}:{address[1]}"
+        self.base_url = self._advertise_url.replace("{port}", str(address[1])) or f"http://{shown}:{address[1]}"
         return self.base_url
 
     @asynccontextmanager
-    async def inside(self, listener: socket.socket | None) -> AsyncIterator[None]:
-        """Also answers on a socket in a rollout server's own network, and tells rollouts that address meanwhile; None
-        changes nothing."""
+    async def inside(self, listener: socket.socket | None) -> AsyncIterator[str]:
+        """Also answers on a socket in a rollout server's own network; the URL that its rollouts are told. None: that of
+        all others."""
         if listener is None:
-            yield
+            yield self.base_url
             return
         assert self._runner is not None
         host, port = listener.getsockname()[:2]
         site = web.SockSite(self._runner, listener.dup())
         await site.start()
-        outside, self.base_url = self.base_url, f"http://{host}:{port}"
         try:
-            yield
+            yield f"http://{host}:{port}"
         finally:
-            self.base_url = outside
             await site.stop()
 
     async def stop(self) -> None:
@@ -200,12 +201,15 @@ class TrainGate:
             await self._runner.cleanup()
             self._runner = None
 
-    def open_rollout(self, rollout_id: str, *, row_index: int = 0, attempt: int = 0) -> RolloutEndpoint:
-        """The endpoint of one rollout; `ValueError` for an unsafe id or one that is already open."""
+    def open_rollout(
+        self, rollout_id: str, *, row_index: int = 0, attempt: int = 0, base_url: str = ""
+    ) -> RolloutEndpoint:
+        """The endpoint of one rollout, which is told `base_url` if that is given; `ValueError` for an unsafe id or one
+        that is already open."""
         check_rollout_id(rollout_id)
         if rollout_id in self._open:
             raise ValueError(f"rollout {rollout_id} is already open")
-        endpoint = RolloutEndpoint(rollout_id, self.base_url, row_index=row_index, attempt=attempt)
+        endpoint = RolloutEndpoint(rollout_id, base_url or self.base_url, row_index=row_index, attempt=attempt)
         endpoint.know_tools(None)
         self.take_over(endpoint)
         return endpoint
@@ -235,6 +239,7 @@ class TrainGate:
         return await self._answer(endpoint, request, await json_object(request))
 
     async def _chat02(self, request: web.Request) -> web.StreamResponse:
+        self._check_known(request)
         body = await json_object(request)
         endpoint = self._endpoint(str(body.get("rollout_id", "")), request, "bearer")
         body.pop("logprobs", None)  # always on in this generation, also against models that refuse it
@@ -260,6 +265,7 @@ class TrainGate:
         return json_response(self._ack(endpoint))
 
     async def _completed02(self, request: web.Request) -> web.Response:
+        self._check_known(request)
         message = shaped(RolloutResponse, await request.read())
         endpoint = self._endpoint(message.rollout_id, request, "bearer", closed=True)
         endpoint.take_response(message)
@@ -289,11 +295,20 @@ class TrainGate:
         samples = {endpoint.rollout_id: {"model_name": name, "llm_call_metrics": calls}}
         return {"status": "ok", "trajectory": {"model_name": name, "samples": samples}}
 
+    def _check_known(self, request: web.Request) -> None:
+        """Where others can call: a body that names its rollout is not read for who has the token of none."""
+        if not self._advertise_url:
+            return
+        token = _token(request)
+        known = (endpoint.bearer.encode() for table in (self._open, self._closed) for endpoint in table.values())
+        if token is None or not any(hmac.compare_digest(token, bearer) for bearer in known):
+            raise EndpointError(401, "the bearer token is missing or belongs to no rollout", "auth")
+
     def _endpoint(self, rollout_id: str, request: web.Request, key: str, *, closed: bool = False) -> RolloutEndpoint:
         endpoint = self._open.get(rollout_id) or (self._closed.get(rollout_id) if closed else None)
         if endpoint is None:
             raise EndpointError(404, f"no open rollout {rollout_id!r} here", "not_found")
-        token = token_of(request.headers.get("Authorization", "").encode("utf-8", "surrogateescape"))
+        token = _token(request)
         if token is None or not hmac.compare_digest(token, getattr(endpoint, key).encode()):
             raise EndpointError(401, "the bearer token is missing or belongs to another rollout", "auth")
         return endpoint
@@ -359,3 +374,7 @@ class TrainGate:
     def _observe(self, endpoint: RolloutEndpoint, asked: ChatRequest, call: ModelCall, done: Completion | None) -> None:
         if self._observer is not None:
             self._observer.model_call(endpoint, asked, call, done)
+
+
+def _token(request: web.Request) -> bytes | None:
+    return token_of(request.headers.get("Authorization", "").encode("utf-8", "surrogateescape"))

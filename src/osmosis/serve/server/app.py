@@ -13,24 +13,23 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from fastapi import FastAPI
+from typing import TYPE_CHECKING, Any, cast
 
 from osmosis.base.paths import data_dir
-from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE, ErrorReply
-from osmosis.serve.endpoints import openapi
+from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
 
 from .auth import BearerGuard, JsonOnly
 from .delivery import DeliveryPolicy, spool_folder
 from .direct import RolloutApp
-from .http import HttpProblem, answer_not_accepted, answer_problem
 from .lifetime import ServerRuntime
-from .queue import NotAccepted, ServeLimits
+from .queue import ServeLimits
 from .traces import TraceFolder, TrajectoryWriter, secret_values
 from .v03 import Backend, RolloutService, add_rollout_routes
 
-Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+Lifespan = Callable[["FastAPI"], AbstractAsyncContextManager[Any]]
 
 
 def create_rollout_server(
@@ -77,7 +76,7 @@ def create_rollout_server(
     service = RolloutService(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE), traces=traces, files=files)
     add_rollout_routes(app, service)
     app.state.rollouts = service
-    return app
+    return cast("FastAPI", app)
 
 
 def _limits_of(backend: Backend, limits: ServeLimits) -> ServeLimits:
@@ -86,7 +85,7 @@ def _limits_of(backend: Backend, limits: ServeLimits) -> ServeLimits:
 
 
 def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, api_key: str | None) -> RolloutApp:
-    """The app around a runtime: life, authentication, errors; routes come from the generation."""
+    """The app around a runtime: its life and authentication; routes come from the generation."""
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[Any]:
@@ -98,17 +97,8 @@ def assemble(title: str, runtime: ServerRuntime, lifespan: Lifespan | None, *, a
                 yield state
 
     guard = partial(BearerGuard, api_key=api_key) if api_key else JsonOnly
-    app = RolloutApp(guard, title=title, version="1", lifespan=life)
-    app.add_exception_handler(HttpProblem, answer_problem)
-    app.add_exception_handler(NotAccepted, answer_not_accepted)
+    app = RolloutApp(title, guard, life)
     app.state.runtime = runtime
-
-    def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = openapi(title, app.endpoints, ErrorReply, others=app.routes)
-        return app.openapi_schema
-
-    app.openapi = document  # type: ignore[method-assign]
     return app
 
 

@@ -16,19 +16,18 @@ import logging
 import os
 import re
 import secrets
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from urllib.parse import quote
-
-import aiohttp
+from urllib.parse import quote, urlsplit
 
 from osmosis.base.backoff import backoff_delay, parse_retry_after
 from osmosis.base.files import write_json
 from osmosis.base.locks import FileLock
+from osmosis.base.tasks import end
+from osmosis.llm.wire import Pool, open_wire
 
 from .queue import LoopPacer
 
@@ -145,8 +144,9 @@ class DeliveryPolicy:
     base_delay_s: float = 0.5
     max_delay_s: float = 8.0
     slow_delay_s: float = 30.0
-    connect_timeout_s: float = 10.0
     reply_timeout_s: float = 30.0
+    slowest_bytes_s: int = 256 * 1024
+    """A large result is given the time that it takes at this rate, too."""
     parallel: int = 128
     """Posts on the wire at the same time."""
     max_age_s: float = MAX_AGE_S
@@ -161,35 +161,17 @@ class Refused(Exception):
     """The receiver will never take this, or did not for too long."""
 
 
-def open_session(
-    max_connections: int = 0, *, connecting: Callable[[], socket.socket] | None = None
-) -> aiohttp.ClientSession:
-    """The one connection pool of a server (0 = as many as are needed); must be opened inside its event loop.
-
-    `connecting` makes the sockets, for a server in a network of its own.
-    """
-    connector = aiohttp.TCPConnector(
-        limit=max_connections,
-        limit_per_host=0,
-        keepalive_timeout=30.0,
-        ttl_dns_cache=60,
-        socket_factory=(lambda _: connecting()) if connecting else None,
-    )
-    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
-
-
 class ResultDelivery:
     """Takes responsibility for posts. `start` redelivers what earlier processes left, `close` spools the rest."""
 
     def __init__(
         self,
-        session: Callable[[], aiohttp.ClientSession],
         *,
         spool: Spool | None = None,
         policy: DeliveryPolicy | None = None,
         pacer: LoopPacer | None = None,
     ) -> None:
-        self._session = session
+        self._pool = Pool()
         self._spool = spool
         self.policy = policy or DeliveryPolicy()
         self._pacer = pacer or LoopPacer()
@@ -243,9 +225,7 @@ class ResultDelivery:
         quick = self._tasks - self._slow
         if quick:
             await asyncio.wait(quick, timeout=timeout)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
         left = [post for queue, _ in self._queues.values() for post in queue]
         for post in left:
             self._keep(post)
@@ -260,6 +240,7 @@ class ResultDelivery:
             )
         if self._spool is not None:
             self._spool.close()
+        await self._pool.close()
 
     @property
     def _spool_root(self) -> str:
@@ -291,9 +272,7 @@ class ResultDelivery:
                 asked, why = await self._once(post)
                 if asked is None:
                     return
-            except aiohttp.InvalidURL as exc:
-                raise Refused(f"{post.url} is not a URL") from exc
-            except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as exc:
+            except (asyncio.TimeoutError, OSError) as exc:
                 asked, why = 0.0, f"{type(exc).__name__}: {exc}"
             delay = self._delay(tries, asked)
             if time.time() + delay > until:
@@ -330,24 +309,20 @@ class ResultDelivery:
             return None, ""
         if status in (408, 425, 429) or status >= 500:
             return parse_retry_after(asked) or 0.0, f"HTTP {status}"
-        raise Refused(f"rejected: HTTP {status} {said.decode(errors='replace')}".strip())
+        raise Refused(f"rejected: HTTP {status} {said[:300].decode(errors='replace')}".strip())
 
     async def exchange(self, post: Post) -> tuple[int, bytes, str | None]:
-        """Sends a post: status, the answer (its first words unless it succeeded), its `Retry-After` header."""
-        policy = self.policy
+        """Sends a post: status, the answer, its `Retry-After` header."""
+        parts = urlsplit(post.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Refused(f"{post.url} is not a URL")
         headers = {"Content-Type": "application/json", "Idempotency-Key": _header(post.rollout_id)}
         if post.bearer:
             headers["Authorization"] = f"Bearer {post.bearer}"
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=policy.connect_timeout_s, sock_read=policy.reply_timeout_s
-        )
-        async with self._session().post(
-            post.url, data=post.body.encode(), headers=headers, timeout=timeout, allow_redirects=False
-        ) as reply:
-            said = await reply.content.read(300)
-            if 200 <= reply.status < 300:
-                said += await reply.read()
-            return reply.status, said, reply.headers.get("Retry-After")
+        body = post.body.encode()
+        timeout_s = self.policy.reply_timeout_s + len(body) / self.policy.slowest_bytes_s
+        reply = await open_wire(post.url, headers, timeout_s=timeout_s, direct=True, pool=self._pool).post(body)
+        return reply.status, reply.body, reply.retry_after
 
     def _delay(self, tries: int, asked: float) -> float:
         policy = self.policy

@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import orjson
-from fastapi import Request, Response
 from pydantic import ValidationError as BadShape
 from pydantic_core import PydanticSerializationError
+from starlette.requests import Request
+from starlette.responses import Response
 
 from osmosis.records.base import Record
 from osmosis.sdk.types import json_safe

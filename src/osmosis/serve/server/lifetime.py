@@ -1,4 +1,4 @@
-"""What a rollout server owns while it lives: the queue, the connection pool, the delivery of results and the signal
+"""What a rollout server owns while it lives: the queue, the delivery of results and the signal
 handling, opened and closed in one place for all generations. Closing drains first, so no accepted rollout vanishes,
 and it drains before the HTTP server closes its sockets: trainers that poll can still fetch their results.
 """
@@ -14,9 +14,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from pathlib import Path
 from types import FrameType
 
-import aiohttp
+from osmosis.sdk.chat import connections_kept
 
-from .delivery import DeliveryPolicy, ResultDelivery, Spool, open_session
+from .delivery import DeliveryPolicy, ResultDelivery, Spool
 from .queue import LoopPacer, RolloutQueue, ServeLimits
 
 log = logging.getLogger("osmosis.serve")
@@ -32,15 +32,11 @@ class ServerRuntime:
         *,
         spool_dir: Path | None = None,
         delivery_policy: DeliveryPolicy | None = None,
-        max_connections: int = 0,
     ) -> None:
         self.limits = limits
         self.queue = RolloutQueue(max_concurrent, limits)
-        self._max_connections = max_connections
-        self._session: aiohttp.ClientSession | None = None
         self.pacer = LoopPacer()
         self.delivery = ResultDelivery(
-            self.session,
             spool=Spool(spool_dir) if spool_dir else None,
             policy=delivery_policy,
             pacer=self.pacer,
@@ -58,21 +54,14 @@ class ServerRuntime:
         self.unread: Callable[[], int] = lambda: 0
         """How many polled results nobody has read yet; draining waits for them a little."""
 
-    def session(self) -> aiohttp.ClientSession:
-        """The shared connection pool; opened late for an app that is called without its lifespan (test clients)."""
-        if self._session is None or self._session.closed:
-            self._session = open_session(self._max_connections)
-        return self._session
-
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        self._session = open_session(self._max_connections)
         signals = SignalDrain(self.drain, self.hurry)
         tasks = [asyncio.get_running_loop().create_task(work()) for work in self.background]
         try:
             self.delivery.start()
             signals.install()
-            async with self.around():
+            async with connections_kept(), self.around():
                 yield
         finally:
             signals.remove()
@@ -82,8 +71,6 @@ class ServerRuntime:
             await self.delivery.close(0.5 if self._hurried else self.limits.delivery_drain_s)
             for leave in self.backends:
                 await leave()
-            await self.session().close()
-            self._session = None
             for close in self.after_close:
                 await asyncio.to_thread(close)
 

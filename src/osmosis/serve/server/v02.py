@@ -13,11 +13,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
+import aiohttp
 import orjson
-from fastapi import FastAPI, Request, Response
 from pydantic import ValidationError as BadShape
+from starlette.requests import Request
+from starlette.responses import Response
 
 from osmosis.base.json_types import JsonObject
 from osmosis.base.paths import DEFAULT_PLATFORM_URL
@@ -38,6 +40,7 @@ from osmosis.sdk.classify import describe, failure_of
 from osmosis.sdk.rollout_sandbox import opening_from, sandbox_while
 from osmosis.sdk.types import finite_reward
 from osmosis.serve.endpoints import DeclaredEndpoint
+from osmosis.serve.http_pool import open_session
 
 from .agent_loops import AskTools, LoopBackend, TrainerModel, check_limits, checked_run, tool_dicts, trace_into
 from .app import Lifespan, assemble, default_spool, open_files, open_traces
@@ -50,6 +53,9 @@ from .registration import Registrar, Registration
 from .rollout_settings import RolloutSettings, get_settings
 from .traces import TraceFolder
 from .v03 import RolloutService, add_rollout_routes
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 log = logging.getLogger("osmosis.serve")
 
@@ -116,13 +122,14 @@ def create_app(
         set_max_metadata_size_bytes(known.max_metadata_size_bytes)
     slots = int(_positive("max_concurrent", max_concurrent, known.server.max_concurrent_rollouts))
     ttl = _positive("record_ttl_seconds", record_ttl_seconds, known.server.record_ttl_seconds)
+    # A default limit would be a second, hidden bound on concurrent rollouts.
+    connections = known.client.max_connections if "max_connections" in known.client.model_fields_set else 0
+    policy = delivery_policy or DeliveryPolicy()
     runtime = ServerRuntime(
         slots,
         limits or replace(ServeLimits(), rollout_timeout_s=known.server.request_timeout_seconds, keep_s=ttl),
         spool_dir=spool_dir or default_spool(environ, agent_loop.name),
-        delivery_policy=delivery_policy,
-        # A default limit would be a second, hidden bound on concurrent rollouts.
-        max_connections=known.client.max_connections if "max_connections" in known.client.model_fields_set else 0,
+        delivery_policy=replace(policy, parallel=min(connections or policy.parallel, policy.parallel)),
     )
     if registration is None and credentials is not None and server_host and server_port:
         registration = _registration(agent_loop, credentials, server_host, server_port, api_key, environ)
@@ -135,12 +142,12 @@ def create_app(
     backend = LoopBackend(agent_loop, max_concurrent=slots, traces=traces)
     files = open_files(backend, runtime, api_key, environ) if environ.get(ARTIFACT_VARIABLE) else None
     later = RolloutService(backend, runtime, instance_id=environ.get(INSTANCE_VARIABLE), files=files)
-    loops = LoopService(agent_loop, runtime, known, record_ttl_s=ttl, traces=traces)
+    loops = LoopService(agent_loop, runtime, known, record_ttl_s=ttl, traces=traces, max_connections=connections)
     add_init_routes(app, loops, later, authenticated=bool(api_key))
     add_rollout_routes(app, later, health=False)
     app.state.rollouts = later
     app.state.loops = loops
-    return app
+    return cast("FastAPI", app)
 
 
 def _registration(
@@ -212,6 +219,7 @@ class LoopService:
         *,
         record_ttl_s: float,
         traces: TraceFolder | None = None,
+        max_connections: int = 0,
     ) -> None:
         self.loop = loop
         self.runtime = runtime
@@ -220,7 +228,21 @@ class LoopService:
         self._traces = traces
         self._started: dict[str, Started] = {}
         self._tools = AskTools(loop)
+        self._max_connections = max_connections
+        self._session: aiohttp.ClientSession | None = None
         runtime.background.append(self.clean)
+        runtime.backends.append(self._close)
+
+    def _connections(self) -> aiohttp.ClientSession:
+        """What every loop asks its trainer over."""
+        if self._session is None or self._session.closed:
+            self._session = open_session(self._max_connections)
+        return self._session
+
+    async def _close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
 
     async def init(self, request: RolloutRequest) -> bytes:
         """The body of the 202; starts the rollout unless it is known. Raises `NotAccepted`."""
@@ -286,7 +308,7 @@ class LoopService:
 
         async def execute(_: AcceptedRollout) -> RolloutOutcome:
             check_limits(request)
-            llm = TrainerModel(request, self.settings, self.runtime.session(), self.runtime.pacer)
+            llm = TrainerModel(request, self.settings, self._connections(), self.runtime.pacer)
             run.context = RolloutContext(request, tools, llm, time.monotonic())
             trace_into(run.context, self._traces, (request.api_key,))
             url = f"{request.server_url.rstrip('/')}/v1/rollouts/{request.rollout_id}"

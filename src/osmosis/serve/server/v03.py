@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from osmosis.records.base import Record, utc_now
 from osmosis.records.wire import (
