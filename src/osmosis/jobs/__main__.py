@@ -21,6 +21,7 @@ from osmosis.records.run import JobEntry, LogLine
 
 from .entry import JobAddress, enter, why_not
 from .runner import Exit, JobRunner
+from .standing_by import stand_by
 
 BAD_CALL = 2
 
@@ -43,7 +44,7 @@ def main(argv: list[str], given: bytes, environ: Mapping[str, str]) -> int:
         return _refuse(why_not(problem))
     except BadSpec as problem:
         where = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in problem.errors()[:5])
-        return _refuse(f"the platform's job is not one that this version can do: {where}")
+        return _refuse(f"this version cannot run the platform's job: {where}")
 
 
 async def _run(address: JobAddress, entry: JobEntry, environ: Mapping[str, str]) -> Exit:
@@ -69,6 +70,7 @@ def _refuse(message: str) -> int:
 def _waited_for() -> tuple[list[str], bytes]:
     """The command line and the entry of a process that was started before its job was known: the URL is the first line
     of standard input, and `job.log` in the job's folder is where it prints to. Exits when no job ever comes."""
+    stand_by()
     url = sys.stdin.buffer.readline()
     given = sys.stdin.buffer.read()
     if not given:

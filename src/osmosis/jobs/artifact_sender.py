@@ -1,6 +1,6 @@
 """What rollouts leave, on its way from a job on another machine to the platform: file by file, resumed after a cut.
 
-Files are what untrusted code wrote: links and everything that is no plain file stay behind. A file that the platform
+Files are what untrusted code wrote: links and everything that is not a plain file stay behind. A file that the platform
 does not take is said in the log; the rollout counts all the same.
 """
 

@@ -39,7 +39,7 @@ async def base_model_folder(context: JobContext, python: Path) -> Path:
     folder = Path(named)
     if not folder.is_absolute():
         if named.startswith("osmosis/"):
-            what = f"{named} is a model hosted by this platform, and the job was not told where it lies"
+            what = f"{named} is a model hosted by this platform, and the job was not told where it is stored"
             raise setup_failed(what, fix="submit the run again", category=Category.MODEL_NOT_FOUND)
         folder = context.cache_dir / "hub" / named.replace("/", "--")
         async with locked_async(folder.parent / ".locks" / folder.name):

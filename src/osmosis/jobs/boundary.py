@@ -81,7 +81,7 @@ class Boundary:
         found = cls.of(spec, abilities)
         if found.level is Level.NONE:
             return replace(found, describe=found.describe.replace("a rollout", "the model's process"))
-        words = f"level {found.level.value}; the model's process has no network and reads its own files alone"
+        words = f"level {found.level.value}; the model's process has no network and can read only its own files"
         return replace(found, network=Network.NONE, describe=words)
 
     @classmethod
@@ -92,7 +92,7 @@ class Boundary:
         if found.level is Level.NONE or not elsewhere:
             return found
         words = (
-            f"level {found.level.value}; the trainer reads its own files alone and reaches the network for its server"
+            f"level {found.level.value}; the trainer can read only its own files and reaches the network for its server"
         )
         return replace(found, network=Network.SHARED, describe=words)
 
@@ -154,7 +154,7 @@ def _words(level: Level, network: Network, here: Abilities, settings: SandboxSet
         why = "switched off on this platform" if settings.off else here.reason
         return f"level 0: nothing keeps a rollout from this machine's files and network ({why})"
     reach = {
-        Network.NONE: "network gate: it reaches its model endpoint alone",
+        Network.NONE: "network gate: it reaches only its model endpoint",
         Network.OPEN: "network open: it reaches outside hosts, not this machine's or private addresses",
         Network.SHARED: "network shared with this machine: neither slirp4netns nor pasta is here",
     }[network]

@@ -126,7 +126,6 @@ async def _usable(git: Git, commit_sha: str, log: JobLog) -> bool:
 
 async def _fetch(git: Git, repository: str, commit_sha: str, log: Callable[[str], None]) -> None:
     await _must(git, repository, "init", "--quiet", "--template=", ".")
-    refused = ""
     try:
         await git.text_async("fetch", "--quiet", "--no-tags", "--depth=1", repository, commit_sha, log=log)
     except GitError as error:
@@ -137,6 +136,11 @@ async def _fetch(git: Git, repository: str, commit_sha: str, log: Callable[[str]
             await git.text_async(*everything, log=log)
         except GitError as final:
             raise _unreadable(repository, final) from None
+        await _need_commit(git, repository, commit_sha, refused)
+
+
+async def _need_commit(git: Git, repository: str, commit_sha: str, refused: str) -> None:
+    """After a fetch of everything: one of the commit alone has it, or fails."""
     try:
         await git.text_async("cat-file", "-e", f"{commit_sha}^{{commit}}")
     except GitError:

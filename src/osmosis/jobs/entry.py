@@ -60,6 +60,8 @@ async def enter(address: JobAddress, entry: JobEntry) -> tuple[JobSpec, Handover
     if entry.sandbox is not None:
         required = spec.sandbox.required or entry.sandbox.required
         places["sandbox"] = entry.sandbox.model_copy(update={"required": required})
+    if entry.gate is not None:
+        places["gate"] = entry.gate
     return spec.model_copy(update=places), Handover(token=lease, secrets=given.get("values", {}))
 
 

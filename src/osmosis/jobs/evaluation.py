@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 import orjson
 
 from osmosis._version import __version__
+from osmosis.base.tasks import end, until_one
 from osmosis.engine.evaluate import Options, evaluate
 from osmosis.engine.journal import Journal, key_of
 from osmosis.engine.resume import settle
@@ -27,10 +28,11 @@ from osmosis.records.run import JobResult, RunStatus, Stage
 from osmosis.serve.drive.traingate import TrainGate
 
 from .artifact_sender import ArtifactSender
+from .checkout import Checkout
 from .deployed_model import served_model
 from .job import JobContext, JobFailed, setup_failed
 from .job_rows import JobRows
-from .model_probe import open_and_probe
+from .model_probe import answers, opened
 from .server_stages import ServerStages
 from .shared_limits import SharedLimits
 from .supervisor import ServerSupervisor
@@ -58,7 +60,6 @@ class EvalRun:
         self.shared = SharedLimits(context, self.plan)
         self.journal = Journal(context.work_dir / "journal", redactor=context.redactor)
         self._started_rollouts = False
-        self._holding = False
 
     @classmethod
     def of(cls, context: JobContext) -> EvalRun:
@@ -71,8 +72,7 @@ class EvalRun:
     async def go(self) -> JobResult:
         """All stages. Raises `JobFailed` with the stage's failure."""
         stages = ServerStages(self.context)
-        found = await stages.checkout()
-        async with self._model() as model:
+        async with self._checked_out(stages) as (found, model):
             prepared = await stages.prepare(found)
             made = prepared.environment
             self.plan.provenance.update(python=made.python_version, osmosis_of_rollout=made.osmosis_version)
@@ -107,25 +107,28 @@ class EvalRun:
         return JobResult(status=RunStatus.FAILED, report=report, failure=_gave_up(report))
 
     @asynccontextmanager
-    async def _model(self) -> AsyncIterator[Model]:
-        """The model, which has answered once; a model of the platform that is not deployed is loaded for this run."""
-        if self.plan.model.kind == "trained":
-            self.context.enter(Stage.PREFLIGHT, f"loading the model {self.plan.model.name}")
-            async with served_model(self.context, self.plan) as model:
-                yield model
-            return
-        model = await self._preflight()
-        self.shared.asks(model)
-        try:
-            yield model
-        finally:
-            await model.close()
-
-    async def _preflight(self) -> Model:
+    async def _checked_out(self, stages: ServerStages) -> AsyncIterator[tuple[Checkout, Model]]:
+        """The commit, and the model, which has answered once: it is asked while the commit is fetched. A model of the
+        platform that is not deployed is loaded for this run."""
         name = self.plan.model.name
+        if self.plan.model.kind == "trained":
+            found = await stages.checkout()
+            self.context.enter(Stage.PREFLIGHT, f"loading the model {name}")
+            async with served_model(self.context, self.plan) as model:
+                yield found, model
+            return
         stand_in = " (offline model: rule-based, makes seeded mistakes)" if self.plan.model.kind == "offline" else ""
-        self.context.enter(Stage.PREFLIGHT, f"checking the model {name}{stand_in} with one call")
-        return await open_and_probe(self.plan, self.context.secrets, signals=self.shared)
+        model = opened(self.plan, self.context.secrets, signals=self.shared)
+        self.shared.asks(model)
+        asking = asyncio.create_task(answers(model, self.plan))
+        try:
+            found = await stages.checkout()
+            self.context.enter(Stage.PREFLIGHT, f"checking the model {name}{stand_in} with one call")
+            await asking
+            yield found, model
+        finally:
+            await end(asking)
+            await model.close()
 
     async def _rollouts(self, model: Model, server: ServerSupervisor) -> Report:
         spec = self.context.spec
@@ -151,7 +154,7 @@ class EvalRun:
                             hashes={"agent": spec.commit_sha},
                             limiter=self.shared.limiter,
                             spending=self.shared.spending,
-                            room=self._room,
+                            room=self.context.room,
                         ),
                     )
                 )
@@ -159,16 +162,6 @@ class EvalRun:
         finally:
             await gate.stop()
             self.journal.close()
-
-    async def _room(self) -> None:
-        """No more rollouts than the platform, or else our memory, can take; they are in the journal already."""
-        reporter = self.context.reporter
-        if reporter.full and not self._holding:
-            self._holding = True
-            what = "the platform takes no rollouts: none is started until it does"
-            self.context.log.write("rollouts", what, "warning")
-        await reporter.room(self.context.stop)
-        self._holding = self._holding and reporter.full
 
     async def _open_journal(self) -> None:
         """Waits a little for an earlier job of this run, which has lost its lease and is about to notice."""
@@ -196,7 +189,7 @@ class EvalRun:
         sent = 0
         for line in self.journal.lines():
             if key_of(line) not in there:
-                await self._room()
+                await self.context.room()
                 self.context.reporter.rollout(orjson.dumps(line))
                 sent += 1
         if len(here):
@@ -249,13 +242,10 @@ def _gave_up(report: Report) -> Failure:
 
 async def _either(evaluating: asyncio.Task[Report], failed: asyncio.Future[JobFailed]) -> Report:
     """The report, or the failure of the server under it."""
-    either: set[asyncio.Future[object]] = {evaluating, failed}  # type: ignore[arg-type]
     try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        await until_one(evaluating, failed)
         if evaluating.done():
             return evaluating.result()
         raise failed.result()
     finally:
-        if not evaluating.done():
-            evaluating.cancel()
-            await asyncio.gather(evaluating, return_exceptions=True)
+        await end(evaluating)

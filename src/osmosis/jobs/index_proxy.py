@@ -94,7 +94,7 @@ class IndexProxy:
         try:
             host, port = (url.hostname or "").lower(), url.port or PLAIN[url.scheme]
         except ValueError as problem:
-            raise Refusal("400 Bad Request", "the port is no number") from problem
+            raise Refusal("400 Bad Request", "the port is not a number") from problem
         ours = host in self.hosts
         if not ours and not self.outside:
             raise Refusal("403 Forbidden", f"{host} is not an index of this platform, and the run reaches nothing else")

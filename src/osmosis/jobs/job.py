@@ -125,6 +125,8 @@ class JobContext:
     """Who wants to know what the platform says to heartbeats: what this job shares with others."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the person, or the platform, wants the job to end: what is in flight finishes."""
+    holding: bool = False
+    """Whether it was said that the platform takes nothing."""
 
     @property
     def work_dir(self) -> Path:
@@ -133,6 +135,18 @@ class JobContext:
     @property
     def cache_dir(self) -> Path:
         return Path(self.spec.cache_dir)
+
+    async def room(self) -> None:
+        """Waits while there is more than the platform, or else our memory, can take; it is on the disk already."""
+        if self.reporter.full and not self.holding:
+            self.holding = True
+            self.log.write(
+                self.progress.stage.value,
+                "the platform accepts nothing at the moment: no more is started until it does",
+                "warning",
+            )
+        await self.reporter.room(self.stop)
+        self.holding = self.holding and self.reporter.full
 
     def enter(self, stage: Stage, message: str) -> None:
         """Says which stage begins."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from osmosis.datasets.row_file import KnownRows, read_row_file
@@ -53,4 +54,4 @@ class JobRows:
     async def at(self, indices: Sequence[int]) -> list[Row]:
         """These rows, in the order of the file."""
         rows = await asyncio.to_thread(lambda: list(self.all(indices)))
-        return [row.model_copy(update={"key": self.known.keys.at[row.index]}) for row in rows]
+        return [replace(row, key=self.known.keys.at[row.index]) for row in rows]

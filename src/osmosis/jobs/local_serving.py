@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis.base.redact import Redactor
+from osmosis.base.tasks import until_one
 from osmosis.records.plan import PLATFORM_MODEL, ModelSpec
 from osmosis.records.run import JobSpec, LogLine, ModelJob
 from osmosis.serve.drive.inference import InferenceEndpoint
@@ -67,8 +68,7 @@ async def serve_here(
             try:
                 ready(LocalServing(url, key))
                 stopping = asyncio.create_task(stop.wait())
-                either: set[asyncio.Future[object]] = {stopping, kept.failed}  # type: ignore[arg-type]
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                await until_one(stopping, kept.failed)
                 stopping.cancel()
                 if kept.failed.done():
                     raise kept.failed.result()

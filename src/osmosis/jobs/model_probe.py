@@ -28,7 +28,7 @@ def api_key(spec: ModelSpec, secrets: Mapping[str, str]) -> str | None:
     if spec.api_key_env:
         if spec.api_key_env not in secrets:
             raise setup_failed(
-                f"[advanced].api_key_env names {spec.api_key_env}, which is no secret of the run",
+                f"[advanced].api_key_env names {spec.api_key_env}, which is not a secret of the run",
                 fix=f"add it to [secrets].required and store its value: `osmosis secret set {spec.api_key_env}`",
                 category=Category.AUTH,
             )
@@ -36,9 +36,9 @@ def api_key(spec: ModelSpec, secrets: Mapping[str, str]) -> str | None:
     return secrets.get(DEFAULT_KEY) if spec.kind == "openai" else None
 
 
-async def open_and_probe(plan: EvalPlan, secrets: Mapping[str, str], *, signals: Signals | None = None) -> Model:
-    """The model, after one tiny call. Raises `JobFailed`; the caller closes it. `signals` hears how calls go."""
-    model = open_model(
+def opened(plan: EvalPlan, secrets: Mapping[str, str], *, signals: Signals | None = None) -> Model:
+    """The model, not asked yet. Raises `JobFailed`; the caller closes it. `signals` hears how calls go."""
+    return open_model(
         plan.model,
         api_key=api_key(plan.model, secrets),
         provider_variables=secrets,
@@ -46,22 +46,21 @@ async def open_and_probe(plan: EvalPlan, secrets: Mapping[str, str], *, signals:
         timeout_s=_limit(plan),
         signals=signals,
     )
+
+
+async def answers(model: Model, plan: EvalPlan) -> None:
+    """Asks the model one tiny thing. Raises `JobFailed` when it cannot be used."""
     try:
         _check_budget(plan, await asyncio.wait_for(probe(model), PROBE_TIMEOUT_S))
     except JobFailed:
-        await model.close()
         raise
     except ModelError as problem:
-        await model.close()
         raise _unusable(plan.model, Category(problem.category), problem.message, problem.hint) from problem
     except asyncio.TimeoutError:
-        await model.close()
         message = f"no answer within {PROBE_TIMEOUT_S:.0f} s"
         raise _unusable(plan.model, Category.TIMEOUT, message, "check that the endpoint works, then retry") from None
     except OsmosisError as problem:
-        await model.close()
         raise _unusable(plan.model, Category.UNKNOWN, problem.message, problem.hint) from problem
-    return model
 
 
 def _check_budget(plan: EvalPlan, answer: Completion | None) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osmosis.base.backoff import backoff_delay
+from osmosis.base.tasks import end, until_one
 from osmosis.errors import ModelError
 from osmosis.llm import ChatRequest, Completion, Model
 from osmosis.records.plan import ModelSpec
@@ -82,8 +83,7 @@ async def platform_model(
             try:
                 yield kept
             finally:
-                keeper.cancel()
-                await asyncio.gather(keeper, return_exceptions=True)
+                await end(keeper)
     finally:
         await process.close()
 
@@ -161,8 +161,7 @@ class KeptModel:
             return
         if not self.failed.done():
             waiting = asyncio.create_task(self._up.wait())
-            either: set[asyncio.Future[object]] = {waiting, self.failed}  # type: ignore[arg-type]
-            await asyncio.wait(either, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+            await until_one(waiting, self.failed, timeout_s=PATIENCE_S)
             waiting.cancel()
         if self.failed.done():
             raise ModelError(self.failed.result().message, category=Category.SERVER_DIED.value)
@@ -189,9 +188,7 @@ async def _loaded(link: TrainerLink, process: TrainerProcess) -> TrainerHealth:
             raise setup_failed(what, fix=fix, category=Category.SERVER_DIED, tail=tail)
         raise setup_failed(f"the model was not loaded within {LOAD_S:.0f} s", category=Category.TIMEOUT)
     finally:
-        for task in (died, waiting):
-            task.cancel()
-        await asyncio.gather(died, waiting, return_exceptions=True)
+        await end(died, waiting)
 
 
 async def _ready(link: TrainerLink) -> TrainerHealth:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ import orjson
 
 from osmosis.base.artifact_files import ArtifactFile
 from osmosis.base.redact import Redactor
+from osmosis.base.tasks import end
 from osmosis.errors import InternalError, LeaseLost, NetworkError, OsmosisError
 from osmosis.records.base import Record
 from osmosis.records.contract.job_messages import StoredExample
@@ -35,8 +37,10 @@ BATCH_WAIT_S = 0.5
 PAGE = 200
 LOG_LINES_KEPT = 20_000
 HELD_BYTES = 64 * 1024 * 1024
-"""Rollouts that wait; with more no rollout is started until the platform has taken some."""
+"""Of rollouts and figures that wait; with more nothing is begun until the platform has taken some."""
 HEARTBEAT_TIMEOUT_S = 10.0
+SILENT_AT_MOST_S = 60.0
+"""No platform is obeyed that wants to hear less often."""
 
 
 @dataclass(slots=True)
@@ -105,6 +109,8 @@ class Reporter:
         self._hurry = asyncio.Event()
         self._pumps: list[asyncio.Task[None]] = []
         self.ended: asyncio.Future[OsmosisError] | None = None
+        self.every_s = 0.0
+        """How many seconds the platform wants between two heartbeats, or two reports, at least."""
 
     async def __aenter__(self) -> Reporter:
         self.ended = asyncio.get_running_loop().create_future()
@@ -115,9 +121,7 @@ class Reporter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for pump in self._pumps:
-            pump.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
+        await end(*self._pumps)
         await self._client.close()
 
     @property
@@ -131,8 +135,9 @@ class Reporter:
 
     @property
     def full(self) -> bool:
-        """Whether so many rollouts wait for the platform that no more should be made."""
-        return self._rollouts.size > self._held_bytes and not self._over
+        """Whether so much waits for the platform that no more should be made."""
+        waits = self._rollouts.size + self._metrics.size + self._checkpoints.size
+        return waits > self._held_bytes and not self._over
 
     async def room(self, stop: asyncio.Event) -> None:
         """Waits while it is `full`, but no longer than until `stop`."""
@@ -173,7 +178,9 @@ class Reporter:
         except OsmosisError as problem:
             self._end(problem)
             return None
-        return HeartbeatReply.model_validate(body)
+        reply = HeartbeatReply.model_validate(body)
+        self.every_s = min(max(0.0, reply.every_s), SILENT_AT_MOST_S)
+        return reply
 
     async def stored(self) -> set[Key]:
         """The keys the platform has already. Raises what `ended` would hold."""
@@ -264,9 +271,7 @@ class Reporter:
                 lane.idle.set()
                 lane.news.clear()
                 await lane.news.wait()
-            if len(lane.waiting) < BATCH_SIZE:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._hurry.wait(), self._batch_wait_s)
+            await self._come_together(lane)
             batch = lane.take()
             size = sum(map(len, batch))
             if lane.dropped:
@@ -281,6 +286,16 @@ class Reporter:
                 self._end(problem)
             except Exception as problem:  # noqa: BLE001 - border of a task nobody awaits: the job must hear of it
                 self._end(InternalError(f"reporting failed: {type(problem).__name__}: {problem}"))
+
+    async def _come_together(self, lane: _Lane) -> None:
+        """Waits until there is a whole batch, or for as long as the platform wants not to be spoken to."""
+        began = time.monotonic()
+        while len(lane.waiting) < BATCH_SIZE and lane.size < BATCH_BYTES and not self._hurry.is_set():
+            left = began + max(self._batch_wait_s, self.every_s) - time.monotonic()
+            if left <= 0:
+                return
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), min(left, self._batch_wait_s))
 
     async def _send(self, lane: _Lane, batch: list[bytes]) -> None:
         body = b'{"' + lane.key.encode() + b'":[' + b",".join(batch) + b"]}"

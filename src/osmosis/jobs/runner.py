@@ -17,6 +17,7 @@ from typing import Any
 
 from osmosis.base.full_disk import full_disk
 from osmosis.base.redact import Redactor
+from osmosis.base.tasks import end, until_one
 from osmosis.errors import LeaseLost, OsmosisError
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.run import Handover, JobKind, JobResult, JobSpec, LogLine, RunStatus, Stage
@@ -102,9 +103,7 @@ class JobRunner:
             except OsmosisError:
                 return Exit.UNREPORTED
             finally:
-                for task in (beats, work):
-                    task.cancel()
-                await asyncio.gather(beats, work, return_exceptions=True)
+                await end(beats, work)
         return Exit.REPORTED
 
     async def _first(
@@ -113,12 +112,10 @@ class JobRunner:
         """The result; None when another job has the run. The work is cut off when nobody listens any more, and when
         the heartbeats have died: a run without them would be given to another job anyway."""
         assert ended is not None
-        either: set[asyncio.Future[Any]] = {work, beats, ended}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        await until_one(work, beats, ended)
         if work.done():
             return work.result()
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        await end(work)
         if not ended.done():
             problem = beats.exception()
             return self._failed(_crash(problem if isinstance(problem, Exception) else RuntimeError("no heartbeat")))
@@ -156,9 +153,7 @@ class JobRunner:
                 return JobResult(status=RunStatus.STOPPED, report=run.report())
             return going.result()
         finally:
-            for task in (going, stopping):
-                task.cancel()
-            await asyncio.gather(going, stopping, return_exceptions=True)
+            await end(going, stopping)
 
     async def _wind_down(self, going: asyncio.Task[JobResult], run: JobWork) -> None:
         """Waits as long as the work asks for, and whoever stops the job allows: a second asking may allow less."""
@@ -168,8 +163,7 @@ class JobRunner:
             await asyncio.wait({going}, timeout=0.5)
             waited += 0.5
         if not going.done():
-            going.cancel()
-            await asyncio.gather(going, return_exceptions=True)
+            await end(going)
 
     def _failed(self, failure: Failure) -> JobResult:
         report = None
@@ -179,7 +173,8 @@ class JobRunner:
         return JobResult(status=RunStatus.FAILED, report=report, failure=failure)
 
     async def _beat(self) -> None:
-        """Says that the job lives, at least every five seconds and soon after something changed."""
+        """Says that the job lives, at least every five seconds and soon after something changed, unless the platform
+        wants to hear less."""
         while True:
             self.context.changed.clear()
             reply = await self._reporter.heartbeat(self.context.progress)
@@ -187,9 +182,10 @@ class JobRunner:
                 self.stop(math.inf)
             if reply is not None and self.context.on_reply is not None:
                 self.context.on_reply(reply)
-            await asyncio.sleep(HEARTBEAT_AT_MOST_EVERY_S)
+            silent_s = max(HEARTBEAT_AT_MOST_EVERY_S, self._reporter.every_s)
+            await asyncio.sleep(silent_s)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.context.changed.wait(), HEARTBEAT_S - HEARTBEAT_AT_MOST_EVERY_S)
+                await asyncio.wait_for(self.context.changed.wait(), HEARTBEAT_S - silent_s)
 
 
 def _made(folder: str) -> Path:

@@ -7,6 +7,7 @@ by the work that calls these stages (`work`).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,6 +28,7 @@ from .environ import rollout_environ
 from .environment import Builder, Environment
 from .job import JobContext, JobFailed
 from .project import read_project
+from .server_pool import ServerPool
 from .supervisor import EndedWithoutServing, ServerCommand, ServerSupervisor
 
 
@@ -42,10 +44,10 @@ class PreparedRollout:
 class ServerStages:
     """The stages of one job, in this order: `checkout`, `prepare`, `start`. Each raises `JobFailed`."""
 
-    def __init__(self, context: JobContext, *, withheld: str | None = None) -> None:
-        """`withheld` names a secret that is not the rollout's."""
+    def __init__(self, context: JobContext, *, withheld: Collection[str] = ()) -> None:
+        """`withheld` names the secrets that are not the rollout's."""
         self.context = context
-        self._secrets = {name: value for name, value in context.secrets.items() if name != withheld}
+        self._secrets = {name: value for name, value in context.secrets.items() if name not in withheld}
         self._experiment = context.spec.submitted.experiment
         self._env = context.spec.submitted.env
         self._artifacts = context.work_dir / "artifacts"
@@ -126,6 +128,24 @@ class ServerStages:
                 return await started(Entrypoint("module", seen.app))
             except JobFailed:
                 raise problem from None
+
+    async def start_pool(self, prepared: PreparedRollout, count: int) -> ServerPool:
+        """So many of them, all healthy; the first alone, for what is wrong with one is wrong with each. The caller
+        stops them."""
+        servers = [await self.start(prepared)]
+        more = [asyncio.create_task(self.start(prepared)) for _ in range(count - 1)]
+        try:
+            servers += await asyncio.gather(*more)
+        except BaseException:
+            for task in more:
+                task.cancel()
+            ended = await asyncio.gather(*more, return_exceptions=True)
+            servers += [one for one in ended if isinstance(one, ServerSupervisor)]
+            await asyncio.gather(*(server.stop() for server in servers))
+            raise
+        for number, server in enumerate(servers, 1):
+            server.name = f"rollout server {number} of {count}"
+        return ServerPool(servers, self.context.log, sandboxes=servers[0].command.sandboxes)
 
     def _clean(self, rollout_id: str) -> None:
         self.context.redactor.files(self.context.work_dir, ["artifacts", *([rollout_id] if rollout_id else [])])

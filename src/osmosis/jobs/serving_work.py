@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from osmosis.base.tasks import until_one
 from osmosis.records.plan import PLATFORM_MODEL, ModelSpec
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category
@@ -62,9 +63,8 @@ class ServingWork:
 
     async def _until_over(self, failed: asyncio.Future[JobFailed]) -> None:
         stopping = asyncio.create_task(self._stopping.wait())
-        either: set[asyncio.Future[object]] = {stopping, failed}  # type: ignore[arg-type]
         try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await until_one(stopping, failed)
         finally:
             stopping.cancel()
         if failed.done():

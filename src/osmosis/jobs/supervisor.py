@@ -11,17 +11,18 @@ import asyncio
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from osmosis.base.tasks import end
 from osmosis.engine.task import RolloutFn, Task
 from osmosis.errors import NetworkError
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Phase, Rollout
 from osmosis.records.wire import INSTANCE_VARIABLE
 from osmosis.sandbox import Policy
-from osmosis.serve.drive.client import served
+from osmosis.serve.drive.client import ServerAt, connected
 from osmosis.serve.drive.process import RolloutServerProcess, ServerStartError
 from osmosis.serve.drive.sandboxes import Sandboxes
 from osmosis.serve.drive.traingate import TrainGate
@@ -31,6 +32,7 @@ from .commands import Leftovers
 from .job import JobFailed, JobLog, setup_failed
 from .quarantine import Quarantine
 from .relay import relayed
+from .server_pool import nobody_hears
 
 STEP = "rollout-server"
 DEATHS_IN_A_ROW = 6
@@ -70,6 +72,7 @@ class _Life:
     """One life of the server: from healthy to dead."""
 
     rollout: RolloutFn
+    capacity: int | None
     in_flight: int = 0
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -79,10 +82,13 @@ class ServerSupervisor:
 
     def __init__(self, command: ServerCommand, log: JobLog, leftovers: Leftovers) -> None:
         self.command = command
+        self.name = command.label
+        self.on_change: Callable[[], None] = nobody_hears
         self.failed: asyncio.Future[JobFailed] = asyncio.get_running_loop().create_future()
         self._log = log
         self._leftovers = leftovers
         self._life: _Life | None = None
+        self._up = False
         self._quarantine = Quarantine(1)
         self._deaths = 0
         self._deaths_in_a_row = 0
@@ -110,9 +116,20 @@ class ServerSupervisor:
         except ServerStartError as problem:
             raise start_failure(problem, self.command) from problem
         finally:
-            if not starting.done():
-                starting.cancel()
-                await asyncio.gather(starting, return_exceptions=True)
+            await end(starting)
+
+    @property
+    def up(self) -> bool:
+        return self._up
+
+    @property
+    def at_once(self) -> int | None:
+        """How many rollouts it takes now; None: no limit is known."""
+        return self._life.capacity if self._life is not None else 0
+
+    def lost(self, rollout: Rollout) -> bool:
+        """Never: what comes back with `SERVER_DIED` was found to end servers."""
+        return False
 
     async def stop(self, *, grace_s: float = GRACE_S) -> None:
         """Ends the server's process group, after `grace_s` by force; without harm when there is none."""
@@ -130,8 +147,7 @@ class ServerSupervisor:
             yield self._rollout
             grace_s = GRACE_S
         finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+            await end(keeper)
             await self.stop(grace_s=grace_s)
 
     async def _keep(self, gate: TrainGate, plan: EvalPlan) -> None:
@@ -151,13 +167,16 @@ class ServerSupervisor:
         assert process is not None
         lost = 0
         try:
-            driven = served(process.url, gate, plan, died=process.wait_died, connecting=process.connecting)
             allowed = {at: listener for at, listener in process.listeners.items() if at != GATE}
-            async with relayed(allowed), gate.inside(process.listeners.get(GATE)), driven as rollout:
-                self._life = life = _Life(rollout)
-                await self._quarantine.set_open(True)
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(relayed(allowed))
+                gate_url = await stack.enter_async_context(gate.inside(process.listeners.get(GATE)))
+                at = ServerAt(process.url, gate_url=gate_url, connecting=process.connecting)
+                server = await stack.enter_async_context(connected(at, gate, plan, died=process.wait_died))
+                self._life = life = _Life(server.rollout, server.capacity)
+                await self._set_up(True)
                 code = await process.wait_died()
-                await self._quarantine.set_open(False)
+                await self._set_up(False)
                 lost = life.in_flight
                 if lost:
                     life.quiet.clear()
@@ -176,6 +195,11 @@ class ServerSupervisor:
             f"the server ended with {_end_of(process, code)} with {lost} rollouts in flight: restarting it",
             "warning",
         )
+
+    async def _set_up(self, value: bool) -> None:
+        await self._quarantine.set_open(value)
+        self._up = value
+        self.on_change()
 
     def _gave_up(self, process: RolloutServerProcess, code: int) -> JobFailed:
         message = (

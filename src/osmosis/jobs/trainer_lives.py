@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from osmosis.base.tasks import end
 from osmosis.engine.task import RolloutFn
 from osmosis.errors import ModelError, ValidationError
 from osmosis.records.rollout import Category, Failure, Phase
@@ -102,9 +103,7 @@ class TrainerLives:
                 raise TrainerLost(self._process.how)
             return living.result()
         finally:
-            for task in (living, dying, introducing):
-                task.cancel()
-            await asyncio.gather(living, dying, introducing, return_exceptions=True)
+            await end(living, dying, introducing)
 
     async def _driven(self, driver: TrainingDriver) -> Done:
         try:

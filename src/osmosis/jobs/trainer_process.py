@@ -17,6 +17,7 @@ from pathlib import Path
 
 from osmosis.base.files import write_text
 from osmosis.base.processes import lines_of
+from osmosis.base.tasks import end
 from osmosis.records.base import Record
 from osmosis.sandbox import Box, Policy, start
 
@@ -121,9 +122,7 @@ class TrainerProcess:
                 await asyncio.wait_for(self._died.wait(), grace_s)
             await self._box.close()
             await asyncio.wait(self._tasks, timeout=1.0)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
 
     async def close(self) -> None:
         """Ends it, and removes the socket."""

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from osmosis.base.machine import gpus
+from osmosis.base.tasks import end, until_one
 from osmosis.records.config import TrainingConfig
 from osmosis.records.keys import Key
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category
 from osmosis.records.run import CheckpointReport, JobResult, MetricPoint, RunStatus, Stage
 from osmosis.sandbox import Policy
-from osmosis.serve.drive.traingate import TrainGate
 from osmosis.training.curves import Curves
 from osmosis.training.driver import TrainingRun
 from osmosis.training.failures import TrainingRunFailed
@@ -30,8 +31,10 @@ from .base_model import base_model_folder, tokenizer_folder
 from .boundary import Boundary
 from .job import JobContext, JobFailed, setup_failed
 from .job_rows import JobRows
-from .server_stages import ServerStages
-from .supervisor import ServerSupervisor
+from .open_gate import check_reach, opened_gate
+from .server_elsewhere import ServerElsewhere
+from .server_pool import ServerPool
+from .server_stages import PreparedRollout, ServerStages
 from .trainer_environment import trainer_environment_of
 from .trainer_lives import TrainerLives, complete_checkpoints
 from .trainer_process import TrainerCommand, TrainerProcess, trainer_environ
@@ -41,6 +44,8 @@ from .training_settings import rollout_plan, trainer_plan
 STEP = "training"
 SAVE_S = 300.0
 """How long a stop waits for the trainer's checkpoint."""
+AT_ONCE = 100
+"""Rollouts of an earlier job that are read at once."""
 MakeTrainer = Callable[[JobContext], Awaitable[TrainerCommand]]
 
 
@@ -80,21 +85,40 @@ class TrainingWork:
         count = len(await asyncio.to_thread(gpus, self.context.environ))
         examples = await examples_of(self.context, self.config) if self.config.advanced.method == "sft" else None
         plan = trainer_plan(self.config, self.context.spec, models_dir=self._models_dir, gpus=count, examples=examples)
-        stages = ServerStages(self.context, withheld=engine_secret(self.config))
-        found = await stages.checkout()
+        check_reach(self.context.spec.gate, self._urls)
+        stages = ServerStages(self.context, withheld=trusted_secrets(self.config))
+        found = None if self._urls else await stages.checkout()
         command = await self._make_trainer(self.context)
         plan = plan.model_copy(update=await self._paths(command, plan))
-        prepared = await stages.prepare(found)
+        prepared = await stages.prepare(found) if found is not None else None
         rows = await JobRows.read(self.context)
-        server = await stages.start(prepared)
+        servers = await self._servers(stages, prepared)
         try:
-            done = await self._train(plan, command, server, rows)
+            done = await self._train(plan, command, servers, rows)
         except TrainingRunFailed as problem:
             raise JobFailed(problem.failure) from problem
         finally:
-            await server.stop()
+            await servers.stop()
         await self.context.reporter.heartbeat(self.context.progress)  # a quick run ends before the next one
         return JobResult(status=RunStatus.STOPPED if done.stopped else RunStatus.FINISHED)
+
+    @property
+    def _urls(self) -> list[str]:
+        """Of the rollout servers elsewhere; none when they are this job's own."""
+        named = self.config.advanced.rollout_servers
+        return named if isinstance(named, list) else []
+
+    async def _servers(self, stages: ServerStages, prepared: PreparedRollout | None) -> ServerPool:
+        """The rollout servers: this job's own, healthy, or those elsewhere, as far as they are there."""
+        context, named = self.context, self.config.advanced.rollout_servers
+        if prepared is not None:
+            return await stages.start_pool(prepared, named if isinstance(named, int) else 1)
+        context.enter(Stage.START, f"asking the rollout servers: {', '.join(self._urls)}")
+        context.progress.sandbox = "the rollouts are on servers elsewhere, with what these have"
+        key = self._secret("rollout_server_key_env", self.config.advanced.rollout_server_key_env)
+        servers = [ServerElsewhere(url, key, context.log) for url in self._urls]
+        await asyncio.gather(*(server.check() for server in servers))
+        return ServerPool(servers, context.log)
 
     async def _paths(self, command: TrainerCommand, plan: TrainerPlan) -> dict[str, str]:
         """Folders for the plan's names: what is on the hub is fetched first, because the trainer reaches no network."""
@@ -116,7 +140,7 @@ class TrainingWork:
         self._stopping = asyncio.create_task(self._lives.stop())
         return SAVE_S
 
-    async def _train(self, plan: TrainerPlan, command: TrainerCommand, server: ServerSupervisor, rows: JobRows) -> Done:
+    async def _train(self, plan: TrainerPlan, command: TrainerCommand, servers: ServerPool, rows: JobRows) -> Done:
         context = self.context
         context.enter(Stage.TRAINING, _words(self.config.experiment.model_path, plan))
         context.advance(0, plan.steps)
@@ -132,14 +156,15 @@ class TrainingWork:
             hashes={"agent": context.spec.commit_sha},
             redactor=context.redactor,
         )
-        environ = trainer_environ(context.environ, command.code, secret=self._engine_key())
+        key = self._secret("api_key_env", engine_secret(self.config))
+        environ = trainer_environ(context.environ, command.code, secret=key)
         policy = self._policy(command, plan)
         process = TrainerProcess(command, environ, context.work_dir / "trainer", context.log, context.leftovers, policy)
         try:
             async with TrainerLink(process.socket) as link:
                 model = TrainedModel(link, self.config.experiment.model_path, seed=plan.seed)
                 self._lives = told.lives = TrainerLives(run, plan, process, link, model, context.log)
-                return await self._served(self._lives, run, model, server)
+                return await self._served(self._lives, run, model, servers)
         finally:
             await process.close()
 
@@ -154,35 +179,29 @@ class TrainingWork:
         output.mkdir(parents=True, exist_ok=True)
         return boundary.of_process(Path(command.argv[0]), (command.code, *read), (output,))
 
-    async def _served(
-        self, lives: TrainerLives, run: TrainingRun, model: TrainedModel, server: ServerSupervisor
-    ) -> Done:
-        """The training, or the failure of the rollout server under it."""
-        gate = TrainGate(model, observer=model, sandboxes=server.command.sandboxes)
-        await gate.start()
-        try:
-            async with server.running(gate, run.plan) as rollout:
-                training = asyncio.create_task(lives.until_done(rollout))
-                either: set[asyncio.Future[object]] = {training, server.failed}  # type: ignore[arg-type]
-                try:
-                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                    if training.done():
-                        return training.result()
-                    raise server.failed.result()
-                finally:
-                    training.cancel()
-                    await asyncio.gather(training, return_exceptions=True)
-        finally:
-            await gate.stop()
+    async def _served(self, lives: TrainerLives, run: TrainingRun, model: TrainedModel, servers: ServerPool) -> Done:
+        """The training, or the failure of the rollout servers under it."""
+        at, elsewhere = self.context.spec.gate, bool(self._urls)
+        async with (
+            opened_gate(model, at, elsewhere=elsewhere, sandboxes=servers.sandboxes) as gate,
+            servers.running(gate, run.plan) as rollout,
+        ):
+            training = asyncio.create_task(lives.until_done(rollout))
+            try:
+                await until_one(training, servers.failed)
+                if training.done():
+                    return training.result()
+                raise servers.failed.result()
+            finally:
+                await end(training)
 
-    def _engine_key(self) -> str | None:
-        """The key of an engine elsewhere."""
-        name = engine_secret(self.config)
+    def _secret(self, key: str, name: str | None) -> str | None:
+        """The value of a secret that `[advanced]` names, for this job alone."""
         if name is None:
             return None
         if name not in self.context.secrets:
             raise setup_failed(
-                f"[advanced].api_key_env names {name}, which is not among the secrets of the run",
+                f"[advanced].{key} names {name}, which is not among the secrets of the run",
                 fix=f"add it to [secrets].required and store its value: `osmosis secret set {name}`",
                 category=Category.AUTH,
             )
@@ -192,17 +211,20 @@ class TrainingWork:
         """What an earlier job of this run stored and the platform may lack: rollouts, figures, checkpoints."""
         reporter = self.context.reporter
         there = await reporter.stored()
-        lacking = await asyncio.to_thread(lambda: list(self._lacking(there)))
-        for line in lacking:
-            reporter.rollout(line)
+        sent, lacking = 0, self._lacking(there)
+        while some := await asyncio.to_thread(lambda: list(islice(lacking, AT_ONCE))):
+            for line in some:
+                reporter.rollout(line)
+            sent += len(some)
+            await self.context.room()
         if points := curves.points():
             reporter.metrics(points)
         for folder, manifest in await asyncio.to_thread(complete_checkpoints, self._models_dir, told.warn):
             told.checkpoint(
                 Checkpointed(step=manifest.step, path=str(folder), kind=manifest.kind, reward=manifest.reward)
             )
-        if stored := len(there) + len(lacking):
-            self.context.log.write(STEP, f"resuming: {stored} rollouts are stored, {len(lacking)} are sent again")
+        if stored := len(there) + sent:
+            self.context.log.write(STEP, f"resuming: {stored} rollouts are stored, {sent} are sent again")
 
     def _lacking(self, there: set[Key]) -> Iterator[bytes]:
         """The rollouts on this disk that the platform does not have."""
@@ -249,11 +271,20 @@ class _Told:
         """Something that is not as it should be, and does no harm."""
         self.say(text, alarm=True)
 
+    async def room(self) -> None:
+        await self._context.room()
+
     def _step(self, step: int) -> None:
         if self.lives is not None:
             self.lives.step = max(self.lives.step, step)
         if step >= self._context.progress.completed:
             self._context.advance(step, self._plan.steps)
+
+
+def trusted_secrets(config: TrainingConfig) -> list[str]:
+    """The names of those that no rollout gets."""
+    names = (engine_secret(config), config.advanced.rollout_server_key_env)
+    return [name for name in names if name is not None]
 
 
 def engine_secret(config: TrainingConfig) -> str | None:

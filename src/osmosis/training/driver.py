@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from osmosis.base.redact import Redactor
+from osmosis.base.tasks import end
 from osmosis.engine.evaluate import Options, evaluate
 from osmosis.engine.scoring import Scorer
 from osmosis.engine.task import RolloutFn, Task
@@ -51,6 +52,10 @@ class Listener(Protocol):
         ...
 
     def say(self, text: str, *, alarm: bool = False) -> None: ...
+
+    async def room(self) -> None:
+        """Returns when whoever takes all this in has room for more: nothing is begun before."""
+        ...
 
 
 @dataclass(slots=True)
@@ -108,6 +113,8 @@ class TrainingDriver:
             raise TrainerLost(error.message) from error
 
     async def _deal_with(self, event: Event) -> None:
+        if isinstance(event, StepMetrics):
+            await self._run.listener.room()  # steps that imitate have no rollouts that would wait for it
         if isinstance(event, Collect):
             await self._collect(event)
         elif isinstance(event, StepMetrics):
@@ -131,9 +138,7 @@ class TrainingDriver:
                 return
             stored = collecting.result()
         finally:
-            for task in (collecting, *others):
-                task.cancel()
-            await asyncio.gather(collecting, *others, return_exceptions=True)
+            await end(collecting, *others)
         self._check(wanted, stored)
         batch = Batch(step=wanted.step, kind=wanted.kind, sequences=[s for one in stored for s in one.sequences()])
         try:
@@ -160,7 +165,7 @@ class TrainingDriver:
             scorers=run.scorers,
             journal=journal,
             observer=told,
-            options=Options(rows=len(rows), hashes=run.hashes, step=step),
+            options=Options(rows=len(rows), hashes=run.hashes, step=step, room=run.listener.room),
         )
         took = time.monotonic() - started
         if report.stopped:

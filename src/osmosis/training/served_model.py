@@ -50,7 +50,7 @@ class ServedModel:
             )
         except ValueError as error:
             raise ModelError(
-                f"parameters that no answer can have: {error}", category=Category.BAD_REQUEST.value
+                f"parameters that are not supported: {error}", category=Category.BAD_REQUEST.value
             ) from None
 
     async def _sampled(self, asked: SampleRequest, request: ChatRequest) -> SampledAnswer:

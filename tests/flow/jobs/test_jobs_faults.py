@@ -160,4 +160,6 @@ async def test_a_job_that_cannot_begin_says_why(desk: Desk) -> None:
     assert "is not the address of a job" in await refused("--run", desk.api.url, given=entry)
     assert "does not go there" in await refused("--run", "http://192.0.2.1/api/jobs/r", given=entry)
     desk.api.spec = JobSpec.model_construct(run_id="r", kind="eval")
-    assert "not one that this version can do: run_name: Field required" in await refused("--run", url, given=entry)
+    assert "this version cannot run the platform's job: run_name: Field required" in await refused(
+        "--run", url, given=entry
+    )

@@ -159,9 +159,12 @@ COMPLETE = {0: 2, 1: 8, 2: 10, 3: 8, 4: 10}
 
 async def test_a_run_from_commit_to_checkpoints(training: TrainingDesk) -> None:
     desk = training.desk
+    training.config["advanced"]["rollout_servers"] = 2
     assert await training.run() == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
     assert training.done == COMPLETE
+    assert len(desk.api.received) == sum(COMPLETE.values())
+    assert desk_log_count(training, "starting the rollout server") == 2
     assert f"sandbox of the trainer: level {int(probe().level)}" in desk.log
     assert training.curve("rollout/raw_reward") == [1, 2, 3, 4]
     assert training.curve("eval/validation/reward") == [0, 2, 4]

@@ -13,9 +13,14 @@ from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan, ModelSpec
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout, RolloutStatus
-from osmosis.records.run import JobResult, RunStatus
+from osmosis.records.run import JobResult, MetricPoint, RunStatus
+from osmosis.testing.fake_trainer import FakeTrainer
 from osmosis.testing.job_api import FakeJobApi, job_api
+from osmosis.testing.training_desk import KeptListener, TwoTurns, plan_of, run_of
 from osmosis.testing.waiting import until
+from osmosis.training.driver import TrainingDriver
+from osmosis.training.link import Done, TrainerLink
+from osmosis.training.trained_model import TrainedModel
 
 ROWS, LANES = 60, 4
 LARGE = "x" * 100_000
@@ -110,3 +115,60 @@ async def test_a_lease_that_is_lost_meanwhile_ends_the_waiting(tmp_path: Path) -
         await asyncio.wait_for(asyncio.shield(speaking.ended), 30)
         await asyncio.wait_for(running, 30)  # in a job, whoever hears of it ends the run
         assert api.received == []
+
+
+STEPS, OF_A_STEP = 6, 8
+
+
+class Training(KeptListener):
+    """Steps of eight rollouts of 100 kB, reported as a job does."""
+
+    def __init__(self, reporter: Reporter, folder: Path) -> None:
+        super().__init__()
+        self.reporter, self.folder, self.never = reporter, folder, asyncio.Event()
+        self.made = 0
+
+    def rollout(self, line: bytes) -> None:
+        self.made += 1
+        found = Rollout.model_validate_json(line)
+        found.messages = [{"role": "assistant", "content": LARGE}]
+        self.reporter.rollout(found.to_line())
+
+    async def room(self) -> None:
+        await self.reporter.room(self.never)
+
+    async def go(self) -> Done:
+        plan = plan_of(self.folder, steps=STEPS, validation_rows=[])
+        with FakeTrainer(plan, self.folder / "trainer.sock") as trainer:
+            async with TrainerLink(trainer.service._socket_path) as link:
+                model = TrainedModel(link, "base", seed=7)
+                run = run_of(self.folder, self)
+                return await TrainingDriver(run, link, model, TwoTurns(model).rollout).run()
+
+
+async def test_a_training_begins_no_step_while_too_many_wait_and_loses_none(tmp_path: Path) -> None:
+    async with job_api() as api, reporter(api) as speaking:
+        api.down = True
+        training = Training(speaking, tmp_path)
+        running = asyncio.create_task(training.go())
+        await until(lambda: speaking.full)
+        asked = api.requests
+        await until(lambda: api.requests > asked + 1)  # it keeps asking, and nothing else goes on
+        assert training.made == OF_A_STEP
+        api.down = False
+        done = await asyncio.wait_for(running, 60)
+        await speaking.finish(JobResult(status=RunStatus.FINISHED))
+        assert (done.step, training.made) == (STEPS, STEPS * OF_A_STEP)
+        assert len(api.rollouts) == len(api.received) == STEPS * OF_A_STEP
+        assert {rollout.step for rollout in api.rollouts.values()} == set(range(1, STEPS + 1))
+
+
+async def test_figures_that_wait_count_too() -> None:
+    async with job_api() as api, reporter(api) as speaking:
+        api.down = True
+        point = MetricPoint(key="train/" + "x" * 10_000, step=1, value=1.0)
+        speaking.metrics([point] * (HELD // 10_000 + 1))
+        assert speaking.full
+        api.down = False
+        await speaking.room(asyncio.Event())
+        assert not speaking.full

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from osmosis.base.git import Git
 from osmosis.jobs.checkout import check_out, locate
 from osmosis.jobs.job import JobFailed, JobLog
 from osmosis.records.rollout import Category, Phase
@@ -59,6 +61,23 @@ async def test_used_again_when_clean_and_put_back_when_changed(
         "the checkout has changed since: restoring it"
     ]
     assert sum("from an earlier attempt" in line.message for line in log_lines) == 2
+
+
+async def test_a_checkout_is_four_commands(
+    bare: tuple[Path, str, str], tmp_path: Path, log: JobLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a process, and everybody who submits waits for it."""
+    repository, _, new = bare
+    commands = []
+    start = Git._start
+
+    def counted(git: Git, args: tuple[str, ...], piped: bool) -> subprocess.Popen[bytes]:
+        commands.append(args[0])
+        return start(git, args, piped)
+
+    monkeypatch.setattr(Git, "_start", counted)
+    await check_out(str(repository), new, tmp_path / "source", environ=os.environ, log=log, most_mb=100)
+    assert commands == ["init", "fetch", "ls-tree", "checkout"]
 
 
 async def test_another_commit_replaces_the_checkout(bare: tuple[Path, str, str], tmp_path: Path, log: JobLog) -> None:

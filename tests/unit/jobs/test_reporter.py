@@ -10,7 +10,7 @@ import pytest
 from osmosis.base.redact import Redactor
 from osmosis.engine.journal import Journal
 from osmosis.errors import LeaseLost, NetworkError
-from osmosis.jobs.reporter import Reporter
+from osmosis.jobs.reporter import SILENT_AT_MOST_S, Reporter
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout, RolloutStatus
 from osmosis.records.run import JobResult, LogLine, MetricPoint, Progress, RunStatus, Stage
@@ -65,6 +65,21 @@ async def test_heartbeats_carry_progress_and_bring_the_stop() -> None:
         reply = await speaking.heartbeat(Progress(stage=Stage.ROLLOUTS))
         assert reply is not None
         assert reply.stop
+
+
+async def test_a_platform_that_hears_many_jobs_is_spoken_to_less_often_within_bounds() -> None:
+    async with job_api() as api, reporter(api) as speaking:
+        api.heartbeat_reply = {"every_s": 1e6}
+        await speaking.heartbeat(Progress(stage=Stage.ROLLOUTS))
+        assert speaking.every_s == SILENT_AT_MOST_S
+        for row in range(250):
+            speaking.rollout(rollout(row))
+        await until(lambda: len(api.received) == 200)  # whole batches do not wait
+        api.heartbeat_reply = {"every_s": -1.0}
+        await speaking.heartbeat(Progress(stage=Stage.ROLLOUTS))
+        assert speaking.every_s == 0.0
+        await speaking.finish(JobResult(status=RunStatus.FINISHED))
+        assert (api.batches, len(api.received)) == ([100, 100, 50], 250)
 
 
 async def test_a_platform_that_is_down_is_waited_for_and_nothing_is_lost_or_mixed_up() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from osmosis.jobs import server_stages
+from osmosis.jobs import server_stages, training_work
 from osmosis.jobs.boundary import Boundary
 from osmosis.jobs.job import JobFailed
 from osmosis.jobs.training_examples import Examples
@@ -48,6 +48,8 @@ ELSEWHERE = {
     "priority": submit.__file__,
     "sandbox": server_stages.__file__,
     "sandbox_image": server_stages.__file__,
+    "rollout_servers": training_work.__file__,
+    "rollout_server_key_env": training_work.__file__,
 }
 """Keys of [advanced] that are read by the platform, or when the rollout server starts, and where."""
 TABLES = {"training": Training, "sampling": Sampling, "checkpoints": Checkpoints, "advanced": TrainingAdvanced}
@@ -106,6 +108,8 @@ def test_what_others_read_is_read_there(key: str) -> None:
         ({"tokenizer": "tiny"}, "tokenizer"),
         ({"loss": "dr_grpo", "scale_rewards": "batch"}, "scale_rewards"),
         ({"method": "sft"}, "from_run"),
+        ({"rollout_server_key_env": "KEY"}, "rollout_server_key_env"),
+        ({"rollout_servers": ["https://a", "https://a"]}, "rollout_servers"),
         ({"method": "sft", "from_run": "a-1", "clip": 0.1}, "clip"),
     ],
 )

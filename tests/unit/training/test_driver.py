@@ -186,7 +186,7 @@ async def test_a_first_step_without_signal_is_not_the_end(folder: Path) -> None:
 
 async def test_what_the_trainer_gives_up_for_is_the_failure(folder: Path) -> None:
     plan = plan_of(folder, resume_from=str(folder / "nowhere"))
-    with pytest.raises(TrainingRunFailed, match="no complete checkpoint"):
+    with pytest.raises(TrainingRunFailed, match="not a complete checkpoint"):
         await Life(folder, plan).go()
 
 

@@ -64,7 +64,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     try:
         manifest = CheckpointManifest.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise ValidationError(f"{folder} is no complete checkpoint: it has no {MANIFEST}", hint=hint) from None
+        raise ValidationError(f"{folder} is not a complete checkpoint: it has no {MANIFEST}", hint=hint) from None
     except (BadShape, OSError) as error:
         raise ValidationError(f"{path} cannot be read: {error}", hint=hint) from error
     for file in manifest.files:
@@ -86,13 +86,13 @@ def _check(folder: Path, file: CheckpointFile, hint: str) -> None:
     if folder.resolve() not in path.resolve().parents:
         raise ValidationError(f"the manifest of {folder} names {file.name}, which is outside of it", hint=hint)
     if not path.is_file():
-        raise ValidationError(f"{folder} is no complete checkpoint: {file.name} is missing", hint=hint)
+        raise ValidationError(f"{folder} is not a complete checkpoint: {file.name} is missing", hint=hint)
     size = path.stat().st_size
     if size != file.size:
         what = f"{file.name} has {size} bytes instead of {file.size}"
-        raise ValidationError(f"{folder} is no complete checkpoint: {what}", hint=hint)
+        raise ValidationError(f"{folder} is not a complete checkpoint: {what}", hint=hint)
     if _hash(path) != file.sha256:
-        raise ValidationError(f"{folder} is no complete checkpoint: the content of {file.name} changed", hint=hint)
+        raise ValidationError(f"{folder} is not a complete checkpoint: the content of {file.name} changed", hint=hint)
 
 
 def _hash(path: Path) -> str:

@@ -66,7 +66,7 @@ class TrainerLink:
             async for part in parts:
                 if isinstance(part, SampledAnswer):
                     return part
-        raise _broken("the trainer ended its answer before it was whole")
+        raise _broken("the trainer ended its answer before it was complete")
 
     async def stream(self, request: SampleRequest) -> AsyncGenerator[SampleDelta | SampledAnswer, None]:
         """Pieces as they are sampled (only with `request.stream`), the whole answer last."""
@@ -80,7 +80,7 @@ class TrainerLink:
                 if line.done is not None:
                     yield line.done
                     return
-        raise _broken("the trainer ended its answer before it was whole")
+        raise _broken("the trainer ended its answer before it was complete")
 
     async def events(self, after: int = 0) -> AsyncIterator[Numbered]:
         """Every event after that number, for ever: ends with the caller, or with `ModelError` when the trainer is gone.

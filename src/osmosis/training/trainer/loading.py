@@ -124,9 +124,9 @@ def _config(folder: Path) -> JsonObject:
     try:
         config: JsonObject = json.loads((folder / "config.json").read_text("utf-8"))
     except FileNotFoundError:
-        raise TrainingFailed(f"{folder} has no config.json: it is no model", kind="model", hint=_AGAIN) from None
+        raise TrainingFailed(f"{folder} has no config.json: it is not a model", kind="model", hint=_AGAIN) from None
     except ValueError as error:
-        raise TrainingFailed(f"{folder / 'config.json'} is no JSON: {error}", kind="model", hint=_AGAIN) from error
+        raise TrainingFailed(f"{folder / 'config.json'} is not JSON: {error}", kind="model", hint=_AGAIN) from error
     if config.get("auto_map"):
         raise TrainingFailed(
             f"{folder} needs Python code of its own (auto_map in config.json), which is not run",
@@ -164,11 +164,11 @@ def _parameters(path: Path) -> int:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > min(_HEADER_LIMIT, path.stat().st_size):
-            raise TrainingFailed(f"{path} is no safetensors file, or cut short", kind="model", hint=_AGAIN)
+            raise TrainingFailed(f"{path} is not a safetensors file, or cut short", kind="model", hint=_AGAIN)
         try:
             header: JsonObject = json.loads(file.read(length))
         except ValueError as error:
-            raise TrainingFailed(f"{path} is no safetensors file: {error}", kind="model", hint=_AGAIN) from error
+            raise TrainingFailed(f"{path} is not a safetensors file: {error}", kind="model", hint=_AGAIN) from error
     tensors = [value for key, value in header.items() if key != "__metadata__"]
     end = max((tensor["data_offsets"][1] for tensor in tensors), default=0)
     if path.stat().st_size < 8 + length + end:

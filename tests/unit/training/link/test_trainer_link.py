@@ -128,7 +128,7 @@ async def test_a_partial_checkpoint_is_a_failed_event(tmp_path: Path) -> None:
         async with TrainerLink(tmp_path / "s") as trainer:
             events = [event async for event in drive(trainer)]
     assert isinstance(events[0], Failed)
-    assert "no complete checkpoint" in events[0].message
+    assert "not a complete checkpoint" in events[0].message
 
 
 async def test_a_sample_is_whole_and_streams(tmp_path: Path) -> None:
