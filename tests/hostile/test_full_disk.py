@@ -4,6 +4,7 @@ only looks goes on, and when there is room again nothing is lost."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from osmosis.base.git import Git, GitError
-from osmosis.testing.platform_process import PlatformProcess
+from osmosis.testing.platform_process import PlatformProcess, until
 
 pytestmark = pytest.mark.flow
 
@@ -47,7 +48,7 @@ def platform(tmp_path: Path, isolated: None) -> Iterator[PlatformProcess]:
     folder = tmp_path / "data"
     folder.mkdir()
     disk = ["bwrap", "--dev-bind", "/", "/", "--die-with-parent", "--size", str(ROOM), "--tmpfs", str(folder)]
-    platform = PlatformProcess(folder, environ=dict(os.environ), no_sandbox="")
+    platform = PlatformProcess(folder, environ={**os.environ, "OSMOSIS_LOG_REQUESTS": "true"}, no_sandbox="")
     platform.within = disk
     platform.start()
     try:
@@ -70,6 +71,25 @@ def _is_said(answer: httpx.Response) -> None:
     assert FULL in answer.json()["message"]
 
 
+def _went_on(platform: PlatformProcess, disk: SmallDisk, talks: str) -> None:
+    """The job that talked all the time has lost none of its lines and says none twice, and the platform's own log says
+    what it lacks."""
+    seen = _lines(platform, talks)
+    until(lambda: _lines(platform, talks)[-1] > seen[-1], "the job talks again")
+    (disk.filler.parent / "runs" / str(platform.run(talks)["id"]) / "go").touch()
+    platform.reaches(talks, "finished")
+    spoken = _lines(platform, talks)
+    assert spoken == list(range(spoken[0], spoken[0] + len(spoken)))
+    assert platform.rollouts(talks) == [0, 1, 2, 3, 4, 5]
+    log = (disk.filler.parent / "logs" / "platform.log").read_text()
+    assert re.search(r"\d+ lines could not be written here; standard error has them", log)
+    assert "Logging error" not in log
+
+
+def _lines(platform: PlatformProcess, name: str) -> list[int]:
+    return sorted(map(int, re.findall(r"line (\d+)$", platform.logs(name), re.MULTILINE)))
+
+
 def test_whatever_needs_room_says_that_there_is_none(platform: PlatformProcess, tmp_path: Path) -> None:
     disk, checkout = SmallDisk(platform), tmp_path / "checkout"
     _sign_in(platform, disk)
@@ -88,6 +108,9 @@ def test_whatever_needs_room_says_that_there_is_none(platform: PlatformProcess, 
     token = platform.http.headers["authorization"].partition(" ")[2]
     push = ["push", "-q", url.replace("://", f"://git:{token}@"), "main"]
 
+    talks = platform.submit("wait:2,chatty")
+    until(lambda: "line 3" in platform.logs(talks), "the job talks")
+
     disk.fill()
     _is_said(httpx.put(announced["upload"]["presigned_url"], content=content, trust_env=False, timeout=60))
     with pytest.raises(GitError, match="remote rejected") as kept_out:
@@ -105,5 +128,6 @@ def test_whatever_needs_room_says_that_there_is_none(platform: PlatformProcess, 
     disk.empty()
     git.run(*push)
     assert platform.http.post("/api/cli/environment-secrets", json=secret).status_code < 300
+    _went_on(platform, disk, talks)
     again = platform.submit()
     assert platform.reaches(again, "finished")["eval_run"]["status"] == "finished"

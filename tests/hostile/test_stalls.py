@@ -5,16 +5,22 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 import sqlalchemy as sa
 
+from osmosis.errors import NetworkError
 from osmosis.platform import tables
-from osmosis.platform.gitsync import mirror
+from osmosis.platform.gitsync import mirror, syncing
 from osmosis.platform.gitsync.mirror import MirrorPlace
+from osmosis.platform.objects.addresses import sign_url
+from osmosis.platform.objects.s3 import S3Objects
 from osmosis.testing.platform_app import RunningPlatform, running_platform
+from osmosis.testing.platform_data import add_run
 
 LIMIT = {"OSMOSIS_SYNC_LIMIT_S": "3"}
 
@@ -74,8 +80,8 @@ def test_a_sync_that_never_gets_its_turn_ends_with_an_event_that_says_so(tmp_pat
             _answers(platform)
             events = [one.result(60).json()["event"] for one in waiting]
         assert {event["status"] for event in events} == {"Failed"}
-        assert all("another sync of this repository was at work" in event["error"] for event in events)
-        assert "another sync of this repository was at work" in http.get("/demo/repository").text
+        assert all("another sync of this repository was running" in event["error"] for event in events)
+        assert "another sync of this repository was running" in http.get("/demo/repository").text
 
 
 def test_a_remote_that_never_answers_ends_syncs_and_submits_and_holds_up_nobody(tmp_path: Path) -> None:
@@ -110,3 +116,69 @@ def test_a_remote_that_never_answers_ends_syncs_and_submits_and_holds_up_nobody(
             answer = one.result(60)
             assert answer.status_code == 400, answer.text
             assert "does not answer" in answer.json()["message"]
+
+
+def _silent_store(port: int, limit_s: float) -> dict[str, str]:
+    return {
+        "OSMOSIS_OBJECTS": "s3://bucket/prefix", "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "OSMOSIS_OBJECTS_LIMIT_S": str(limit_s),
+    }  # fmt: skip
+
+
+def test_an_object_store_that_never_answers_stops_no_request_and_no_poll(tmp_path: Path) -> None:
+    listener = socket.create_server(("127.0.0.1", 0), backlog=500)
+    environ = _silent_store(listener.getsockname()[1], 60)
+    with running_platform(tmp_path / "data", environ=environ) as platform, ThreadPoolExecutor(80) as many:
+        first, _ = (add_run(platform.parts, platform.workspace_id, name, sampled_rows=1) for name in ("one", "two"))
+        with httpx.Client(base_url=platform.url, headers=platform.headers, timeout=90) as http:
+            new = {"file_name": "sums", "file_size": 10, "extension": "jsonl"}
+            dataset = http.post("/api/cli/datasets", json=new).json()["id"]
+            signed = sign_url(platform.parts, f"runs/{first}/tokens.jsonl", method="GET")
+            with listener:
+                waiting = [many.submit(http.get, "/api/cli/eval-runs/one/samples/manifest") for _ in range(40)]
+                wanted = {"items": [{"path": "tokens.jsonl", "token": "t"}]}
+                waiting.append(many.submit(http.post, "/api/cli/eval-runs/one/samples/download-urls", json=wanted))
+                waiting.append(many.submit(http.get, signed))
+                waiting.append(many.submit(http.post, f"/api/cli/datasets/{dataset}/abort", json={}))
+                waiting.append(many.submit(http.delete, "/api/cli/eval-runs/two"))
+                _answers(platform)
+                assert http.get("/api/cli/eval-runs/one").status_code == 200
+                assert http.get("/demo/repository").status_code == 200
+                assert not any(one.done() for one in waiting)
+            said = [one.result(90) for one in waiting]
+        assert all("the object store" in answer.json()["message"] for answer in said), {a.text for a in said}
+
+
+def test_a_request_to_an_object_store_takes_no_longer_than_it_may(tmp_path: Path) -> None:
+    with _silent_server() as port:
+        environ = _silent_store(port, 0.5)
+        store = S3Objects("s3://bucket/prefix", tmp_path, environ, limit_s=0.5)
+        with pytest.raises(NetworkError, match=r"the object store at .* does not answer"):
+            list(store.list("runs/"))
+
+
+def test_a_sync_that_waits_for_its_turn_is_not_taken_for_one_that_was_cut_off(tmp_path: Path) -> None:
+    with running_platform(tmp_path / "data") as platform, ThreadPoolExecutor(2) as many:
+        place, db, settings = _place(platform), platform.parts.db, platform.parts.settings
+
+        def requested(status: str = "Pending") -> str:
+            with db.write() as session:
+                event = syncing.request(session, session.scalars(sa.select(tables.Repository)).one())
+                event.status = status
+                return event.id
+
+        def status_of(event_id: str) -> str:
+            with db.read() as session:
+                return session.get_one(tables.SyncEvent, event_id).status
+
+        cut_off, first, second = requested("Syncing"), requested(), requested()
+        with mirror.locked(place):
+            waits = many.submit(syncing.run, db, settings, first)
+            with pytest.raises(NotYet):
+                waits.result(0.3)
+            assert status_of(first) == "Pending"
+        waits.result(60)
+        with db.write() as session:  # as if it had not had its turn yet
+            session.get_one(tables.SyncEvent, first).status = "Pending"
+        syncing.run(db, settings, second)
+        assert (status_of(cut_off), status_of(first)) == ("Failed", "Pending")

@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,72 +139,124 @@ def _fill(site: Site) -> Site:
 
 @dataclass
 class Template:
-    """A data folder made once, and the token that works in it."""
+    """A data folder and its database, made once, and the token that works in them."""
 
     folder: Path
+    database_url: str
+    """Empty for SQLite, whose file lies in the folder."""
     token: str
 
-    def copy(self, folder: Path) -> Site:
-        """The same platform elsewhere."""
+    def copy(self, folder: Path, database_url: str = "") -> Site:
+        """The same platform elsewhere; with PostgreSQL, over that database, which is a copy of the template's."""
         shutil.copytree(self.folder, folder)
-        return _open(folder, "", self.token)
+        return _open(folder, database_url, self.token)
 
 
-def _template(folder: Path, *, filled: bool) -> Template:
-    site = _build(folder, "")
-    if filled:
-        _fill(site)
-    site.platform.db.close()
-    return Template(folder, site.http.headers["authorization"].partition(" ")[2])
+TakeTemplate = Callable[[str, bool], Template]
+"""The template for a kind of database, filled or not."""
+
+
+@contextmanager
+def _admin() -> Iterator[sa.Connection]:
+    """A connection to the PostgreSQL of the tests that may make databases."""
+    engine = sa.create_engine(POSTGRES, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
+
+
+def _new_database(connection: sa.Connection, template: str = "") -> str:
+    name = f"osmosis_test_{uuid.uuid4().hex}"
+    connection.execute(sa.text(f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else "")))
+    return sa.make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
+
+
+def _drop_database(connection: sa.Connection, url: str) -> None:
+    connection.execute(sa.text(f"DROP DATABASE {sa.make_url(url).database} WITH (FORCE)"))
 
 
 @pytest.fixture(scope="session")
-def plain_template(tmp_path_factory: pytest.TempPathFactory) -> Template:
-    return _template(tmp_path_factory.mktemp("plain") / "data", filled=False)
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TakeTemplate]:
+    """Each made when first asked for: migrations, a first user and a push take a second, a copy a tenth of it."""
+    made: dict[tuple[str, bool], Template] = {}
 
+    def take(kind: str, filled: bool) -> Template:
+        if (kind, filled) not in made:
+            url = ""
+            if kind == "postgres":
+                with _admin() as connection:
+                    url = _new_database(connection)
+            site = _build(tmp_path_factory.mktemp("template") / "data", url)
+            if filled:
+                _fill(site)
+            site.platform.db.close()
+            token = site.http.headers["authorization"].partition(" ")[2]
+            made[kind, filled] = Template(site.platform.settings.data_dir, url, token)
+        return made[kind, filled]
 
-@pytest.fixture(scope="session")
-def ready_template(tmp_path_factory: pytest.TempPathFactory) -> Template:
-    return _template(tmp_path_factory.mktemp("ready") / "data", filled=True)
+    yield take
+    for template in made.values():
+        if template.database_url:
+            with _admin() as connection:
+                _drop_database(connection, template.database_url)
 
 
 @pytest.fixture(params=DATABASES)
-def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Empty for SQLite; for Postgres a database of its own."""
-    if request.param == "sqlite":
-        yield ""
-        return
-    name = f"osmosis_test_{uuid.uuid4().hex}"
-    admin = sa.create_engine(POSTGRES, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.execute(sa.text(f"CREATE DATABASE {name}"))
-    yield sa.make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
-    with admin.connect() as connection:
-        connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
-    admin.dispose()
+def database(request: pytest.FixtureRequest) -> str:
+    """The kind of database that a test runs on: on each of them in turn."""
+    return str(request.param)
 
 
 @pytest.fixture
-def site(tmp_path: Path, plain_template: Template, database_url: str) -> Iterator[Site]:
+def database_url(database: str) -> Iterator[str]:
+    """An empty database: an empty URL for SQLite, for PostgreSQL that of one of its own."""
+    if database == "sqlite":
+        yield ""
+        return
+    with _admin() as connection:
+        url = _new_database(connection)
+        yield url
+        _drop_database(connection, url)
+
+
+@contextmanager
+def _running(site: Site) -> Iterator[Site]:
+    """One start of the platform and one event loop for both clients, instead of one loop per request."""
+    with site.http:
+        site.anonymous.portal = site.http.portal
+        yield site
+        site.anonymous.portal = None
+
+
+@contextmanager
+def _copy(template: Template, folder: Path) -> Iterator[Site]:
+    if not template.database_url:
+        with _running(template.copy(folder)) as found:
+            yield found
+        return
+    with _admin() as connection:
+        url = _new_database(connection, str(sa.make_url(template.database_url).database))
+        with _running(template.copy(folder, url)) as found:
+            yield found
+        _drop_database(connection, url)
+
+
+@pytest.fixture
+def site(tmp_path: Path, templates: TakeTemplate, database: str) -> Iterator[Site]:
     """A platform with an empty workspace `demo`."""
-    folder = tmp_path / "data"
-    found = _build(folder, database_url) if database_url else plain_template.copy(folder)
-    with found.http, found.anonymous:  # one event loop each, instead of one per request
+    with _copy(templates(database, False), tmp_path / "data") as found:
         yield found
 
 
 @pytest.fixture
-def ready(tmp_path: Path, ready_template: Template, database_url: str) -> Iterator[Site]:
+def ready(tmp_path: Path, templates: TakeTemplate, database: str) -> Iterator[Site]:
     """A platform with a pushed rollout `multiply` and a dataset `sums` of 40 rows."""
-    folder = tmp_path / "data"
-    found = _fill(_build(folder, database_url)) if database_url else ready_template.copy(folder)
-    with found.http, found.anonymous:
+    with _copy(templates(database, True), tmp_path / "data") as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, ready_template: Template) -> Iterator[Site]:
+def shared(tmp_path_factory: pytest.TempPathFactory, templates: TakeTemplate) -> Iterator[Site]:
     """One platform as in `ready` for the tests of a file that only look or are refused."""
-    found = ready_template.copy(tmp_path_factory.mktemp("shared") / "data")
-    with found.http, found.anonymous:
+    with _copy(templates("sqlite", True), tmp_path_factory.mktemp("shared") / "data") as found:
         yield found

@@ -93,7 +93,7 @@ ODD = {
     "a huge float in metadata": odd(meta({"a": 1.5}, {"a": 1e30}, {"a": -1e300}, {"a": 2})),
     "metadata alone": odd(meta(ONE, ONE, ONE, ONE)),
     "metadata as text": odd(meta('{"a": 1}', '{"a": 1}', '{"a": 2}', '{"a": 3}')),
-    "metadata that is no JSON": odd(meta(ONE, ONE, ONE, "{"), "metadata_text"),
+    "metadata that is not JSON": odd(meta(ONE, ONE, ONE, "{"), "metadata_text"),
     "metadata that is empty": odd(meta(ONE, ONE, ONE, {}), "metadata"),
     "metadata that is null beside a prompt": odd(
         lines(*[{"user_prompt": "a", "metadata": value} for value in (ONE, ONE, ONE, None)]), "metadata"

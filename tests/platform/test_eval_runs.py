@@ -91,6 +91,20 @@ def test_a_run_is_accepted_and_everything_is_pinned(ready) -> None:
     assert submit(ready)["name"] == "multiply-2"
 
 
+def test_what_is_in_quarantine_at_the_commit_is_pinned(ready) -> None:
+    entry = '[[row]]\nkey = "{key}"\nreason = "wavers"\nuntil = 2099-01-01\ndataset = "{dataset}"\n'
+    named = entry.format(key="q-1", dataset="sums") + entry.format(key="q-2", dataset="another")
+    ready.push({"quarantine.toml": named})
+    before = submit(ready)["name"]
+    held = ready.json("GET", f"eval-runs/{before}")["quarantine"]
+    assert [(one["key"], one["until"]) for one in held["row"]] == [("q-1", "2099-01-01")]
+    ready.push({"quarantine.toml": "[[row]]\nkey = 3\n"})
+    refused = submit(ready, expect=400)
+    assert "quarantine.toml: row.0.key" in refused["message"]
+    ready.push({"quarantine.toml": ""})
+    assert "quarantine" not in ready.json("GET", f"eval-runs/{submit(ready)['name']}")
+
+
 def test_without_a_limit_a_random_tenth_is_drawn_with_a_recorded_seed(ready) -> None:
     answer = ready.json("POST", "eval-runs", json={"experiment_config": EXPERIMENT})
     run = row_of(ready, answer["id"])

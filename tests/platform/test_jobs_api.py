@@ -187,6 +187,19 @@ def test_a_stop_reaches_the_job_with_the_next_heartbeat(job) -> None:
     assert job.finish("stopped") == {"status": "stopped"}
 
 
+def test_many_jobs_are_told_to_speak_less_often_and_get_longer_leases(job) -> None:
+    assert job.send("heartbeat", {"stage": "rollouts"}).json() == {"stop": False}
+    others = [tables.Job(run_id=job.run_id, shard=number, state="held") for number in range(1, 1000)]
+    with job.site.platform.db.write() as session:
+        session.add_all(others)
+    assert job.send("heartbeat", {"stage": "rollouts"}).json() == {"stop": False, "every_s": 20.0}
+    job.send("rollouts", {"rollouts": [rollout(0)]})  # which asks for no longer one
+    with job.site.platform.db.read() as session:
+        until = session.scalars(sa.select(tables.Job.lease_until).where(tables.Job.shard == 0)).one()
+    assert until is not None
+    assert until > utc_now() + timedelta(seconds=job.site.platform.settings.lease_s)
+
+
 def test_an_interrupted_job_does_not_end_the_run(job) -> None:
     assert job.finish("stopped") == {"status": "running"}
     again = claim(job.site, "two")
@@ -207,7 +220,7 @@ def test_a_run_whose_jobs_keep_vanishing_fails_with_the_reason(job) -> None:
 
 def test_a_job_the_platform_itself_ended_does_not_count_as_a_start(job) -> None:
     for _ in range(5):
-        release(job, count=False)
+        release(job, blame="nobody")
         job = claim(job.site)
     assert (job.row().status, job.starts()) == ("running", 1)
 

@@ -74,7 +74,7 @@ def test_an_adapter_becomes_a_base_model(store: Site) -> None:
     [
         ("tiny", {}, 409, "no adapter to merge"),
         ("multiply-1", {"name": "tiny"}, 409, "already exists"),
-        ("multiply-1", {"name": "../x"}, 400, "is no name for a model"),
+        ("multiply-1", {"name": "../x"}, 400, "is not a name for a model"),
         ("multiply-1", {"dtype": "int4"}, 400, "dtype"),
         ("gone", {}, 404, "no model named"),
     ],
@@ -86,7 +86,7 @@ def test_what_cannot_be_merged(store: Site, name: str, wish: dict[str, Any], sta
 def test_files_that_are_no_model_make_none(store: Site) -> None:
     started = merge(store, "multiply-1-step-2", name="two")
     refused = made(store, started["id"], expect=400, broken=True)
-    assert "no complete safetensors file" in refused["message"]
+    assert "not a complete safetensors file" in refused["message"]
     store.json("GET", "models/base/two", expect=404)
     assert not models.folder_of(store.platform.settings, started["id"]).exists()
 

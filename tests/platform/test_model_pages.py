@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from osmosis.platform import tables
+from osmosis.platform.gitsync import repositories, syncing
 from osmosis.testing.model_files import write_model
 from osmosis.testing.platform_data import report
 
@@ -61,6 +62,35 @@ def test_a_form_deploys_and_undeploys(store: Site) -> None:
     assert store.http.post(f"{page}/undeploy", follow_redirects=False).status_code == 303
     assert store.json("GET", "models/base/tiny")["deployment_status"] == "inactive"
     assert store.http.post(f"{page}/sell").status_code == 404
+
+
+def test_a_deployment_is_followed_by_events_until_it_has_started(store: Site) -> None:
+    page = f"/models/{id_of(store, 'tiny')}"
+    assert "hx-sse:connect" not in store.http.get(page).text, "nothing moves"
+    store.json("POST", "models/tiny/deploy", json={})
+    text = store.http.get(page).text
+    assert f'hx-sse:connect="{page}/events"' in text
+    assert '<meta http-equiv="refresh"' not in re.sub(r"<noscript>.*?</noscript>", "", text)
+    with store.platform.db.write() as session:
+        run = session.query(tables.Run).filter_by(kind="serving").one()
+        run.status = "failed"
+    said = store.http.get(f"{page}/events").text
+    assert said.endswith("event: end\ndata: over\n\n")
+    assert "Not deployed" in said
+    assert store.http.get("/models/nothing/events").status_code == 404
+
+
+def test_the_repository_is_followed_by_events_while_it_is_synced(store: Site) -> None:
+    with store.platform.db.write() as session:
+        repository = repositories.require(session, session.query(tables.Workspace).one().id)
+        event = syncing.request(session, repository)
+    assert 'hx-sse:connect="/demo/repository/events?branch="' in store.http.get("/demo/repository").text
+    with store.platform.db.write() as session:
+        session.get_one(tables.SyncEvent, event.id).status = "Success"
+    text = store.http.get("/demo/repository").text
+    assert "hx-sse:connect" not in text
+    assert 'http-equiv="refresh"' not in text
+    assert store.http.get("/demo/repository/events").text.endswith("event: end\ndata: over\n\n")
 
 
 def test_why_a_deployment_failed_is_said(store: Site) -> None:

@@ -121,7 +121,7 @@ def test_a_folder_that_is_no_model_is_not_taken(ready: Site, tmp_path: Path) -> 
     model = announce(ready, folder)
     send(ready, model, folder)
     refused = ready.json("POST", f"models/base/{model['id']}/finalize", expect=400, json={})
-    assert refused["message"] == "model.safetensors is no complete safetensors file"
+    assert refused["message"] == "model.safetensors is not a complete safetensors file"
     fixed = write_model(tmp_path / "tiny")
     assert upload(ready, fixed)["status"] == "ready"
 
@@ -129,10 +129,10 @@ def test_a_folder_that_is_no_model_is_not_taken(ready: Site, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"name": "../x"}, "is no name for a model"),
+        ({"name": "../x"}, "is not a name for a model"),
         ({"files": []}, "1 to 500 files"),
-        ({"files": [{"path": "../config.json", "size": 1, "sha256": "0" * 64}]}, "no file of a model"),
-        ({"files": [{"path": "code.py", "size": 1, "sha256": "0" * 64}]}, "no file of a model"),
+        ({"files": [{"path": "../config.json", "size": 1, "sha256": "0" * 64}]}, "not a file of a model"),
+        ({"files": [{"path": "code.py", "size": 1, "sha256": "0" * 64}]}, "not a file of a model"),
         ({"files": [{"path": "config.json", "size": 1 << 40, "sha256": "0" * 64}]}, "more than 64 MB"),
         ({"files": [{"path": "model.safetensors", "size": 1 << 60, "sha256": "0" * 64}]}, "disk has"),
     ],

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.errors import Conflict, PlatformError, ValidationError
+from osmosis.errors import Conflict, PlatformError, UsageError, ValidationError
+from osmosis.platform import Platform
+from osmosis.platform.__main__ import gate_of, parser
 from osmosis.platform.announce import listen
+from osmosis.platform.own_worker import own_worker
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.run import JobEntry
 from osmosis.worker.executors.executor import JobStart
@@ -230,3 +233,18 @@ def test_a_job_that_waits_prints_into_its_folder_or_ends(tmp_path: Path, told: b
     )
     assert (done.returncode, done.stdout, done.stderr) == (2 if told else 0, b"", b"")
     assert bool((tmp_path / "job.log").read_text()) is told
+
+
+def test_how_training_jobs_are_reached_is_told_to_those_of_the_platforms_own_worker(tmp_path: Path) -> None:
+    told = ["--advertise-url", "https://gpu-box.example.com/gate/{port}"]
+    gate = gate_of(parser().parse_args(["serve", *told]))
+    assert gate is not None
+    platform = Platform.open(PlatformSettings(data_dir=tmp_path, gate=gate))
+    try:
+        assert own_worker(platform).plan.gate == gate
+    finally:
+        platform.db.close()
+    assert gate_of(parser().parse_args(["serve"])) is None
+    for wrong in ("gpu-box", "http://gpu-box.example.com/gate/{port}"):
+        with pytest.raises(UsageError):
+            gate_of(parser().parse_args(["serve", "--advertise-url", wrong]))

@@ -9,6 +9,8 @@ from osmosis.platform.security import rate_limits
 from osmosis.platform.security.rate_limits import RateLimits
 from osmosis.platform.services import tokens, users
 
+from .test_workers import Box
+
 
 class Clock:
     now = 1000.0
@@ -115,3 +117,13 @@ def test_changes_are_limited_by_account_and_reading_is_not(site) -> None:
         "/tokens", headers={"Authorization": site.http.headers["authorization"]}, data={"name": "x"}
     )
     assert (page.status_code, page.headers["Retry-After"]) == (429, "30")
+
+
+def test_workers_of_one_token_take_nothing_from_their_owner_and_are_not_held_up_by_changes(site) -> None:
+    object.__setattr__(site.platform, "rates", limits(write=2, worker=30)[0])
+    token = site.json("POST", "tokens", json={"name": "fleet", "scopes": ["worker"]})["token"]
+    box = Box(site, token)
+    for _ in range(29):
+        assert box.round()["start"] is None
+    assert box.round(expect=429)["message"].startswith("too many messages of workers")
+    site.json("POST", "tokens", json={"name": "x"})

@@ -67,7 +67,7 @@ def test_a_ticket_is_good_once_and_a_second_showing_is_noted(cluster: Cluster) -
     refused = cluster.exchange(order, 409, taker="another process " * 3)
     assert "used already" in refused["message"]
     cluster.exchange(order, 401, taker="another process " * 3)
-    assert logs_of(cluster.site, run["id"]).count("shown a second time") == 1
+    assert logs_of(cluster.site, run["id"]).count("presented a second time") == 1
     cluster.of_job("GET", {**order, "lease": again}, "spec")
 
 

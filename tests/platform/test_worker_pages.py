@@ -17,7 +17,7 @@ def headers_of(site: Any, handle: str) -> dict[str, str]:
 
 def test_the_page_shows_what_workers_are_and_do(ready: Any) -> None:
     mine = {"Authorization": ready.http.headers["authorization"]}
-    assert "No machine runs jobs here" in ready.anonymous.get("/workers", headers=mine).text
+    assert "No machine runs jobs yet" in ready.anonymous.get("/workers", headers=mine).text
     has = {"cpus": 8, "memory_mb": 65536, "gpus": 2}
     box = Box(ready, worker_token(ready), labels={"gpu": "a100"}, resources=has, sandbox="level 1")
     submit(ready)
@@ -44,7 +44,7 @@ def test_buttons_are_for_who_may_direct_the_worker(ready: Any) -> None:
     )
     for what in ("drain", "remove"):
         refused = ready.anonymous.post(f"/workers/{box.id}/{what}", headers=hers)
-        assert (refused.status_code, "directed by the person who runs the platform" in refused.text) == (403, True)
+        assert (refused.status_code, "directed by an operator of the platform" in refused.text) == (403, True)
     assert box.round(box.word(order))["drain"] is False
     ready.anonymous.post(f"/workers/{box.id}/drain", headers=mine)
     assert box.round(box.word(order))["drain"] is True

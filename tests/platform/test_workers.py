@@ -300,6 +300,44 @@ def test_a_start_that_failed_is_tried_again(box: Box) -> None:
     assert box.claim()["run_id"] == run["id"]
 
 
+def lose(box: Box, order: dict[str, Any]) -> None:
+    gone = {"alive": False, "cause": "machine", "reason": "slurm ended job 7: its node failed"}
+    box.round(box.word(order, **gone), slots=0)
+
+
+def test_machines_that_keep_failing_end_a_run_that_gets_nowhere(box: Box) -> None:
+    """What was stored in between shows that it gets somewhere: it goes on, however often it loses its machine."""
+    run = submit(box.site)
+    for number in range(5):
+        order = box.claim()
+        stored = {"rollouts": [rollout(number)]}
+        box.of_job("POST", order, "rollouts", json=stored)
+        lose(box, order)
+    for _ in range(2):
+        order = box.claim()
+        box.of_job("POST", order, "rollouts", json=stored)  # nothing new
+        lose(box, order)
+    found = box.site.json("GET", f"eval-runs/{run['id']}")
+    assert found["eval_run"]["status"] == "failed"
+    message = found["failure"]["message"]
+    assert message.startswith("the executor failed 3 times in a row before anything was stored")
+    assert "last time: slurm ended job 7: its node failed" in message
+    assert box.round()["start"] is None
+
+
+def test_what_a_scheduler_interrupts_is_not_started_for_ever(box: Box) -> None:
+    slurm = Box(box.site, box.token, name="slurm", executor="slurm")
+    run = submit(box.site)
+    for _ in range(3):
+        order = slurm.claim()
+        body = {"run_id": order["run_id"], "taker": "t" * 30}
+        claimed = slurm.http.post("/api/jobs/claim", json=body, headers={"Authorization": f"Bearer {order['ticket']}"})
+        slurm.of_job("POST", {**order, **claimed.json()}, "finish", json={"status": "stopped"})
+    message = box.site.json("GET", f"eval-runs/{run['id']}")["failure"]["message"]
+    assert message.startswith("the executor failed 3 times in a row")
+    assert "the job was interrupted" in message
+
+
 def test_a_draining_worker_keeps_what_it_has_and_gets_no_more(box: Box) -> None:
     submit(box.site)
     submit(box.site)
@@ -340,8 +378,8 @@ def test_leases_of_a_lost_worker_run_out(box: Box) -> None:
     assert "its lease expired" not in logs_of(box.site, run["id"]), "its worker is there, and says so first"
     with box.site.platform.db.write() as session:
         session.execute(sa.update(tables.Worker).values(last_seen=past))
-    fleet.look_after(box.site.platform, gap="the platform stood still for 100 s")
-    assert "stood still" in logs_of(box.site, run["id"])
+    fleet.look_after(box.site.platform, gap="the platform was suspended for 100 s")
+    assert "was suspended" in logs_of(box.site, run["id"])
     with box.site.platform.db.write() as session:
         session.execute(sa.update(tables.Job).values(lease_until=past))
     fleet.look_after(box.site.platform)

@@ -129,13 +129,15 @@ class Http:
             return {"X-Osmosis-Workspace": self.workspace}
         return {"X-Osmosis-Git": self.identity} if self.identity else {}
 
-    def pages(self, kind: type[P], path: str, *, limit: int = 50, params: Params | None = None) -> Iterator[P]:
+    def pages(
+        self, kind: type[P], path: str, *, limit: int = 50, offset: int = 0, params: Params | None = None
+    ) -> Iterator[P]:
         """Every page of a list, until one says that it is the last or has no row."""
-        offset: int | None = 0
-        while offset is not None:
-            page = self.read(kind, "GET", path, params={**(params or {}), "limit": limit, "offset": offset})
+        at: int | None = offset
+        while at is not None:
+            page = self.read(kind, "GET", path, params={**(params or {}), "limit": limit, "offset": at})
             yield page
-            offset = page.next_offset if page.rows else None
+            at = page.next_offset if page.rows else None
 
     def healthy(self) -> bool:
         """Does a platform answer here."""

@@ -43,6 +43,8 @@ from .http import Http
 
 LOG_PAGE = 200
 OUTCOMES = 200
+WHOLE = 50
+"""The same, of rollouts with their conversations."""
 NAMES = 50
 """So many of the newest runs are looked through for one that a beginning stands for."""
 T = TypeVar("T")
@@ -154,6 +156,18 @@ class EvalRuns(Runs):
         """All its rollouts, without what was said in them."""
         for page in self._http.pages(OutcomePage, self._path(name, "outcomes"), limit=OUTCOMES):
             yield from page.outcomes
+
+    def arrived(self, name: str, *, after: int) -> Iterator[OutcomePage]:
+        """All its rollouts but the first ones, whole, in the order of their arrival."""
+        return self._http.pages(
+            OutcomePage, self._path(name, "outcomes"), limit=WHOLE, offset=after, params={"whole": 1}
+        )
+
+    def amount(self, name: str) -> int:
+        """How many rollouts it has."""
+        params = {"limit": 1, "offset": 0}
+        page = self._http.read(OutcomePage, "GET", self._path(name, "outcomes"), params=params)
+        return page.total_count or len(page.outcomes)
 
     def rollout(self, name: str, row: int, attempt: int) -> Rollout:
         """One rollout, whole."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import getpass
 import logging
-import logging.handlers
 import os
 import shlex
 import signal
@@ -23,6 +22,7 @@ from pydantic import ValidationError as BadSettings
 from osmosis.base.bounded_http import BoundedHttp
 from osmosis.base.stop_signals import on_stop
 from osmosis.errors import OsmosisError, UsageError
+from osmosis.records.gate_address import GateAddress
 from osmosis.records.sandbox import LIMITS, SandboxSettings, limit_of
 from osmosis.sandbox import Level, probe
 
@@ -32,6 +32,7 @@ from .app import create_app
 from .hearing import Hearing
 from .own_worker import own_worker
 from .settings import LogFormat, PlatformSettings
+from .upkeep.log_file import LogFile
 from .upkeep.log_lines import formatter
 
 LOG_BYTES = 10 * 1024 * 1024
@@ -54,9 +55,6 @@ def parser() -> argparse.ArgumentParser:
         "--private-servers", action="store_true", help="let rollout servers on private networks register"
     )
     serve.add_argument(
-        "--insecure-http", action="store_true", help="listen beyond this machine without https: tokens can be read"
-    )
-    serve.add_argument(
         "--remote-allow",
         action="append",
         metavar="HOST",
@@ -70,6 +68,9 @@ def parser() -> argparse.ArgumentParser:
     worker = commands.add_parser("worker", help="run another worker with the same database and data folder")
     worker.add_argument("--platform-url", required=True, help="URL that jobs report to")
     for command in (serve, worker):
+        command.add_argument(
+            "--insecure-http", action="store_true", help="listen beyond this machine without https: tokens can be read"
+        )
         command.add_argument("--data-dir", type=Path, help="data folder")
         command.add_argument("--database-url", help="SQLAlchemy URL (SQLite in the data folder)")
         command.add_argument(
@@ -91,6 +92,15 @@ def parser() -> argparse.ArgumentParser:
             default=[],
             metavar="NAME=VALUE",
             help=f"what a rollout server may use: {', '.join(LIMITS)}; may be repeated",
+        )
+        command.add_argument(
+            "--advertise-url",
+            default="",
+            metavar="URL",
+            help="URL at which rollout servers on other machines reach training jobs of this one; {port} is theirs",
+        )
+        command.add_argument(
+            "--gate-listen", default="", metavar="HOST:PORT", help="where training jobs listen for them (127.0.0.1:0)"
         )
         command.add_argument("--max-jobs", type=int, help="jobs at once (1)")
         command.add_argument(
@@ -114,6 +124,7 @@ def main(argv: list[str] | None = None) -> int:
     }
     try:
         given["sandbox"] = _sandbox(args)
+        given["gate"] = gate_of(args)
         return _worker(args, given) if args.command == "worker" else _serve(args, given)
     except OsmosisError as error:
         print(f"error: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)  # noqa: T201
@@ -152,6 +163,22 @@ def _serve(args: argparse.Namespace, given: dict[str, object]) -> int:
         signal.signal(number, server.handle_exit)
     server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+def gate_of(args: argparse.Namespace) -> GateAddress | None:
+    """What was said about how training jobs are reached. UsageError where that cannot be, or would be in the open."""
+    if not args.advertise_url and not args.gate_listen:
+        return None
+    said = {"advertise_url": args.advertise_url, "insecure_http": args.insecure_http}
+    if args.gate_listen:
+        said["listen"] = args.gate_listen
+    try:
+        gate = GateAddress.model_validate(said)
+    except BadSettings as problem:
+        found = problem.errors(include_url=False)[0]
+        raise UsageError(f"{'.'.join(map(str, found['loc']))}: {found['msg']}") from None
+    gate.refuse()
+    return gate
 
 
 def _sandbox(args: argparse.Namespace) -> SandboxSettings:
@@ -200,7 +227,7 @@ def _log_to(path: Path, form: LogFormat) -> logging.Handler:
     """Log to this file, rotated, and to standard error; the handler of the latter is the answer."""
     path.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.parent.mkdir(exist_ok=True)
-    file = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=3, encoding="utf-8")
+    file = LogFile(path, maxBytes=LOG_BYTES, backupCount=3, encoding="utf-8")
     stderr = logging.StreamHandler(sys.stderr)
     for handler in (file, stderr):
         handler.setFormatter(formatter(form))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,6 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from osmosis._version import __version__
 from osmosis.base.host_guard import HostGuard, HostNames
+from osmosis.errors import NetworkError
 from osmosis.records.contract.accounts import Health
 
 from . import Platform, githost, readiness, web
@@ -51,7 +53,24 @@ async def _poll(platform: Platform) -> None:
                 await in_turn("sync", repository_id, syncing.poll, platform.db, platform.settings, repository_id)
         except Exception:
             # The border of a task that must go on: one bad look is not the last.
-            log.exception("looking at repositories elsewhere failed")
+            log.exception("polling the connected repositories failed")
+
+
+def _take_up(platform: Platform) -> None:
+    """What a former process left half done. In a thread where that asks an object store: one that does not answer keeps
+    no platform from its start."""
+    if not platform.objects.elsewhere:
+        _take_up_now(platform)
+        return
+    threading.Thread(target=_take_up_now, args=(platform,), daemon=True, name="take-up").start()
+
+
+def _take_up_now(platform: Platform) -> None:
+    for finish in (dataset_ingest.forget_abandoned, dataset_ingest.recover, finished_run.recover):
+        try:
+            finish(platform)
+        except NetworkError as error:
+            log.warning("what was left half done waits for the next start: %s", error.message)
 
 
 def create_app(settings: PlatformSettings) -> FastAPI:
@@ -61,11 +80,9 @@ def create_app(settings: PlatformSettings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        dataset_ingest.forget_abandoned(platform)
-        dataset_ingest.recover(platform)
-        finished_run.recover(platform)
+        _take_up(platform)
         publish_all(platform)
-        caretaker = Caretaker(platform)
+        caretaker = app.state.caretaker = Caretaker(platform)
         caretaker.start()
         hearing_all = asyncio.create_task(caretaker.hear())
         hearing = Hearing(settings.job_base_url, settings.lease_s)

@@ -49,7 +49,7 @@ class InferenceProxy:
     async def ask(self, target: InferenceTarget, body: bytes) -> Response:
         """The answer's head, once it is there; its body follows as it comes. OsmosisError when nobody answers."""
         if self._in_flight[target.run_id] >= IN_FLIGHT:
-            what = f"model {target.model} already answers {IN_FLIGHT} questions"
+            what = f"model {target.model} already has {IN_FLIGHT} requests in flight"
             raise RateLimited(what, hint="ask fewer at once", retry_after=BUSY_S)
         self._in_flight[target.run_id] += 1
         answer = None

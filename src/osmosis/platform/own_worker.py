@@ -75,6 +75,7 @@ def own_worker(
         max_deployments=settings.max_deployments,
         kinds=("eval", "training", "serving", "merge"),
         poll_s=settings.poll_s,
+        gate=settings.gate,
         own_folders=False,
     )
     executor = executor or LocalExecutor(
@@ -129,7 +130,7 @@ class Caretaker:
         if last is None:
             return "the platform was restarted"
         still = max(now - last, time.monotonic() - self._heard_at if self._heard_at is not None else 0.0)
-        return f"the platform stood still for {still:.0f} s" if still >= long else ""
+        return f"the platform was suspended for {still:.0f} s" if still >= long else ""
 
     @property
     def _every_s(self) -> float:
@@ -140,4 +141,4 @@ class Caretaker:
             try:
                 self.step()
             except Exception:
-                log.exception("looking after the runs failed")
+                log.exception("housekeeping of the runs failed")

@@ -18,6 +18,7 @@ from osmosis.base.net import host_of, is_http, is_loopback
 from osmosis.base.paths import data_dir as default_data_dir
 from osmosis.base.variables import Settings, Variable
 from osmosis.errors import UsageError
+from osmosis.records.gate_address import GateAddress
 from osmosis.records.run import TorchBuild
 from osmosis.records.sandbox import SandboxSettings
 from osmosis.records.sign_in import OpenIdSettings
@@ -101,6 +102,8 @@ class PlatformSettings(Settings):
     """How often repositories elsewhere are looked at for new commits; 0: only when asked or told by a webhook."""
     sync_limit_s: Annotated[float, Variable("OSMOSIS_SYNC_LIMIT_S")] = Field(default=900.0, gt=0)
     """How long one sync may take, with its wait for a turn; then its event says so."""
+    objects_limit_s: Annotated[float, Variable("OSMOSIS_OBJECTS_LIMIT_S")] = Field(default=30.0, gt=0)
+    """How long one request to the object store may take; one that failed is sent again within as long."""
     max_fetch_bytes: Annotated[int, Variable("OSMOSIS_MAX_FETCH_BYTES")] = Field(default=4 * 1024**3, ge=1024)
     """The most that one fetch of a repository elsewhere may bring."""
     private_servers: bool = False
@@ -132,6 +135,8 @@ class PlatformSettings(Settings):
     """Who signs people in besides links and tokens."""
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
     """What keeps rollouts from this machine."""
+    gate: GateAddress | None = None
+    """How rollout servers on other machines reach training jobs of this one; None: they do not."""
 
     @field_validator("public_url", "job_url")
     @classmethod

@@ -1,5 +1,5 @@
-"""Work that takes its time (git, files, other processes) runs in threads of its own, so that those that answer requests
-stay free.
+"""Work that takes its time (git, files, other processes, an object store) runs in threads of its own, so that those
+that answer requests stay free.
 
 Each kind has its own few threads: forty syncs that wait for one lock stop neither `/health` nor an upload. A route that
 does such work is marked `slow(kind)`, or awaits `apart`; no thread that answers requests starts a process. How long the
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
 
-Kind = Literal["sync", "checks", "files", "imports", "sign-in"]
+Kind = Literal["sync", "checks", "files", "objects", "imports", "sign-in"]
 AT_ONCE = 8
 """Of each kind; more wait for their turn."""
 
@@ -52,6 +52,12 @@ async def in_turn(kind: Kind, key: str, work: Callable[P, T], *args: P.args, **k
     turn = keys.get((kind, key)) or keys.setdefault((kind, key), asyncio.Lock())
     async with turn:
         return await apart(kind, work, *args, **kwargs)
+
+
+async def pieces_apart(kind: Kind, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """What an answer streams, each piece waited for apart."""
+    while (piece := await apart(kind, next, pieces, None)) is not None:
+        yield piece
 
 
 def slow(kind: Kind) -> Callable[[Callable[P, T]], Callable[P, Awaitable[T]]]:

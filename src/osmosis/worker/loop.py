@@ -28,6 +28,7 @@ from osmosis.records.contract.worker_bodies import (
     WorkerOrders,
     WorkerRound,
 )
+from osmosis.records.gate_address import GateAddress
 from osmosis.records.run import JOB_PROTOCOL, JobEntry, JobKind
 from osmosis.records.sandbox import SandboxSettings
 
@@ -67,6 +68,8 @@ class WorkerPlan:
     ca_file: str = ""
     sandbox: SandboxSettings | None = None
     """Of this machine; None: as the platform says."""
+    gate: GateAddress | None = None
+    """How rollout servers elsewhere reach training jobs of this machine."""
     node_dir: str = ""
     """The folder of jobs where the executor runs them, which may name variables of that machine; empty: as here."""
     queue_s: float = QUEUE_S
@@ -172,7 +175,7 @@ class Worker:
             self._say_started()
             return self._obey(self.desk.round(self._round()))
         except (AuthRequired, Forbidden) as problem:
-            log.error("the platform gives this worker no more work: %s", problem)
+            log.error("the platform gives this worker no more jobs: %s", problem)
             self.refused = problem
             return False
 
@@ -253,6 +256,7 @@ class Worker:
             cache_dir=f"{plan.node_dir}/cache" if plan.node_dir else str(plan.cache_dir),
             ca_file=plan.ca_file,
             sandbox=plan.sandbox,
+            gate=plan.gate,
         )
         url = f"{plan.platform_url.rstrip('/')}/api/jobs/{order.run_id}"
         return JobStart(url, entry, order.run_name, order.needs)

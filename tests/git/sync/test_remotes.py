@@ -48,7 +48,7 @@ def pairs(environ: dict[str, str]) -> dict[str, str]:
 def test_a_path_of_the_machine_is_for_who_runs_it_and_never_in_the_data_folder(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     bare = tmp_path / "ann" / "origin.git"
-    with pytest.raises(Forbidden, match="only by the person who runs the platform"):
+    with pytest.raises(Forbidden, match="only by an operator of the platform"):
         environ_of(Remote(str(bare)), settings)
     assert environ_of(Remote(str(bare), trusted=True), settings)["HOME"] == "/home/op"
     (tmp_path / "way").symlink_to(tmp_path / "data")

@@ -32,6 +32,10 @@ class ContractRoute(APIRoute):
             options["response_class"] = LenientResponse
         super().__init__(path, endpoint, **{**options, "response_model_exclude_unset": True})
 
+    def __hash__(self) -> int:
+        """Of what a route is compared by: it is a key of what was found out about it."""
+        return hash((self.path, self.endpoint))
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 

@@ -15,7 +15,7 @@ from osmosis.platform.objects.addresses import address, check_url
 from osmosis.platform.objects.parts import store_part, upload_key
 from osmosis.platform.services import audit, dataset_ingest, datasets, upload_plan
 from osmosis.platform.services.paging import LogSlice, PageRange
-from osmosis.platform.slow_work import in_turn
+from osmosis.platform.slow_work import in_turn, slow
 from osmosis.records.contract.body import LogPage, Nothing
 from osmosis.records.contract.uploads import (
     AbortDataset,
@@ -92,6 +92,7 @@ def _complete(dataset_id: str, body: CompleteDataset, platform: Platform, scope:
 
 
 @router.post("/api/cli/datasets/{dataset_id}/abort")
+@slow("objects")
 def abort(dataset_id: str, platform: PlatformDep, scope: DataDep, body: AbortDataset | None = None) -> Nothing:
     named = body.upload_id if body else None
     with platform.db.write() as session:
@@ -121,6 +122,7 @@ def get_dataset(name: str, platform: PlatformDep, scope: ScopeDep) -> DatasetEnt
 
 
 @router.delete("/api/cli/datasets/{name}", status_code=204)
+@slow("objects")
 def delete(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
     with platform.db.write() as session:
         dataset = datasets.find(session, scope.workspace, name)
@@ -144,6 +146,7 @@ def download(name: str, platform: PlatformDep, scope: ScopeDep) -> DatasetDownlo
 
 
 @router.get("/api/objects/datasets/{dataset_id}")
+@slow("objects")
 def get_object(dataset_id: str, expires: int, signature: str, platform: PlatformDep) -> FileResponse:
     check_url(platform, f"datasets/{dataset_id}", method="GET", expires=expires, signature=signature)
     with platform.db.read() as session:

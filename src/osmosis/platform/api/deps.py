@@ -140,10 +140,15 @@ EitherDep = Annotated[tuple[Caller, Scope | None], Depends(get_either)]
 
 _BULK = ("/api/cli/eval-runs/imports/", "/api/cli/models/base/", "/api/cli/rollout-server/")
 """Many small steps of one thing, each of which was announced; and what servers say of themselves."""
+_WORKERS = "/api/workers/"
+"""How often these speak is said by the platform (`fleet.PER_SECOND`), for all together; all may have one token."""
 
 
 def _count_change(request: Request, platform: Platform, caller: Caller) -> None:
-    if request.method not in ("GET", "HEAD") and not request.scope["path"].startswith(_BULK):
+    path = request.scope["path"]
+    if path.startswith(_WORKERS):
+        platform.rates.take("worker", caller.token.id)
+    elif request.method not in ("GET", "HEAD") and not path.startswith(_BULK):
         platform.rates.take("write", caller.user.id)
 
 

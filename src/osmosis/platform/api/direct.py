@@ -17,6 +17,7 @@ from asyncio import get_running_loop
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from json import JSONDecodeError
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -103,9 +104,13 @@ class Plan:
         return Response(text, self.route.status_code or 200, media_type="application/json")
 
 
-def plan_of(route: BaseRoute) -> Plan | None:
-    """How this route is answered in one step; None for one that only the framework can answer."""
-    if not isinstance(route, ContractRoute) or route.dependencies:
+@cache
+def plan_of(route: ContractRoute) -> Plan | None:
+    """How this route is answered in one step; None for one that only the framework can answer.
+
+    Made when the route is first asked for: the plans of all of them take longer than the rest of the start.
+    """
+    if route.dependencies:
         return None
     kind, function = marked(route.endpoint) or (None, route.endpoint)
     if inspect.iscoroutinefunction(function):
@@ -219,8 +224,8 @@ class RouteTable:
     """Which route takes a request, as the framework would choose: the first of those that match."""
 
     def __init__(self, routes: Iterable[BaseRoute]) -> None:
-        self._fixed: dict[tuple[str, str], Plan | None] = {}
-        self._shaped: dict[tuple[str, int], list[tuple[re.Pattern[str], Plan | None]]] = {}
+        self._fixed: dict[tuple[str, str], ContractRoute | None] = {}
+        self._shaped: dict[tuple[str, int], list[tuple[re.Pattern[str], ContractRoute | None]]] = {}
         open_ended: list[tuple[re.Pattern[str], None]] = []
         for route in routes:
             if not isinstance(route, (Route, Mount)):
@@ -232,14 +237,14 @@ class RouteTable:
                 for known in self._shaped.values():
                     known.append((route.path_regex, None))
                 continue
-            plan = plan_of(route)
+            ours = route if isinstance(route, ContractRoute) else None
             for method in methods:
                 if not route.param_convertors and not any(found.match(route.path) for found, _ in open_ended):
-                    first = plan if self._first(method, route.path) else None
+                    first = ours if self._first(method, route.path) else None
                     self._fixed.setdefault((method, route.path), first)
                     continue
                 shape = method, route.path.count("/")
-                self._shaped.setdefault(shape, list(open_ended)).append((route.path_regex, plan))
+                self._shaped.setdefault(shape, list(open_ended)).append((route.path_regex, ours))
 
     def _first(self, method: str, path: str) -> bool:
         """Whether no pattern stands before this path that takes it, too."""
@@ -252,12 +257,16 @@ class RouteTable:
             return None
         if (method, path) in self._fixed:
             scope["path_params"] = {}
-            return self._fixed[method, path]
-        for pattern, plan in self._shaped.get((method, path.count("/")), ()):
+            return _planned(self._fixed[method, path])
+        for pattern, route in self._shaped.get((method, path.count("/")), ()):
             if found := pattern.match(path):
                 scope["path_params"] = found.groupdict()
-                return plan
+                return _planned(route)
         return None
+
+
+def _planned(route: ContractRoute | None) -> Plan | None:
+    return plan_of(route) if route is not None else None
 
 
 class DirectRoutes:

@@ -16,7 +16,7 @@ from osmosis.platform.objects.addresses import address, check_url, sign_url
 from osmosis.platform.objects.store import Content
 from osmosis.platform.services import audit, rollouts, run_bodies, run_results, run_retry, samples, submit
 from osmosis.platform.services.paging import PageRange
-from osmosis.platform.slow_work import slow
+from osmosis.platform.slow_work import pieces_apart, slow
 from osmosis.records.contract.eval_bodies import EvalMetrics
 from osmosis.records.contract.run_bodies import (
     FileAddress,
@@ -80,13 +80,17 @@ def list_rollouts(
 
 
 @router.get(f"{PREFIX}/{{name}}/outcomes", response_model=OutcomePage)
-def list_outcomes(name: str, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0) -> Raw:
-    """Rollouts without what was said in them: for comparing runs."""
+def list_outcomes(
+    name: str, platform: PlatformDep, scope: ScopeDep, limit: int = 50, offset: int = 0, whole: bool = False
+) -> Raw:
+    """Rollouts without what was said in them, for comparing runs; `whole`: with it, in the order of their arrival."""
     page = PageRange(limit, offset, top=MAX_ROLLOUTS)
     with platform.db.read() as session:
         run = routes.find(session, scope, name)
         total = count_of(session, rollouts.listed(run.id))
-        found = rollouts.outcomes(session, run.id, limit=page.limit, offset=page.offset)
+        found = (rollouts.arrived if whole else rollouts.outcomes)(
+            session, run.id, limit=page.limit, offset=page.offset
+        )
     place = orjson.dumps(page.place(len(found), total))
     return Raw(b'{"outcomes":[' + b",".join(found) + b"]," + place[1:], media_type="application/json")
 
@@ -100,6 +104,7 @@ def get_rollout(name: str, row: int, attempt: int, platform: PlatformDep, scope:
 
 
 @router.get(f"{PREFIX}/{{name}}/samples/manifest")
+@slow("objects")
 def manifest(
     name: str, platform: PlatformDep, scope: ScopeDep, types: str | None = None, rows: str | None = None
 ) -> RunFiles:
@@ -111,6 +116,7 @@ def manifest(
 
 
 @router.post(f"{PREFIX}/{{name}}/samples/download-urls")
+@slow("objects")
 def download_urls(
     name: str, body: WantedFiles, platform: PlatformDep, scope: Annotated[Scope, may("read")]
 ) -> FileAddresses:
@@ -129,6 +135,7 @@ def download_urls(
 
 
 @router.get("/api/objects/runs/{run_id}/{path:path}")
+@slow("objects")
 def get_object(run_id: str, path: str, expires: int, signature: str, platform: PlatformDep) -> Raw:
     check_url(platform, f"runs/{run_id}/{path}", method="GET", expires=expires, signature=signature)
     stored = samples.kept(platform.objects, run_id)
@@ -141,7 +148,7 @@ def get_object(run_id: str, path: str, expires: int, signature: str, platform: P
             return Raw(samples.content(session, platform.settings, run, path), media_type="application/octet-stream")
     left = platform.objects.open(found) if isinstance(found, str) else found
     return StreamingResponse(
-        left.pieces if isinstance(left, Content) else left.pieces(),
+        pieces_apart("objects", left.pieces) if isinstance(left, Content) else left.pieces(),
         media_type="application/octet-stream",
         headers={"Content-Length": str(left.size)},
     )

@@ -65,20 +65,20 @@ def claim(body: JobClaim, ticket: TokenDep, platform: PlatformDep, request: Requ
     with platform.db.write() as session:
         lease = tickets.exchange(session, ticket, body, platform.settings.lease_s)
     if not lease:
-        raise Conflict("this ticket was used already", hint="it is good once; the run's log has a note of this")
+        raise Conflict("this ticket was used already", hint="a ticket works once; the run's log notes this")
     return JobLease(run_id=body.run_id, lease=lease)
 
 
 def _unheard(request: Request) -> None:
     """Forbidden where somebody may listen on the way."""
     if request.url.scheme != "https" and not is_loopback(request.client.host if request.client else ""):
-        raise Forbidden("secrets are handed over by https only", hint="put TLS before the platform: docs/platform.md")
+        raise Forbidden("secrets are sent over https only", hint="put TLS before the platform: docs/platform.md")
 
 
 @router.get("/spec")
 async def spec(run_id: str, token: TokenDep, platform: PlatformDep) -> JobSpec:
     """What the job is to do. Copies of what it reads from our disk are there before it is told."""
-    return await apart("files", _spec, platform, run_id, token)
+    return await apart("objects", _spec, platform, run_id, token)
 
 
 def _spec(platform: Platform, run_id: str, token: str) -> JobSpec:
@@ -120,7 +120,7 @@ def source(run_id: str, token: TokenDep, platform: PlatformDep) -> FileResponse:
 
 
 @router.get("/dataset", response_class=FileResponse)
-@slow("files")
+@slow("objects")
 def dataset(run_id: str, token: TokenDep, platform: PlatformDep) -> FileResponse:
     """The selected rows with their keys (`datasets.row_file`); `Range` goes on after a cut."""
     with platform.db.read() as session:
@@ -210,7 +210,9 @@ def store(run_id: str, body: RolloutBatch, token: TokenDep, platform: PlatformDe
     with platform.db.write() as session:
         held = job_queue.of_lease(session, run_id, token)
         job_queue.extend(held.job, platform.settings.lease_s)
-        return StoredCount(stored=rollouts.store(session, run_id, body.rollouts))
+        count = rollouts.store(session, run_id, body.rollouts)
+        job_queue.stored(held.job, count)
+        return StoredCount(stored=count)
 
 
 @router.post("/logs")
@@ -233,14 +235,14 @@ def add_metrics(run_id: str, body: JobMetrics, token: TokenDep, platform: Platfo
 def add_checkpoints(
     run_id: str, body: JobCheckpoints, token: TokenDep, platform: PlatformDep, later: BackgroundTasks
 ) -> StoredCount:
-    later.add_task(publish_later, platform, f"models/runs/{run_id}/")
+    later.add_task(apart, "objects", publish_later, platform, f"models/runs/{run_id}/")
     with platform.db.write() as session:
         run = job_queue.of_lease(session, run_id, token).run
         return StoredCount(stored=checkpoints.store(session, platform.settings, run, body.checkpoints))
 
 
 @router.post("/model")
-@slow("files")
+@slow("objects")
 def add_model(run_id: str, body: JobModel, token: TokenDep, platform: PlatformDep) -> StoredCount:
     """Not in one session: the files are read."""
     with platform.db.read() as session:
@@ -255,7 +257,7 @@ def add_model(run_id: str, body: JobModel, token: TokenDep, platform: PlatformDe
 def finish(run_id: str, body: JobResult, token: TokenDep, platform: PlatformDep, later: BackgroundTasks) -> JobEnd:
     """The job's last message. A retry, after a lost answer, changes nothing."""
     later.add_task(shards.merge, platform, run_id)
-    later.add_task(publish_later, platform, f"runs/{run_id}/", f"models/runs/{run_id}/")
+    later.add_task(apart, "objects", publish_later, platform, f"runs/{run_id}/", f"models/runs/{run_id}/")
     with platform.db.write() as session:
         if job_queue.over(session, run_id, token) == body.status.value:
             return JobEnd(status=body.status.value)

@@ -7,7 +7,6 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
 
 from osmosis.base import model_folder
@@ -16,7 +15,7 @@ from osmosis.platform import Platform, tables
 from osmosis.platform.objects.addresses import address, check_url
 from osmosis.platform.objects.parts import join_parts, store_part
 from osmosis.platform.services import audit, deployments, models
-from osmosis.platform.slow_work import slow
+from osmosis.platform.slow_work import apart, slow
 from osmosis.records.contract.model_bodies import (
     ModelFile,
     ModelFiles,
@@ -38,6 +37,7 @@ PARTS_AT_ONCE = 16
 
 
 @router.post("/api/cli/models/base")
+@slow("objects")
 def announce(body: NewModel, platform: PlatformDep, scope: DataDep) -> ModelUpload:
     with platform.db.write() as session:
         model, left = models.announce(session, platform, scope.workspace, scope.user, body.name, body.files)
@@ -57,6 +57,7 @@ def _upload(platform: Platform, model: tables.BaseModel) -> ModelUpload:
 
 
 @router.post("/api/cli/models/base/{name}/uploads")
+@slow("objects")
 def next_parts(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep) -> ModelFileUpload:
     model, number, file = _awaited(platform, scope, name, body.path)
     each = platform.settings.part_bytes
@@ -102,7 +103,7 @@ async def put_part(
 ) -> Response:
     place = f"models/{model_id}/{number}/{part}"
     check_url(platform, place, method="PUT", expires=expires, signature=signature)
-    model, file = await run_in_threadpool(_to_fill, platform, model_id, number)
+    model, file = await apart("objects", _to_fill, platform, model_id, number)
     if model is None or file is None or not 1 <= part <= _part_count(platform, file):
         raise NotFound("this upload no longer exists", hint="upload the model again")
     if file.state == "uploaded":
@@ -125,7 +126,7 @@ def _to_fill(platform: Platform, model_id: str, number: int) -> tuple[tables.Bas
 
 
 @router.post("/api/cli/models/base/{name}/uploads/complete")
-@slow("files")
+@slow("objects")
 def complete(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep) -> ModelFile:
     model, number, file = _awaited(platform, scope, name, body.path)
     if file.state != "uploaded":
@@ -143,6 +144,7 @@ def complete(name: str, body: ModelPath, platform: PlatformDep, scope: DataDep) 
 
 
 @router.post("/api/cli/models/base/{name}/finalize")
+@slow("objects")
 def finalize(name: str, platform: PlatformDep, scope: DataDep) -> ModelRow:
     with platform.db.read() as session:
         model = models.find_base(session, scope.workspace, name)
@@ -154,6 +156,7 @@ def finalize(name: str, platform: PlatformDep, scope: DataDep) -> ModelRow:
 
 
 @router.get("/api/cli/models/base/{name}/files")
+@slow("objects")
 def base_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
     with platform.db.read() as session:
         model = models.find_base(session, scope.workspace, name)
@@ -167,6 +170,7 @@ def base_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
 
 
 @router.get("/api/cli/models/{name}/files")
+@slow("objects")
 def adapter_files(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelFiles:
     with platform.db.read() as session:
         row = models.find_trained(session, scope.workspace.id, name)
@@ -190,6 +194,7 @@ def _fetch_url(platform: Platform, kind: str, model_id: str, key: str) -> str:
 
 
 @router.get("/api/objects/model-files/{kind}/{model_id}/{name}")
+@slow("objects")
 def get_file(kind: str, model_id: str, name: str, expires: int, signature: str, platform: PlatformDep) -> FileResponse:
     place = f"model-files/{kind}/{model_id}/{name}"
     check_url(platform, place, method="GET", expires=expires, signature=signature)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Response
 from osmosis.platform import tables
 from osmosis.platform.services import audit, deployments, merging, models
 from osmosis.platform.services.paging import PageRange
+from osmosis.platform.slow_work import slow
 from osmosis.records.contract.training_bodies import (
     BenchmarkPage,
     BenchmarkRunPage,
@@ -41,6 +42,7 @@ def base_model(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelRow:
 
 
 @router.delete("/models/base/{name}", status_code=204)
+@slow("objects")
 def delete_base(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
     with platform.db.write() as session:
         model = models.find_base(session, scope.workspace, name)
@@ -73,6 +75,7 @@ def lora_model(name: str, platform: PlatformDep, scope: ScopeDep) -> ModelRow:
 
 
 @router.delete("/models/{name}", status_code=204)
+@slow("objects")
 def delete_lora(name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
     with platform.db.write() as session:
         row = models.find_trained(session, scope.workspace.id, name)

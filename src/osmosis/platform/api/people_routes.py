@@ -77,7 +77,7 @@ def add_person(body: NewPerson, platform: PlatformDep, caller: OperatorDep) -> P
 def remove_person(handle: str, platform: PlatformDep, caller: OperatorDep, heir: str = "") -> Response:
     """Remove somebody with their tokens and secrets; what they made stays. `heir` gets what they own alone."""
     if handle == caller.user.handle:
-        raise ValidationError("you cannot remove yourself", hint="have another person who runs this platform do it")
+        raise ValidationError("you cannot remove yourself", hint="ask another operator to do it")
     with audit.change(platform.db, caller, "user.remove", handle, heir=heir) as session:
         users.remove(session, users.require(session, handle), users.require(session, heir) if heir else None)
     return Response(status_code=204)

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from osmosis.platform import tables
 from osmosis.platform.services import audit, datasets, run_bodies, run_lifecycle, run_removal
 from osmosis.platform.services.paging import LogSlice, PageRange
+from osmosis.platform.slow_work import slow
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage
 from osmosis.records.contract.run_bodies import MarkedRun, RunDetail, RunPage, RunPriority, StoppingRun
@@ -108,6 +109,7 @@ class RunRoutes:
             audit.note(session, scope, "run.priority", run.name, workspace=scope.workspace, priority=body.priority)
             return body
 
+    @slow("objects")
     def delete(self, name: str, platform: PlatformDep, scope: ScopeDep) -> Response:
         with platform.db.write() as session:
             run = self.find(session, scope, name)

@@ -72,7 +72,7 @@ async def put_part(
 @router.post(f"{PREFIX}/{{session_id}}/uploads/complete")
 async def complete(session_id: str, body: ImportSent, platform: PlatformDep, scope: ScopeDep) -> ImportFile:
     """Complete one file; its size and hash are compared with the announced ones."""
-    return await apart("files", _complete, session_id, body, platform, scope)
+    return await apart("objects", _complete, session_id, body, platform, scope)
 
 
 def _complete(session_id: str, body: ImportSent, platform: Platform, scope: Scope) -> ImportFile:

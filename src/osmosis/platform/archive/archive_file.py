@@ -181,11 +181,11 @@ class ArchiveReader:
     def _header(self) -> BackupHeader:
         first = self._tar.next()
         if first is None or first.name != HEADER:
-            raise ValidationError(f"{self._path} is no backup of osmosis")
+            raise ValidationError(f"{self._path} is not a backup of osmosis")
         try:
             header = BackupHeader.model_validate_json(b"".join(self._content(first)))
         except BadShape:
-            raise ValidationError(f"{self._path} is no backup of osmosis") from None
+            raise ValidationError(f"{self._path} is not a backup of osmosis") from None
         if header.format != FORMAT:
             raise Conflict(
                 f"the backup was made by osmosis {header.version}, which this version cannot read",
@@ -200,7 +200,7 @@ class ArchiveReader:
             for member in self._tar:
                 parts = PurePosixPath(member.name)
                 if not member.isreg() or parts.is_absolute() or ".." in parts.parts or "\\" in member.name:
-                    raise ValidationError(f"{self._path}: {member.name!r} is no plain file of a backup")
+                    raise ValidationError(f"{self._path}: {member.name!r} is not a plain file of a backup")
                 if member.name == MANIFEST:
                     self.manifest = BackupManifest.model_validate_json(b"".join(self._content(member)))
                 elif member.name != HEADER:
@@ -249,5 +249,5 @@ def reading(path: Path) -> Iterator[ArchiveReader]:
         try:
             tar = opened.enter_context(tarfile.open(fileobj=file, mode="r:*"))
         except BROKEN as error:
-            raise ValidationError(f"{path} is no backup of osmosis: {error}") from error
+            raise ValidationError(f"{path} is not a backup of osmosis: {error}") from error
         yield ArchiveReader(tar, path)

@@ -144,7 +144,7 @@ class _Texts:
                 address_space_mb=READ_MEMORY_MB,
             )
         except Unreadable as error:  # rollouts can be run all the same; they only have nothing to say of themselves
-            log.warning("the descriptions of a commit were passed over: %s", error.message)
+            log.warning("the descriptions of a commit were skipped: %s", error.message)
             return _Parsed()
         found: JsonObject = said if isinstance(said, dict) else {}
         return _Parsed(found.get("descriptions", {}), found.get("functions", {}))

@@ -136,7 +136,7 @@ def locked(place: MirrorPlace) -> Iterator[None]:
     one was not over in time."""
     lock = locks.FileLock(lock_file(place))
     if not lock.take(timeout_s=None if math.isinf(place.until) else max(0.0, place.until - time.monotonic())):
-        raise TooSlow(f"another sync of this repository was at work for all of its {place.limit_s:g} s")
+        raise TooSlow(f"another sync of this repository was running for all of its {place.limit_s:g} s")
     try:
         yield
     finally:
@@ -199,7 +199,7 @@ def _fetch(
             left.unlink(missing_ok=True)
         raise ValidationError(
             f"the repository sends more than {limit / 1e6:g} MB at once, which is the most this platform fetches",
-            hint="take large files out of it (git lfs, or a dataset), or have whoever runs the platform raise "
+            hint="take large files out of it (git lfs, or a dataset), or ask an operator to raise "
             "OSMOSIS_MAX_FETCH_BYTES",
         ) from None
 

@@ -77,7 +77,7 @@ def reaching(remote: Remote, settings: PlatformSettings) -> Iterator[dict[str, s
 def _check_local(remote: Remote, settings: PlatformSettings) -> None:
     if not remote.trusted:
         raise Forbidden(
-            "a path on the platform's machine can be connected only by the person who runs the platform",
+            "a path on the platform's machine can be connected only by an operator of the platform",
             hint="push to the repository that the platform hosts, or give an https:// or ssh:// URL",
             code="OPERATOR_NEEDED",
         )
@@ -119,7 +119,7 @@ def _judge(host: str, text: str) -> None:
     if not inner.is_global or inner.is_multicast:
         raise _refused(
             f"names {host}, which is not a public address",
-            hint=f"whoever runs the platform can allow it: osmosis platform start --remote-allow {host}",
+            hint=f"an operator can allow it: osmosis platform start --remote-allow {host}",
         )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import posixpath
+from dataclasses import replace
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -25,6 +26,7 @@ from osmosis.records.contract.repository import (
     SyncEvent,
     SyncReport,
 )
+from osmosis.records.quarantine import NAME, RowQuarantine, quarantine_of
 
 from . import mirror, repositories
 from .discovery import Tree
@@ -49,7 +51,22 @@ def code_for_run(
         known = known_branches(session, repository_id)
     code = _resolve(place, known, settings, branch=experiment.branch, commit_sha=experiment.commit_sha)
     check_entrypoint(place, settings, code.commit_sha, rollout=experiment.rollout, entrypoint=experiment.entrypoint)
-    return code
+    return replace(code, quarantine=_quarantine(place, settings, code.commit_sha))
+
+
+def _quarantine(place: MirrorPlace, settings: PlatformSettings, commit: str) -> RowQuarantine:
+    """What the commit's file says. ValidationError for one that cannot be read: a gate that passes over it would decide
+    by rows that somebody took out."""
+    tree = Tree(place.git(settings.environ), commit)
+    entries = tree.list([NAME])
+    texts = tree.read(entries)
+    try:
+        if entries and NAME not in texts:
+            raise ValidationError(f"{NAME} is too large, or not a file")
+        return quarantine_of(texts.get(NAME, ""))
+    except ValidationError as error:
+        issue = {"key": NAME, "message": error.message}
+        raise ValidationError(error.message, hint=error.hint, field=NAME, issues=[issue]) from error
 
 
 def _resolve(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -22,6 +22,7 @@ from osmosis.platform import tables
 from osmosis.platform.db import Database, count_of
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
+from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.run import SyncStatus
 
 from . import mirror
@@ -43,6 +44,8 @@ class CodeRef:
     """All 40 digits."""
     branch: str | None
     """None when a commit was pinned."""
+    quarantine: RowQuarantine = field(default_factory=RowQuarantine)
+    """As the commit has it."""
 
 
 def request(session: Session, repository: tables.Repository) -> tables.SyncEvent:
@@ -69,11 +72,10 @@ def run(db: Database, settings: PlatformSettings, event_id: str) -> None:
         if repository is None:
             return
         place = _limited(repository, settings, since=event.created_at)
-        event.status = SyncStatus.SYNCING.value
     try:
         with mirror.locked(place):
             with db.write() as session:
-                _close_abandoned(session, place.id, keep=event_id)
+                _begin(session, place.id, event_id, settings)
             named = mirror.fetch(place, settings)
             _look(db, settings, place, named, event_id=event_id)
     except OsmosisError as error:
@@ -271,19 +273,19 @@ def recover(db: Database) -> None:
         )
 
 
-def _close_abandoned(session: Session, repository_id: str, *, keep: str) -> None:
-    """Under the lock no other sync of this repository works: one that says it does was cut off."""
+def _begin(session: Session, repository_id: str, event_id: str, settings: PlatformSettings) -> None:
+    """Under the lock, which says that no other sync of this repository works: one that says so was cut off. So was one
+    that has waited for longer than any may; others wait for their turn."""
+    overdue = utc_now() - timedelta(seconds=settings.sync_limit_s + 60)
+    events = tables.SyncEvent
+    waited_out = (events.status == SyncStatus.PENDING.value) & (events.created_at < overdue)
     session.execute(
-        sa.update(tables.SyncEvent)
-        .where(
-            tables.SyncEvent.repository_id == repository_id,
-            tables.SyncEvent.status == SyncStatus.SYNCING.value,
-            tables.SyncEvent.id != keep,
-            tables.SyncEvent.created_at
-            < sa.select(tables.SyncEvent.created_at).where(tables.SyncEvent.id == keep).scalar_subquery(),
-        )
+        sa.update(events)
+        .where(events.repository_id == repository_id, events.id != event_id)
+        .where((events.status == SyncStatus.SYNCING.value) | waited_out)
         .values(status=SyncStatus.FAILED.value, error="the platform stopped during this sync", finished_at=utc_now())
     )
+    session.execute(sa.update(events).where(events.id == event_id).values(status=SyncStatus.SYNCING.value))
 
 
 def known_branches(session: Session, repository_id: str) -> dict[str, str]:

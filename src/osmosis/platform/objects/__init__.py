@@ -17,5 +17,5 @@ from .store import Objects
 def open_objects(settings: PlatformSettings) -> Objects:
     """Where this platform keeps objects. UsageError when the library for a bucket is not installed."""
     if settings.objects:
-        return S3Objects(settings.objects, settings.data_dir, settings.environ)
+        return S3Objects(settings.objects, settings.data_dir, settings.environ, limit_s=settings.objects_limit_s)
     return LocalFolder(settings.data_dir)

@@ -35,7 +35,6 @@ CHUNK = 1024 * 1024
 DIGEST = "sha256"
 """The name under which an object's checksum is stored with it."""
 RETRIES = 3
-RETRY_S = timedelta(seconds=30)
 CODE = re.compile(r"<Code>([^<]+)</Code>(?:\s*<Message>([^<]*)</Message>)?")
 
 
@@ -44,14 +43,14 @@ class S3Objects:
 
     elsewhere = True
 
-    def __init__(self, url: str, root: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, url: str, root: Path, environ: Mapping[str, str], *, limit_s: float = 30.0) -> None:
         """Opens no connection. Endpoint, region and credentials come from the variables that AWS's tools read; without
         credentials there, from the machine's role."""
         self.url = url
         self._root = root
         self.endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
         with self._told("the bucket cannot be used"):
-            self._store = _open(url, self.endpoint, environ)
+            self._store = _open(url, self.endpoint, environ, timedelta(seconds=limit_s))
 
     def put(self, key: str, source: Path) -> None:
         place_of(self._root, key)
@@ -158,7 +157,7 @@ class S3Objects:
         return self.endpoint or "AWS"
 
 
-def _open(url: str, endpoint: str, environ: Mapping[str, str]) -> S3Store:
+def _open(url: str, endpoint: str, environ: Mapping[str, str], limit: timedelta) -> S3Store:
     try:
         from obstore.store import S3Store
     except ImportError:
@@ -177,8 +176,8 @@ def _open(url: str, endpoint: str, environ: Mapping[str, str]) -> S3Store:
         prefix=prefix.strip("/") or None,
         virtual_hosted_style_request=not endpoint,  # other stores have the bucket in the path
         checksum_algorithm="sha256",
-        client_options={"allow_http": endpoint.startswith("http://")},
-        retry_config={"max_retries": RETRIES, "retry_timeout": RETRY_S},
+        client_options={"allow_http": endpoint.startswith("http://"), "timeout": limit},
+        retry_config={"max_retries": RETRIES, "retry_timeout": limit},
         **config,
     )
 

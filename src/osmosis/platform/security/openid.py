@@ -230,7 +230,7 @@ class OpenIdProvider:
         log.warning("signing in through %s failed: %s", self.settings.issuer, error)
         return NetworkError(
             f"{self.settings.name} does not answer as a sign-in provider does",
-            hint="try again; whoever runs this platform sees the reason in its log: osmosis platform logs",
+            hint="try again; an operator of this platform sees the reason in its log: osmosis platform logs",
             code="OIDC_UNREACHABLE",
         )
 
@@ -238,7 +238,7 @@ class OpenIdProvider:
         log.warning("a sign-in through %s was refused: %s", self.settings.issuer, reason)
         return AuthRequired(
             f"what {self.settings.name} says about you does not hold: {reason[:300]}",
-            hint="log in again; if it goes on, tell whoever runs this platform",
+            hint="log in again; if it keeps failing, tell an operator of this platform",
             code="OIDC_REFUSED",
         )
 

@@ -19,15 +19,17 @@ from osmosis.errors import RateLimited
 
 from .origin import address_of
 
-Kind = Literal["login", "poll", "write", "question"]
-PER_MINUTE: dict[Kind, int] = {"login": 60, "poll": 600, "write": 1200, "question": 6000}
+Kind = Literal["login", "poll", "write", "question", "worker"]
+PER_MINUTE: dict[Kind, int] = {"login": 60, "poll": 600, "write": 1200, "question": 6000, "worker": 12_000}
 """Attempts to log in and questions whether a login was approved, of an address; changes and questions to deployed
-models, of an account."""
+models, of an account; what workers say, of their token, which may be that of a thousand: four times as often as these
+are told to ask."""
 _WHAT: dict[Kind, str] = {
     "login": "attempts to log in",
     "poll": "questions about a login",
     "write": "changes",
     "question": "questions to models",
+    "worker": "messages of workers with one token",
 }
 MAX_KEYS = 20_000
 """Addresses and accounts that are remembered; beyond it those who have waited long enough are forgotten."""

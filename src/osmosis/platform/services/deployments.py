@@ -113,7 +113,7 @@ def deploy(
     if run is not None and is_active(run):
         return run
     if run is not None and run.status in OPEN:
-        raise Conflict(f"model {model.name!r} is being undeployed", hint="repeat it in a few seconds")
+        raise Conflict(f"model {model.name!r} is being undeployed", hint="try again in a few seconds")
     _check_room(session, platform.settings, model.name)
     if run is None:
         run = _new(workspace, user, model)

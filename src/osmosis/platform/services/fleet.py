@@ -36,14 +36,12 @@ from osmosis.records.contract.worker_bodies import (
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.run import JOB_PROTOCOL, JobKind, JobResult, RunStatus
 
-from . import job_files, job_queue, job_specs, placement, run_lifecycle, secrets, shards, tickets
+from . import job_files, job_queue, job_specs, pace, placement, run_lifecycle, secrets, shards, tickets
 
 log = logging.getLogger(__name__)
 
 LOST_AFTER_S = placement.LOST_AFTER.total_seconds()
 FORGOTTEN_AFTER = timedelta(days=7)
-LOCAL = "local"
-"""The executor whose jobs are given their lease; those of all others get a ticket."""
 PER_SECOND = 50
 """How many rounds of all workers together are wanted in a second, at most."""
 
@@ -129,7 +127,8 @@ def started(platform: Platform, access: WorkerAccess, said: JobStarted) -> None:
             return
         if said.problem:
             log.warning("run %s: %s", held.run.name, said.problem)
-            job_queue.release(session, held, said.problem, max_starts=platform.settings.max_starts)
+            most = platform.settings.max_starts
+            job_queue.release(session, held, said.problem, max_starts=most, blame="executor")
             return
         held.job.handle = said.handle
         where = "" if access.embedded else f" on {worker.name}"
@@ -148,7 +147,7 @@ def leave(platform: Platform, access: WorkerAccess, said: WorkerLeaves) -> None:
         worker.slots = 0
         for word in said.jobs:
             if (held := _held_by(session, worker, word.job_id, word.lease_id)) is not None:
-                job_queue.release(session, held, why, max_starts=platform.settings.max_starts, count=False)
+                job_queue.release(session, held, why, max_starts=platform.settings.max_starts, blame="nobody")
 
 
 def unfit(worker: tables.Worker) -> str:
@@ -201,7 +200,7 @@ def _bridge_gap(platform: Platform, access: WorkerAccess, said: WorkerRound) -> 
             if held is not None and held.job.lease_until is not None and held.job.lease_until < now:
                 job_queue.extend(held.job, settings.lease_s)
                 run_lifecycle.log(
-                    session, held.run.id, f"{_who(worker)} stood still for {still_s:.0f} s; the job continues"
+                    session, held.run.id, f"{_who(worker)} was suspended for {still_s:.0f} s; the job continues"
                 )
 
 
@@ -220,7 +219,7 @@ def _end_of(session: Session, settings: PlatformSettings, worker: tables.Worker,
         reason = _obituary(word)
     elif tickets.waits(job) and (why := tickets.why_over(run, job)):
         reason = why
-    elif _overdue(settings, run, now):
+    elif run.stop_requested_at is not None and _overdue(session, settings, run, now):
         reason = "the job did not stop in time and was killed"
     elif job.lease_until is not None and job.lease_until < now:
         reason, silent = f"the job sent no heartbeat for {settings.lease_s:g} s and was killed", True
@@ -242,8 +241,8 @@ def _apply(platform: Platform, end: _End) -> None:
                 )
                 run_lifecycle.end(session, held.run, JobResult(status=RunStatus.FAILED, failure=failure), "")
                 return
-            count = end.word.cause != "machine"
-            job_queue.release(session, held, end.reason, max_starts=platform.settings.max_starts, count=count)
+            blame: job_queue.Blame = "executor" if end.word.cause == "machine" else "job"
+            job_queue.release(session, held, end.reason, max_starts=platform.settings.max_starts, blame=blame)
 
 
 def _queued(
@@ -258,9 +257,10 @@ def _queued(
     return found
 
 
-def _overdue(settings: PlatformSettings, run: tables.Run, now: datetime) -> bool:
+def _overdue(session: Session, settings: PlatformSettings, run: tables.Run, now: datetime) -> bool:
     grace_s = settings.training_stop_grace_s if run.kind == "training" else settings.stop_grace_s
-    return run.stop_requested_at is not None and now - run.stop_requested_at > timedelta(seconds=grace_s)
+    heard = timedelta(seconds=grace_s + pace.every_s(session))
+    return run.stop_requested_at is not None and now - run.stop_requested_at > heard
 
 
 def _obituary(word: JobWord) -> str:
@@ -275,7 +275,7 @@ def _give_all(
     """At most one job; of a run in shards as many as there are slots for, where the executor starts them together."""
     first = _give(platform, worker, among, said.queue_s)
     given = [first] if first is not None else []
-    while first is not None and among is not None and worker.executor != LOCAL and len(given) < said.slots:
+    while first is not None and among is not None and worker.executor != job_queue.LOCAL and len(given) < said.slots:
         more = _give(platform, worker, among.where(tables.Job.run_id == first.run_id), said.queue_s)
         if more is None:
             break
@@ -300,8 +300,8 @@ def _give(
             run_name=claimed.run.name,
             kind=kind_of(claimed.run),
             folder=job_specs.folder_of(claimed.run, claimed.job),
-            lease=claimed.token if worker.executor == LOCAL else "",
-            ticket="" if worker.executor == LOCAL else tickets.issue(claimed.job, queue_s),
+            lease=claimed.token if worker.executor == job_queue.LOCAL else "",
+            ticket="" if worker.executor == job_queue.LOCAL else tickets.issue(claimed.job, queue_s),
             needs=placement.needs_of(claimed.run),
         )
 
@@ -375,7 +375,7 @@ def _adopt(session: Session, settings: PlatformSettings, worker: tables.Worker, 
         run = session.get_one(tables.Run, job.run_id)
         if job.handle is None:
             why = "its worker was ended before it was started"
-            job_queue.release(session, job_queue.HeldJob(run, job), why, max_starts=settings.max_starts, count=False)
+            job_queue.release(session, job_queue.HeldJob(run, job), why, max_starts=settings.max_starts, blame="nobody")
             continue
         job.worker_id, job.worker = worker.id, worker.name
         job_queue.extend(job, settings.lease_s)

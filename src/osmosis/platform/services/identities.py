@@ -56,8 +56,8 @@ def unlink(session: Session, user: tables.User) -> int:
 def _check_address(settings: OpenIdSettings, identity: Identity) -> None:
     if not identity.email:
         raise Forbidden(
-            f"{settings.name} does not tell your e-mail address, and nobody here is linked to your account there",
-            hint="whoever runs this platform adds `email` to OSMOSIS_OIDC_SCOPES, or sends you a login link",
+            f"{settings.name} does not share your e-mail address, and nobody here is linked to your account there",
+            hint="an operator of this platform adds `email` to OSMOSIS_OIDC_SCOPES, or sends you a login link",
             code="EMAIL_MISSING",
         )
     if not identity.verified:
@@ -76,7 +76,7 @@ def _check_free(session: Session, user: tables.User, identity: Identity) -> None
     if session.scalars(query).first() is not None:
         raise Conflict(
             f"{identity.email} belongs to {user.handle}, who signs in with another account of the same provider",
-            hint=f"for the same person, whoever runs this platform types: osmosis platform user unlink {user.handle}",
+            hint=f"for the same person, an operator of this platform types: osmosis platform user unlink {user.handle}",
             code="IDENTITY_TAKEN",
         )
 

@@ -92,7 +92,7 @@ def target(session: Session, who: Asker, wanted: str) -> InferenceTarget:
     url = deployments.endpoint_of(run)
     if not url:
         what = f"model {run.name} is deployed and being loaded"
-        raise ModelLoading(what, hint="ask again in some seconds", retry_after=LOADING_S)
+        raise ModelLoading(what, hint="try again in a few seconds", retry_after=LOADING_S)
     if not is_loopback(host_of(url)):
         raise Forbidden(f"the deployment of {run.name} does not answer on this machine")
     job = job_queue.of_run(session, run.id)
@@ -143,7 +143,7 @@ def _unknown(session: Session, who: Asker, name: str) -> NotFound:
     if near:
         hint = f"did you mean {near[0]}?"
     else:
-        hint = f"deployed: {', '.join(served)}" if served else "none is deployed: osmosis model deploy NAME"
+        hint = f"deployed: {', '.join(served)}" if served else "no model is deployed: osmosis model deploy NAME"
     return NotFound(f"no model named {name!r}", hint=hint, code="model_not_found")
 
 

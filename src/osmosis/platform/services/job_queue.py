@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
+from typing import Literal
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, aliased
@@ -25,15 +26,18 @@ from osmosis.records.run import HeartbeatReply, JobResult, Progress, RunStatus, 
 from osmosis.records.shard import shards_for
 from osmosis.records.worker import megabytes
 
-from . import endpoints, placement, run_lifecycle, secrets, shards
+from . import endpoints, pace, placement, run_lifecycle, secrets, shards
 
 ADDED_UP_EVERY = timedelta(seconds=1)
 """How often the figures of shards are put together while they go on."""
 
-LOOKED_AT = 100
-"""Jobs at the head of the queue among which a worker finds one that it can do."""
+LOOKED_AT = (2, 100)
+"""Jobs at the head of the queue among which a worker finds one that it can do: so many, and if it can do none of these,
+so many. Each is locked, so most claims look at few."""
 
 CLAIM_LOCK = 0x6F736D71
+LOCAL = "local"
+"""The executor whose jobs are given their lease; those of all others get a ticket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ def put(session: Session, run: tables.Run) -> list[tables.Job]:
     ]
     session.add_all(jobs)
     if count > 1:
-        run_lifecycle.log(session, run.id, f"its rows are cut into {count} shards, each a job of its own")
+        run_lifecycle.log(session, run.id, f"its rows are split into {count} shards, each with its own job")
     return jobs
 
 
@@ -170,12 +174,7 @@ def claim(
     """
     if session.get_bind().dialect.name == "postgresql":  # writers of SQLite are alone anyway
         session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": CLAIM_LOCK})
-    query = waiting_for(worker) if among is None else among
-    job, free = None, placement.free_of(session, worker)
-    for found in session.scalars(query.limit(LOOKED_AT).with_for_update(skip_locked=True, of=tables.Job)):
-        if placement.can_take(worker, free, session.get_one(tables.Run, found.run_id)):
-            job = found
-            break
+    job = _first_for(session, worker, waiting_for(worker) if among is None else among)
     if job is None:
         return None
     run = session.get_one(tables.Run, job.run_id, with_for_update=True)
@@ -196,6 +195,19 @@ def claim(
     if job.shards > 1:
         run_lifecycle.log(session, run.id, f"shard {job.shard + 1} of {job.shards} is with {worker.name}")
     return Claimed(run, job, token)
+
+
+def _first_for(session: Session, worker: tables.Worker, query: sa.Select[tables.Job]) -> tables.Job | None:
+    """The first of these jobs that this worker has room for, locked."""
+    free = placement.free_of(session, worker)
+    for most in LOOKED_AT:
+        found = session.scalars(query.limit(most).with_for_update(skip_locked=True, of=tables.Job)).all()
+        for job in found:
+            if placement.can_take(worker, free, session.get_one(tables.Run, job.run_id)):
+                return job
+        if len(found) < most:
+            break
+    return None
 
 
 def waiting_for(worker: tables.Worker, *, deployments: bool = True, others: bool = True) -> sa.Select[tables.Job]:
@@ -263,7 +275,9 @@ def held(session: Session, job_id: str, lease_hash: str) -> HeldJob | None:
 
 
 def extend(job: tables.Job, lease_s: float, now: datetime | None = None) -> None:
-    job.lease_until = (now or utc_now()) + timedelta(seconds=lease_s)
+    """Never shorter than it was: whoever speaks seldom was given more."""
+    until = (now or utc_now()) + timedelta(seconds=lease_s)
+    job.lease_until = max(until, job.lease_until or until)
 
 
 def take_secrets(session: Session, vault: Vault, held: HeldJob, taker: str) -> dict[str, str]:
@@ -281,12 +295,15 @@ def take_secrets(session: Session, vault: Vault, held: HeldJob, taker: str) -> d
 def heartbeat(session: Session, held: HeldJob, progress: Progress, lease_s: float) -> HeartbeatReply:
     """Note how far the job is; the answer says whether it should stop, and what it shares with others."""
     run, job = held.run, held.job
-    extend(job, lease_s)
+    every_s = pace.every_s(session)
+    extend(job, max(lease_s, pace.LEASE * every_s))
     if progress.pause_s:
         endpoints.refused(job, progress.pause_s)
     reply = HeartbeatReply(stop=run.stop_requested_at is not None)
     if pause := endpoints.pause_of(session, run, job):
         reply.pause_s = pause
+    if every_s:
+        reply.every_s = every_s
     if job.shards > 1:
         return reply.model_copy(update=_shard_heartbeat(session, run, job, progress))
     run.progress = {"stage": progress.stage.value, "completed": progress.completed, "total": progress.total}
@@ -318,32 +335,56 @@ def _shard_heartbeat(session: Session, run: tables.Run, job: tables.Job, progres
     }
 
 
-def release(session: Session, held: HeldJob, reason: str, *, max_starts: int, count: bool = True) -> None:
-    """The job is gone without a word: another does it, or the run has failed for good.
+Blame = Literal["job", "executor", "nobody"]
+"""For what a job ended without a result: itself, which costs a start; what it ran on, which costs none, but not for
+ever; or somebody who ended its worker."""
 
-    `count=False` for a job that the platform itself ended: that start does not count.
-    """
+
+def release(session: Session, held: HeldJob, reason: str, *, max_starts: int, blame: Blame = "job") -> None:
+    """The job is gone without a word: another does it, or the run has failed for good."""
     run, job = held.run, held.job
     job.state, job.lease_hash, job.lease_until, job.handle = QueueState.WAITING, None, None, None
     job.lease_id, job.ticket_hash, job.place = None, None, None
     if run.progress and "endpoint" in run.progress:
         run.progress = {**run.progress, "endpoint": ""}
-    if not count:
+    if blame != "job":
         job.starts = max(0, job.starts - 1)
+    job.lost += blame == "executor"
     if run.stop_requested_at is not None and job.shards > 1:
         job.state, job.status = QueueState.OVER, RunStatus.STOPPED.value
     elif run.stop_requested_at is not None:
         run_lifecycle.end(session, run, JobResult(status=RunStatus.STOPPED), "stopped by request")
-    elif job.starts >= max_starts:
+    elif given_up := _given_up(job, max_starts):
         failure = Failure(
             phase=Phase.SETUP,
             category=Category.SERVER_DIED,
-            message=f"the job ended {job.starts} times without a result; last time: {reason}",
+            message=f"{given_up}; last time: {reason}",
             fix="read the run's log, then retry the run",
         )
         run_lifecycle.end(session, run, JobResult(status=RunStatus.FAILED, failure=failure), reason)
     else:
         run_lifecycle.log(session, run.id, reason, level="warning")
+
+
+def _given_up(job: tables.Job, max_starts: int) -> str:
+    """Why it is not started again; empty when it is."""
+    if job.starts >= max_starts:
+        return f"the job ended {job.starts} times without a result"
+    if job.lost >= max_starts:
+        return f"the executor failed {job.lost} times in a row before anything was stored"
+    return ""
+
+
+def stored(job: tables.Job, count: int) -> None:
+    """So many rollouts of it were new: what it runs on is not to blame for what comes."""
+    if count and job.lost:
+        job.lost = 0
+
+
+def _interrupted(session: Session, job: tables.Job) -> Blame:
+    """Who ended a job that says that it was interrupted: a scheduler, where no worker ends its jobs."""
+    worker = session.get(tables.Worker, job.worker_id) if job.worker_id else None
+    return "executor" if worker is not None and worker.executor != LOCAL else "nobody"
 
 
 def finish(session: Session, held: HeldJob, result: JobResult, *, max_starts: int) -> None:
@@ -353,7 +394,8 @@ def finish(session: Session, held: HeldJob, result: JobResult, *, max_starts: in
     if result.status is RunStatus.STOPPED and run.stop_requested_at is None and result.failure is None:
         if result.report is not None and held.job.shards == 1:
             run.report = result.report.to_dict()
-        release(session, held, "the job was interrupted", max_starts=max_starts, count=False)
+        blame = _interrupted(session, held.job)
+        release(session, held, "the job was interrupted", max_starts=max_starts, blame=blame)
         return
     job = held.job
     job.status = result.status.value

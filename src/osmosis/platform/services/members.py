@@ -53,7 +53,7 @@ def invite(
         return _body(member, user)
     if "@" not in person:
         raise NotFound(
-            f"nobody here is called {person!r}",
+            f"there is no user {person!r}",
             hint="invite them by their e-mail address, or have them added: osmosis platform user add NAME",
         )
     email = person.strip().lower()

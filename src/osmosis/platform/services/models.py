@@ -100,7 +100,7 @@ def announce(
 def check_name(name: str) -> None:
     """ValidationError for what is no name of a model."""
     if not name or len(name) > MAX_NAME or not all(c.isalnum() or c in "._-" for c in name) or not name[0].isalnum():
-        what = f"{name!r} is no name for a model: use letters, digits, '.', '_' and '-', at most {MAX_NAME}"
+        what = f"{name!r} is not a name for a model: use letters, digits, '.', '_' and '-', at most {MAX_NAME}"
         raise ValidationError(what, hint="--name NAME", field="name")
 
 
@@ -151,7 +151,7 @@ def number_of(model: tables.BaseModel, path: str) -> int:
     for number, file in enumerate(model.files):
         if file["path"] == path:
             return number
-    raise NotFound(f"{path} is no file of model {model.name!r}", field="path")
+    raise NotFound(f"{path} is not a file of model {model.name!r}", field="path")
 
 
 def ready(platform: Platform, model_id: str) -> None:
@@ -298,7 +298,7 @@ def resolve(
     if wanted.startswith(("/", "./", "../", "~")):
         return _folder(settings, wanted, weights=weights)
     if wanted.count("/") != 1:
-        near = f"no base model named {wanted!r} on this platform, and it is no hub name (OWNER/NAME)"
+        near = f"no base model named {wanted!r} on this platform, and it is not a hub name (OWNER/NAME)"
         raise _unusable(near, f"osmosis model list --type base, or: osmosis model upload FOLDER --name {wanted}")
     return wanted
 

@@ -16,7 +16,7 @@ from osmosis.records.contract.quota import Quota, QuotaUse
 
 from . import job_queue
 
-_MORE = "delete what is not needed, or ask whoever runs the platform for more: osmosis platform quota {} --{} MORE"
+_MORE = "delete what is not needed, or ask an operator for more: osmosis platform quota {} --{} MORE"
 
 
 def find(session: Session, name: str) -> tables.Workspace:

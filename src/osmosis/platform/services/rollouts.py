@@ -141,6 +141,14 @@ def outcomes(session: Session, run_id: str, *, limit: int, offset: int) -> list[
     return found
 
 
+def arrived(session: Session, run_id: str, *, limit: int, offset: int) -> list[bytes]:
+    """Whole records in the order in which they were stored, so that a reader of a run in progress misses none."""
+    ids = sa.select(tables.Rollout.id).where(tables.Rollout.run_id == run_id).order_by(tables.Rollout.id)
+    chosen = ids.limit(limit).offset(offset).subquery()  # ids are skipped over, not bodies
+    query = sa.select(tables.Rollout.body).join(chosen, chosen.c.id == tables.Rollout.id)
+    return [text.encode() for text in session.scalars(query.order_by(tables.Rollout.id))]
+
+
 def get(session: Session, run_id: str, row_index: int, attempt: int) -> Rollout:
     """One whole rollout. NotFound when it is not (yet) there."""
     return Rollout.model_validate_json(text(session, run_id, row_index, attempt))

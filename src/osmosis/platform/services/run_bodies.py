@@ -169,7 +169,8 @@ def detail(session: Session, settings: PlatformSettings, run: tables.Run, creato
         report = run_results.report_of(run)
         figures = run_results.full(session, run, report)
         about = eval_row(settings, run, creator).model_copy(update={"results": figures, **_waiting(session, run)})
-        return EvalRunDetail(eval_run=about, **shared, results=figures, report=report)
+        aside = {"quarantine": run_results.quarantine_of(run)} if run.quarantine else {}
+        return EvalRunDetail(eval_run=about, **shared, results=figures, report=report, **aside)
     return TrainingRunDetail(
         training_run=training_row(settings, run, creator, training.latest_rewards(session, [run.id]).get(run.id)),
         **shared,

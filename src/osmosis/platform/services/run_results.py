@@ -14,6 +14,7 @@ from osmosis.platform import tables
 from osmosis.records.base import utc_now
 from osmosis.records.contract.eval_bodies import EvalMetrics, EvalOverview, PassAtKPoint
 from osmosis.records.contract.run_bodies import RewardStats, RunProgress, RunResults
+from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import BriefReport, Report, ScoreReport
 from osmosis.records.rollout import RolloutStatus
 
@@ -22,6 +23,11 @@ from .run_tally import tally_of
 
 def report_of(run: tables.Run) -> Report | None:
     return Report.model_validate(run.report) if run.report else None
+
+
+def quarantine_of(run: tables.Run) -> RowQuarantine:
+    """The rows that do not decide about it, as its commit has them."""
+    return RowQuarantine.model_validate(run.quarantine) if run.quarantine else RowQuarantine()
 
 
 def brief(run: tables.Run) -> RunResults | None:

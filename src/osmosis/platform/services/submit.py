@@ -226,6 +226,7 @@ def _insert(session: Session, order: _Order) -> tables.Run:
     limit = config.evaluation.limit if isinstance(config, EvalConfig) else dataset.row_count
     picked = pick_rows(dataset.row_count or 0, limit, random.SystemRandom().getrandbits(31))
     scopes, _ = secrets.resolve(session, workspace.id, user.id, config.secret_names(), request.given)
+    aside = code.quarantine.of([dataset.name])
     run = tables.Run(
         id=tables.new_id(),
         workspace_id=workspace.id,
@@ -249,6 +250,7 @@ def _insert(session: Session, order: _Order) -> tables.Run:
         sample_seed=picked.seed,
         secret_scopes=scopes,
         snapshot=request.snapshot.to_dict() if request.snapshot else None,
+        quarantine=aside.to_dict() if aside.row else None,
         tags=request.tags,
         priority=config.advanced.priority,
     )

@@ -52,13 +52,13 @@ def exchange(session: Session, ticket: str, claim: JobClaim, lease_s: float) -> 
     job = session.scalars(query.with_for_update()).first()
     now, taker = utc_now(), hash_token(claim.taker)
     if job is None or job.run_id != claim.run_id or job.ticket_until is None:
-        raise AuthRequired("this ticket is not good, or not any more: the job was given up or started again")
+        raise AuthRequired("this ticket is not valid, or no longer: the job was given up or started again")
     run = session.get_one(tables.Run, job.run_id)
     if job.state != QueueState.HELD or run.status != RunStatus.RUNNING.value or run.stop_requested_at is not None:
         raise AuthRequired(f"run {run.name!r} does not wait for this job any more")
     if job.ticket_taker not in (None, taker):
         job.ticket_hash = None
-        words = "the ticket of its job was shown a second time, by another process, and refused"
+        words = "the ticket of its job was presented a second time, by another process, and refused"
         run_lifecycle.log(session, run.id, words, level="warning")
         return ""
     if job.ticket_taker is None and job.ticket_until < now:

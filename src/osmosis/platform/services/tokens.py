@@ -83,7 +83,7 @@ def require_unbound(token: tables.Token) -> None:
     """Forbidden for a token that is good for one workspace only, where the person as a whole is asked."""
     if token.workspace_id is not None:
         raise Forbidden(
-            "this token is good for one workspace only; this is about the person behind it",
+            "this token is valid for one workspace only; this request is about your account",
             hint="use a login: osmosis login",
             code="TOKEN_WORKSPACE",
         )
@@ -93,7 +93,7 @@ def require_workspace(token: tables.Token, workspace: tables.Workspace) -> None:
     """Forbidden for a token that is good for another workspace only."""
     if token.workspace_id not in (None, workspace.id):
         raise Forbidden(
-            f"this token is good for another workspace than {workspace.name!r}",
+            f"this token is valid for another workspace, not for {workspace.name!r}",
             hint=f"make one for it: osmosis token create NAME --workspace {workspace.name}",
             code="TOKEN_WORKSPACE",
         )
@@ -103,7 +103,7 @@ def require_operator(session: Session, token: tables.Token) -> None:
     """Forbidden unless the person who runs the platform asks, with a login: a token made by name gets around."""
     if not is_operator(session, token):
         raise Forbidden(
-            "only the person who runs this platform may do this, and with a login",
+            "only an operator of this platform may do this, and only with a login",
             hint="on its machine: osmosis login",
             code="OPERATOR_NEEDED",
         )
@@ -199,8 +199,8 @@ def _require_worker_maker(user: tables.User, role: str | None) -> None:
     """`role`: in the workspace of the token; None for a token of all workspaces, and for who is no member."""
     if not user.operator and (role is None or not may(role, "workers")):
         raise Forbidden(
-            "a worker is given code and secrets of the runs it takes: of all workspaces only the person who runs the "
-            "platform makes its token, of one workspace its owners and admins",
+            "a worker gets code and secrets of the runs it takes: a token for all workspaces is made by an operator of "
+            "the platform, one for a single workspace by its owners and admins",
             hint="osmosis token create NAME --scope worker --workspace WORKSPACE",
         )
 

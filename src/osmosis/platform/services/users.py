@@ -33,7 +33,7 @@ def require(session: Session, handle: str) -> tables.User:
     """The same. NotFound when there is none."""
     user = find(session, handle)
     if user is None:
-        raise NotFound(f"nobody here is called {handle!r}", hint="osmosis platform user list")
+        raise NotFound(f"there is no user {handle!r}", hint="osmosis platform user list")
     return user
 
 
@@ -70,7 +70,7 @@ def remove(session: Session, user: tables.User, heir: tables.User | None) -> Non
     """
     others = sa.select(sa.func.count()).where(tables.User.operator.is_(True), tables.User.id != user.id)
     if user.operator and not session.scalar(others):
-        raise Conflict(f"{user.handle} is the last one who runs this platform", hint="osmosis platform user list")
+        raise Conflict(f"{user.handle} is the last operator of this platform", hint="osmosis platform user list")
     alone = _owned_alone(session, user)
     if alone and heir is None:
         names = ", ".join(workspace.name for workspace in alone)

@@ -74,7 +74,7 @@ def to_direct(session: Session, user: tables.User, name_or_id: str) -> tables.Wo
     if worker is None:
         raise NotFound(f"no worker named {name_or_id!r}", hint="osmosis worker list")
     if not may_direct(session, user, worker):
-        whose = "an owner or admin of its workspace" if worker.workspace_id else "the person who runs the platform"
+        whose = "an owner or admin of its workspace" if worker.workspace_id else "an operator of the platform"
         raise Forbidden(f"worker {worker.name!r} is directed by {whose}")
     return worker
 
@@ -97,7 +97,7 @@ def remove(platform: Platform, session: Session, who: Actor, worker: tables.Work
     for job in jobs:
         held = job_queue.HeldJob(session.get_one(tables.Run, job.run_id), job)
         why = f"worker {worker.name} was removed"
-        job_queue.release(session, held, why, max_starts=platform.settings.max_starts, count=False)
+        job_queue.release(session, held, why, max_starts=platform.settings.max_starts, blame="nobody")
     audit.note(session, who, "worker.remove", worker.name, workspace=_workspace(session, worker), released=len(jobs))
     return len(jobs)
 

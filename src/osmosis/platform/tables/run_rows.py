@@ -125,6 +125,8 @@ class Run(Base):
     """None for runs of this platform."""
     snapshot: Mapped[dict[str, object] | None] = mapped_column(Json)
     """records.source.SnapshotNote: what was not committed, when a working tree was submitted as it was."""
+    quarantine: Mapped[dict[str, object] | None] = mapped_column(Json)
+    """records.quarantine.RowQuarantine: what `quarantine.toml` of its commit says of its dataset; None: nothing."""
     tags: Mapped[list[str]] = mapped_column(Json, default=list)
     """With `note` and `pinned`: records.marks.Marks."""
     note: Mapped[str] = mapped_column(sa.Text, default="")
@@ -187,6 +189,8 @@ class Job(Base):
     """SHA-256 of what the process gave that was handed the secrets under this lease; None before that."""
     starts: Mapped[int] = mapped_column(default=0)
     """How often it was started since the run was submitted or retried."""
+    lost: Mapped[int] = mapped_column(default=0)
+    """How often in a row its executor failed (a node died, a scheduler ended it) and nothing was stored."""
     handle: Mapped[dict[str, object] | None] = mapped_column(Json)
     """What the executor needs to find it again (local: pid and start time)."""
     progress: Mapped[StoredProgress | None] = mapped_column(Json)

@@ -130,7 +130,7 @@ def _objects(settings: PlatformSettings) -> Iterator[Problem]:
         return
     if not same:
         fix = "ask whoever runs the object store"
-        yield _problem("objects", "the object store gave back something else than it was given", settings.objects, fix)
+        yield _problem("objects", "the object store returned other content than was stored", settings.objects, fix)
     if (apart := abs(theirs - utc_now().timestamp())) > SKEW.total_seconds():
         what = f"the clocks of this machine and of the object store differ by {apart:.0f} s"
         yield _problem("clock", what, settings.objects, "set the clocks: timedatectl set-ntp true on both")
@@ -254,7 +254,7 @@ def _stale_jobs(connection: sa.Connection, tables: Tables, settings: PlatformSet
             yield _problem("stale-process", what, folder, f"kill {pid}", "warning")
     waiting = connection.scalar(sa.select(sa.func.count()).where(runs.status == RunStatus.PENDING.value))
     if waiting and running_in(settings.data_dir) is None:
-        what = f"{waiting} runs wait, and no platform runs"
+        what = f"{waiting} runs are waiting, and the platform is not running"
         yield _problem("waiting", what, "", "osmosis platform start", "warning")
 
 

@@ -71,7 +71,7 @@ class _Stored(Collector):
         try:
             found = list(self._of_database())
         except sa.exc.SQLAlchemyError:
-            log.warning("the database does not answer to a look at the metrics", exc_info=True)
+            log.warning("the database did not answer a request for metrics", exc_info=True)
             found = []
         up.add_metric((), bool(found))
         yield from (up, *found)

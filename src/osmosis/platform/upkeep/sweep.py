@@ -55,7 +55,7 @@ def sweep(platform: Platform, *, dry_run: bool = False) -> list[Waste]:
     """Remove what is not needed; what it was. Conflict while another process does."""
     with lock_if_free(platform.settings.data_dir / LOCK) as ours:
         if not ours:
-            raise Conflict("another process removes what is not needed at this moment", hint="wait until it is done")
+            raise Conflict("another process is cleaning up at the moment", hint="wait until it is done")
         return [waste for waste in _Sweep(platform).found() if dry_run or waste.remove()]
 
 
@@ -176,7 +176,7 @@ class _Sweep:
         for path in _entries(self.settings.log_file.parent):
             if path.name.startswith("worker-") and environments.last_used(path) < time.time() - 14 * DAY_S:
                 remove = partial(_remove, self.settings, path)
-                yield self._waste("logs", path, "its worker said nothing for two weeks", remove)
+                yield self._waste("logs", path, "its worker was silent for two weeks", remove)
 
     def _forget_log(self, run_id: str) -> bool:
         with self.platform.db.write() as session:

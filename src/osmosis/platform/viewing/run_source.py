@@ -17,6 +17,8 @@ from sqlalchemy.orm import Session
 from osmosis.base.git_url import web_address
 from osmosis.errors import NotFound
 from osmosis.platform import Platform, tables
+from osmosis.platform.gitsync import repositories
+from osmosis.platform.gitsync.mirror import MirrorPlace
 from osmosis.platform.services import (
     judgements,
     rollouts,
@@ -39,12 +41,14 @@ from osmosis.records.rollout import Failure
 from osmosis.records.run import MetricPoint, RunStatus
 from osmosis.records.source import SnapshotNote
 from osmosis.viewer import over_runs
+from osmosis.viewer.code_diff import CodePair, code_pair
 from osmosis.viewer.index.search import Search
 from osmosis.viewer.library import RunCard
 from osmosis.viewer.source import (
     LEVELS,
     Action,
     CheckpointLine,
+    CodeAt,
     Fact,
     Link,
     Origin,
@@ -147,6 +151,9 @@ class DatabaseRun:
     def report(self) -> Report | None:
         return self._report
 
+    def quarantine(self) -> RowQuarantine:
+        return run_results.quarantine_of(self.run)
+
     def origin(self) -> Origin:
         run, imported = self.run, self.run.imported
         creator = self.session.get(tables.User, run.creator_id) if run.creator_id else None
@@ -165,7 +172,10 @@ class DatabaseRun:
             Fact("Uploaded" if imported else "Submitted", run.created_at, note=f"by {creator.name}" if creator else ""),
         )
         snapshot = SnapshotNote.model_validate(run.snapshot) if run.snapshot is not None else None
-        return Origin((*facts, *self._sandbox()), run_lifecycle.events(self.session, run.id), snapshot, self._web())
+        dirty = imported is not None and bool(_git_of(imported).get("dirty"))
+        code = CodeAt(run.commit_sha, f"rollouts/{run.rollout}", dirty) if run.commit_sha else None
+        events = run_lifecycle.events(self.session, run.id)
+        return Origin((*facts, *self._sandbox()), events, snapshot, self._web(), code)
 
     def _sandbox(self) -> Iterator[Fact]:
         if words := (self.run.progress or tables.StoredProgress()).get("sandbox"):
@@ -324,8 +334,21 @@ class DatabaseLibrary:
         found = self.session.scalars(query.order_by(tables.Run.created_at.desc(), tables.Run.id).limit(over_runs.MOST))
         return [_card(run) for run in found]
 
+    def code(self, a: str, b: str) -> CodePair:
+        """By the repository of their workspace, as it is kept here."""
+        runs = self.run(a), self.run(b)
+        owners = {run.workspace.id for run in runs}
+        found = repositories.of_workspace(self.session, owners.pop())
+        if owners:
+            why = "the runs are of two workspaces, each with a repository of its own"
+            return code_pair(*runs, (), lacking=why)
+        if found is None:
+            return code_pair(*runs, (), lacking="no repository is connected to the workspace any more")
+        git = MirrorPlace.of(found, self.platform.settings).git(self.platform.settings.environ)
+        return code_pair(*runs, [git], repository=found.id)
+
     def quarantine(self) -> RowQuarantine:
-        """None: `quarantine.toml` is read where a gate decides, beside the checkout."""
+        """None but those of the runs: each has what its commit says."""
         return RowQuarantine()
 
 

@@ -17,7 +17,7 @@ from osmosis.errors import NotFound, OsmosisError
 from osmosis.platform import tables
 from osmosis.platform.db import count_of
 from osmosis.platform.services import audit, dataset_ingest, datasets, run_lifecycle, upload_plan, workspaces
-from osmosis.platform.slow_work import in_turn
+from osmosis.platform.slow_work import in_turn, slow
 from osmosis.records.policy import Action, may
 from osmosis.viewer.render import SECURITY
 
@@ -132,6 +132,7 @@ def _complete(request: Request, who: Viewer, dataset_id: str, form: dict[str, st
 
 
 @router.post("/datasets/{dataset_id}/delete")
+@slow("objects")
 def delete(request: Request, who: ViewerDep, dataset_id: str, csrf: Annotated[str, Form()] = "") -> Response:
     check_viewer_form(request, who, csrf)
     platform = platform_of(request)

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Form, Request, Response
 from sqlalchemy.orm import Session
 
 from osmosis.errors import NotFound
-from osmosis.platform import tables
+from osmosis.platform import Platform, tables
 from osmosis.platform.db import count_of
 from osmosis.platform.services import audit, datasets, deployments, merging, models, run_results, workspaces
 from osmosis.records.plan import PLATFORM_MODEL
@@ -23,7 +23,7 @@ from osmosis.records.rollout import Failure
 from osmosis.viewer.view import View
 
 from .session import Viewer, check_viewer_form, platform_of, viewer
-from .templating import PageRoute, framed, page, redirect
+from .templating import PageRoute, framed, html, page, redirect, streamed
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 ViewerDep = Annotated[Viewer, Depends(viewer)]
@@ -69,16 +69,37 @@ def model_list(request: Request, who: ViewerDep, workspace: str, at: int = 1) ->
 
 @router.get("/models/{model_id}")
 def model_page(request: Request, who: ViewerDep, model_id: str) -> Response:
+    view, workspace = _shown(platform_of(request), who, model_id)
+    return framed(request, view, who, here="models", workspace=workspace)
+
+
+@router.get("/models/{model_id}/events")
+def model_events(request: Request, who: ViewerDep, model_id: str) -> Response:
+    """Server-sent events of the page, until the deployment has started, or stopped."""
     platform = platform_of(request)
+
+    def build() -> tuple[str, bool]:
+        view, _ = _shown(platform, who, model_id)
+        return html(view.changing), view.final
+
+    build()  # what there is not is said before a stream begins
+    return streamed(request, f"{who.user.id} {who.csrf} model {model_id}", build)
+
+
+def _shown(platform: Platform, who: Viewer, model_id: str) -> tuple[View, str]:
+    """The page, and the name of its workspace."""
     with platform.db.read() as session:
         shown = _find(session, who, model_id)
         run = deployments.find(session, shown.workspace.id, shown.name)
         people = datasets.creator_names(session, {run.creator_id} if run else set())
+        state = deployments.state_of(run) if run else None
         values = {
+            "csrf": who.csrf,
             "shown": shown,
             "may_change": may(shown.role, "run"),
             "deployed": run,
-            "state": deployments.state_of(run) if run else None,
+            "state": state,
+            "moving": state in ("starting", "stopping"),
             "active": deployments.is_active(run),
             "deployer": people.get(run.creator_id) if run else None,
             "failure": Failure.model_validate(run.failure) if run and run.failure else None,
@@ -89,7 +110,7 @@ def model_page(request: Request, who: ViewerDep, model_id: str) -> Response:
             "adapters": _adapters(session, shown),
             "url": f"{platform.settings.url}/v1",
         }
-    return framed(request, View("model.html", values), who, here="models", workspace=shown.workspace.name)
+    return View("model.html", values, live="_model.html", final=not values["moving"]), shown.workspace.name
 
 
 @router.post("/models/{model_id}/{action}")

@@ -9,7 +9,6 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import StreamingResponse
 
 from osmosis.platform import Platform, tables
 from osmosis.platform.db import count_of
@@ -23,6 +22,7 @@ from osmosis.platform.services import (
     run_retry,
     workspaces,
 )
+from osmosis.platform.slow_work import apart, slow
 from osmosis.platform.viewing.run_source import DatabaseLibrary, DatabaseRun, find_run, state_of
 from osmosis.records.contract.run_bodies import RetryRun
 from osmosis.records.rollout import Rollout
@@ -30,19 +30,19 @@ from osmosis.records.run import RunStatus
 from osmosis.viewer import site
 from osmosis.viewer.annotating import after, annotation_of
 from osmosis.viewer.asked import Asked
-from osmosis.viewer.live import Build
+from osmosis.viewer.code_diff import CodeChanges
+from osmosis.viewer.compare_page import code_page, two_of
 from osmosis.viewer.marking import change_of
-from osmosis.viewer.render import SECURITY
 from osmosis.viewer.view import Document, View
 
-from .session import Viewer, check_viewer_form, form_of, live_pages, platform_of, viewer
-from .templating import PageRoute, document, framed, html, redirect
+from .session import Viewer, check_viewer_form, form_of, platform_of, viewer
+from .templating import PageRoute, document, framed, html, redirect, streamed
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 ViewerDep = Annotated[Viewer, Depends(viewer)]
 
 PER_PAGE = 25
-
+CODE_CHANGES = CodeChanges()
 
 CHOICES = ("workspace", "kind", "status", "tag", "q")
 
@@ -64,7 +64,7 @@ def overview_events(request: Request, who: ViewerDep, at: int = 1) -> Response:
         view = _overview(platform, who, asked, at)
         return html(view.changing), view.final
 
-    return _streamed(request, f"{who.user.id}{asked.link()}", build)
+    return streamed(request, f"{who.user.id}{asked.link()}", build)
 
 
 def _overview(platform: Platform, who: Viewer, asked: Asked, at: int) -> View:
@@ -142,13 +142,7 @@ async def events(request: Request, who: ViewerDep, run_id: str) -> Response:
     def build() -> tuple[str, bool]:
         return _live_text(platform, run_id, asked)
 
-    return _streamed(request, f"{run_id}{asked.link()}", build)
-
-
-def _streamed(request: Request, subject: str, build: Build) -> Response:
-    headers = {**SECURITY, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    stream = live_pages(request.app).stream(subject, build)
-    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+    return streamed(request, f"{run_id}{asked.link()}", build)
 
 
 def _check_changing(platform: Platform, who: Viewer, run_id: str, asked: Asked) -> None:
@@ -192,6 +186,7 @@ def retry_run(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str
 
 
 @router.post("/runs/{run_id}/delete")
+@slow("objects")
 def delete(request: Request, who: ViewerDep, run_id: str, csrf: Annotated[str, Form()] = "") -> Response:
     check_viewer_form(request, who, csrf)
     platform = platform_of(request)
@@ -233,6 +228,21 @@ def of_several(request: Request, who: ViewerDep) -> Response:
         library = DatabaseLibrary(session, platform, who)
         answer = site.of_library(library, request.url.path, Asked(request.query_params.multi_items()))
     return document(answer) if isinstance(answer, Document) else framed(request, answer, who, here="runs")
+
+
+@router.get("/compare/code")
+@router.get("/compare/code.json")
+async def code_of_two(request: Request, who: ViewerDep) -> Response:
+    """What changed in the code between two runs: git is asked, in a thread for that."""
+    return await apart("checks", _code_of_two, request, who)
+
+
+def _code_of_two(request: Request, who: Viewer) -> Response:
+    platform, asked = platform_of(request), Asked(request.query_params.multi_items())
+    with platform.db.read() as session:
+        pair = DatabaseLibrary(session, platform, who).code(*two_of(asked))
+    found = site.twin_of(code_page(CODE_CHANGES.of(pair), pair.names, asked), request.url.path)
+    return document(found) if isinstance(found, Document) else framed(request, found, who, here="runs")
 
 
 @router.get("/runs/{run_id}")

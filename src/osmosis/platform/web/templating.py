@@ -22,11 +22,12 @@ from starlette.types import Scope
 from osmosis.base.full_disk import full_disk
 from osmosis.errors import AuthRequired, InternalError, NotFound, OsmosisError, ValidationError
 from osmosis.platform.services import workspaces
+from osmosis.viewer.live import Build
 from osmosis.viewer.render import SECURITY, STATIC, environment
 from osmosis.viewer.view import Document, View
 
 from .docs_site import SITE, is_built
-from .session import LoginNeeded, Viewer, login_url, platform_of, viewer
+from .session import LoginNeeded, Viewer, live_pages, login_url, platform_of, viewer
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,13 @@ def document(found: Document) -> Response:
     """Something that is no page, sent as it is made."""
     headers = {**SECURITY, "Cache-Control": "no-store", **found.headers}
     return StreamingResponse(iter(found.content), media_type=found.media_type, headers=headers)
+
+
+def streamed(request: Request, subject: str, build: Build) -> Response:
+    """The events of a page (`viewer.live`); `subject` tells it from what others see."""
+    headers = {**SECURITY, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    stream = live_pages(request.app).stream(subject, build)
+    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
 def redirect(to: str) -> RedirectResponse:
