@@ -434,13 +434,14 @@ def test_what_failed_is_retried(browser: httpx.Client, platform: RunningPlatform
 def test_events_bring_new_figures_and_end_with_the_run(script: httpx.Client, platform: RunningPlatform) -> None:
     run_id = add_run(platform.parts, platform.workspace_id, "live", "running", report=report(completed=1).to_dict())
     page = script.get(f"/runs/{run_id}").text
-    assert f'hx-sse:connect="/runs/{run_id}/events"' in page
+    assert f'hx-sse:connect="/runs/{run_id}/events?was=running"' in page
     assert "hx-get" not in page, "one stream and nothing beside it"
     seen: list[str] = []
-    finished = False
-    with script.stream("GET", f"/runs/{run_id}/events", timeout=30) as answer:
+    finished, fetches = False, 0
+    with script.stream("GET", f"/runs/{run_id}/events?was=running", timeout=30) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         for line in answer.iter_lines():
+            fetches += 'hx-target="#actions"' in line
             if "of 30 rollouts" in line:
                 seen.append(text_of(line.removeprefix("data: ")))
                 if len(seen) == 1:
@@ -455,6 +456,7 @@ def test_events_bring_new_figures_and_end_with_the_run(script: httpx.Client, pla
             raise AssertionError(f"the stream ended without a word: {seen}")
     assert "0 of 30" in seen[0]
     assert "1 of 30" in seen[-1]
+    assert fetches == 1, "its buttons are others once it is over"
     assert "hx-sse:connect" not in script.get(f"/runs/{run_id}").text
 
 

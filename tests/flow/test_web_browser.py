@@ -83,9 +83,12 @@ def test_figures_follow_a_run_without_a_reload(visit: Visit, platform: RunningPl
     playwright.expect(state).to_contain_text("0 of 30 rollouts")
     add_rollouts(platform.parts, run_id, [rollout(0, 0), rollout(0, 1)])
     playwright.expect(state).to_contain_text("2 of 30 rollouts", timeout=60_000)
+    playwright.expect(visit.page.get_by_role("button", name="Stop")).to_be_visible()
     with platform.parts.db.write() as session:
         run_lifecycle.switch_status(session, session.get_one(tables.Run, run_id), RunStatus.FINISHED)
     playwright.expect(state).to_contain_text("finished", timeout=60_000)
+    playwright.expect(visit.page.get_by_role("button", name="Retry failed rollouts")).to_be_visible(timeout=60_000)
+    playwright.expect(visit.page.get_by_role("button", name="Stop")).to_have_count(0)
     assert visit.page.evaluate("window.sameDocument") is True
     assert visit.complaints == []
 

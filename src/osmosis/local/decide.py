@@ -81,7 +81,7 @@ class Deciding:
             raise UsageError(
                 f"the test of {found.b} against {found.a} was begun for {found.score} with {budget}, and its error "
                 "rate holds for that alone",
-                hint="leave the budget away to go on; another test needs two new runs",
+                hint="leave the budget out to continue; another test needs two new runs",
             )
         return found
 
@@ -213,7 +213,7 @@ class Deciding:
             if len(journal.finished()) < look.rollouts:
                 raise Paused(
                     f"run {journal.folder.name} stopped before the next look: {_why_stopped(journal)}",
-                    hint="the same command goes on; nothing is lost",
+                    hint="the same command continues; nothing is lost",
                 )
 
 

@@ -33,7 +33,7 @@ def check_extendable(journal: Journal) -> None:
     local = journal.run().get("local")
     if not isinstance(local, dict) or local.get("objects"):
         raise ValidationError(
-            f"run {journal.folder.name} cannot be extended from here: it was not started by a command of this machine",
+            f"run {journal.folder.name} cannot be extended from here: it was not started by a command on this machine",
             hint="compare it without --until-decided",
         )
 

@@ -70,6 +70,7 @@ def _prepare(request: Request) -> Prepared:
         plan.selection,
         require_ground_truth=plan.require_ground_truth,
         rows=selected if stored else None,
+        keep=True,
     )
     if not plan.skip_bad_rows:
         facts.refuse_bad(dataset)

@@ -105,7 +105,9 @@ class Prepared:
         if self.source is not None and (resume.reuse or resume.drifted or len(resume.retry)):
             found.append(f"run {self.plan.name}: {resume.line()}")
         if self.source is not None and (used_up := self._used_up()):
-            found.append(f"{used_up}: no rollout is started; a larger --max-cost or --max-tokens-total goes on")
+            found.append(
+                f"{used_up}: no rollout is started; a larger --max-cost or --max-tokens-total continues the run"
+            )
         for other in self.baselines:
             found += [self.redactor.text(line) for line in other.remarks]
         return [self.redactor.text(line) for line in found]
@@ -356,7 +358,10 @@ class Prepared:
 
 
 def rows_of(dataset: Path, plan: EvalPlan, facts: DatasetFacts) -> Iterator[Row]:
-    """The rows that a plan selects, as a scan of them found them to be known."""
+    """The rows that a plan selects, as a scan of them found them to be known; read again unless it has kept them."""
+    kept = facts.kept_rows()
+    if kept is not None:
+        return kept
     return read_rows(
         dataset,
         plan.selection,

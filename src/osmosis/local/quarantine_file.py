@@ -6,26 +6,21 @@ whoever asks it: a gate that passes over it would decide by rows that somebody t
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import ValidationError as PydanticError
-
 from osmosis.base.files import write_text
 from osmosis.base.locks import locked
+from osmosis.engine.journal import Journal
 from osmosis.errors import ValidationError
-from osmosis.records.quarantine import QuarantinedRow, RowQuarantine
+from osmosis.metrics.judged import Judged, judged
+from osmosis.records.plan import EvalPlan
+from osmosis.records.quarantine import NAME, QuarantinedRow, RowQuarantine, quarantine_of
+from osmosis.records.report import Report
 
 from .request import runs_folder
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same parser under its older name
-    import tomli as tomllib
-
-NAME = "quarantine.toml"
-_HEAD = "# Rows that are known to be flaky: they are shown and decide nothing. osmosis eval quarantine --help\n"
+_HEAD = "# Rows known to be flaky: they are shown, but do not count. osmosis eval quarantine --help\n"
 
 
 def file_around(cwd: Path) -> Path:
@@ -42,15 +37,17 @@ def file_of_run(folder: Path) -> Path | None:
 def read(path: Path) -> RowQuarantine:
     """What it holds; nothing where there is no file. Raises ValidationError with all that is wrong."""
     try:
-        return RowQuarantine.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return quarantine_of(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
         return RowQuarantine()
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ValidationError(f"{path}: {error}") from error
-    except PydanticError as error:
-        said = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-        hint = f"each [[row]] has {', '.join(QuarantinedRow.model_fields)}"
-        raise ValidationError(f"{path}: {'; '.join(said)}", hint=hint) from error
+
+
+def judged_by(quarantine: RowQuarantine, journal: Journal, plan: EvalPlan, report: Report) -> Judged:
+    """The figures that decide about a local run."""
+    dataset = Path(plan.dataset).stem
+    return judged(journal.outcomes, report, quarantine, dataset=dataset, plan=plan, score_names=list(plan.score_fns))
 
 
 def put(path: Path, entry: QuarantinedRow) -> None:

@@ -19,13 +19,13 @@ from osmosis.errors import OsmosisError
 from osmosis.metrics.compare import Comparison, compare
 from osmosis.metrics.figures import figures, grouped
 from osmosis.metrics.formats import interval, score
+from osmosis.metrics.judged import Judged
 from osmosis.metrics.summary import Summary
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 
-from .judged import Judged, judged
-from .quarantine_file import file_around, read
+from .quarantine_file import file_around, judged_by, read
 from .request import run_folder
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Run:
     def judged(self, base_dir: Path | None = None) -> Judged:
         """The figures without the rows in the `quarantine.toml` around a folder, the current one by default."""
         quarantine = read(file_around(base_dir or Path.cwd()))
-        return judged(Journal(self.folder), self.plan, self.report, quarantine)
+        return judged_by(quarantine, Journal(self.folder), self.plan, self.report)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each rollout: `row_index`, `attempt`, `status`, each score by its name, `failure` (phase/category),

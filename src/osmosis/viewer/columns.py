@@ -79,7 +79,7 @@ FIXED: Mapping[str, TableColumn] = {
         TableColumn("duration", "Duration", lambda one: one.duration_ms, duration, "duration"),
         TableColumn("tools", "Tool calls", lambda one: one.tool_calls, _number, "tools"),
         TableColumn("message", "Failure message", lambda one: one.failure or None),
-        TableColumn("label", "Label", lambda one: ", ".join(one.labels) or None, help="What people said of it."),
+        TableColumn("label", "Label", lambda one: ", ".join(one.labels) or None, help="Labels and comments by people."),
         TableColumn("finish", "Finish reason", lambda one: one.finish_reason),
         TableColumn("issue", "Answer issue", lambda one: one.answer_issue),
         TableColumn("model", "Model", lambda one: one.model),

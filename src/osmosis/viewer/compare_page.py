@@ -19,6 +19,7 @@ from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 
 from .asked import Asked
+from .code_diff import CodeChange
 from .conversation import turns
 from .filters import pretty
 from .library import Library
@@ -96,6 +97,8 @@ class ComparePage:
     at: int
     pages: int
     changed: Sequence[Changed]
+    code_page: str
+    """Where what changed in the code is shown; empty where both are of one commit, or one of none."""
     code: str
     """The command that shows what changed in the code, where both were made of commits that differ."""
     code_url: str
@@ -109,8 +112,8 @@ def compare_page(library: Library, asked: Asked) -> View:
         raise UsageError("a comparison needs two runs", hint="choose them in the list of runs: /compare?run=A&run=B")
     sources = [(id_, library.run(id_)) for id_ in ids]
     if asked.number("row") is not None:
-        return _pair_page(sources, asked, library.quarantine())
-    quarantine = library.quarantine()
+        return _pair_page(sources, asked, _quarantine(library, sources))
+    quarantine = _quarantine(library, sources)
     sides = _sides(sources, asked.text("score") or None, quarantine)
     chosen = next((side for side in sides[1:] if side.id == asked.text("with")), None)
     shown = chosen or next((side for side in sides[1:] if side.comparison), sides[1])
@@ -118,6 +121,26 @@ def compare_page(library: Library, asked: Asked) -> View:
     scores = list(dict.fromkeys(name for _, source in sources for name in source.table().search.score_names()))
     values = {"found": found, "asked": asked, "scores": scores, "baseline": sides[0], "other": shown}
     return View("compare.html", values, ("found",))
+
+
+def _quarantine(library: Library, sources: Sequence[tuple[str, RunSource]]) -> RowQuarantine:
+    """What is in quarantine for one of them is for all: pairs are compared."""
+    found = [*library.quarantine().row, *(one for _, source in sources for one in source.quarantine().row)]
+    return RowQuarantine(row=[one for number, one in enumerate(found) if one not in found[:number]])
+
+
+def two_of(asked: Asked) -> tuple[str, str]:
+    """The two runs whose code is asked for."""
+    ids = asked.all("run")
+    if len(ids) != 2:
+        raise UsageError("what changed in the code is between two runs", hint="/compare/code?run=A&run=B")
+    return ids[0], ids[1]
+
+
+def code_page(change: CodeChange, names: tuple[str, str], asked: Asked) -> View:
+    """`/compare/code?run=A&run=B`: what changed in the code between both."""
+    back = f"/compare?{urlencode([('run', id_) for id_ in two_of(asked)])}"
+    return View("compare_code.html", {"change": change, "names": names, "back": back}, ("change", "names"))
 
 
 def _sides(sources: Sequence[tuple[str, RunSource]], score: str | None, quarantine: RowQuarantine) -> list[Side]:
@@ -185,6 +208,7 @@ def _page(sides: Sequence[Side], shown: Side, asked: Asked, sources: Sequence[tu
         at=at,
         pages=pages,
         changed=list(_changed(by_id[sides[0].id], by_id[shown.id])),
+        code_page=_code_page(by_id[sides[0].id], by_id[shown.id], sides[0].id, shown.id),
         code=_code_diff(by_id[sides[0].id], by_id[shown.id]),
         code_url=_code_url(by_id[sides[0].id], by_id[shown.id]),
     )
@@ -247,6 +271,10 @@ def _code_diff(a: RunSource, b: RunSource) -> str:
     return f"git diff {before} {after}" if before and after and before != after else ""
 
 
+def _code_page(a: RunSource, b: RunSource, *ids: str) -> str:
+    return f"/compare/code?{urlencode([('run', id_) for id_ in ids])}" if _code_diff(a, b) else ""
+
+
 def _code_url(a: RunSource, b: RunSource) -> str:
     web = {a.origin().web, b.origin().web}
     at = web.pop()
@@ -254,8 +282,8 @@ def _code_url(a: RunSource, b: RunSource) -> str:
 
 
 def _commit(source: RunSource) -> str:
-    found = (fact.help or fact.text for fact in source.origin().facts if fact.label == "Commit")
-    return next((str(text) for text in found if text), "")
+    code = source.origin().code
+    return code.commit if code is not None else ""
 
 
 def _facts(source: RunSource) -> dict[str, str]:

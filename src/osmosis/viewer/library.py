@@ -11,6 +11,7 @@ from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Interval
 
 from .asked import Asked
+from .code_diff import CodePair
 from .source import RunSource, RunState
 from .view import View
 
@@ -47,6 +48,9 @@ class Library(Protocol):
 
     def cards(self) -> Sequence[RunCard]:
         """The newest first."""
+
+    def code(self, a: str, b: str) -> CodePair:
+        """Two runs whose code is to be compared; starts no git."""
 
     def quarantine(self) -> RowQuarantine:
         """Rows that do not decide a comparison; empty where no workspace's file can be read."""

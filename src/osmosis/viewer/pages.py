@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from osmosis.metrics.alarms import alarms
-from osmosis.metrics.figures import figures, grouped, headlines
+from osmosis.metrics.figures import figures, grouped
+from osmosis.metrics.judged import judged
 from osmosis.metrics.training_alarms import training_alarms
 
 from . import filters
@@ -61,10 +62,16 @@ def _figures(source: RunSource, run: RunState) -> dict[str, object]:
     if run.kind == "training":
         return _course(source, run)
     report = source.report()
+    counted = (
+        judged(lambda: source.table().search.counted(), report, source.quarantine(), dataset=run.dataset)
+        if report
+        else None
+    )
     return {
         "run": run,
         "report": report,
-        "cards": headlines(report) if report else [],
+        "counted": counted,
+        "cards": counted.headlines(report) if report and counted else [],
         "groups": grouped(figures(report)) if report else [],
         "alarms": alarms(report, run.model, over=run.over),
         "bars": histogram(source.rewards(), run.pass_threshold),
@@ -86,6 +93,7 @@ def _course(source: RunSource, run: RunState) -> dict[str, object]:
     return {
         "run": run,
         "report": None,
+        "counted": None,
         "cards": [],
         "groups": [],
         "bars": [],

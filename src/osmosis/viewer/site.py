@@ -11,7 +11,8 @@ from osmosis.errors import NotFound
 
 from . import pages
 from .asked import Asked
-from .compare_page import compare_page
+from .code_diff import code_change
+from .compare_page import code_page, compare_page, two_of
 from .history_page import history_page
 from .library import Library, runs_page
 from .rollout_page import rollout_page
@@ -19,6 +20,8 @@ from .rollouts_page import exported, rollouts_page
 from .source import RunSource
 from .view import Document, View, twin
 
+CODE = ("compare/code", "compare/code.json")
+"""What asks git: to be answered where that may take its time."""
 Page = Callable[[RunSource, Asked], View | Document]
 PAGES: dict[str, Page] = {
     "": lambda source, asked: pages.run_page(source),
@@ -41,8 +44,14 @@ def answer(source: RunSource, path: str, asked: Asked) -> View | Document:
 
 
 def changing(source: RunSource, asked: Asked) -> tuple[View, bool]:
-    """What changes on the page that `of` names (none: the first one) with the rest of its query; if that is final."""
-    return _changing(answer(source, asked.text("of"), asked.without("of")))
+    """What changes on the page that `of` names (none: the first one) with the rest of its query; if that is final.
+
+    `was` is what the run did when the page was made. Actions are not everybody's, and forms carry what is one person's:
+    once the run does something else, the piece that all get has the page fetch its own.
+    """
+    own = asked.without("of").without("was")
+    view, final = _changing(answer(source, asked.text("of"), own))
+    return View(view.template, {**view.values, "was": asked.text("was")}), final
 
 
 def changing_of_library(library: Library, asked: Asked) -> tuple[View, bool]:
@@ -89,6 +98,9 @@ def of_library(library: Library, path: str, asked: Asked) -> View | Document:
         return twin_of(runs_page(library, asked), path)
     if path in ("compare", "compare.json"):
         return twin_of(compare_page(library, asked), path)
+    if path in CODE:
+        pair = library.code(*two_of(asked))
+        return twin_of(code_page(code_change(pair), pair.names, asked), path)
     if path in ("history", "history.json"):
         return twin_of(history_page(library, asked), path)
     head, _, rest = path.partition("/")

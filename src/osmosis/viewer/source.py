@@ -16,9 +16,10 @@ from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.run_bodies import RunEvent
 from osmosis.records.history import RowCount
 from osmosis.records.marks import Marks
+from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
-from osmosis.records.run import MetricPoint, RunKind, RunStatus
+from osmosis.records.run import MetricPoint, RunKind, RunStatus, at_its_limit
 from osmosis.records.source import SnapshotNote
 
 from .index.file import IndexProgress
@@ -57,6 +58,16 @@ class RunState:
     @property
     def over(self) -> bool:
         return self.status.over
+
+    @property
+    def doing(self) -> str:
+        """What decides which actions there are."""
+        return f"{self.status.value}-stopping" if self.stopping and not self.over else self.status.value
+
+    @property
+    def at_limit(self) -> bool:
+        """Whether its own limit ended it."""
+        return self.failure is not None and at_its_limit(self.status.value, self.failure.category.value)
 
     @property
     def share(self) -> float:
@@ -106,6 +117,17 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeAt:
+    """The code that a run was made of."""
+
+    commit: str
+    folder: str = ""
+    """Of the rollout, in the workspace; empty where the agent is no rollout of one."""
+    dirty: bool = False
+    """Together with changes that are in no commit."""
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """What a run was made of and what happened to it; does not change while it is in progress."""
 
@@ -115,6 +137,8 @@ class Origin:
     """What was not committed where the run was submitted."""
     web: str = ""
     """Where the repository of its commit is read in a browser; empty: nowhere that is known."""
+    code: CodeAt | None = None
+    """None where no commit is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +191,9 @@ class RunSource(Protocol):
 
     def report(self) -> Report | None:
         """None before the first one."""
+
+    def quarantine(self) -> RowQuarantine:
+        """Rows that do not decide; what is in it may mean rows of other runs, too."""
 
     def origin(self) -> Origin: ...
 

@@ -79,8 +79,9 @@ def file_of(address: str) -> str | None:
     path, asked = parts.path.rstrip("/") or "/", dict(parse_qsl(parts.query))
     if path == "/":
         return "index.html"
-    if path == "/compare":
-        return f"compare/{hashlib.sha256(parts.query.encode()).hexdigest()[:12]}.html"
+    if path in ("/compare", "/compare/code"):
+        kind = "code-" if path.endswith("code") else ""
+        return f"compare/{kind}{hashlib.sha256(parts.query.encode()).hexdigest()[:12]}.html"
     if found := _ROLLOUT.match(path):
         step = f"{asked['step']}-" if "step" in asked else ""
         return f"runs/{_plain(found[1])}/rollouts/{step}{found[2]}-{found[3]}{found[4] or '.html'}"

@@ -55,7 +55,7 @@ class Document:
 
 def head(source: RunSource, run: RunState, tab: str) -> dict[str, object]:
     """What every page of a run begins with."""
-    return {"run": run, "place": source.place(), "tab": tab}
+    return {"run": run, "place": source.place(), "tab": tab, "was": ""}
 
 
 def twin(view: View) -> Document:

@@ -105,7 +105,10 @@ def push(root: Path, branch: str, *, remote: str = "origin") -> None:
 
 
 def make_snapshot(root: Path, message: str = "snapshot of the working tree") -> Snapshot:
-    """Store the working tree, untracked files included and ignored ones left out, as a commit on no branch."""
+    """Store the working tree, untracked files included and ignored ones left out, as a commit on no branch.
+
+    Dated as its parent is: the same tree is the same commit, however many runs are submitted of it.
+    """
     git = Git(root)
     try:
         parent: str | None = git.text("rev-parse", "--verify", "--quiet", "HEAD")
@@ -120,7 +123,9 @@ def make_snapshot(root: Path, message: str = "snapshot of the working tree") -> 
         aside.text("add", "--all", "--", ":/")
         tree = aside.text("write-tree")
     parents = ["-p", parent] if parent else []
-    commit = git.text(*identity_options(root), "commit-tree", tree, *parents, "-m", message)
+    date = f"@{git.text('show', '-s', '--format=%ct', parent) if parent else 0} +0000"
+    dated = Git(root, users_environ(GIT_AUTHOR_DATE=date, GIT_COMMITTER_DATE=date))
+    commit = dated.text(*identity_options(root), "commit-tree", tree, *parents, "-m", message)
     base = parent or git.text("hash-object", "-t", "tree", "/dev/null")
     diff = git.text("diff", "--no-color", "--no-ext-diff", base, commit)
     files = git.text("diff", "--name-only", "-z", base, commit)

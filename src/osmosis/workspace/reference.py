@@ -42,7 +42,8 @@ def _table(name: str, inner: type[BaseModel] | None, field: FieldInfo, kind: str
         return "\n".join(lines)
     lines += ["| key | takes | default | meaning |", "| --- | --- | --- | --- |"]
     for key, part in inner.model_fields.items():
-        lines.append(f"| `{key}` | {expected(part)} | {_default(part)} | {part.description or ''} |")
+        meaning = " ".join((part.description or "").split())
+        lines.append(f"| `{key}` | {expected(part)} | {_default(part)} | {meaning} |")
     if name == "secrets" and kind == "training":
         lines.append("\nThe table is optional; if present, it must have `required`.")
     return "\n".join(lines) + "\n"

@@ -85,3 +85,29 @@ def test_a_person_without_a_name_in_git_is_told_at_once(tmp_path: Path, monkeypa
     (tmp_path / "none").write_text("[user]\n\tname = Ada\n\temail = ada@example.com\n")
     known = run_command("init", "other", "--no-platform", "--json", cwd=tmp_path)
     assert "NO_GIT_IDENTITY" not in known.err
+
+
+def test_a_submit_while_logged_out_names_what_else_stops_it(tmp_path: Path) -> None:
+    made = GitWorkspace(tmp_path / "here")
+    made.commit()
+    made.add_remote()
+    made.push()
+
+    def keys() -> tuple[str, list[str]]:
+        done = run_command("eval", "submit", "multiply", "--yes", "--json", cwd=made.root)
+        assert done.code == 1
+        return done.error["code"], [one["key"] for one in done.error["details"].get("issues", [])]
+
+    assert keys() == ("AUTH_REQUIRED", []), "the login is all that is missing"
+    made.write("rollouts/multiply/main.py", "changed\n")
+    code, found = keys()
+    assert (code, found[0]) == ("AUTH_REQUIRED", "not-logged-in")
+    assert "dirty-rollout" in found
+    config = made.root / "configs" / "eval" / "multiply.toml"
+    config.write_text(config.read_text() + "\n[evaluation]\nlimitt = 3\n")
+    code, found = keys()
+    assert code == "VALIDATION"
+    assert {"not-logged-in", "dirty-rollout"} < set(found)
+    text = run_command("eval", "submit", "multiply", "--yes", cwd=made.root).err
+    assert "not logged in" in text
+    assert "limitt" in text

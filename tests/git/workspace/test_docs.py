@@ -27,6 +27,8 @@ WORKSPACE_PAGE = (DOCS / "workspace.md").read_text("utf-8")
 def test_the_tables_are_made_from_the_records() -> None:
     """When this fails: make docs."""
     assert with_tables(CONFIG_PAGE) == CONFIG_PAGE
+    broken = [line for line in CONFIG_PAGE.splitlines() if line.startswith("|") and not line.endswith("|")]
+    assert not broken, "a row of a table is one line"
 
 
 def test_the_example_config_is_valid() -> None:

@@ -145,6 +145,16 @@ def test_a_snapshot_of_bytes_that_are_no_utf8_can_be_sent(repo: GitWorkspace) ->
     assert "latin.txt" in repo.git("ls-tree", "-r", "--name-only", snapshot.commit)
 
 
+def test_snapshots_of_one_tree_are_one_commit(repo: GitWorkspace) -> None:
+    repo.write("rollouts/multiply/main.py", "changed\n")
+    first = make_snapshot(repo.root)
+    parent = repo.git("show", "-s", "--format=%ct", str(first.parent))
+    assert repo.git("show", "-s", "--format=%ct %at", first.commit) == f"{parent} {parent}"
+    assert make_snapshot(repo.root) == first
+    repo.write("rollouts/multiply/main.py", "changed again\n")
+    assert make_snapshot(repo.root).commit != first.commit
+
+
 def test_a_snapshot_is_pushed_as_a_hidden_ref(repo: GitWorkspace) -> None:
     repo.write("rollouts/multiply/main.py", "changed\n")
     snapshot = make_snapshot(repo.root)

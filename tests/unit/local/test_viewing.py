@@ -13,6 +13,7 @@ import pytest
 from osmosis.datasets.scan import row_hash
 from osmosis.engine.journal import Journal
 from osmosis.local.viewing.disk_library import DiskLibrary
+from osmosis.local.viewing.mixed_library import MixedLibrary
 from osmosis.local.viewing.view_server import ViewAccess, application
 from osmosis.records.annotation import Annotation
 from osmosis.testing.platform_data import rollout
@@ -40,7 +41,7 @@ def open_page(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
     def made(*, logged_in: bool = True) -> httpx.AsyncClient:
         access = ViewAccess(PORT)
-        transport = httpx.ASGITransport(application(DiskLibrary([runs], cache, "ada"), access))
+        transport = httpx.ASGITransport(application(MixedLibrary(DiskLibrary([runs], cache, "ada")), access))
         client = httpx.AsyncClient(transport=transport, base_url=HERE)
         client.headers["x-link"] = access.link()
         if logged_in:
@@ -147,8 +148,8 @@ def test_runs_of_one_name_in_two_folders_have_two_addresses(
     stored_run(other / ".osmosis" / "runs" / "first", [rollout(0, 0)], rows=1)
     library = DiskLibrary([runs, other, runs / "first"], tmp_path_factory.mktemp("cache"))
     assert {card.id for card in library.cards()} == {"first", "second", "first~2"}
-    assert library.only() is None
-    assert DiskLibrary([runs / "second"], runs).only() == "second"
+    assert MixedLibrary(library).only() is None
+    assert MixedLibrary(DiskLibrary([runs / "second"], runs)).only() == "second"
 
 
 def _ended_pid() -> int:

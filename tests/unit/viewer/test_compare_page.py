@@ -19,9 +19,10 @@ from osmosis.testing.kept_run import KeptRun
 from osmosis.testing.platform_data import report, rollout, timeout
 from osmosis.viewer import site
 from osmosis.viewer.asked import Asked
+from osmosis.viewer.code_diff import CodePair, code_pair
 from osmosis.viewer.library import RunCard
 from osmosis.viewer.render import environment
-from osmosis.viewer.source import Fact, Origin, RunSettings, RunState
+from osmosis.viewer.source import CodeAt, Fact, Origin, RunSettings, RunState
 from osmosis.viewer.view import Document, View
 
 ENVIRONMENT = environment()
@@ -41,6 +42,9 @@ class Shelf:
     def cards(self) -> Sequence[RunCard]:
         return [RunCard(id_, run.run.name, run.run) for id_, run in self.kept.items()]
 
+    def code(self, a: str, b: str) -> CodePair:
+        return code_pair(self.run(a), self.run(b), ())
+
     def quarantine(self) -> RowQuarantine:
         return RowQuarantine()
 
@@ -49,7 +53,7 @@ def run_of(name: str, values: dict[int, float], **setting: object) -> KeptRun:
     state = RunState(f"/runs/{name}", name, "eval", RunStatus.FINISHED, "openai/x", completed=9, total=9)
     made: list[Rollout] = [rollout(row, 0, value) for row, value in values.items()]
     settings = RunSettings({"sampling": setting}, "As run", ())
-    return KeptRun(state, report(), made, Origin((Fact("Commit", name * 2),), ()), settings)
+    return KeptRun(state, report(), made, Origin((Fact("Commit", name * 2),), (), code=CodeAt(name * 2)), settings)
 
 
 @pytest.fixture

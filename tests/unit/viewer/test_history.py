@@ -105,7 +105,7 @@ def test_the_page_draws_what_the_record_says(runs: Path, tmp_path: Path) -> None
 
 def test_a_row_that_no_run_has_is_said_to_be_nowhere(runs: Path, tmp_path: Path) -> None:
     view = site.of_library(DiskLibrary([runs], tmp_path / "cache"), "history", Asked([("row", "nowhere")]))
-    assert "No run here has a rollout of this row." in environment().get_template(view.template).render(**view.values)
+    assert "No run has a rollout of this row." in environment().get_template(view.template).render(**view.values)
 
 
 def test_rollouts_without_keys_are_found_by_what_their_row_holds(tmp_path: Path) -> None:

@@ -52,3 +52,40 @@ def test_rollouts_are_shown_before_the_dataset_was_read(tmp_path: Path) -> None:
     while not progress.complete:
         index, progress = fillers.filled(path, feed, 1.0, seconds=1)
     assert [line.expected for line in Search(index).rollouts(RolloutQuery(), limit=10)] == ["", "4", ""]
+
+
+class Wavering(SlowDataset):
+    """Rows of three attempts: of some all pass, of some none, of some one."""
+
+    def since(self, place: int) -> Iterator[tuple[int, int, bytes | str]]:
+        for number in range(place, self.extent()):
+            row, attempt = divmod(number, 3)
+            passed = (1.0, 1.0, 1.0) if row % 3 == 0 else (0.0, 1.0, 0.0) if row % 3 == 1 else (0.0, 0.0, 0.0)
+            score = {"exact": {"name": "exact", "value": passed[attempt]}}
+            usage = {"prompt_tokens": 100 - row, "completion_tokens": 0}
+            line = {"rollout_id": f"r{number}", "row_index": row, "attempt": attempt, "status": "success"}
+            yield number, number + 1, orjson.dumps({**line, "scores": score, "usage": usage})
+
+    def extent(self) -> int:
+        return 36
+
+
+def test_rows_whose_attempts_disagree_are_found_in_any_order_and_with_any_filter(tmp_path: Path) -> None:
+    feed = Wavering()
+    feed.readable.set()
+    index, progress = Fillers().filled(tmp_path / "run.db", feed, 1.0, seconds=60)
+    assert progress.complete
+    search, wavering = Search(index), [1, 4, 7, 10]
+
+    def rows_of(**wanted: object) -> tuple[list[int], int, int]:
+        query = RolloutQuery(agree="no", **wanted)  # type: ignore[arg-type]
+        found = search.rows(query, limit=10)
+        assert all(len(lines) == 3 for lines in found), "each with all its attempts"
+        return [lines[0].row_index for lines in found], search.count_rows(query), search.count(query)
+
+    assert rows_of() == (wavering, 4, 12)
+    assert rows_of(down=True) == (wavering[::-1], 4, 12)
+    assert rows_of(sort="tokens") == (wavering[::-1], 4, 12)
+    assert rows_of(outcome="passed") == (wavering, 4, 4)
+    assert rows_of(row=3) == ([], 0, 0)
+    assert [line.row_index for line in search.rollouts(RolloutQuery(agree="no"), limit=4)] == [1, 1, 1, 4]

@@ -15,7 +15,7 @@ from osmosis.errors import NotFound
 from osmosis.metrics.figures import SCORE_FIGURES, Figure, figures, of_score
 from osmosis.records.contract.body import LogEntry
 from osmosis.records.contract.run_bodies import RunEvent
-from osmosis.records.run import MetricPoint, RunStatus
+from osmosis.records.run import JobResult, MetricPoint, RunStatus
 from osmosis.records.source import SnapshotNote
 from osmosis.testing.kept_run import KeptRun
 from osmosis.testing.platform_data import report, rollout, timeout
@@ -159,6 +159,18 @@ def test_a_run_without_a_report_says_what_it_waits_for() -> None:
     said = text_of(shown(pages.run_page(waiting)))
     assert "Figures appear with the first rollout" in said
     assert "stand-in" in said
+
+
+def test_a_run_that_its_own_limit_ended_did_not_fail() -> None:
+    ended = JobResult.used_up("budget: 900 of 800 tokens used", report(2, 2))
+    said = text_of(page_of(KeptRun(replace(STATE, status=RunStatus.STOPPED, failure=ended.failure)), ""))
+    assert (
+        "This run ended by its own limit budget: 900 of 800 tokens used What to do: finished rollouts are kept" in said
+    )
+    assert "This run failed" not in said
+    assert "This run failed" in text_of(
+        page_of(KeptRun(replace(STATE, status=RunStatus.FAILED, failure=timeout())), "")
+    )
 
 
 def test_curves_of_a_training_run() -> None:

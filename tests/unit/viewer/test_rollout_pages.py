@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -171,7 +172,7 @@ def test_columns_are_chosen_also_those_of_the_dataset_and_of_scores(kept: KeptRu
 
 
 def test_a_row_that_was_edited_since_is_not_shown_as_what_was_asked(kept: KeptRun) -> None:
-    kept.rows = [row.model_copy(update={"content_hash": "other"}) for row in kept.rows]
+    kept.rows = [replace(row, content_hash="other") for row in kept.rows]
     assert record(kept, "rollouts/1/0.json")["found"]["row"] == {}
     assert "Expected</h2>" not in page(kept, "rollouts/1/0")
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from osmosis.base.git import Git
 from osmosis.errors import NotFound, OsmosisError
 from osmosis.local.quarantine_file import file_of_run, read
 from osmosis.local.run_marks import mark
 from osmosis.records.marks import MarkChange
 from osmosis.records.quarantine import RowQuarantine
+from osmosis.viewer.code_diff import CodePair, code_pair
 from osmosis.viewer.library import RunCard, card_of
 
 from .journal_run import JournalRun
@@ -38,10 +40,9 @@ class DiskLibrary:
             named[name] = folder
         return named
 
-    def only(self, *, any_number: bool = False) -> str | None:
-        """The run when there is one alone; the first of `any_number`."""
-        found = list(self._found())
-        return found[0] if len(found) == 1 or (found and any_number) else None
+    def names(self) -> list[str]:
+        """Those that runs have in addresses."""
+        return list(self._found())
 
     def run(self, id: str) -> JournalRun:
         found = self._found().get(id)
@@ -58,6 +59,11 @@ class DiskLibrary:
         """Every run, the newest first; one that cannot be read says why."""
         found = [card for id_, folder in self._found().items() if (card := self._card(id_, folder)) is not None]
         return sorted(found, key=lambda card: card.created_at or "", reverse=True)
+
+    def code(self, a: str, b: str) -> CodePair:
+        """By the repositories in which the runs lie."""
+        runs = self.run(a), self.run(b)
+        return code_pair(*runs, [Git(run.folder.parent) for run in runs])
 
     def quarantine(self) -> RowQuarantine:
         """That of the workspaces in which the runs lie, all together."""

@@ -15,20 +15,21 @@ from osmosis.base.processes import start_token
 from osmosis.datasets.scan import read_rows
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, OsmosisError
+from osmosis.local.quarantine_file import file_of_run, read
 from osmosis.local.run import stored_report, summary_of
 from osmosis.local.run_marks import marks_of
 from osmosis.records.annotation import Annotation, newest
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.run_bodies import RunEvent
 from osmosis.records.dataset import Row
-from osmosis.records.history import RowCount
 from osmosis.records.plan import EvalPlan
+from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Report
-from osmosis.records.run import MetricPoint, RunStatus
+from osmosis.records.run import RunStatus
 from osmosis.viewer.index.file import Fillers
 from osmosis.viewer.index.search import Search
 from osmosis.viewer.source import (
-    CheckpointLine,
+    CodeAt,
     Fact,
     Link,
     Origin,
@@ -39,6 +40,7 @@ from osmosis.viewer.source import (
 )
 
 from .annotation_file import AnnotationFile
+from .indexed_run import IndexedRun
 
 WAIT_S = 0.8
 """So long a page waits for its index to be filled; the rest follows."""
@@ -49,7 +51,7 @@ _REPORTS_KEPT = 200
 
 
 @dataclass(frozen=True)
-class JournalRun:
+class JournalRun(IndexedRun):
     """One run's folder, read for one page."""
 
     id: str
@@ -129,26 +131,31 @@ class JournalRun:
     def report(self) -> Report | None:
         return self._report
 
+    def quarantine(self) -> RowQuarantine:
+        path = file_of_run(self.folder)
+        return RowQuarantine() if path is None else read(path)
+
     def origin(self) -> Origin:
         plan, git = self.plan, self.plan.provenance.get("git") or {}
         dirty = "with uncommitted changes" if git.get("dirty") else ""
         branch = f"on {git['branch']}" if git.get("branch") else ""
         chosen = self.made.get("rows")
         versions = f"osmosis {plan.provenance.get('osmosis', '?')}, Python {plan.provenance.get('python', '?')}"
+        commit = str(git.get("commit") or "")
         facts = (
             Fact("Agent", plan.agent, code=True),
             Fact("Model", plan.model.name, note=plan.model.base_url or ""),
             Fact("Dataset", plan.dataset, note=self._dataset_note()),
             Fact("Rows", None if chosen is None else f"{chosen:,}", note=f"x {plan.attempts} attempts"),
             Fact("Scored by", ", ".join(plan.score_fns) or "the rollout's own grader"),
-            Fact(
-                "Commit", str(git.get("commit") or "")[:12] or None, code=True, note=" ".join((branch, dirty)).strip()
-            ),
+            Fact("Commit", commit[:12] or None, code=True, help=commit, note=" ".join((branch, dirty)).strip()),
             Fact("Made with", versions),
             Fact("Made", _moment(self.made.get("created_at"))),
             Fact("Folder", str(self.folder), code=True),
         )
-        return Origin(facts, [event for session in self.made.get("sessions") or [] for event in _events(session)])
+        history = [event for session in self.made.get("sessions") or [] for event in _events(session)]
+        code = CodeAt(commit, rollout_folder(plan), bool(git.get("dirty"))) if commit else None
+        return Origin(facts, history, code=code)
 
     def _dataset_note(self) -> str:
         return "" if self._dataset.is_file() else "(no longer there)"
@@ -159,49 +166,16 @@ class JournalRun:
         return Path(local.get("base_dir") or self.folder, Path(self.plan.dataset).expanduser())
 
     def settings(self) -> RunSettings:
-        plan = self.plan.to_dict()
-        experiment = {key: plan.get(key) for key in ("agent", "dataset", "dataset_hash") if plan.get(key) is not None}
-        model = {key: value for key, value in plan["model"].items() if key != "params" and value is not None}
-        flat = {key: value for key, value in plan.items() if not isinstance(value, dict) and key not in experiment}
-        tables = {
-            key: value for key, value in plan.items() if isinstance(value, dict) and key not in ("model", "provenance")
-        }
-        config = {"experiment": experiment, "model": model, "sampling": plan["model"].get("params"), "evaluation": flat}
         env = (self.made.get("local") or {}).get("env")
-        return RunSettings({**config, **tables, "env": env or {}}, "Made from", self.origin().facts)
+        return RunSettings({**plan_tables(self.plan), "env": env or {}}, "Made from", self.origin().facts)
 
-    def rewards(self) -> Sequence[float]:
-        return self._table.search.rewards()
-
-    def points(self) -> Sequence[MetricPoint]:
-        return ()
-
-    def checkpoints(self) -> Sequence[CheckpointLine]:
-        return ()
-
-    def table(self) -> RolloutTable:
-        return self._table
-
-    @cached_property
-    def _table(self) -> RolloutTable:
-        return self._read_table()
-
-    def _read_table(self) -> RolloutTable:
+    def read_table(self) -> RolloutTable:
         name = hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:24]
         path = self.cache / "viewer" / f"{name}.db"
         feed = JournalFeed(self.journal.rollouts_path, self._dataset, self.plan, str(self.made.get("created_at")))
         index, progress = _FILLERS.filled(path, feed, self.plan.pass_threshold, seconds=WAIT_S)
         index.label(AnnotationFile(self.folder).size, self.annotations)
         return RolloutTable(Search(index), progress)
-
-    def whole(self, *, wait: bool = False) -> bool:
-        table = self._table
-        while wait and not table.progress.complete:
-            table = self._read_table()
-        return table.progress.complete
-
-    def row(self, key: str) -> RowCount | None:
-        return self._table.search.row_count(key)
 
     def annotations(self) -> Sequence[Annotation]:
         return newest(AnnotationFile(self.folder).read())
@@ -268,6 +242,26 @@ class JournalFeed:
             yield from read_rows(self.dataset, self.plan.selection, skip_bad=True)
         except OsmosisError:
             return  # edited since into something that is no dataset: the rollouts are shown without it
+
+
+def rollout_folder(plan: EvalPlan) -> str:
+    """Of the rollout that ran, in its workspace; empty for an agent that is none."""
+    top, _, rest = plan.agent.partition("/")
+    name = rest.partition("/")[0]
+    return f"{top}/{name}" if top == "rollouts" and name else ""
+
+
+def plan_tables(plan: EvalPlan) -> JsonObject:
+    """A plan as the tables of a config."""
+    every = plan.to_dict()
+    experiment = {key: every.get(key) for key in ("agent", "dataset", "dataset_hash") if every.get(key) is not None}
+    model = {key: value for key, value in every["model"].items() if key != "params" and value is not None}
+    flat = {key: value for key, value in every.items() if not isinstance(value, dict) and key not in experiment}
+    tables = {
+        key: value for key, value in every.items() if isinstance(value, dict) and key not in ("model", "provenance")
+    }
+    config = {"experiment": experiment, "model": model, "sampling": every["model"].get("params"), "evaluation": flat}
+    return {**config, **tables}
 
 
 def _status(done: int, total: int, *, alive: bool) -> RunStatus:

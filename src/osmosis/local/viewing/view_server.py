@@ -14,9 +14,11 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
 import uvicorn
+from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -32,16 +34,18 @@ from osmosis.records.rollout import Rollout
 from osmosis.viewer import site
 from osmosis.viewer.annotating import after, annotation_of
 from osmosis.viewer.asked import Asked
+from osmosis.viewer.library import Library
 from osmosis.viewer.live import LivePages
 from osmosis.viewer.marking import change_of
 from osmosis.viewer.render import SECURITY, STATIC, environment
 from osmosis.viewer.view import Document, View
 
-from .disk_library import DiskLibrary
+from .mixed_library import MixedLibrary
 
 ENVIRONMENT = environment()
 HOST = "127.0.0.1"
 MAX_FORM_BYTES = 64 * 1024
+AnyLibrary = TypeVar("AnyLibrary", bound=Library)
 
 
 @dataclass
@@ -124,7 +128,7 @@ def render_static(view: View) -> str:
     return ENVIRONMENT.get_template(view.template).render({**view.values, **frame})
 
 
-def indexed(library: DiskLibrary, told: Callable[[str, float], None]) -> DiskLibrary:
+def indexed(library: AnyLibrary, told: Callable[[str, float], None]) -> AnyLibrary:
     """The library, when every run in it is indexed whole; `told` hears how far a long one is."""
     for card in library.cards():
         while card.state is not None and not (progress := library.run(card.id).table().progress).complete:
@@ -143,14 +147,16 @@ def sent(found: View | Document, csrf: str) -> Response:
     return StreamingResponse(iter(found.content), media_type=found.media_type, headers=headers)
 
 
-def application(library: DiskLibrary, access: ViewAccess) -> Starlette:
+def application(library: MixedLibrary, access: ViewAccess) -> Starlette:
     """The pages of these runs behind the gate."""
     live = LivePages()
+    asking_git = CapacityLimiter(1)  # a thread of its own: what git takes long for keeps no other page waiting
 
     async def any_page(request: Request) -> Response:
         asked = Asked(request.query_params.multi_items())
         path = str(request.path_params.get("path", ""))
-        return await run_sync(lambda: sent(site.of_library(library, path, asked), access.csrf))
+        turns = asking_git if path in site.CODE else None
+        return await run_sync(lambda: sent(site.of_library(library, path, asked), access.csrf), limiter=turns)
 
     async def form_of(request: Request) -> dict[str, str]:
         _check_length(request)
@@ -174,7 +180,7 @@ def application(library: DiskLibrary, access: ViewAccess) -> Starlette:
             source = library.run(run)
             record = Rollout.model_validate_json(source.rollout(row, attempt, asked.number("step") or 0))
             onward = after(source, record, asked)
-            source.annotate(annotation_of(form, record, source.author or ""))
+            library.annotate(run, annotation_of(form, record, source.place().author or ""))
             return onward
 
         return RedirectResponse(await run_sync(keep), 303, headers=SECURITY)
@@ -266,7 +272,7 @@ def config_of(app: Starlette) -> uvicorn.Config:
     return uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, lifespan="off")
 
 
-def serve(library: DiskLibrary, access: ViewAccess, listener: socket.socket, ready: Callable[[], None]) -> None:
+def serve(library: MixedLibrary, access: ViewAccess, listener: socket.socket, ready: Callable[[], None]) -> None:
     """Serves until a signal ends it; `ready` is called once it answers."""
     app = application(library, access)
     server = ViewServer(config_of(app), app.state.live, ready)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from osmosis.viewer.asked import Asked
@@ -47,6 +47,11 @@ class RolloutQuery:
             self.outcome or self.category or self.text or self.tool or self.model or self.label or self.agree
             or self.low is not None or self.high is not None or self.row is not None or self.step is not None
         )  # fmt: skip
+
+    @property
+    def by_slots(self) -> bool:
+        """Whether it wants all attempts at rows that disagree, in order: no rollout has to be looked at for that."""
+        return bool(self.agree) and self.sort == "row" and replace(self, agree="").plain
 
 
 def query_of(asked: Asked) -> RolloutQuery:

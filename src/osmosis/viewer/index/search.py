@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -36,6 +36,8 @@ _KEPT = 40
 _FEW = 5_000
 """Up to so many hits are looked up one by one; beyond, the table is walked in its order."""
 _FAR = 1e308
+_DISAGREE = "slots WHERE passed > 0 AND others > 0"
+"""Rows of which some attempts pass and some do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,9 @@ class Search:
         """How many rollouts fit."""
         if query.plain:
             return sum(self.outcomes().values())
+        if query.by_slots:
+            text = f"SELECT coalesce(sum(passed + others), 0) FROM {_DISAGREE}"
+            return int(self._db.execute(text).fetchone()[0])
         key = self._key(query, "count")
         if key not in _COUNTS:
             source, values = self._source(query)
@@ -165,7 +170,7 @@ class Search:
         """Step and index of every row that fits, in the order of the query: found once, for all pages."""
         key = self._key(query, "places")
         if key not in _PLACES:
-            source, values = self._source(query)
+            source, values = (f"FROM {_DISAGREE}", []) if query.by_slots else self._source(query)
             turn = " DESC" if query.sort == "row" and query.down else ""
             first = "" if query.sort == "row" else f"min({self._sort(query)}), "
             order = f"{first}step{turn}, row_index{turn}"
@@ -174,7 +179,7 @@ class Search:
         return _PLACES[key]
 
     def _among(self, ids: Sequence[int], query: RolloutQuery) -> set[int]:
-        where, values = self._where(query)
+        where, values = self._where(replace(query, agree=""))  # they are of rows that do
         marks = ", ".join("?" * len(ids))
         text = f"SELECT r.id FROM rollouts r WHERE r.id IN ({marks}) AND {where}"
         return {row[0] for row in self._db.execute(text, [*ids, *values])}
@@ -343,8 +348,7 @@ class Search:
             low, high = query.low if query.low is not None else -_FAR, query.high if query.high is not None else _FAR
             yield f"{self._value(query.score) if query.score else 'reward'} BETWEEN ? AND ?", [low, high]
         if query.agree:
-            slot = "SELECT 1 FROM slots s WHERE s.step = r.step AND s.row_index = r.row_index"
-            yield f"EXISTS ({slot} AND passed > 0 AND others > 0)", []
+            yield f"(r.step, r.row_index) IN (SELECT step, row_index FROM {_DISAGREE})", []
         yield _labelled(query.label)
 
     def _with_tool(self, number: int) -> Condition:
