@@ -13,10 +13,14 @@ from osmosis.records.contract.audit_log import AuditRow
 from .context import current
 from .results import Column, ListResult, OperationResult, when
 
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, newest first")]
-Action = Annotated[str, typer.Option(help="Only this: a noun such as `run`, or whole, such as `run.delete`")]
-Actor = Annotated[str, typer.Option("--by", help="Only what this person did")]
-Output = Annotated[str | None, typer.Option("--output", "-o", help="Write all of it to this file, one JSON a line")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most N, newest first")]
+Action = Annotated[
+    str, typer.Option(help="Only these actions: a noun such as `run`, or one action such as `run.delete`")
+]
+Actor = Annotated[str, typer.Option("--by", help="Only actions of this person")]
+Output = Annotated[
+    str | None, typer.Option("--output", "-o", help="Write all entries to this file, one JSON object per line")
+]
 
 
 def of_workspace(
@@ -34,7 +38,7 @@ def of_workspace(
 def of_platform(
     limit: Limit = 50, action: Action = "", by: Actor = "", output: Output = None
 ) -> ListResult | OperationResult:
-    """Show who changed what on the whole platform. For the person who runs it.
+    """Show who changed what on the whole platform. For operators only.
 
     Example:
         osmosis platform audit --by ada

@@ -55,7 +55,7 @@ LOGIN_LIMIT_S = 900.0
 @app.command()
 def login(
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Log in again; the old login stays until the new one works")
+        bool, typer.Option("--force", "-f", help="Log in again; the old login is kept until the new one works")
     ] = False,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Print the page's URL instead of opening it")
@@ -63,13 +63,13 @@ def login(
     token: Annotated[str | None, typer.Option("--token", help="Log in with this token; - reads it from stdin")] = None,
     store: Annotated[Literal["auto", "file", "keyring"], typer.Option("--store", help="Where the token goes")] = "auto",
     ca_file: Annotated[
-        Path | None, typer.Option("--ca-file", help="Certificates to trust the platform by (PEM); kept with the login")
+        Path | None, typer.Option("--ca-file", help="CA certificates to trust (PEM); stored with the login")
     ] = None,
 ) -> OperationResult:
     """Log in to the platform.
 
-    On the machine where the platform was started, no browser is needed. --ca-file is for a platform behind TLS of a
-    private authority; OSMOSIS_CA_FILE says the same without a login.
+    On the machine where the platform was started, no browser is needed. Use --ca-file, or set OSMOSIS_CA_FILE, when a
+    private certificate authority signed the platform's certificate.
 
     Example:
         osmosis login
@@ -107,7 +107,7 @@ def logout(
 ) -> OperationResult:
     """Log out: revoke the token that `osmosis login` created and forget it.
 
-    A token given with --token is forgotten but not revoked. Tokens made with `osmosis token create` go on.
+    A token given with --token is forgotten but not revoked. Tokens made with `osmosis token create` keep working.
 
     Example:
         osmosis logout
@@ -132,7 +132,7 @@ def logout(
 
 @app.command()
 def whoami() -> DetailResult:
-    """Show who is logged in, where, and where the login is stored.
+    """Show who is logged in, and where, and where the login is stored.
 
     Example:
         osmosis whoami

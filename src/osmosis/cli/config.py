@@ -147,8 +147,7 @@ def set_key(
         ),
     ],
 ) -> OperationResult:
-    """Change values in a config: all that are given, or none. Comments and order are kept; an invalid value changes
-    nothing.
+    """Change values in a config, all of them or none. Comments and order are kept; an invalid value changes nothing.
 
     Example:
 

@@ -226,7 +226,7 @@ def logs(
     limit: Lines = 50,
     cursor: Cursor = None,
 ) -> ListResult:
-    """Show the platform's log of reading a dataset.
+    """Show the log of how the platform read a dataset.
 
     Example:
         osmosis dataset logs multiply

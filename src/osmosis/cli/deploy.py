@@ -28,7 +28,7 @@ INFERENCE_URL = "OSMOSIS_INFERENCE_URL"
 POLL_S = 0.5
 WAIT_S = 1800.0
 Name = Annotated[str, typer.Argument(help="Name of the model; a training run's name is its best checkpoint")]
-Wait = Annotated[bool, typer.Option("--wait", help="Return when the model answers")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the model answers")]
 
 
 def deploy(name: Name, wait: Wait = False) -> OperationResult:
@@ -55,7 +55,7 @@ def deploy(name: Name, wait: Wait = False) -> OperationResult:
 
 
 def undeploy(name: Name) -> OperationResult:
-    """Serve a model no longer. What is being answered is answered to its end.
+    """Stop serving a model. Requests in flight are answered first.
 
     Example:
         osmosis model undeploy multiply-1-step-20

@@ -52,7 +52,7 @@ def _read(path: Path, environ: Mapping[str, str], *, chosen: bool) -> dict[str, 
         raise ValidationError(f"cannot read {path}: {error}", hint="--env-file FILE") from error
     if not chosen and CA_FILE in values:
         raise Conflict(
-            f"{path} sets {CA_FILE}: whom to trust is said by the person, not by the folder that one is in",
+            f"{path} sets {CA_FILE}: certificates to trust are your choice, not that of the folder you are in",
             hint=f"export {CA_FILE}=FILE, or osmosis login --ca-file FILE, or choose the file with --env-file",
         )
     if not chosen and any(environ.get(name) for name in AUTH_PROFILE):

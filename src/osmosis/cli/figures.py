@@ -16,6 +16,7 @@ from rich.text import Text
 from osmosis.metrics.alarms import alarms
 from osmosis.metrics.figures import Figure, figures, grouped
 from osmosis.records.report import FailureCount, Report
+from osmosis.records.run import at_its_limit
 
 from .render import pairs
 from .results import clean
@@ -73,8 +74,9 @@ def draw_run(console: Console, head: Mapping[str, object], report: Report | None
     console.print(pairs(head))
     if failure:
         console.print()
-        phase = f"{failure.phase}/{failure.category}"
-        console.print(Text(f"failed in {phase}: ", style="bold red") + Text(clean(failure.message)))
+        limit = at_its_limit(str(head.get("status")), failure.category)
+        what = "ended by its own limit" if limit else f"failed in {failure.phase}/{failure.category}"
+        console.print(Text(f"{what}: ", style="bold yellow" if limit else "bold red") + Text(clean(failure.message)))
         if failure.fix:
             console.print(Text("  try: ", style="bold") + Text(clean(failure.fix)))
     if report is not None and report.completed:

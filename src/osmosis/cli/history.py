@@ -49,15 +49,15 @@ class HistoryFlags:
     model: Annotated[str | None, typer.Option(help="Only runs with this model")] = None
     dataset: Annotated[str | None, typer.Option(help="Only runs on this dataset")] = None
     tag: Annotated[str | None, typer.Option(help="Only runs with this tag")] = None
-    baseline: Annotated[str | None, typer.Option(help="Run to measure by [default: the one tagged baseline]")] = None
-    here: Annotated[bool, typer.Option("--here", help="Only runs of this machine")] = False
+    baseline: Annotated[str | None, typer.Option(help="Run to compare with [default: the one tagged baseline]")] = None
+    here: Annotated[bool, typer.Option("--here", help="Only local runs")] = False
 
 
 @takes(HistoryFlags)
 def show(flags: HistoryFlags) -> ListResult:
-    """Show a row, or a figure, over runs: passed, failed or flaky, and since which commit.
+    """Show one row, or one figure, across runs: passed, failed or flaky, and since which commit.
 
-    Runs of this machine and of the platform, the newest last. In the browser: osmosis view, then History.
+    Covers local runs and those on the platform, newest last. In the browser: osmosis view, then History.
 
     Example:
         osmosis eval history
@@ -87,7 +87,7 @@ def _elsewhere(ctx: AppContext, asked: dict[str, str]) -> list[History]:
         with ctx.client() as client:
             return [_placed(client.evals.history(**asked), "platform")]
     except OsmosisError as error:
-        ctx.output.warn("ONLY_HERE", f"only runs of this machine: {error.message}")
+        ctx.output.warn("ONLY_HERE", f"only local runs: {error.message}")
         return []
 
 
@@ -121,4 +121,4 @@ def _shown(found: History) -> ListResult:
         extra["since"] = {"run": first.name, "commit": first.commit, "state": first.row.state}
     if found.row:
         title = "; ".join((title, *(one.line for one in found.quarantine)))
-    return ListResult(rows, COLUMNS, title=title, empty="no finished evaluation fits", extra=extra)
+    return ListResult(rows, COLUMNS, title=title, empty="no finished evaluation matches", extra=extra)

@@ -19,7 +19,7 @@ from .context import current
 from .results import Column, ListResult
 
 app = typer.Typer(
-    help="""Compare judges with people.
+    help="""Compare judges with human labels.
 
     Example:
         osmosis judge calibrate nightly
@@ -38,10 +38,10 @@ def calibrate(
     name: Annotated[str, typer.Argument(help="Name of a local run with labels, or its folder")],
     score: Annotated[str | None, typer.Option(help="Only this score [default: each that the run has]")] = None,
 ) -> ListResult:
-    """Compare a run's scores with the labels people gave in `osmosis view`: kappa, and which way a judge errs.
+    """Compare a run's scores with the labels people gave in `osmosis view`: kappa, bias, agreement by score.
 
-    A score passes from the run's pass threshold on; a person lets pass what is labelled right, or has a score that
-    does. A label counts for the rollout that was seen, not for a later one of the same row and attempt.
+    A score passes at the run's pass threshold or above. A person's label passes when it says right, or has a score
+    that passes. A label counts only for the rollout that was seen, not for a later one of the same row and attempt.
 
     Example:
 

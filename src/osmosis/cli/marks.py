@@ -36,9 +36,9 @@ def _tag(text: str) -> str:
 def tag(
     name: Run,
     tags: Annotated[list[str] | None, typer.Argument(metavar="TAG...", help="Tags that the run should have")] = None,
-    remove: Annotated[list[str] | None, typer.Option("--remove", metavar="TAG", help="Take a tag away")] = None,
+    remove: Annotated[list[str] | None, typer.Option("--remove", metavar="TAG", help="Remove a tag")] = None,
 ) -> OperationResult:
-    """Give a run tags, or take some away. Runs that share a tag are a set: osmosis eval list --tag TAG
+    """Add tags to a run, or remove them. List the runs that share one: osmosis eval list --tag TAG
 
     Example:
         osmosis eval tag multiply-4 nightly prompt:v3
@@ -62,7 +62,7 @@ def note(
 
 
 def rename(name: Run, new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name")]) -> OperationResult:
-    """Give a run another name. A local run that is going on keeps its own.
+    """Rename a run. A local run cannot be renamed while it is running.
 
     Example:
         osmosis eval rename multiply-20261122-1914 before-the-prompt
@@ -70,8 +70,8 @@ def rename(name: Run, new: Annotated[str, typer.Argument(metavar="NEW", help="It
     return _marked(current(), "eval.rename", name, _change(name=new))
 
 
-def pin(name: Run, undo: Annotated[bool, typer.Option("--undo", help="Pin it no longer")] = False) -> OperationResult:
-    """Pin a run: it stands before the others in lists.
+def pin(name: Run, undo: Annotated[bool, typer.Option("--undo", help="Unpin it")] = False) -> OperationResult:
+    """Pin a run: lists show it first.
 
     Example:
         osmosis eval pin multiply-4

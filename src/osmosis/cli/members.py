@@ -18,7 +18,7 @@ Person = Annotated[str, typer.Argument(help="Handle or e-mail address")]
 
 
 def list_members() -> ListResult:
-    """List who belongs to the workspace, and who is invited.
+    """List the workspace's members and open invitations.
 
     Example:
         osmosis workspace members
@@ -41,11 +41,12 @@ def list_members() -> ListResult:
 
 def invite(
     person: Person,
-    role: Annotated[str, typer.Option(help=f"What they may do: {', '.join(ROLES)}")] = "member",
+    role: Annotated[str, typer.Option(help=f"Their role: {', '.join(ROLES)}")] = "member",
 ) -> OperationResult:
-    """Let somebody into the workspace.
+    """Invite a person to the workspace.
 
-    A person of this platform joins at once. An e-mail address that nobody has here waits for its person to log in.
+    Someone who is already on this platform joins at once. An e-mail address that is new
+    here is an open invitation until its owner logs in.
 
     Example:
         osmosis workspace invite ada
@@ -60,7 +61,9 @@ def invite(
     if row.invited:
         message = f"{row.email} is invited as {row.role}, and joins when somebody with this address has an account here"
         handle = person.partition("@")[0].lower()
-        steps = [NextStep("add them, if you run it", command=f"osmosis platform user add {handle} --email {person}")]
+        steps = [
+            NextStep("add them, if you are an operator", command=f"osmosis platform user add {handle} --email {person}")
+        ]
     else:
         message = f"{row.handle} is {row.role} now"
     return OperationResult("workspace.invite", message, row.to_dict(), extra=extra, next_steps=steps)
@@ -69,7 +72,7 @@ def invite(
 def change_role(
     person: Person, role: Annotated[str, typer.Argument(help=f"The new role: {', '.join(ROLES)}")]
 ) -> OperationResult:
-    """Change what somebody may do in the workspace.
+    """Change a member's role in the workspace.
 
     Example:
         osmosis workspace role ada admin
@@ -82,7 +85,7 @@ def change_role(
 
 
 def remove(person: Person, yes: prompts.Yes = False) -> OperationResult:
-    """Remove somebody from the workspace, take back an invitation, or leave. Their personal secrets here go.
+    """Remove a member, withdraw an invitation, or leave the workspace. The member's personal secrets in it are deleted.
 
     Example:
         osmosis workspace remove ada --yes

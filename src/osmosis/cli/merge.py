@@ -24,14 +24,14 @@ POLL_S = 0.5
 def merge(
     name: Name,
     new_name: Annotated[
-        str | None, typer.Option("--name", help="Name of the new model [default: the adapter's, with -merged]")
+        str | None, typer.Option("--name", help="Name of the new model [default: the adapter's name and -merged]")
     ] = None,
     dtype: Annotated[
-        Literal["auto", "fp32", "bf16"], typer.Option(help="Of its weights; auto: as the base model's")
+        Literal["auto", "fp32", "bf16"], typer.Option(help="Type of its weights; auto is the base model's")
     ] = "auto",
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is done")] = True,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is merged")] = True,
 ) -> OperationResult:
-    """Merge an adapter into its base model: a full safetensors model in the store, which needs no adapter any more.
+    """Merge an adapter into its base model. The result is a full safetensors model in the model store.
 
     Example:
         osmosis model merge multiply-1
@@ -42,7 +42,7 @@ def merge(
         started = client.models.merge(name, MergeRequest(name=new_name, dtype=dtype))
         made = started.model_name or name
         if not wait:
-            steps = [NextStep("see what came of it", command=f"osmosis model info {made}")]
+            steps = [NextStep("see the result", command=f"osmosis model info {made}")]
             message = f"{started.merged_from} is being merged into {made}"
             return OperationResult("model.merge", message, started.to_dict(), next_steps=steps)
         ctx.output.say(f"merging {started.merged_from} into {made}; Ctrl-C leaves it running", style="dim")

@@ -72,9 +72,9 @@ def upload(
     folder: Annotated[Path, typer.Argument(help="The folder that save_pretrained wrote, with the tokenizer in it")],
     name: Annotated[str | None, typer.Option(help="Name of the model [default: the folder's]")] = None,
 ) -> OperationResult:
-    """Check a base model and upload it. An upload that was cut off goes on when it is started again.
+    """Check a base model and upload it. An interrupted upload continues where it stopped.
 
-    Only safetensors weights, the config and tokenizer files are sent; code beside a model never is.
+    Only safetensors weights, the config and the tokenizer files are sent; never code.
 
     Example:
         osmosis model upload ./tiny-qwen
@@ -119,7 +119,7 @@ def download(
     ] = None,
     yes: prompts.Yes = False,
 ) -> OperationResult:
-    """Download a model: a base model whole, of a trained one the adapter. What is there already is not fetched again.
+    """Download a base model, or the adapter of a trained one. Files that you already have are not downloaded again.
 
     Example:
         osmosis model download multiply-1-step-20

@@ -25,14 +25,13 @@ if TYPE_CHECKING:
 
 def serve(
     name: Annotated[str, typer.Argument(help="A model of the platform, or the folder of a base model")],
-    adapter: Annotated[
-        Path | None, typer.Option(help="Folder of an adapter, beside the folder of its base model")
-    ] = None,
+    adapter: Annotated[Path | None, typer.Option(help="Folder of an adapter for the model")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback [default: a free one]")] = 0,
 ) -> OperationResult:
-    """Serve a model on this machine, OpenAI-compatible, until Ctrl-C. Prints its address and a key for this time alone.
+    """Serve a model on this machine until Ctrl-C, OpenAI-compatible.
 
-    A model of the platform is downloaded first. The trainer's environment is made when it is not there yet.
+    Prints its address and a key that is valid until then. A model on the platform is downloaded first. The trainer's
+    environment is created when it does not exist yet.
 
     Example:
         osmosis model serve multiply-1

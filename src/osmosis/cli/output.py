@@ -160,7 +160,7 @@ def _is_terminal(stream: TextIO) -> bool:
 def issue_lines(error: OsmosisError) -> list[str]:
     """The single problems of a validation error, one line each, with did-you-mean."""
     lines: list[str] = []
-    issues = getattr(error, "issues", [])
+    issues = getattr(error, "issues", None) or error.details.get("issues", [])
     if len(issues) == 1 and str(issues[0].get("message")) in error.message:
         return lines  # said already
     for issue in issues:

@@ -21,7 +21,7 @@ Limit = Annotated[int | None, typer.Option(min=1, max=50, help="Show at most N [
 Offset = Annotated[int, typer.Option(min=0, help="Skip the first N")]
 Everything = Annotated[bool, typer.Option("--all", help="Show all of them")]
 Lines = Annotated[int, typer.Option(min=1, max=200, help="Show the last N lines")]
-Cursor = Annotated[str | None, typer.Option(help="Continue further back, from the previous page's next_cursor")]
+Cursor = Annotated[str | None, typer.Option(help="Show older lines, from the previous page's next_cursor")]
 PAGE = 50
 
 

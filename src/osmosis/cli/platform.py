@@ -21,6 +21,7 @@ from .context import AppContext, current
 from .local_platform import Running, StartPlan
 from .prompts import open_page
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
+from .worker_options import AdvertiseUrl, GateListen
 
 
 def start(
@@ -45,6 +46,8 @@ def start(
         list[str] | None,
         typer.Option(help="Host of git remotes that may be reached although its address is private; may be repeated"),
     ] = None,
+    advertise_url: AdvertiseUrl = None,
+    gate_listen: GateListen = None,
     max_jobs: Annotated[int | None, typer.Option(min=1, help="Maximum number of jobs that run at once")] = None,
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Run no jobs here: workers elsewhere do (osmosis worker start)")
@@ -81,6 +84,8 @@ def start(
     flags += [f"--sandbox-limit={limit}" for limit in sandbox_limit or ()]
     flags += [f"--remote-allow={name}" for name in remote_allow or ()] + ["--insecure-http"] * insecure_http
     flags += ["--no-worker"] * no_worker + ["--require-sandbox"] * require_sandbox + ["--no-sandbox"] * no_sandbox
+    flags += [f"--advertise-url={advertise_url}"] * bool(advertise_url)
+    flags += [f"--gate-listen={gate_listen}"] * bool(gate_listen)
     plan = StartPlan(data_dir, host, port, public_url, allowed_host or (), database_url, max_jobs, flags)
     running, now = local_platform.start(plan, ctx.environ, say=ctx.output.say)
     if not now and port not in (None, 0, running.port):

@@ -15,8 +15,8 @@ from osmosis.base.git import Git, GitError
 from osmosis.client import PlatformClient
 from osmosis.engine.why import Why, explain_sample
 from osmosis.errors import ValidationError
+from osmosis.local.platform_config import config_of
 from osmosis.local.request import Request
-from osmosis.records.config import EvalConfig
 from osmosis.records.contract.run_bodies import RunDetail
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Rollout
@@ -38,14 +38,6 @@ class Recording:
     folder: Path
     rollout: Rollout
     run: str
-
-
-def config_of(seen: RunDetail) -> EvalConfig:
-    """The config that a platform's run was submitted with."""
-    found = seen.config or {}
-    tables = {name: found[name] for name in EvalConfig.model_fields if name in found}
-    experiment = {name: value for name, value in found.items() if name not in tables}
-    return EvalConfig.model_validate({"secrets": {}, **tables, "experiment": experiment, "env": seen.env_config or {}})
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 
 DatabaseUrl = Annotated[
     str | None,
-    typer.Option(help="SQLAlchemy URL that the platform is started with [default: SQLite in its folder]"),
+    typer.Option(help="The platform's SQLAlchemy URL [default: SQLite in its data folder]"),
 ]
 
 
@@ -41,14 +41,16 @@ def backup(
     ] = None,
     with_master_key: Annotated[
         bool,
-        typer.Option("--with-master-key", help="Put in the key that opens the secrets: whoever has the file has them"),
+        typer.Option(
+            "--with-master-key", help="Include the key that decrypts the secrets: whoever has the file can read them"
+        ),
     ] = False,
     database_url: DatabaseUrl = None,
 ) -> OperationResult:
     """Write everything the platform holds to one file: database, datasets, models, artifacts, repositories.
 
-    It may run meanwhile: the file holds one moment of it. The master key is not in it unless you ask; keep that
-    elsewhere, for without it the secrets have to be set again.
+    The platform may be running: the file is a consistent snapshot. It does not contain the master key unless you ask
+    for it; keep a copy of the key elsewhere, because without it every secret has to be set again.
 
     Example:
         osmosis platform backup
@@ -78,10 +80,10 @@ def restore(
     ] = None,
     database_url: DatabaseUrl = None,
 ) -> OperationResult:
-    """Make a platform of a backup, in an empty data folder. Damaged files, and folders in use, are refused.
+    """Restore a platform from a backup into an empty data folder. Damaged files and folders in use are refused.
 
-    A backup from SQLite can be restored into PostgreSQL, and the other way round. The backup that an upgrade made
-    before it changed the database goes back into its own data folder; what is there is kept beside it.
+    A backup from SQLite can be restored into PostgreSQL, and the other way round. A backup that an upgrade made before
+    it changed the database is restored into its own data folder; what is there now is kept beside it.
 
     Example:
         OSMOSIS_DATA_DIR=/srv/osmosis osmosis platform restore platform.tar.gz
@@ -103,13 +105,13 @@ def restore(
 
 
 def gc(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, without removing it")] = False,
     database_url: DatabaseUrl = None,
 ) -> ListResult:
-    """Remove what the platform no longer needs: files whose run, dataset or repository was deleted, and what is older
-    than you keep (OSMOSIS_KEEP_RUNS_DAYS and its siblings, see docs/platform.md).
+    """Remove what the platform no longer needs: files whose run, dataset or repository was deleted, and files older
+    than the retention settings allow (OSMOSIS_KEEP_RUNS_DAYS and others, see docs/platform.md).
 
-    The platform does this by itself once a day. Runs and their results stay, and so does what a live run uses.
+    The platform does this once a day by itself. Runs, their results and anything a live run uses are kept.
 
     Example:
         osmosis platform gc --dry-run
@@ -127,7 +129,7 @@ def gc(
         {"kind": waste.kind, "what": waste.what, "why": waste.why, "size": waste.size} for waste in found
     ]
     columns = [Column("kind", "Kind"), Column("what", "What"), Column("why", "Why"), Column("size", "Size", "right")]
-    ctx.output.say(f"{len(found)} things {'would go' if dry_run else 'are gone'}, {size / 1e6:.1f} MB")
+    ctx.output.say(f"{len(found)} items {'would be' if dry_run else 'were'} removed, {size / 1e6:.1f} MB")
     steps = [NextStep("remove them", command="osmosis platform gc")] if dry_run and found else []
     extra = {"dry_run": dry_run, "bytes": size}
     return ListResult(items, columns, empty="nothing to remove", extra=extra, next_steps=steps)

@@ -15,7 +15,7 @@ from .context import current
 from .results import Column, ListResult, NextStep, OperationResult, when
 
 app = typer.Typer(
-    help="""The people of the platform: add, list, remove, link, unlink. For the person who runs it.
+    help="""The people of the platform: add, list, remove, link, unlink. For operators only.
 
     Example:
         osmosis platform user add ada --email ada@example.com
@@ -30,9 +30,9 @@ _HANDLE = re.compile(r"^[a-z0-9][a-z0-9-]{0,62}$")
 @app.command()
 def add(
     handle: Handle,
-    email: Annotated[str, typer.Option(help="Their address: invitations wait for it")] = "",
-    name: Annotated[str, typer.Option(help="How they are shown [default: the handle]")] = "",
-    operator: Annotated[bool, typer.Option("--operator", help="They run the platform, too")] = False,
+    email: Annotated[str, typer.Option(help="Their e-mail address, which invitations are matched by")] = "",
+    name: Annotated[str, typer.Option(help="Display name [default: the handle]")] = "",
+    operator: Annotated[bool, typer.Option("--operator", help="Make them an operator of the platform")] = False,
     hours: Hours = 24,
 ) -> OperationResult:
     """Add a person, and print the link that logs them in once.
@@ -53,13 +53,13 @@ def add(
         link = client.workspaces.access.people.link(handle, hours)
     joined = "".join(f", {role} of {workspace}" for workspace, role in row.workspaces.items())
     message = f"{handle} is added{joined}; this link logs them in once, within {hours} h:\n{link.url}"
-    steps = [NextStep("let them into a workspace", command=f"osmosis workspace invite {handle}")]
+    steps = [NextStep("invite them to a workspace", command=f"osmosis workspace invite {handle}")]
     return OperationResult("platform.user.add", message, {**row.to_dict(), "link": link.url}, next_steps=steps)
 
 
 @app.command("list")
 def list_people() -> ListResult:
-    """List everybody the platform knows.
+    """List everyone on the platform.
 
     Example:
         osmosis platform user list
@@ -81,10 +81,12 @@ def list_people() -> ListResult:
 @app.command()
 def remove(
     handle: Handle,
-    heir: Annotated[str | None, typer.Option("--give-to", help="Who becomes the owner of what they own alone")] = None,
+    heir: Annotated[
+        str | None, typer.Option("--give-to", help="New owner of the workspaces that only they own")
+    ] = None,
     yes: prompts.Yes = False,
 ) -> OperationResult:
-    """Remove a person: their tokens end at once and their secrets go; runs and datasets they made stay.
+    """Remove a person. Their tokens stop working at once and their secrets are deleted; their runs and datasets stay.
 
     Example:
         osmosis platform user remove ada --give-to grace
@@ -99,7 +101,9 @@ def remove(
 
 @app.command()
 def link(handle: Handle, hours: Hours = 24) -> OperationResult:
-    """Print a link that logs a person's browser in, once. Send it to nobody else: it is their key.
+    """Print a one-time link that logs a person's browser in.
+
+    Send it to nobody else: whoever opens it is logged in as them.
 
     Example:
         osmosis platform user link ada --hours 2
@@ -113,7 +117,9 @@ def link(handle: Handle, hours: Hours = 24) -> OperationResult:
 
 @app.command()
 def unlink(handle: Handle, yes: prompts.Yes = False) -> OperationResult:
-    """Forget which account at the sign-in provider is a person's: the next one there with their address is.
+    """Unlink a person from their account at the sign-in provider.
+
+    The next account there with their e-mail address is linked.
 
     Example:
         osmosis platform user unlink ada

@@ -9,16 +9,16 @@ import typer
 from pydantic import ValidationError as PydanticError
 
 from osmosis.errors import NotFound, UsageError
-from osmosis.local.quarantine_file import NAME, file_around, put, read, take
+from osmosis.local.quarantine_file import file_around, put, read, take
 from osmosis.records.base import utc_now
-from osmosis.records.quarantine import QuarantinedRow
+from osmosis.records.quarantine import NAME, QuarantinedRow
 
 from .context import current
 from .results import Column, ListResult, NextStep, OperationResult
 from .row_name import row_named
 
 app = typer.Typer(
-    help="""Rows that are known to be flaky: shown like others, and deciding nothing until a day.
+    help="""Rows known to be flaky: shown like the others, but not counted until a given day.
 
     They are in quarantine.toml, at the top of the workspace: commit it. eval compare, eval set, --fail-under, the
     pytest plugin and the pages of osmosis view do without these rows, and say so; after its last day a row counts.
@@ -44,7 +44,7 @@ Row = Annotated[str, typer.Argument(metavar="ROW", help="Its id or key, or RUN:I
 @app.command()
 def add(
     row: Row,
-    reason: Annotated[str, typer.Option(help="Why it does not decide: for whoever reads it in a month")],
+    reason: Annotated[str, typer.Option(help="Why the row does not count, for whoever reads this in a month")],
     until: Annotated[
         str | None, typer.Option(metavar="DATE", help=f"Last day, YYYY-MM-DD, in UTC [default: in {DAYS} days]")
     ] = None,
@@ -52,7 +52,7 @@ def add(
         str | None, typer.Option(help="Only the row of this dataset [default: the run's with RUN:INDEX, else any]")
     ] = None,
 ) -> OperationResult:
-    """Put a row in quarantine, or change why and how long it is there.
+    """Put a row in quarantine, or change its reason and last day.
 
     Example:
         osmosis eval quarantine add nightly:7 --reason "two right answers, see issue 12"
@@ -74,7 +74,7 @@ def add(
 
 @app.command("list")
 def list_rows() -> ListResult:
-    """List the rows in quarantine, and those that no longer are.
+    """List the rows in quarantine, and those whose quarantine has ended.
 
     Example:
         osmosis eval quarantine list
@@ -87,7 +87,7 @@ def list_rows() -> ListResult:
 
 @app.command()
 def remove(row: Row) -> OperationResult:
-    """Take a row out of quarantine: it decides again.
+    """Take a row out of quarantine: it counts again.
 
     Example:
         osmosis eval quarantine remove question-17
@@ -108,7 +108,7 @@ def _day(text: str | None) -> date:
     try:
         day = date.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"--until {text!r} is no date", hint=f"--until {today + timedelta(days=DAYS)}") from None
+        raise UsageError(f"--until {text!r} is not a date", hint=f"--until {today + timedelta(days=DAYS)}") from None
     if day < today:
         raise UsageError(f"--until {day} is over: the row would count", hint=f"--until {today + timedelta(days=DAYS)}")
     return day

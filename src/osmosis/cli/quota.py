@@ -15,7 +15,7 @@ from .context import current
 from .results import Column, ListResult
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-Most = Annotated[int | None, typer.Option(min=0, help="In flight at once; 0: no limit")]
+Most = Annotated[int | None, typer.Option(min=0, help="Maximum in flight; 0: no limit")]
 
 
 def of_workspace() -> ListResult:
@@ -34,15 +34,17 @@ def of_platform(
     workspace: Annotated[str, typer.Argument(help="Name of the workspace")],
     runs: Most = None,
     rollouts: Most = None,
-    cpus: Annotated[float | None, typer.Option(min=0, help="In use at once, by what jobs ask for; 0: no limit")] = None,
-    memory: Annotated[str | None, typer.Option(help="The same: 64GB; 0: no limit")] = None,
-    gpus: Annotated[int | None, typer.Option(min=0, help="The same; 0: no limit")] = None,
-    datasets: Annotated[int | None, typer.Option(min=0, help="How many; 0: no limit")] = None,
-    storage: Annotated[str | None, typer.Option(help="Of datasets and base models: 500MB, 50GB; 0: no limit")] = None,
+    cpus: Annotated[float | None, typer.Option(min=0, help="Maximum in use, as requested by jobs; 0: no limit")] = None,
+    memory: Annotated[str | None, typer.Option(help="Maximum in use, such as 64GB; 0: no limit")] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="Maximum in use; 0: no limit")] = None,
+    datasets: Annotated[int | None, typer.Option(min=0, help="Maximum number; 0: no limit")] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="Maximum size of datasets and base models, such as 500MB or 50GB; 0: no limit")
+    ] = None,
 ) -> ListResult:
-    """Show or set how much a workspace may have at once. For the person who runs the platform.
+    """Show or set a workspace's quota. For operators only.
 
-    A run that is too many waits for its turn. Among workspaces the one that was served longest ago comes first.
+    A run over the quota waits in the queue. The workspace that was served longest ago comes first.
 
     Example:
         osmosis platform quota demo

@@ -36,7 +36,7 @@ AT_ONCE = 8
 SAY_EVERY_S = 3.0
 
 app = typer.Typer(
-    help="""Try a reward before anything is trained with it.
+    help="""Test a reward before training with it.
 
     Example:
         osmosis reward test rewards:exact -d data.jsonl
@@ -62,21 +62,21 @@ class RewardFlags:
         ),
     ] = None
     dataset: Annotated[
-        Path | None, typer.Option("--dataset", "-d", help="Rows to try it with [default: the rollout's].")
+        Path | None, typer.Option("--dataset", "-d", help="Dataset to test it with [default: the rollout's].")
     ] = None
     limit: Annotated[
         int | None,
         typer.Option("--limit", min=2, help=f"Rows, spread over the dataset [{ROWS}; {JUDGED_ROWS} for a rubric]."),
     ] = None
     form: Annotated[
-        list[str], typer.Option("--form", help="A form in which right answers come: 'Final: {answer}'. Repeatable.")
+        list[str], typer.Option("--form", help="Format of a correct answer, such as 'Final: {answer}'. Repeatable.")
     ] = field(default_factory=list)
     allow: Annotated[
         float,
-        typer.Option("--allow", min=0.0, max=1.0, help="Share of the reward that a worthless answer may earn."),
+        typer.Option("--allow", min=0.0, max=1.0, help="Highest share of the reward that a worthless answer may earn."),
     ] = ALLOWED
     score: Annotated[
-        str | None, typer.Option("--score", help="Of a function with several named scores: judge this one alone.")
+        str | None, typer.Option("--score", help="For a function with several named scores: test only this one.")
     ] = None
     timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds for one score.")] = 150.0
 
@@ -84,9 +84,9 @@ class RewardFlags:
 @app.command("test")
 @takes(RewardFlags)
 def test(flags: RewardFlags) -> DetailResult:
-    """Try a reward with answers that should earn nothing: empty, constant, another row's truth, praise for the judge.
+    """Test a reward with answers that should earn nothing: empty, constant, another row's, praise for the judge.
 
-    Each is compared with the best form of the ground truth. Exits with 1 when the reward can be had for nothing.
+    Each is compared with the best form of the ground truth. Exits with 1 when a worthless answer earns a reward.
 
     Example:
 

@@ -45,13 +45,15 @@ def replay_rollout(
         bool, typer.Option("--pdb", help="Open the debugger where the agent or a score function raised.")
     ] = False,
     whole: Annotated[bool, typer.Option("--whole", help="Do not shorten long messages.")] = False,
-    secrets_file: Annotated[Path | None, typer.Option(help="File of NAME=value lines, for the run of a config")] = None,
+    secrets_file: Annotated[
+        Path | None, typer.Option(help="File of NAME=value lines, when the run came from a config")
+    ] = None,
 ) -> DetailResult:
-    """Run one attempt again with the recorded answers of the model: no call, no cost, the same conversation.
+    """Run one attempt again with the model's recorded answers: no calls, no cost, the same conversation.
 
-    Breakpoints in your code work. Where the agent asks something else than it did, the replay ends and says so. Of a
-    run of the platform it fetches the recording, and the dataset where data/ does not have it; the code is the
-    workspace's.
+    Breakpoints in your code work. When the agent asks for something other than it did in the recording, the replay
+    ends and says so. For a run on the platform, the recording is fetched, and the dataset too when it is not in data/;
+    the code is that of the workspace.
 
     Example:
 
@@ -120,7 +122,7 @@ def _draw(console: Console, found: Replayed, run: str, *, whole: bool) -> None:
     if part is None:
         console.print(Text("the conversation is the recorded one", style="green"))
     else:
-        console.print(Text(f"parts from the recording at message {part}, which was:", style="yellow"))
+        console.print(Text(f"differs from the recording at message {part}, which was:", style="yellow"))
         for message in recorded.messages[part : part + _NEAR]:
             draw_message(console, message, whole=whole)
         if part >= len(recorded.messages):

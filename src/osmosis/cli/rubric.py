@@ -53,7 +53,7 @@ ConcurrencyOption = Annotated[
 ResumeOption = Annotated[
     bool,
     typer.Option(
-        "--resume", help="Keep what is judged when interrupted, and go on with what -o FILE already has; needs -o FILE."
+        "--resume", help="Continue from the judgements in -o FILE, and keep them when interrupted; needs -o FILE."
     ),
 ]
 TimeoutOption = Annotated[

@@ -46,6 +46,13 @@ class RunFinder:
             return self._elsewhere(name, here, of_platform)
         return of_folder(folder)
 
+    def on_platform(self, name: str) -> bool:
+        """Whether it has an evaluation of exactly this name; False where it cannot be asked."""
+        try:
+            return bool(self._platform().evals.get(name).run.name == name)
+        except OsmosisError:
+            return False
+
     def _elsewhere(self, name: str, here: NotFound, of_platform: Callable[[PlatformClient, str], T]) -> T:
         try:
             client = self._platform()

@@ -12,17 +12,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from osmosis.errors import NetworkError
+from osmosis.metrics.judged import Judged, judged
 from osmosis.records.contract.run_bodies import NamedRef, RunDetail
-from osmosis.records.run import NOUNS
+from osmosis.records.run import NOUNS, at_its_limit
 
 from .context import AppContext
-from .results import NextStep, OperationResult
+from .results import NextStep, OperationResult, clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
 
+    from osmosis.client import PlatformClient
     from osmosis.client.runs import Runs
 
 POLL_S = 0.7
@@ -169,19 +171,40 @@ def brief(seen: RunDetail) -> dict[str, object]:
     return {"id": seen.run.id, "name": seen.run.name, "url": seen.run.platform_url}
 
 
+def judged_there(client: PlatformClient, seen: RunDetail) -> Judged | None:
+    """The figures that decide about an evaluation, where rows of it are in quarantine at its commit."""
+    if seen.report is None or seen.quarantine is None or not seen.quarantine.row:
+        return None
+    dataset = (seen.dataset or NamedRef()).name or ""
+    return judged(lambda: client.evals.outcomes(seen.run.name), seen.report, seen.quarantine, dataset=dataset)
+
+
 def finished_result(
-    operation: str, seen: RunDetail, *, fail_under: float | None = None, resource: Mapping[str, object] | None = None
+    operation: str,
+    seen: RunDetail,
+    *,
+    fail_under: float | None = None,
+    counted: Judged | None = None,
+    resource: Mapping[str, object] | None = None,
 ) -> OperationResult:
-    """The result of a run that is over: exit code 1 when it failed, nothing was scored, or it is below the bar."""
+    """The result of a run that is over: exit code 1 when it failed, nothing was scored, or it is below the bar, which
+    rows in quarantine do not decide."""
     run, report = seen.run, seen.report
     summary = seen.to_summary()
     code = 0 if run.status == "finished" else 1
-    below = fail_under is not None and (summary.pass_rate is None or summary.pass_rate < fail_under)
+    rate = summary.pass_rate
+    if counted is not None and counted.met.held:
+        rate = counted.report.primary.pass_rate if counted.report.primary else None
+    below = fail_under is not None and (rate is None or rate < fail_under)
     message = f"run {run.name} is {run.status}"
+    if seen.failure is not None and at_its_limit(run.status, seen.failure.category):
+        message = f"{message}: it ended by its own limit, {seen.failure.message}"
+    if counted is not None and counted.note:
+        message = f"{message}; {counted.note}"
     if seen.unscored:
         message, code = f"{message}; no rollout has a score", 1
     if below:
-        shown = "none" if summary.pass_rate is None else f"{summary.pass_rate:.4f}"
+        shown = "none" if rate is None else f"{rate:.4f}"
         message, code = f"{message}; its pass rate {shown} is below --fail-under {fail_under}", 1
     body = {
         **(resource or brief(seen)),
@@ -190,14 +213,17 @@ def finished_result(
         "results": seen.figures.to_dict(),
         "report": report.to_dict() if report else None,
         "failure": seen.failure.to_dict() if seen.failure else None,
+        **({"quarantine": counted.to_dict()} if counted is not None else {}),
     }
 
     def draw(console: Console) -> None:
         from rich.text import Text
 
         drawn(seen)(console)
-        if below or seen.unscored:
-            console.print(Text(message, style="red"))
+        for line in counted.met.lines if counted is not None else ():
+            console.print(Text(clean(line), style="yellow"))
+        if below or seen.unscored or (counted is not None and counted.note):
+            console.print(Text(message, style="red" if code else "yellow"))
 
     noun = NOUNS[seen.kind]
     steps = [NextStep("show the log", command=f"osmosis {noun} logs {run.name}")] if code and not below else []

@@ -28,7 +28,7 @@ from .download import DownloadOptions, download_run
 from .output import Mode
 from .paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult, Result, to_json, when
-from .run_show import brief, drawn, finished_result, watch
+from .run_show import brief, drawn, finished_result, judged_there, watch
 from .secrets_file import SecretsFile, read_secrets_file
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ LOG_COLUMNS = (
 Name = Annotated[str, typer.Argument(help="Name or id of the run")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Also write it as JSON to this file")]
 Tag = Annotated[str | None, typer.Option("--tag", help="Only runs with this tag")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show lines of level debug, too")]
+Debug = Annotated[bool, typer.Option("--debug", help="Also show debug lines")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run is over")]
 
 
@@ -134,7 +134,7 @@ def run_commands(kind: RunKind, *, one: str, several: str, info_help: str, kept:
     explained(stop, f"Stop a pending or running {one}; {kept}.", "stop multiply-1 --yes")
     explained(
         priority,
-        f"Set the place of a {one} among those of its workspace that wait.",
+        f"Set the priority of a {one} in the queue of its workspace.",
         "priority multiply-1 -- -10",
         "priority multiply-1 10",
     )
@@ -149,7 +149,7 @@ def _check_elsewhere(ctx: AppContext, name: str, error: OsmosisError) -> None:
     except OsmosisError:
         return
     hint = f"osmosis eval show {here} lists its rollouts; one of them has its traceback: osmosis eval show {here} ROW"
-    raise NotFound(f"{here} is a run of this machine, which has no log", hint=hint) from error
+    raise NotFound(f"{here} is a local run, which has no log", hint=hint) from error
 
 
 EVAL = run_commands(
@@ -157,7 +157,7 @@ EVAL = run_commands(
     one="run",
     several="evaluation runs",
     info_help="Show one run: status, figures with confidence intervals, failures by phase and category.",
-    kept="what is finished is kept",
+    kept="finished rollouts are kept",
     produced="everything it produced",
 )
 TRAIN = run_commands(
@@ -190,7 +190,7 @@ def wait_eval(
 def retry(
     name: Name,
     max_cost: Annotated[
-        float | None, typer.Option("--max-cost", help="Budget in USD of the whole run [default: as it is]")
+        float | None, typer.Option("--max-cost", help="Budget of the whole run in USD [default: unchanged]")
     ] = None,
     max_tokens_total: Annotated[
         int | None, typer.Option("--max-tokens-total", min=1, help="The same for tokens")
@@ -198,9 +198,9 @@ def retry(
     yes: prompts.Yes = False,
     secrets_file: SecretsFile = None,
 ) -> OperationResult:
-    """Retry the failed and skipped rollouts of a run, and those that its budget left out, under a larger one.
+    """Retry a run's failed and skipped rollouts and, with a larger budget, those it did not start.
 
-    A run in which all succeeded runs again as a whole, if you say so.
+    A run without failures is run again as a whole, after a confirmation.
 
     Example:
         osmosis eval retry multiply-1 --yes
@@ -238,7 +238,7 @@ def download(
         str, typer.Option("--type", help="metrics, trajectories, artifacts, logs, annotations, tokens, all")
     ] = "metrics,trajectories",
     labels_into: Annotated[
-        str | None, typer.Option("--labels-into", metavar="RUN", help="Add what people said of it to this local run")
+        str | None, typer.Option("--labels-into", metavar="RUN", help="Add its labels to this local run")
     ] = None,
     rows: Annotated[str | None, typer.Option("--rows", help="Only these row indices: 3,7,10-20")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Download existing files again")] = False,
@@ -289,7 +289,8 @@ def wait_for(ctx: AppContext, kind: RunKind, name: str, fail_under: float | None
     """Follow a run to its end; what came of it."""
     with ctx.client() as client:
         seen = watch(ctx, client.runs(kind), name)
-    return finished_result(f"{NOUNS[kind]}.wait", seen, fail_under=fail_under)
+        counted = judged_there(client, seen)
+    return finished_result(f"{NOUNS[kind]}.wait", seen, fail_under=fail_under, counted=counted)
 
 
 def stop_run(ctx: AppContext, kind: RunKind, name: str, *, yes: bool) -> OperationResult:

@@ -11,7 +11,7 @@ from osmosis.errors import ValidationError
 from .context import AppContext
 
 SecretsFile = Annotated[
-    str | None, typer.Option("--secrets-file", help="File of NAME=value lines, for this run only; - is stdin")
+    str | None, typer.Option("--secrets-file", help="File of NAME=value lines, used for this run only; - is stdin")
 ]
 
 

@@ -43,7 +43,7 @@ class ServeFlags:
         bool, typer.Option("--skip-register", help="Do not register with the platform; callers still need the API key.")
     ] = False
     local: Annotated[
-        bool, typer.Option("--local", "--local-debug", help="For use on this machine: no registration, no API key.")
+        bool, typer.Option("--local", "--local-debug", help="For local use: no registration, no API key.")
     ] = False
     api_key: Annotated[
         str | None, typer.Option("--api-key", help="API key that callers must send [default: a generated one]")
@@ -51,7 +51,7 @@ class ServeFlags:
     log: Annotated[Path | None, typer.Option("--log", help="Write one trace per rollout to this folder.")] = None
     drain: Annotated[
         float | None,
-        typer.Option("--drain", min=0, help="Seconds that running rollouts get to finish on shutdown [30]."),
+        typer.Option("--drain", min=0, help="Seconds that running rollouts have to finish on shutdown [30]."),
     ] = None
     max_concurrent: Annotated[
         int | None, typer.Option("--max-concurrent", min=1, help="Maximum number of concurrent rollouts.")

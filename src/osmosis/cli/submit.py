@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from osmosis.errors import AuthRequired
 from osmosis.records.config import TrainingConfig
 from osmosis.workspace.config_file import check_file, locate
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
@@ -21,11 +22,11 @@ from . import prompts
 from .context import AppContext, current
 from .results import OperationResult
 from .reward_check import check_reward
-from .run_show import finished_result, watch
+from .run_show import finished_result, judged_there, watch
 from .secrets_file import SecretsFile
 from .submit_answer import printed, submitted
 from .submit_case import SubmitCase, SubmitOptions, push, request_body
-from .submit_checks import check_code, check_scope, invalid_config, refusal, say_findings
+from .submit_checks import check_code, check_scope, invalid_config, logged_out, refusal, say_findings
 from .submit_overrides import Limit, MaxCost, MaxTokens, Model, N, Overrides, Priority, RunName, RunTags, Shards
 from .submit_plan import row_count, show_plan, submit_plan
 from .submit_secrets import ask_for_secrets, find_secrets
@@ -33,11 +34,9 @@ from .training_gate import check_training, plan_lines
 from .training_probe import probe_config, probed
 
 WaitSync = Annotated[bool, typer.Option("--wait-sync", help="Wait until the platform has synced HEAD")]
-AllowDirty = Annotated[
-    bool, typer.Option("--allow-dirty", help="Run what the platform has synced, despite local changes")
-]
+AllowDirty = Annotated[bool, typer.Option("--allow-dirty", help="Run the synced commit despite local changes")]
 SnapshotOption = Annotated[
-    bool, typer.Option("--snapshot", help="Run this working tree as it is, without committing it")
+    bool, typer.Option("--snapshot", help="Run the working tree as it is, without a commit on your branch")
 ]
 
 
@@ -97,17 +96,19 @@ def submit_train(
     snapshot: SnapshotOption = False,
     secrets_file: SecretsFile = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Submit although the evaluation says that nothing could be learned")
+        bool, typer.Option("--force", help="Submit even if the evaluation says that nothing can be learned")
     ] = False,
     probe: Annotated[
         int | None,
-        typer.Option("--probe", min=1, metavar="N", help="First evaluate the base model on N rows, and judge by that"),
+        typer.Option(
+            "--probe", min=1, metavar="N", help="First evaluate the base model on N rows, and use that for the check"
+        ),
     ] = None,
 ) -> OperationResult:
-    """Submit a training run, after checking config, code, dataset, secrets, and whether it would learn anything.
+    """Submit a training run, after checking config, code, dataset, secrets, and whether it can learn anything.
 
-    The newest evaluation of the same rollout and dataset says that, or --probe: N rows are run now, with the base
-    model and as many attempts at each as in training.
+    The last check uses the newest evaluation of the same rollout and dataset or, with --probe N, runs N rows now with
+    the base model and as many attempts per row as in training.
 
     Example:
         osmosis train submit configs/training/multiply.toml --wait
@@ -141,7 +142,11 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
         raise invalid_config(ctx, options, workspace, file, said)
     say_findings(ctx, said)
     config = options.overrides.apply(config)
-    with ctx.client() as client:
+    try:
+        opened = ctx.client()
+    except AuthRequired as login:
+        raise logged_out(options, workspace, config.experiment, login) from login
+    with opened as client:
         facts = gather(workspace.root, config.experiment)
         case = SubmitCase(ctx, options, client, workspace, path, config, facts)
         check_scope(case)
@@ -169,8 +174,10 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
             ctx.output.say(news)
             return submitted(case, answer, checked)
         seen = watch(ctx, client.runs(options.kind), answer.name, news=news)
+        counted = judged_there(client, seen)
     shown = printed(case, answer).to_dict() | checked
-    return finished_result(f"{options.noun}.submit", seen, fail_under=options.fail_under, resource=shown)
+    bar = options.fail_under
+    return finished_result(f"{options.noun}.submit", seen, fail_under=bar, counted=counted, resource=shown)
 
 
 def _probe(case: SubmitCase) -> str | None:

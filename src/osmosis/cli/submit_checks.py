@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError as PydanticError
 
-from osmosis.errors import InteractiveRequired, NotFound, OsmosisError, ValidationError
+from osmosis.errors import AuthRequired, InteractiveRequired, NotFound, OsmosisError, ValidationError
 from osmosis.records.config import Experiment
 from osmosis.records.problem import Problem
 from osmosis.records.source import SyncState
 from osmosis.workspace.config_file import ConfigFile, refused
 from osmosis.workspace.gitwrite import make_snapshot
 from osmosis.workspace.layout import Workspace
-from osmosis.workspace.preflight import check_submit, gather
+from osmosis.workspace.preflight import Facts, check_submit, gather
 
 from .context import AppContext
 from .submit_case import SubmitCase, SubmitOptions
@@ -111,16 +111,18 @@ def invalid_config(
 ) -> ValidationError:
     """A config with errors: refused with all of them, and with whatever else can already be known to stop it."""
     error = refused(file, [p for p in said if p.severity == "error"])
+    found: list[Problem] = []
     try:
         experiment = Experiment.model_validate(file.data.get("experiment"))
+        facts = gather(workspace.root, experiment)
+        found = _of_code(options, facts, experiment)
         with ctx.client() as client:
-            facts = gather(workspace.root, experiment)
             named = facts.source is not None and facts.source.identity is not None
-            state = client.sync.state() if named else None
-            flags = {"allow_dirty": options.allow_dirty, "snapshot": options.snapshot}
-            found = [p for p in check_submit(experiment, facts, state, **flags) if p.severity == "error"]
+            found = _of_code(options, facts, experiment, client.sync.state() if named else None)
             found += _dataset_problems(client, experiment.dataset)
             found += _secret_problems(nowhere(ctx, client, file.data.get("secrets"), options.secrets_file))
+    except AuthRequired as login:
+        found.append(_login_problem(login))
     except (OsmosisError, PydanticError):
         return error  # nothing more can be known yet: the config's own errors come first
     if not found:
@@ -128,6 +130,30 @@ def invalid_config(
     issues = [*error.issues, *map(_issue, found)]
     message = error.message.rpartition(": ")[0]
     return ValidationError(f"{message}: {len(issues)} problems", hint=error.hint, issues=issues)
+
+
+def logged_out(
+    options: SubmitOptions, workspace: Workspace, experiment: Experiment, login: AuthRequired
+) -> AuthRequired:
+    """The login that is missing, with whatever else can be seen without it."""
+    found = _of_code(options, gather(workspace.root, experiment), experiment)
+    if not found:
+        return login
+    issues = [_issue(one) for one in (_login_problem(login), *found)]
+    return AuthRequired(f"not submitted: {len(issues)} problems", hint=login.hint, issues=issues)
+
+
+def _of_code(
+    options: SubmitOptions, facts: Facts, experiment: Experiment, state: SyncState | None = None
+) -> list[Problem]:
+    """What stops a run of this code; without a state, as far as this machine knows."""
+    flags = {"allow_dirty": options.allow_dirty, "snapshot": options.snapshot}
+    found = check_submit(experiment, facts, state, **flags)
+    return [problem for problem in found if problem.severity == "error"]
+
+
+def _login_problem(login: AuthRequired) -> Problem:
+    return Problem(code="not-logged-in", what=login.message, fix=login.hint or "osmosis login")
 
 
 def _synced(case: SubmitCase) -> SyncState | None:

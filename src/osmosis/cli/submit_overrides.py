@@ -18,18 +18,16 @@ N = Annotated[int | None, typer.Option("--n", min=1, help="Attempts per row [def
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Run the first N rows [default: the config's]")]
 Shards = Annotated[
     str | None,
-    typer.Option("--shards", help="Jobs over which the rows are cut, or auto [default: the config's, else 1]"),
+    typer.Option("--shards", help="Number of jobs to split the rows over, or auto [default: the config's, else 1]"),
 ]
 MaxCost = Annotated[
     float | None,
-    typer.Option(
-        "--max-cost", help="Start no more rollouts once the run's have cost this many USD [default: the config's]"
-    ),
+    typer.Option("--max-cost", help="Start no more rollouts after spending this many USD [default: the config's]"),
 ]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens-total", min=1, help="The same for tokens")]
 Priority = Annotated[
     int | None,
-    typer.Option("--priority", help="Among the workspace's runs that wait, the highest starts first [default: 0]"),
+    typer.Option("--priority", help="Priority in the workspace's queue, highest first [default: 0]"),
 ]
 RunName = Annotated[
     str | None, typer.Option("--name", help="Name of the run [default: the rollout's name and a number]")

@@ -45,7 +45,7 @@ def list_templates() -> ListResult:
 
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(help="Name of the template.")]) -> DetailResult:
-    """Show one template: what it is, its model, the files it writes.
+    """Show one template: its description, its model and the files it writes.
 
     Example:
 

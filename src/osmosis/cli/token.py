@@ -40,20 +40,18 @@ _UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="What it is for, such as ci or gpu-box")],
+    name: Annotated[str, typer.Argument(help="Name of the token, such as ci or gpu-box")],
     scope: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"What it may be used for: {', '.join(SCOPES)}. Repeatable [default: {', '.join(USUAL_SCOPES)}]"
-        ),
+        typer.Option(help=f"Scope: {', '.join(SCOPES)}. Repeatable [default: {', '.join(USUAL_SCOPES)}]"),
     ] = None,
-    expires: Annotated[str, typer.Option(help="How long it lives: 12h, 30d; at most 366d")] = f"{TOKEN_DAYS}d",
+    expires: Annotated[str, typer.Option(help="Lifetime, such as 12h or 30d; at most 366d")] = f"{TOKEN_DAYS}d",
 ) -> OperationResult:
-    """Create a token for a machine and print it, once.
+    """Create a token for a machine and print it. It is not shown again.
 
-    It may at most what you may, in all your workspaces or, with --workspace, in one. `api` is the API, `git` the git
-    host, `worker` runs jobs, `inference` asks deployed models. Revoking the login that made it revokes it, too;
-    logging out does not.
+    It can do no more than you can, in all your workspaces or, with --workspace, in one. `api` is for the API, `git`
+    for the git host, `worker` for running jobs, `inference` for calling deployed models. Revoking the login that
+    created it revokes it as well; logging out does not.
 
     Example:
         osmosis token create ci --expires 30d
@@ -79,7 +77,7 @@ def create(
 
 @app.command("list")
 def list_tokens() -> ListResult:
-    """List your tokens: logins, browser sessions and those made by name. Never their text.
+    """List your tokens: logins, browser sessions and tokens you created; never their values.
 
     Example:
         osmosis token list
@@ -105,7 +103,7 @@ def revoke(
     token: Annotated[str, typer.Argument(help="Its name or id, as `osmosis token list` shows it")],
     yes: prompts.Yes = False,
 ) -> OperationResult:
-    """Revoke a token at once, with every token that was made with it.
+    """Revoke a token at once, with every token created with it.
 
     Example:
         osmosis token revoke ci

@@ -47,9 +47,9 @@ def checkpoints(name: Name) -> ListResult:
 
 
 def metrics(name: Name, output: Output = None) -> DetailResult:
-    """Show the curves of a training run: first and last value, range, course.
+    """Show the curves of a training run: first and last value, range, and a sparkline.
 
-    With --json, and in the file of -o, every point is there.
+    --json and the file of -o have every point.
 
     Example:
         osmosis train metrics multiply-1
@@ -88,7 +88,7 @@ def _draw(console: Console, found: TrainingMetrics) -> None:
 
 
 def resume(name: Name, yes: prompts.Yes = False, secrets_file: SecretsFile = None) -> OperationResult:
-    """Go on with a training run that was stopped or failed, from its last checkpoint.
+    """Continue a stopped or failed training run from its last checkpoint.
 
     Example:
         osmosis train resume multiply-1 --yes
@@ -98,7 +98,7 @@ def resume(name: Name, yes: prompts.Yes = False, secrets_file: SecretsFile = Non
 
 
 def retry(name: Name, yes: prompts.Yes = False, secrets_file: SecretsFile = None) -> OperationResult:
-    """Start a new run of the same config, code and rows; the first one stays as it is.
+    """Start a new run with the same config, code and rows; the first one is left unchanged.
 
     Example:
         osmosis train retry multiply-1 --yes

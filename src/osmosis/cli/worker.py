@@ -19,6 +19,7 @@ from osmosis.base.stop_signals import on_stop
 from osmosis.client.settings import CA_FILE, checked_ca_file
 from osmosis.errors import UsageError, ValidationError
 from osmosis.records.contract.accounts import TOKEN_DAYS, NewToken, TokenRow
+from osmosis.records.gate_address import GateAddress
 from osmosis.records.sandbox import SandboxSettings
 from osmosis.records.worker_config import ExecutorName
 from osmosis.sandbox import Level, probe
@@ -31,7 +32,7 @@ from .context import AppContext, current
 from .output import Mode
 from .results import Column, ListResult, NextStep, OperationResult, when
 from .token import expiry_seconds, find_token
-from .worker_options import WorkerFlags, worker_config
+from .worker_options import AdvertiseUrl, GateListen, WorkerFlags, worker_config
 
 TOKEN_VARIABLE = "OSMOSIS_WORKER_TOKEN"
 app = typer.Typer(
@@ -60,13 +61,13 @@ def start(
         Path | None, typer.Option(help=f"File with the worker's token [default: {TOKEN_VARIABLE} of the environment]")
     ] = None,
     platform_url: Annotated[
-        str | None, typer.Option(help="URL of the platform, https:// [default: that of --platform]")
+        str | None, typer.Option(help="The platform's URL, https:// [default: the one of --platform]")
     ] = None,
     ca_file: Annotated[
-        Path | None, typer.Option(help="Certificates to trust the platform by (PEM) [default: OSMOSIS_CA_FILE]")
+        Path | None, typer.Option(help="CA certificates to trust (PEM) [default: OSMOSIS_CA_FILE]")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="What the platform calls it [default: the host's name]")] = None,
-    max_jobs: Annotated[int | None, typer.Option(min=1, help="Jobs at once [default: 1]")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the worker [default: the host name]")] = None,
+    max_jobs: Annotated[int | None, typer.Option(min=1, help="Maximum number of concurrent jobs [default: 1]")] = None,
     label: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE that runs can ask for, such as gpu=a100; may be repeated")
     ] = None,
@@ -76,13 +77,18 @@ def start(
     ] = None,
     executor: Annotated[
         ExecutorName | None,
-        typer.Option(help="Where jobs run: this machine, or what a scheduler manages [default: local]"),
+        typer.Option(help="Where jobs run: this machine, or a scheduler [default: local]"),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="worker.toml with the scheduler's options: see docs/scaling.md")
     ] = None,
+    advertise_url: AdvertiseUrl = None,
+    gate_listen: GateListen = None,
+    insecure_http: Annotated[
+        bool, typer.Option("--insecure-http", help="Allow plain http to and from those servers: traffic can be read")
+    ] = False,
     ray_address: Annotated[
-        str | None, typer.Option(help="Of the Ray cluster's dashboard, such as http://ray-head:8265")
+        str | None, typer.Option(help="URL of the Ray cluster's dashboard, such as http://ray-head:8265")
     ] = None,
     require_sandbox: Annotated[
         bool, typer.Option("--require-sandbox", help="Fail jobs where rollouts cannot run in a sandbox")
@@ -93,10 +99,11 @@ def start(
         typer.Option(help="host:port that rollouts may reach on this machine or in its network; may be repeated"),
     ] = None,
 ) -> int:
-    """Run jobs of a platform on this machine, until Ctrl-C. It needs the URL and a worker token, and no open port.
+    """Run a platform's jobs on this machine until Ctrl-C.
 
-    Ctrl-C ends its jobs; they go on elsewhere, or here when it is started again. After `osmosis worker drain` it brings
-    its jobs to their end and exits.
+    It needs only the platform's URL and a worker token; without --gate-listen it opens no port. Ctrl-C ends its jobs;
+    they continue on another worker, or here when it starts again. After `osmosis worker drain` it
+    finishes its jobs and exits.
 
     Example:
         osmosis worker start --platform-url https://osmosis.example.com --token-file worker.token
@@ -104,7 +111,15 @@ def start(
         osmosis worker start --platform-url https://osmosis.example.com --token-file worker.token --executor slurm
     """
     ctx = current()
-    flags = WorkerFlags(executor=executor, max_jobs=max_jobs, labels=label or [], ray_address=ray_address)
+    flags = WorkerFlags(
+        executor=executor,
+        max_jobs=max_jobs,
+        labels=label or [],
+        ray_address=ray_address,
+        advertise_url=advertise_url,
+        gate_listen=gate_listen,
+        insecure_http=insecure_http or None,
+    )
     told = worker_config(config, flags)
     url = platform_url or ctx.platform_url
     sandbox = _sandbox(require_sandbox, no_sandbox, sandbox_allow or [])
@@ -124,6 +139,7 @@ def start(
         look_s=told.poll_s,
         ca_file=str(trusted or ""),
         sandbox=sandbox,
+        gate=told.gate if told.gate != GateAddress() else None,
     )
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -151,7 +167,7 @@ def _until_stopped(worker: Worker) -> int:
 
 @app.command("list")
 def list_workers() -> ListResult:
-    """List the workers of the platform: what they run, what they have, when they were last seen.
+    """List the platform's workers: their jobs, resources, and when they were last seen.
 
     Example:
         osmosis worker list
@@ -178,7 +194,7 @@ def list_workers() -> ListResult:
 def drain(
     name: Annotated[str, typer.Argument(help="The worker, as `osmosis worker list` shows it")],
 ) -> OperationResult:
-    """Give a worker no more work. What it has, it brings to its end; then it exits.
+    """Give a worker no more jobs. It finishes those it has, then exits.
 
     Example:
         osmosis worker drain gpu-box
@@ -186,7 +202,7 @@ def drain(
     ctx = current()
     with ctx.client(scoped=False) as client:
         client.workers.drain(name)
-    return OperationResult("worker.drain", f"worker {name} gets no more work", {"name": name})
+    return OperationResult("worker.drain", f"worker {name} gets no more jobs", {"name": name})
 
 
 @app.command()
@@ -194,32 +210,32 @@ def remove(
     name: Annotated[str, typer.Argument(help="The worker, as `osmosis worker list` shows it")],
     yes: prompts.Yes = False,
 ) -> OperationResult:
-    """Take a worker out at once. Its jobs go elsewhere, with what they have stored; it ends.
+    """Remove a worker at once. It exits, and its jobs continue on other workers with what they have stored.
 
-    Its token stays good: revoke it, too, if it is in wrong hands.
+    Its token stays valid: revoke it as well if it may have leaked.
 
     Example:
         osmosis worker remove gpu-box
     """
     ctx = current()
-    if not prompts.confirm(ctx, f"Remove worker {name}? Its jobs go on elsewhere.", yes=yes):
+    if not prompts.confirm(ctx, f"Remove worker {name}? Its jobs continue on other workers.", yes=yes):
         return OperationResult("worker.remove", "Cancelled.", status="cancelled")
     with ctx.client(scoped=False) as client:
         released = client.workers.remove(name)
-    words = f"worker {name} is removed" + (f"; {released} jobs go on elsewhere" if released else "")
+    words = f"worker {name} is removed" + (f"; {released} jobs continue on other workers" if released else "")
     step = NextStep("revoke its token", command="osmosis worker token list")
     return OperationResult("worker.remove", words, {"name": name, "released": released}, next_steps=[step])
 
 
 @token_app.command()
 def create(
-    name: Annotated[str, typer.Option("--name", help="What it is for, such as gpu-box")],
-    expires: Annotated[str, typer.Option(help="How long it lives: 12h, 30d; at most 366d")] = f"{TOKEN_DAYS}d",
+    name: Annotated[str, typer.Option("--name", help="Name of the token, such as gpu-box")],
+    expires: Annotated[str, typer.Option(help="Lifetime, such as 12h or 30d; at most 366d")] = f"{TOKEN_DAYS}d",
 ) -> OperationResult | int:
     """Create a token for workers and print it, alone, on standard output; it is not shown again.
 
-    For all workspaces only the person who runs the platform can make one; with --workspace, its owners and admins can,
-    for the runs of that workspace.
+    Only operators can create one for all workspaces. With --workspace, the workspace's owners and admins can create
+    one for its runs.
 
     Example:
         osmosis worker token create --name gpu-box > worker.token
@@ -239,7 +255,7 @@ def create(
 
 @token_app.command("list")
 def list_tokens() -> ListResult:
-    """List your worker tokens. Never their text.
+    """List your worker tokens, without their values.
 
     Example:
         osmosis worker token list
@@ -262,7 +278,7 @@ def revoke(
     token: Annotated[str, typer.Argument(help="Its name or id, as `osmosis worker token list` shows it")],
     yes: prompts.Yes = False,
 ) -> OperationResult:
-    """Revoke a worker token. Its workers get no more work; what they run, they bring to its end.
+    """Revoke a worker token. Its workers get no more jobs, but finish those they have.
 
     Example:
         osmosis worker token revoke gpu-box

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from pydantic import ValidationError as PydanticError
 
 from osmosis.errors import UsageError, ValidationError
@@ -21,6 +22,16 @@ else:  # pragma: no cover - the same parser under its older name
     import tomli as tomllib
 
 
+AdvertiseUrl = Annotated[
+    str | None,
+    typer.Option(help="URL at which rollout servers on other machines reach training jobs; {port} is their port"),
+]
+GateListen = Annotated[
+    str | None,
+    typer.Option(help="host:port where training jobs listen for rollout servers elsewhere [default: 127.0.0.1:0]"),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerFlags:
     """None: not given."""
@@ -30,6 +41,18 @@ class WorkerFlags:
     labels: list[str] | None = None
     """KEY=VALUE each."""
     ray_address: str | None = None
+    advertise_url: str | None = None
+    gate_listen: str | None = None
+    insecure_http: bool | None = None
+
+    def gate(self) -> dict[str, object]:
+        """The keys of `[gate]` that are given."""
+        given = {
+            "advertise_url": self.advertise_url,
+            "listen": self.gate_listen,
+            "insecure_http": self.insecure_http,
+        }
+        return {key: value for key, value in given.items() if value is not None}
 
 
 def worker_config(file: Path | None, flags: WorkerFlags) -> WorkerConfig:
@@ -47,7 +70,11 @@ def worker_config(file: Path | None, flags: WorkerFlags) -> WorkerConfig:
         data["executor"] = "ray"
         given = data.get("ray", {})
         data["ray"] = {**given, "address": flags.ray_address} if isinstance(given, dict) else given
+    if given_gate := flags.gate():
+        table = data.get("gate", {})
+        data["gate"] = {**table, **given_gate} if isinstance(table, dict) else table
     config = _checked(data, str(file or "worker start"))
+    config.gate.refuse()
     return config.model_copy(update={"labels": {**config.labels, **dict(_label(one) for one in flags.labels or [])}})
 
 

@@ -119,12 +119,12 @@ def connect(
     ] = None,
     secret: Annotated[
         str | None,
-        typer.Option(help="Name of the workspace's secret that fetches it: a token for https, a private key for ssh"),
+        typer.Option(help="Workspace secret used to fetch it: a token for https, a private key for ssh"),
     ] = None,
 ) -> OperationResult:
     """Connect a workspace to a repository on another git host, or a bare one on disk.
 
-    It is looked at every few minutes, and at once when `osmosis workspace webhook` is set up.
+    The platform polls it every few minutes; with `osmosis workspace webhook`, a push is synced at once.
 
     Example:
         osmosis workspace connect demo https://github.com/acme/demo.git

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
+import httpx
 import pytest
 
+from osmosis.client import PlatformClient
 from osmosis.engine.journal import Journal
+from osmosis.errors import Forbidden
+from osmosis.local.viewing.disk_library import DiskLibrary
+from osmosis.local.viewing.fetched_run import PlatformEvaluation
+from osmosis.local.viewing.mixed_library import MixedLibrary
+from osmosis.metrics.summary import Terms, summarize
+from osmosis.platform import tables
+from osmosis.platform.services import judgements
+from osmosis.records.annotation import Annotation
+from osmosis.records.base import utc_now
+from osmosis.records.marks import MarkChange
 from osmosis.records.plan import EvalPlan, ModelSpec, Selection
 from osmosis.records.rollout import Rollout
 from osmosis.testing.command_line import CommandRun, run_command
-from osmosis.testing.platform_app import running_platform
+from osmosis.testing.git_workspace import GitWorkspace
+from osmosis.testing.platform_app import RunningPlatform, running_platform
 from osmosis.testing.platform_data import add_rollouts, add_run, rollout
+from osmosis.viewer import site
+from osmosis.viewer.asked import Asked
+from osmosis.viewer.rollouts_page import RolloutTablePage
+from osmosis.viewer.view import View
 
 pytestmark = pytest.mark.flow
 Run = Callable[..., CommandRun]
@@ -39,21 +57,27 @@ def keep_local(cwd: Path, name: str, passed: int) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    """The command line, beside local runs `base` and `trained`, and `base-1` and `trained-1` on a platform."""
-    with running_platform(tmp_path / "data") as platform:
+def platform(tmp_path: Path) -> Iterator[RunningPlatform]:
+    """With `base-1` and `trained-1`; beside it local runs `base` and `trained`."""
+    with running_platform(tmp_path / "data") as running:
         for name, passed in (("base-1", 6), ("trained-1", 20)):
-            add_rollouts(platform.parts, add_run(platform.parts, platform.workspace_id, name), rollouts(passed))
+            add_rollouts(running.parts, add_run(running.parts, running.workspace_id, name), rollouts(passed))
             keep_local(tmp_path, name.removesuffix("-1"), passed)
-        folders = {f"OSMOSIS_{name}_DIR": str(tmp_path / ".home" / name) for name in ("CONFIG", "DATA", "CACHE")}
-        environ = {**folders, "OSMOSIS_PLATFORM_URL": platform.url, "OSMOSIS_TOKEN": platform.token}
-        environ["OSMOSIS_TOKEN_PLATFORM_URL"] = platform.url
+        yield running
 
-        def go(*words: str, **more: str) -> CommandRun:
-            place = ("--workspace", platform.workspace, "--json")
-            return run_command(*words, *place, cwd=tmp_path, environ={**environ, **more})
 
-        yield go
+@pytest.fixture
+def run(tmp_path: Path, platform: RunningPlatform) -> Run:
+    """The command line, beside all of them."""
+    folders = {f"OSMOSIS_{name}_DIR": str(tmp_path / ".home" / name) for name in ("CONFIG", "DATA", "CACHE")}
+    environ = {**folders, "OSMOSIS_PLATFORM_URL": platform.url, "OSMOSIS_TOKEN": platform.token}
+    environ["OSMOSIS_TOKEN_PLATFORM_URL"] = platform.url
+
+    def go(*words: str, cwd: Path = tmp_path, **more: str) -> CommandRun:
+        place = ("--workspace", platform.workspace, "--json")
+        return run_command(*words, *place, cwd=cwd, environ={**environ, **more})
+
+    return go
 
 
 @pytest.mark.parametrize(
@@ -83,3 +107,139 @@ def test_a_name_that_is_nowhere_says_where_it_was_looked_for(run: Run) -> None:
     without = run("eval", "compare", "base", "gone", OSMOSIS_TOKEN="", OSMOSIS_PLATFORM_URL="http://127.0.0.1:9")
     assert "existing: base, trained" in without.error["message"]
     assert run("eval", "compare", "base", "trained", OSMOSIS_PLATFORM_URL="http://127.0.0.1:9").code == 0
+
+
+def test_local_and_platform_runs_are_exported_side_by_side(run: Run, tmp_path: Path) -> None:
+    done = run("view", "base", "trained-1", "--export", "pages")
+    assert done.code == 0, done.err
+    folder = tmp_path / "pages"
+    folder = tmp_path / "pages"
+    pages = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.html")}
+    assert "platform:trained-1" in pages["index.html"]
+    compared = [text for name, text in pages.items() if name.startswith("compare/")]
+    table = next(text for text in compared if "Compare 2 runs" in text)
+    assert "better" in table
+    assert "+14 −0" in table
+    assert sum("Compare 2 runs" not in text for text in compared) >= 14, "a page for each flip"
+    assert "on the platform" in pages["runs/trained-1~platform/index.html"]
+    assert "What is" in pages["runs/trained-1~platform/rollouts/3-0.html"], "the conversation was fetched"
+
+
+def test_what_view_cannot_find_and_what_is_on_both_sides_is_said(run: Run, tmp_path: Path) -> None:
+    gone = run("view", "base", "gone", "--export", "pages")
+    assert "nor an evaluation of that name on the platform" in gone.error["message"]
+    out = run("view", "platform:base-1", "--export", "pages", OSMOSIS_TOKEN="")
+    assert out.error["code"] == "AUTH_REQUIRED"
+    keep_local(tmp_path, "trained-1", 3)
+    both = run("view", "trained-1", "platform:base-1", "--export", "pages")
+    assert both.code == 0, both.err
+    assert "the other is platform:trained-1" in both.err
+    assert not (tmp_path / "pages" / "runs" / "trained-1~platform").exists()
+
+
+def test_a_platform_run_that_goes_on_is_followed_and_only_looked_at(platform: RunningPlatform, tmp_path: Path) -> None:
+    id_ = add_run(platform.parts, platform.workspace_id, "going-1", "running")
+    add_rollouts(platform.parts, id_, rollouts(9)[:3])
+    with PlatformClient(platform.url, platform.token, workspace=platform.workspace) as client:
+        cache = tmp_path / "cache"
+        library = MixedLibrary(DiskLibrary([], cache), [PlatformEvaluation(client, "going", cache)])
+        only = library.only() or ""
+        assert only == "going-1~platform"
+
+        def shown() -> int:
+            view = site.of_library(library, f"runs/{only}/rollouts", Asked([("q", "product"), ("by", "rollout")]))
+            assert isinstance(view, View)
+            found = view.values["found"]
+            assert isinstance(found, RolloutTablePage)
+            return found.total
+
+        assert library.run(only).whole(wait=True)
+        first = shown()
+        add_rollouts(platform.parts, id_, rollouts(9)[3:7])
+        library.fetched[0].forget()
+        assert library.run(only).whole(wait=True)
+        assert (first, shown()) == (3, 7)
+        assert library.run(only).state().status.value == "running"
+        with pytest.raises(Forbidden):
+            library.mark(only, MarkChange(note="mine"))
+        said = Annotation.model_validate({"row_index": 0, "attempt": 0, "author": "ada", "label": "wrong"})
+        with pytest.raises(Forbidden):
+            library.annotate(only, said)
+        with platform.parts.db.write() as session:
+            judgements.add(session, id_, said, None)
+        library.fetched[0].forget()
+        assert [one.label for one in library.run(only).annotations()] == ["wrong"]
+        found = site.of_library(library, f"runs/{only}/rollouts", Asked([("label", "wrong"), ("by", "rollout")]))
+        assert isinstance(found, View)
+        assert found.values["found"].total == 1, "people's labels are searched, wherever they were given"
+
+
+def test_what_changed_in_the_code_is_shown_where_a_repository_has_both_commits(
+    run: Run, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    checkout = GitWorkspace(tmp_path / "checkout")
+    before = checkout.commit()
+    checkout.write("rollouts/multiply/main.py", "print('<script>')\n")
+    checkout.write("README.md", "About\n")
+    after = checkout.commit()
+    ids = []
+    for name, commit in (("old-code", before), ("new-code", after)):
+        id_ = add_run(platform.parts, platform.workspace_id, name, commit_sha=commit)
+        add_rollouts(platform.parts, id_, rollouts(4))
+        ids.append(("run", id_))
+
+    def page(path: str) -> str:
+        answer = httpx.get(f"{platform.url}{path}", params=ids, headers=platform.headers)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    assert "no repository here has both commits" in page("/compare/code")
+    checkout.git("push", "--quiet", platform.git_url, "HEAD:main")
+    for text in (page("/compare/code"), exported(run, checkout.root)):
+        assert "+print(&#39;&lt;script&gt;&#39;)" in text
+        assert "1 file changed elsewhere" in text
+    assert f'hx-get="/compare/code?run={ids[0][1]}&amp;run={ids[1][1]}"' in page("/compare")
+    elsewhere = exported(run, tmp_path)
+    assert "no repository here has both commits" in elsewhere
+
+
+def exported(run: Run, cwd: Path) -> str:
+    """The page of an export in which what changed in the code is shown."""
+    folder = cwd / "shared"
+    assert run("view", "old-code", "new-code", "--export", str(folder), cwd=cwd).code == 0
+    (page,) = folder.glob("compare/code-*.html")
+    assert any(page.name in one.read_text() for one in folder.glob("compare/*.html"))
+    return page.read_text()
+
+
+def test_rows_in_quarantine_at_the_commit_decide_nothing_on_the_platform(run: Run, platform: RunningPlatform) -> None:
+    made, until = rollouts(12), (utc_now() + timedelta(days=30)).date()
+    flaky = [{"key": f"row-{row}", "reason": "the <b>judge</b> wavers", "until": str(until)} for row in range(12, ROWS)]
+    old = {"key": "row-1", "reason": "was slow", "until": "2024-01-02"}
+    elsewhere = {**flaky[0], "key": "row-2", "dataset": "another"}
+    report = summarize(made, Terms(1, 1.0), rows=ROWS).to_dict()
+    aside = {"row": [*flaky, old, elsewhere]}
+    id_ = add_run(platform.parts, platform.workspace_id, "flaky-1", report=report, quarantine=aside)
+    add_rollouts(platform.parts, id_, made)
+    done = run("eval", "wait", "flaky-1", "--fail-under", "0.9")
+    assert (done.code, done.json["resource"]["quarantine"]["without"]["pass_rate"]) == (0, 1.0), done.out
+    assert "12 rows are in quarantine and not counted" in done.json["message"]
+    assert run("eval", "wait", "base-1", "--fail-under", "0.9").code == 1, "it has none"
+
+    def page(path: str) -> str:
+        return httpx.get(f"{platform.url}{path}", headers=platform.headers).text
+
+    text = page(f"/runs/{id_}")
+    assert text.count("12 rows in quarantine left out") >= 2, "beside each figure of the score"
+    assert f"row row-12 is in quarantine until {until}: the &lt;b&gt;judge&lt;/b&gt; wavers" in text
+    assert "row row-1 was in quarantine until 2024-01-02, and counts again" in text
+    assert "row-2 is in quarantine" not in text
+    assert "100.0 %" in text.partition('id="quarantine"')[0]
+    both = page(f"/compare?run={id_}&run={id_of(platform, 'trained-1')}")
+    assert "Rows in quarantine" in both
+    assert "row row-23 is in quarantine" in both
+
+
+def id_of(platform: RunningPlatform, name: str) -> str:
+    with platform.parts.db.read() as session:
+        return session.query(tables.Run).filter_by(name=name).one().id

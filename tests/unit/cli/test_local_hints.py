@@ -29,7 +29,7 @@ def test_a_run_with_failures_names_the_command_that_shows_one(tmp_path: Path) ->
 def test_the_log_of_a_local_run_is_not_asked_of_a_platform(tmp_path: Path) -> None:
     stored_run(tmp_path / ".osmosis" / "runs" / "night", [rollout(0, 0)])
     refused = run_command("eval", "logs", "night", "--json", cwd=tmp_path)
-    assert (refused.code, refused.error["message"]) == (1, "night is a run of this machine, which has no log")
+    assert (refused.code, refused.error["message"]) == (1, "night is a local run, which has no log")
     assert "night" not in run_command("eval", "logs", "gone", "--json", cwd=tmp_path).error["message"]
 
 

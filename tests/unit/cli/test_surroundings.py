@@ -55,7 +55,7 @@ def test_an_env_file_cannot_redirect_a_token(tmp_path: Path) -> None:
 
 def test_an_env_file_that_lies_there_cannot_say_whom_to_trust(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("OSMOSIS_CA_FILE=evil.pem\n")
-    with pytest.raises(Conflict, match="whom to trust is said by the person"):
+    with pytest.raises(Conflict, match="certificates to trust are your choice"):
         load_environment(context(tmp_path, {}))
     named = context(tmp_path, {}, GlobalOptions(env_file=".env"))
     load_environment(named)

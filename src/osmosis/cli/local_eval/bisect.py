@@ -26,8 +26,8 @@ MOST_ROWS = 20
 
 
 def eval_bisect(
-    good: Annotated[str, typer.Argument(help="A local run in which the rows were right.")],
-    bad: Annotated[str, typer.Argument(help="A later one in which they are not.")],
+    good: Annotated[str, typer.Argument(help="A local run in which the rows passed.")],
+    bad: Annotated[str, typer.Argument(help="A later local run in which they fail.")],
     rows: Annotated[
         str | None, typer.Option("--rows", help=f"Row indices: 3,7,10-20 [default: lost rows, at most {MOST_ROWS}].")
     ] = None,
@@ -35,8 +35,8 @@ def eval_bisect(
 ) -> DetailResult:
     """Find the commit between two local runs that turned rows from passing to failing.
 
-    Each step runs the later run's plan on those rows with the code of one commit, in a worktree; what was run is kept
-    and not run again. Both runs have to be of committed code.
+    Each step runs the later run's plan on those rows with the code of one commit, in a worktree. Finished steps are
+    kept and not run again. Both runs must be of committed code.
 
     Example:
 

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from osmosis.cli.context import current
 from osmosis.cli.flags import takes
+from osmosis.cli.resolve import Command
 from osmosis.cli.results import DetailResult
 from osmosis.errors import UsageError
 from osmosis.local.request import Request, check_classes, runs_folder
 from osmosis.local.workers import worker_count
 from osmosis.sdk.agent_loop import trace_folder
 
-from .command_there import refused_there
 from .eval_flags import DEBUG_FOLDER, EvalFlags
 from .plan import baseline_specs, build_plan, check_limits
 from .terminal import Ending, run_local
+
+_REFUSED_THERE = Command("osmosis.cli.local_eval.command_there", "refused_there", "what to type in the place of --on")
+"""Loaded when it is needed: it reads the configs of a workspace, which no other local run does."""
 
 
 @takes(EvalFlags)
@@ -30,7 +33,7 @@ def local_eval(flags: EvalFlags) -> DetailResult | int:
     """
     ctx = current()
     if flags.on is not None:
-        raise refused_there(ctx, flags, flags.on)
+        raise _REFUSED_THERE.target()(ctx, flags, flags.on)
     if flags.classes and not flags.retry_failed:
         raise UsageError(f"unexpected argument: {flags.classes[0]}", hint="osmosis eval --help")
     check_classes(flags.classes)

@@ -57,10 +57,10 @@ class CompareFlags:
         ),
     ] = False
     max_rollouts: Annotated[
-        int | None, typer.Option(min=1, help="With --until-decided: at most this many more, in both runs together.")
+        int | None, typer.Option(min=1, help="With --until-decided: run at most N more rollouts, both runs together.")
     ] = None
     max_cost: Annotated[
-        float | None, typer.Option(help="With --until-decided: at most this many US dollars more, for both together.")
+        float | None, typer.Option(help="With --until-decided: spend at most this many more USD, both runs together.")
     ] = None
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --until-decided: spend without asking.")] = False
     flips: Annotated[int, typer.Option(min=0, help="Number of flips to show, with both conversations.")] = 5
@@ -80,18 +80,18 @@ class CompareFlags:
         alone = {"--max-rollouts": self.max_rollouts, "--max-cost": self.max_cost, "--yes": self.yes or None}
         for flag, value in alone.items():
             if value is not None and not self.until_decided:
-                raise UsageError(f"{flag} needs --until-decided", hint="a comparison of what is there spends nothing")
+                raise UsageError(f"{flag} needs --until-decided", hint="comparing stored runs costs nothing")
 
 
 @takes(CompareFlags)
 def compare(flags: CompareFlags) -> DetailResult | OperationResult | int:
     """Compare two runs row by row: difference with confidence interval, one verdict, and flips.
 
-    Each is a run of this machine, by name or folder, or an evaluation on the platform; `platform:NAME` is always that.
+    Each is a local run, by name or folder, or an evaluation on the platform; `platform:NAME` is always the latter.
 
-    With --until-decided, two runs of this machine are extended until it is clear which is better, or the budget is used
-    up. The test is planned for several looks, so that 5 % is the chance of a false verdict in all. Interrupted, the
-    same command goes on.
+    With --until-decided, two local runs are extended until it is clear which is better, or the budget is spent. The
+    test is sequential: over all of its looks, the chance of a false verdict is 5 %. After an interruption, the same
+    command continues.
 
     Example:
 

@@ -37,7 +37,9 @@ BatchSize = Annotated[
 Workers = Annotated[
     str,
     typer.Option(
-        "--workers", help="Processes for agents and score functions that burn CPU, or auto.", metavar="N|auto"
+        "--workers",
+        help="Number of processes, for agents and score functions that use much CPU, or auto.",
+        metavar="N|auto",
     ),
 ]
 MaxTurns = Annotated[int, typer.Option("--max-turns", help="Maximum number of turns per rollout.")]
@@ -52,7 +54,8 @@ Classes = Annotated[
 ]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Retry failed rollouts [CLASS...].")]
 SecretsFile = Annotated[
-    Path | None, typer.Option("--secrets-file", help="File of NAME=value lines, for the run of a config; - is stdin.")
+    Path | None,
+    typer.Option("--secrets-file", help="File of NAME=value lines, when the run came from a config; - is stdin."),
 ]
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write the results as JSON to this file.")]
 FailUnder = Annotated[
@@ -61,7 +64,7 @@ FailUnder = Annotated[
 Reduce = Annotated[
     list[str],
     typer.Option(
-        help="Further figure of the attempts at a row: mean, median, mode, max, at-least-K, pass@K, pass^K. Repeatable."
+        help="Figure to add, over a row's attempts: mean, median, mode, max, at-least-K, pass@K, pass^K. Repeatable."
     ),
 ]
 GroupBy = Annotated[
@@ -108,7 +111,8 @@ class EvalFlags:
     )
     pass_threshold: Annotated[float, typer.Option(help="Lowest score with which a rollout passes.")] = 1.0
     score_range: Annotated[
-        str | None, typer.Option(help="Least and greatest score, where the functions do not declare them: MIN,MAX.")
+        str | None,
+        typer.Option(help="Lowest and highest possible score, if the functions do not declare them: MIN,MAX."),
     ] = None
     reduce: Reduce = field(default_factory=list)
     group_by: GroupBy = field(default_factory=list)
@@ -174,7 +178,7 @@ class EvalFlags:
     fail_under: FailUnder = None
     on: Annotated[
         str | None,
-        typer.Option(help="Platform to run on instead: needs a config, and says which command to use.", metavar="URL"),
+        typer.Option(help="Platform to run on instead; needs a config, and prints the command to use.", metavar="URL"),
     ] = None
     secret: Annotated[
         list[str], typer.Option(help="Environment variable whose value is redacted in all output. Repeatable.")

@@ -52,7 +52,7 @@ class SetFlags:
     file: Annotated[str, typer.Argument(help="A set under configs/sets/, by path or name.")]
     name: Annotated[
         str | None,
-        typer.Option(help="Name before the names of its runs; existing runs are resumed [default: the file's]"),
+        typer.Option(help="Prefix of its runs' names; existing runs are resumed [default: the file's]"),
     ] = None
     baseline: Annotated[str | None, typer.Option(help="Name of an earlier execution to compare with, run by run.")] = (
         None
@@ -123,8 +123,8 @@ class SetLine:
 def eval_set(flags: SetFlags) -> ListResult:
     """Run a set of evaluations: configs x models x parameters, with one budget and one table.
 
-    The same command resumes it. Compare with an earlier execution by --baseline NAME. With --on they are runs of a
-    platform that share a tag: the set's name.
+    The same command resumes it. --baseline NAME compares it with an earlier execution. With --on, the runs are
+    submitted to a platform and share a tag, the set's name.
 
     Example:
         osmosis eval set nightly

@@ -13,10 +13,10 @@ from osmosis.engine import report_files
 from osmosis.engine.journal import Journal
 from osmosis.engine.results import check_output, config_part, summary_part
 from osmosis.errors import UsageError
-from osmosis.local.judged import Judged, judged
-from osmosis.local.quarantine_file import file_around, read
+from osmosis.local.quarantine_file import file_around, judged_by, read
 from osmosis.local.request import run_folder, runs_folder
 from osmosis.local.run import regrouped, stored_report, summary_of
+from osmosis.metrics.judged import Judged
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report, ScoreReport
 
@@ -70,7 +70,7 @@ def report(
         found = regrouped(journal, plan, found, Path(base, plan.dataset))
     elif found is None:
         found = summary_of(journal, plan)
-    counted = judged(journal, plan, found, read(file_around(ctx.cwd)))
+    counted = judged_by(read(file_around(ctx.cwd)), journal, plan, found)
     if not kinds:
         return _shown(journal, plan, found, counted)
     if kinds[0] == "junit":

@@ -120,9 +120,9 @@ class RegradeFlags:
 
 @takes(RegradeFlags)
 def regrade(flags: RegradeFlags) -> DetailResult | int:
-    """Score a run's stored conversations again, without calling the model.
+    """Score a run's stored conversations again, without calling the model under test.
 
-    The new scores replace the old ones all at once.
+    All new scores replace the old ones in one step.
 
     Example:
 

@@ -68,7 +68,8 @@ class RunFlags:
         typer.Option(help="Run it on the platform at this URL: submit this tree, follow, download", metavar="URL"),
     ] = None
     shards: Annotated[
-        str | None, typer.Option(help="With --on: jobs over which the rows are cut, or auto [default: the config's]")
+        str | None,
+        typer.Option(help="With --on: number of jobs to split the rows over, or auto [default: the config's]"),
     ] = None
     yes: Yes = False
 
@@ -77,8 +78,8 @@ class RunFlags:
 def run(flags: RunFlags) -> DetailResult | OperationResult | int:
     """Run a config on this machine: no platform, no push. Add --upload to show the run on the platform.
 
-    With --on URL it runs there instead: this tree as it is, uncommitted changes too, all rows; what comes of it is
-    fetched. Ctrl-C leaves it running.
+    With --on URL it runs there instead: the working tree with uncommitted changes, on all rows. The results are
+    downloaded. Ctrl-C leaves it running.
 
     Example:
         osmosis eval run multiply --limit 5

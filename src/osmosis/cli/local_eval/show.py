@@ -62,7 +62,7 @@ def _go_on(plan: EvalPlan, report: Report) -> NextStep:
     so_far = spent.cost_usd if reached == "max_cost" else spent.tokens
     whole = float(f"{so_far * 1.1 * report.total / report.completed:.2g}")
     flag = f"--max-cost {whole:g}" if reached == "max_cost" else f"--max-tokens-total {whole:.0f}"
-    return NextStep("go on with a larger budget", command=f"{command} {flag}")
+    return NextStep("continue with a larger budget", command=f"{command} {flag}")
 
 
 def exit_code(report: Report, fail_under: float | None = None, deciding: Report | None = None) -> int:

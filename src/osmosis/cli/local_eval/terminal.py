@@ -27,13 +27,12 @@ from osmosis.cli.output import Mode, Output
 from osmosis.cli.prompts import confirm
 from osmosis.cli.results import DetailResult
 from osmosis.engine.journal import Journal
-from osmosis.engine.results import check_output, config_part, summary_part, write_results
+from osmosis.engine.results import Gathered, check_output, config_part, summary_part, write_results
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.local.forked import fork_workers
-from osmosis.local.judged import judged
 from osmosis.local.prepare import prepare
 from osmosis.local.prepared import Confirm, Declined, Prepared
-from osmosis.local.quarantine_file import file_around, read
+from osmosis.local.quarantine_file import file_around, judged_by, read
 from osmosis.local.request import Request
 from osmosis.local.run import Run
 from osmosis.local.worker_process import serve
@@ -82,6 +81,8 @@ def run_local(ctx: AppContext, request: Request, ending: Ending) -> DetailResult
         try:
             _announce(ctx, prepared, terminal, quiet=ending.quiet)
             prepared.agree(answers)
+            journal = prepared.journal if ending.output is not None else None
+            gathered = Gathered(journal, prepared.plan) if journal is not None else None
             run, interrupted = run_stoppable(
                 lambda stop: prepared.run(terminal, confirm=answers, stop=stop), terminal.say
             )
@@ -93,7 +94,7 @@ def run_local(ctx: AppContext, request: Request, ending: Ending) -> DetailResult
             prepared.close()
         more: dict[str, object] = {"baselines": _baselines(prepared, run, terminal.kept)} if run.baselines else {}
         if ending.output is not None:
-            write_results(ending.output, _journal(prepared, run), run.plan, run.report, **more)
+            write_results(ending.output, _journal(prepared, run), run.plan, run.report, gathered, **more)
     return _result(ctx, prepared, run, ending, terminal.kept, more, interrupted=interrupted)
 
 
@@ -153,7 +154,7 @@ def _result(
     interrupted: bool,
 ) -> DetailResult | int:
     plan, report, redactor = run.plan, run.report, prepared.redactor
-    counted = judged(_journal(prepared, run), plan, report, read(file_around(ctx.cwd)))
+    counted = judged_by(read(file_around(ctx.cwd)), _journal(prepared, run), plan, report)
     notes += counted.met.lines
     code = 130 if interrupted else exit_code(report, ending.fail_under, counted.report)
     primary = counted.report.primary

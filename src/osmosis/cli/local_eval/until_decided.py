@@ -31,7 +31,7 @@ def until_decided(
     if not isinstance(a, LocalRun) or not isinstance(b, LocalRun):
         name = b.name if isinstance(a, LocalRun) else a.name
         raise ValidationError(
-            f"--until-decided extends runs of this machine, and {name} is one of the platform",
+            f"--until-decided extends local runs, and {name} is on the platform",
             hint=f"osmosis eval download {name}, or compare it without --until-decided",
         )
     journals = a.journal, b.journal

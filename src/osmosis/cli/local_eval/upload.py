@@ -27,7 +27,7 @@ def upload(
     name: Annotated[str, typer.Argument(help="Name of a finished local run, or its folder")],
     replace: Annotated[bool, typer.Option("--replace", help="Replace this run's earlier upload")] = False,
 ) -> OperationResult:
-    """Upload a local run to the platform: its rollouts, metrics, labels, tags, and where it was made.
+    """Upload a local run to the platform: rollouts, metrics, labels, tags and provenance.
 
     An interrupted upload continues where it stopped. A run that has changed since (resumed, regraded, retried)
     replaces its earlier upload with --replace.

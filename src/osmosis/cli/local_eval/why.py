@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def why(
     name: Annotated[str, typer.Argument(help="Name of a local run, or its folder, or of a run of the platform.")],
 ) -> DetailResult:
-    """Say why a run is slow or stuck: what is in flight, where the time goes, what to change.
+    """Explain why a run is slow or stuck: what is in flight, where the time goes, what to change.
 
-    Works from another terminal while a local run goes on, also while its event loop is blocked. Of a run of the
-    platform it looks at the status and at some of the rollouts.
+    Works from another terminal while a local run is going on, even when its event loop is blocked. For a run on the
+    platform it reads the status and some of the rollouts.
 
     Example:
 
