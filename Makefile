@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_DIR ?= .demo
 DEMO_FLAGS ?=
-PROCESSES ?= auto
+# Half of what the tests take is waiting for processes and time limits: half as many again as there are cores.
+PROCESSES ?= $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
 OLDEST ?= $(BIN)/python
 
 .PHONY: screenshots demo demo-train test soak unit lowest lint docs docs-site bench clean help
@@ -19,10 +20,10 @@ demo-train: $(VENV)/.installed  ## train a tiny model on this machine and show t
 	@$(BIN)/python examples/train-tiny/demo.py --dir .demo-train $(DEMO_FLAGS)
 
 test: $(VENV)/.dev  ## every test
-	@$(BIN)/python -m pytest tests -n $(PROCESSES) $(ARGS)
+	@$(BIN)/python -m pytest tests -n $(PROCESSES) --dist worksteal $(ARGS)
 
-soak: $(VENV)/.dev  ## the tests that take long, and that no other target runs
-	@$(BIN)/python -m pytest tests -m soak $(ARGS)
+soak: $(VENV)/.dev  ## the tests that take long, and that no other target runs; they say what they measure
+	@$(BIN)/python -m pytest tests -m soak -s $(ARGS)
 
 unit: $(VENV)/.dev  ## the fast part
 	@$(BIN)/python -m pytest tests/unit -n 3 --dist worksteal $(ARGS)

@@ -147,7 +147,7 @@ def test_a_budget_that_is_used_up_is_said_before_and_the_next_step_goes_on(osmos
     code, out, err = osmosis("eval resume r")
     assert code == 1
     assert "of 1 tokens used: no rollout is started" in err
-    (step,) = [line for line in out.splitlines() if "go on with a larger budget" in line]
+    (step,) = [line for line in out.splitlines() if "continue with a larger budget" in line]
     wanted = int(step.rpartition("--max-tokens-total ")[2])
     code, out, err = osmosis(f"eval resume r --max-tokens-total {wanted}")
     assert (code, "no rollout is started" in err) == (0, False), out

@@ -26,6 +26,8 @@ ELSEWHERE = {
     "--ray-address": "executors/test_ray.py",
     "--config worker.toml": "executors/test_command.py",
     "eval submit": "cli/test_runs.py, test_shards.py: it needs a workspace that is pushed",
+    "osmosis serve": "jobs/test_jobs_training_servers.py",
+    "--advertise-url": "the same; and platform/test_processes.py",
     "eval run": "cli/test_runs.py: the same",
 }
 """What is run by another test."""

@@ -49,7 +49,7 @@ def bucket(*, strict: bool = False) -> Iterator[Bucket]:
     server = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     made = Bucket(f"http://127.0.0.1:{port}")
     try:
-        with httpx.Client(trust_env=False) as http:
+        with httpx.Client(trust_env=False, timeout=60) as http:
             until(lambda: _answers(http, made.endpoint), "moto answers")
             http.put(f"{made.endpoint}/{NAME}").raise_for_status()
         yield made

@@ -3,9 +3,9 @@
 It asks what to do, makes a rollout per row and attempt (reward 1.0 for even rows, else 0.0), keeps a journal in the
 job folder and reports each. How it misbehaves is said in `[env]` of the run's config: `FAKE_JOB` is a comma-separated
 list of `crash-once:N` (dies after N rollouts, the first time), `crash` (dies at once, always), `mute` (never reports),
-`wait:N` (waits after N rollouts until told to stop or until `<job folder>/go` exists), `fail` (reports failed),
-`environ` (logs the names in its environment, and of its secrets), `orderly` (told to end, it reports that it was),
-`grow` (takes a lot of memory).
+`wait:N` (waits after N rollouts until told to stop or until `<job folder>/go` exists), `chatty` (says line after line
+while it waits), `fail` (reports failed), `environ` (logs the names in its environment, and of its secrets), `orderly`
+(told to end, it reports that it was), `grow` (takes a lot of memory).
 """
 
 from __future__ import annotations
@@ -113,8 +113,12 @@ class FakeJob:
         if str(finished) == self.modes.get("crash-once") and not marker.exists():
             marker.touch()
             os._exit(9)
+        said = 0
         while str(finished) == self.modes.get("wait") and not (self.folder / "go").exists():
             self.heartbeat()
+            if "chatty" in self.modes:
+                self.log(f"line {said}")
+                said += 1
             time.sleep(RETRY_S)
 
     def rollouts(self) -> Iterator[Rollout]:

@@ -9,6 +9,7 @@ from osmosis.errors import NotFound
 from osmosis.records.annotation import Annotation
 from osmosis.records.contract.body import LogEntry, LogPage
 from osmosis.records.dataset import Row
+from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 from osmosis.records.run import MetricPoint
@@ -33,6 +34,7 @@ class KeptRun:
     """Of the dataset."""
     said: Sequence[Annotation] = ()
     author: str | None = None
+    aside: RowQuarantine = field(default_factory=RowQuarantine)
 
     def state(self) -> RunState:
         return self.run
@@ -42,6 +44,9 @@ class KeptRun:
 
     def report(self) -> Report | None:
         return self.found
+
+    def quarantine(self) -> RowQuarantine:
+        return self.aside
 
     def origin(self) -> Origin:
         return self.made_of

@@ -12,17 +12,31 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 
 from osmosis.base.git import Git
 from osmosis.base.json_types import JsonObject
+from osmosis.platform.db import Database
 
 WITHIN_S = 60.0
 FAKE_JOB = f"{sys.executable} -m osmosis.testing.fake_job"
+
+
+@cache
+def _empty_database() -> bytes:
+    """The file of a database with nothing but its tables, migrated once for all platforms of this process."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "platform.db"
+        db = Database(f"sqlite:///{file}")
+        db.migrate()
+        db.close()  # the last connection writes all of it into the file
+        return file.read_bytes()
 
 
 class PlatformProcess:
@@ -42,6 +56,7 @@ class PlatformProcess:
         """The beginning of its command: what puts it into a network of its own."""
 
     def start(self) -> None:
+        self._lay_database()
         options = []
         for key, value in self.options.items():
             options += [f"--{key.replace('_', '-')}", *([value] if value else [])]
@@ -53,6 +68,16 @@ class PlatformProcess:
             stderr=subprocess.DEVNULL,
         )
         until(self.answers, "the platform answers")
+
+    def _lay_database(self) -> None:
+        """Where it has no database yet, an empty one with its tables is put there: running the migrations is most of
+        a first start. Not from outside into a disk of its own."""
+        ours = self.data_dir / "platform.db"
+        if self.within or ours.exists() or "database_url" in self.options or "OSMOSIS_DATABASE_URL" in self.environ:
+            return
+        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ours.write_bytes(_empty_database())
+        ours.chmod(0o600)
 
     def answers(self) -> bool:
         assert self.process is not None
@@ -89,12 +114,15 @@ class PlatformProcess:
         assert answer.status_code < 300, answer.text
         return answer.json() if answer.content else None
 
-    def prepare(self, folder: Path) -> None:
-        """A pushed rollout and a dataset of 12 rows."""
+    def prepare(
+        self, folder: Path, *, files: Mapping[str, str] | None = None, rows: Sequence[JsonObject] | None = None
+    ) -> None:
+        """A pushed rollout, of these files, and a dataset of these rows, else of 12."""
         url = self.json("GET", "workspaces")["workspaces"][0]["connected_repo"]["url"]
         token = self.http.headers["authorization"].partition(" ")[2]
         (folder / "rollouts" / "multiply").mkdir(parents=True)
-        (folder / "rollouts" / "multiply" / "main.py").write_text("x = 1\n")
+        for name, text in (files or {"main.py": "x = 1\n"}).items():
+            (folder / "rollouts" / "multiply" / name).write_text(text)
         for args in (
             ["init", "-q", "-b", "main"],
             ["add", "-A"],
@@ -102,7 +130,7 @@ class PlatformProcess:
             ["push", "-q", url.replace("://", f"://git:{token}@"), "main"],
         ):
             Git(folder).run(*args)
-        lines = [{"user_prompt": str(n), "ground_truth": str(n)} for n in range(12)]
+        lines = rows or [{"user_prompt": str(n), "ground_truth": str(n)} for n in range(12)]
         content = "".join(json.dumps(line) + "\n" for line in lines).encode()
         body = {"file_name": "sums", "file_size": len(content), "extension": "jsonl"}
         created = self.json("POST", "datasets", json=body)
@@ -121,13 +149,13 @@ class PlatformProcess:
         found: JsonObject = self.json("GET", f"eval-runs/{name}")["eval_run"]
         return found
 
-    def reaches(self, name: str, status: str) -> JsonObject:
+    def reaches(self, name: str, status: str, *, within_s: float = WITHIN_S) -> JsonObject:
         def arrived() -> bool:
             found = str(self.run(name)["status"])
             assert found == status or found in ("pending", "running"), self.logs(name)
             return found == status
 
-        until(arrived, f"run {name} is {status}")
+        until(arrived, f"run {name} is {status}", within_s)
         found: JsonObject = self.json("GET", f"eval-runs/{name}")
         return found
 
@@ -141,8 +169,8 @@ class PlatformProcess:
         return self.data_dir / "runs" / str(self.run(name)["id"])
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
+def until(condition: Callable[[], object], what: str, within_s: float = WITHIN_S) -> None:
+    deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {WITHIN_S:g} s"
+        assert time.monotonic() < deadline, f"{what}: not within {within_s:g} s"
         time.sleep(0.05)

@@ -1,6 +1,7 @@
 """The trainer's environment for tests: built by the product's own builder, once for all tests that share a folder.
 
 Tests that use it need the CPU build of torch; where only the CUDA build can be had, they are told so and skip.
+`python -m osmosis.testing.trainer_environment FOLDER` makes it before the tests begin, as CI does.
 """
 
 from __future__ import annotations
@@ -30,3 +31,10 @@ def trainer_environment(cache_dir: Path, log: JobLog | None = None) -> TrainerEn
         return asyncio.run(builder.environment())
     except JobFailed as problem:
         raise NoTorch(problem.message) from problem
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{trainer_environment(Path(sys.argv[1])).python}\n")
+    except NoTorch as reason:
+        sys.exit(str(reason))

@@ -74,6 +74,8 @@ class KeptListener:
     def say(self, text: str, *, alarm: bool = False) -> None:
         (self.alarms if alarm else self.said).append(text)
 
+    async def room(self) -> None: ...
+
 
 def by_attempt(task: Task, answer: str) -> float:
     """Another reward for every other attempt, so that every group has a signal."""

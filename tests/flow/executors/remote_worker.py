@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,12 +16,14 @@ SECRET = "the-secret-value"
 
 
 @contextmanager
-def platform_without_worker(folder: Path, **options: str) -> Iterator[PlatformProcess]:
-    platform = PlatformProcess(folder / "data", no_worker="", lease="8", **options)
+def platform_without_worker(
+    folder: Path, prepare: Callable[[PlatformProcess, Path], None] = PlatformProcess.prepare, **options: str
+) -> Iterator[PlatformProcess]:
+    platform = PlatformProcess(folder / "data", **{"no_worker": "", "lease": "8", **options})
     platform.start()
     try:
         platform.login()
-        platform.prepare(folder / "checkout")
+        prepare(platform, folder / "checkout")
         secret = {"name": "API_KEY", "value": SECRET, "scope": "workspace"}
         platform.json("POST", "environment-secrets", json=secret)
         yield platform

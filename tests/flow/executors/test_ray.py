@@ -14,11 +14,33 @@ import pytest
 
 from osmosis.testing.platform_process import FAKE_JOB, PlatformProcess, until
 
-from .ray_cluster import TOKEN, NoRay, RayCluster, ray_cluster
+from . import long_run
+from .ray_cluster import ONE_JOB, TOKEN, NoRay, RayCluster, ray_cluster
 from .remote_worker import SECRET, RemoteWorker, platform_without_worker, remote_worker
 from .tool_venv import tool_venv
 
 pytestmark = [pytest.mark.flow, pytest.mark.network]
+
+
+def config_of(cluster: RayCluster, folder: Path, job_command: str) -> str:
+    return f"""
+executor = "ray"
+max_jobs = 4
+poll_s = 0.5
+job_command = {json.dumps(job_command)}
+node_dir = "{folder}/nodes"
+[ray]
+address = "{cluster.address}"
+token_variable = "TOKEN_OF_RAY"
+resources = {{osmosis = 1}}
+[ray.runtime_env.env_vars]
+FROM_THE_CONFIG = "1"
+"""
+
+
+def environ_of(cluster: RayCluster) -> dict[str, str]:
+    environ = {key: value for key, value in cluster.environ.items() if not key.startswith("RAY_")}
+    return {**environ, "TOKEN_OF_RAY": TOKEN}
 
 
 @pytest.fixture(scope="module")
@@ -45,21 +67,8 @@ def worker(
     platform: PlatformProcess, cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RemoteWorker]:
     folder = tmp_path_factory.mktemp("beside-ray")
-    config = f"""
-executor = "ray"
-max_jobs = 4
-poll_s = 0.5
-job_command = {json.dumps(FAKE_JOB)}
-node_dir = "{folder}/nodes"
-[ray]
-address = "{cluster.address}"
-token_variable = "TOKEN_OF_RAY"
-resources = {{osmosis = 1}}
-[ray.runtime_env.env_vars]
-FROM_THE_CONFIG = "1"
-"""
-    environ = {key: value for key, value in cluster.environ.items() if not key.startswith("RAY_")}
-    with remote_worker(platform, folder / "worker", config, {**environ, "TOKEN_OF_RAY": TOKEN}) as started:
+    config = config_of(cluster, folder, FAKE_JOB)
+    with remote_worker(platform, folder / "worker", config, environ_of(cluster)) as started:
         yield started
 
 
@@ -129,3 +138,30 @@ def test_a_cluster_that_refuses_or_is_not_there_is_said_on_the_run(
     with remote_worker(platform, tmp_path / "stranger", config, environ):
         found = platform.reaches(platform.submit(), "failed")
     assert "does not take this worker: HTTP 40" in found["failure"]["message"]
+
+
+@pytest.mark.soak
+def test_three_nodes_are_killed_and_2000_rollouts_lose_nothing_and_double_nothing(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    """A killed node is replaced by another. The report is that of one job that nobody disturbed."""
+    chance = long_run.seeded("ray")
+    with platform_without_worker(tmp_path, long_run.prepare, lease="60", stop_grace="60") as platform:
+        config = config_of(cluster, tmp_path, long_run.JOB)
+        with remote_worker(platform, tmp_path / "worker", config, environ_of(cluster)):
+            alone = long_run.submit(platform, shards=1)
+            platform.reaches(alone, "finished", within_s=long_run.LONG_S)
+            name = long_run.submit(platform, shards=4)
+            witness = long_run.Witness(platform, name)
+            for point in sorted(chance.sample(range(long_run.ROLLOUTS // 20, long_run.ROLLOUTS * 8 // 10), 3)):
+                long_run.reaches(platform, name, point)
+                witness.look()
+                long_run.say(f"{len(witness.stored)} rollouts are stored: a node of Ray is killed")
+                node = cluster.nodes.pop()
+                node.kill()
+                until(lambda: cluster.alive() == 1, "Ray knows", long_run.LONG_S)
+                cluster.join(2, f"--address={cluster.gcs}", *ONE_JOB)
+            platform.reaches(name, "finished", within_s=long_run.LONG_S)
+            journals = tmp_path / "nodes" / "runs" / str(platform.run(name)["id"])
+            long_run.say(f"{witness.judge([journals])} rollouts were made in vain")
+            assert long_run.figures(platform, name) == long_run.figures(platform, alone)

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,14 +135,19 @@ class Hub:
         self.run("ip", "link", "add", name, "type", "veth", "peer", "name", "cable", "netns", str(holder.pid))
         self.run("ip", "link", "set", name, "master", "br0", "up")
 
-    def worker(self, name: str, folder: Path, token: str, *, job_command: str = FAKE_JOB) -> Machine:
-        """A machine with a worker on it, which knows a URL, a token and an authority."""
+    def worker(
+        self, name: str, folder: Path, token: str, *, job_command: str = FAKE_JOB, kept_up: bool = False
+    ) -> Machine:
+        """A machine with a worker on it, which knows a URL, a token and an authority. `kept_up`: one that is killed is
+        started again, and its jobs outlive it; else the machine ends with it."""
         folder.mkdir(exist_ok=True)
         (folder / "token").write_text(token)
         (folder / "worker.toml").write_text(f"job_command = {job_command.split()!r}\n".replace("'", '"'))
         options = ["--platform-url", URL, "--token-file", str(HERE / "token"), "--ca-file", str(HERE / "ca.pem")]
         options += ["--data-dir", str(HERE / "jobs"), "--config", str(HERE / "worker.toml"), "--no-sandbox"]
         command = [sys.executable, "-m", "osmosis", "worker", "start", *options, "--name", name]
+        if kept_up:
+            command = ["sh", "-c", 'while :; do "$@" || sleep 0.2; done', "init", *command]
         return self.machine(name, folder, command)
 
 
@@ -164,7 +169,12 @@ def hub(folder: Path, hidden: Path) -> Iterator[Hub]:
 
 
 @contextmanager
-def platform_in(network: Hub, folder: Path, **options: str) -> Iterator[PlatformProcess]:
+def platform_in(
+    network: Hub,
+    folder: Path,
+    prepare: Callable[[PlatformProcess, Path], None] = PlatformProcess.prepare,
+    **options: str,
+) -> Iterator[PlatformProcess]:
     """A platform whose only way in is the front; prepared before it was put there, for nothing else can be pushed."""
     platform = PlatformProcess(folder / "data", no_worker="", public_url=URL, **options)
     sockets = Path(tempfile.mkdtemp(prefix="osm"))
@@ -172,7 +182,7 @@ def platform_in(network: Hub, folder: Path, **options: str) -> Iterator[Platform
     platform.start()
     try:
         platform.login()
-        platform.prepare(folder / "checkout")
+        prepare(platform, folder / "checkout")
         platform.terminate()
         headers = platform.http.headers
         platform.http.close()

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,21 +107,36 @@ def wait_until(condition: Callable[[], Any], what: str, within: float = DEADLINE
     return found
 
 
+@contextmanager
+def a_person(folder: Path) -> Iterator[Person]:
+    """Someone in an empty folder, whose platform is stopped at the end."""
+    someone = Person(folder)
+    try:
+        yield someone
+    finally:
+        if (someone.data / "platform.json").exists():
+            someone.types("platform", "stop", cwd=folder)
+
+
 @pytest.fixture
 def person(tmp_path: Path) -> Iterator[Person]:
-    someone = Person(tmp_path)
-    yield someone
-    if (someone.data / "platform.json").exists():
-        someone.types("platform", "stop", cwd=tmp_path)
+    with a_person(tmp_path) as someone:
+        yield someone
 
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    with endpoints(tmp_path) as start:
+        yield start
+
+
+@contextmanager
+def endpoints(folder: Path) -> Iterator[Callable[..., str]]:
     """Starts OpenAI-compatible endpoints in processes of their own; returns their base URLs."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*flags: str, **variables: str) -> str:
-        errors = tmp_path / f"endpoint-{len(started)}.err"  # a file: a pipe nobody reads would fill up
+        errors = folder / f"endpoint-{len(started)}.err"  # a file: a pipe nobody reads would fill up
         with errors.open("w") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", "osmosis.testing.stand_in", *flags],
@@ -135,7 +151,9 @@ def endpoint(tmp_path: Path) -> Iterator[Callable[..., str]]:
         assert url.startswith("http://"), f"the endpoint did not start, it said {url!r}\n{errors.read_text()}"
         return url
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()

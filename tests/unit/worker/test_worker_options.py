@@ -41,9 +41,17 @@ def test_a_flag_wins_over_its_key_and_labels_are_added(tmp_path: Path) -> None:
     assert (config.ray.address, config.ray.cpus) == ("http://b", 2)
 
 
+def test_how_training_jobs_are_reached_comes_from_the_file_and_the_flags(tmp_path: Path) -> None:
+    file = written(tmp_path, '[gate]\nadvertise_url = "https://a.example.com"\nlisten = "127.0.0.1:7577"\n')
+    config = worker_config(file, WorkerFlags(advertise_url="https://b.example.com/{port}"))
+    assert (config.gate.advertise_url, config.gate.listen) == ("https://b.example.com/{port}", "127.0.0.1:7577")
+
+
 @pytest.mark.parametrize(
     ("text", "flags", "said"),
     [
+        ("", WorkerFlags(advertise_url="http://b.example.com", gate_listen="0.0.0.0:7577"), "is plain http"),
+        ("", WorkerFlags(gate_listen="7577"), "gate.listen: Value error, must be host:port"),
         ("max_job = 1", WorkerFlags(), "max_job: no such key"),
         ('max_jobs = "3"', WorkerFlags(), "max_jobs: Input should be a valid integer"),
         ("max_jobs = ", WorkerFlags(), "worker.toml: Invalid value"),
