@@ -103,6 +103,12 @@ class Fleet:
         self.worker = {"Authorization": f"Bearer {worker_token}"}
 
     async def ask(self, method: str, path: str, bearer: dict[str, str], body: object = None) -> object:
+        try:
+            return await self._ask(method, path, bearer, body)
+        except aiohttp.ServerDisconnectedError:  # as a job that says it again: the connection was idle for too long
+            return await self._ask(method, path, bearer, body)
+
+    async def _ask(self, method: str, path: str, bearer: dict[str, str], body: object) -> object:
         async with self.session.request(method, self.root + path, headers=bearer, json=body) as answer:
             text = await answer.read()
             assert answer.status == 200, (path, answer.status, text[:300])

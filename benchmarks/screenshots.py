@@ -21,6 +21,7 @@ from playwright.sync_api import sync_playwright
 from osmosis.datasets.scan import row_hash
 from osmosis.local.run_marks import mark
 from osmosis.local.viewing.disk_library import DiskLibrary
+from osmosis.local.viewing.mixed_library import MixedLibrary
 from osmosis.local.viewing.view_server import ViewAccess, ViewServer, application, config_of, listen
 from osmosis.records.annotation import Annotation
 from osmosis.records.marks import MarkChange
@@ -87,7 +88,7 @@ def judged(row: int, attempt: int, right: bool, draw: random.Random) -> Rollout:
 def served(folder: Path, cache: Path) -> Iterator[ViewAccess]:
     listener = listen(0)
     access = ViewAccess(listener.getsockname()[1])
-    app = application(DiskLibrary([folder], cache, "ada"), access)
+    app = application(MixedLibrary(DiskLibrary([folder], cache, "ada")), access)
     ready = threading.Event()
     server = ViewServer(config_of(app), app.state.live, ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
