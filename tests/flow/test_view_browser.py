@@ -236,6 +236,34 @@ def test_a_run_that_goes_on_is_followed_without_a_reload(visit: Visit, runs: Pat
         visit.page.goto("about:blank")
 
 
+@pytest.mark.parametrize("status", [None, 503])
+def test_a_stream_whose_first_request_fails_is_asked_for_again(visit: Visit, runs: Path, status: int | None) -> None:
+    journal = stored_run(runs / "going", made(set())[:2], rows=ROWS, ended=False)
+    failed: list[str] = []
+
+    def first_fails(route: Any) -> None:
+        if failed:
+            route.continue_()
+        elif status is None:
+            failed.append(route.request.url)
+            route.abort()
+        else:
+            failed.append(route.request.url)
+            route.fulfill(status=status, content_type="text/html", body="<h1>the proxy's own page</h1>")
+
+    try:
+        visit.page.route("**/events*", first_fails)
+        page = visit.go("/runs/going")
+        journal.append_all(made(set())[2:6])
+        playwright.expect(page.locator(".state")).to_contain_text(f"6 of {ROWS * 2} rollouts", timeout=60_000)
+        assert failed
+        visit.complaints.clear()  # the browser's about the request that failed
+    finally:
+        journal.close()
+        shutil.rmtree(runs / "going")
+        visit.page.goto("about:blank")
+
+
 PAGES = ("/", "/runs/after", "/runs/after/rollouts", "/runs/after/rollouts?by=rollout&col=prompt&col=row:level",
          "/runs/after/rollouts/0/0", "/runs/after/rollouts/3/1", "/runs/after/config", "/compare?run=before&run=after",
          "/compare?run=before&run=after&row=12&attempt=0", "/history", "/history?row=3", "/?q=after")  # fmt: skip

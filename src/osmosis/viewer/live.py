@@ -1,8 +1,8 @@
 """Server-sent events for pages that follow something: built once per moment however many look, never in a hurry.
 A page has one stream, and an event has everything that changes on it, from one read: no two of its figures disagree.
 
-Knows nothing of runs: it is given a function that builds a piece of HTML and says whether it is final. What takes
-long to build is built less often; a connection ends by itself after a while, and the browser opens the next.
+Knows nothing of runs: it is given a function that builds a piece of HTML and says whether it is final. What takes much
+work to build is built less often; a connection ends by itself after a while, and the browser opens the next.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ CROWDED_S = 30
 """A page asks again after so long where too many are open to keep a connection for it."""
 END = b"event: end\ndata: over\n\n"
 SHARE = 4.0
-"""Waiting takes at least this many times as long as building."""
+"""Waiting takes at least this many times as long as the work of building."""
+LONGEST_PAUSE_S = 10.0
+"""A page is never further behind than this, however much work it is."""
 
 Build = Callable[[], tuple[str, bool]]
 
@@ -36,8 +38,14 @@ class _Piece:
     text: str = ""
     final: bool = False
     built_at: float = 0.0
-    took_s: float = 0.0
+    work_s: float = 0.0
+    """Of its thread's CPU: one build that waited, for a lock or a busy machine, slows no later one down."""
     readers: int = 0
+
+    @property
+    def pause_s(self) -> float:
+        """Until it is built again."""
+        return max(EVERY_S, min(SHARE * self.work_s, LONGEST_PAUSE_S))
 
 
 class LivePages:
@@ -77,7 +85,7 @@ class LivePages:
                 if time.monotonic() - said > QUIET_S:
                     said = time.monotonic()
                     yield b": still here\n\n"
-                await asyncio.sleep(max(EVERY_S, SHARE * piece.took_s))
+                await asyncio.sleep(piece.pause_s)
         finally:
             self.open -= 1
             piece.readers -= 1
@@ -88,12 +96,16 @@ class LivePages:
 async def _current(piece: _Piece, build: Build) -> tuple[str, bool]:
     """The piece as it is now, built by the first request that needs it."""
     async with piece.lock:
-        now = time.monotonic()
-        if now - piece.built_at >= EVERY_S / 2 or not piece.built_at:
-            piece.text, piece.final = await run_sync(build)
+        if time.monotonic() - piece.built_at >= EVERY_S / 2 or not piece.built_at:
+            (piece.text, piece.final), piece.work_s = await run_sync(_worked, build)
             piece.built_at = time.monotonic()
-            piece.took_s = piece.built_at - now
         return piece.text, piece.final
+
+
+def _worked(build: Build) -> tuple[tuple[str, bool], float]:
+    """What was built, and the seconds of CPU that it took."""
+    begun = time.thread_time()
+    return build(), time.thread_time() - begun
 
 
 def as_event(text: str) -> bytes:

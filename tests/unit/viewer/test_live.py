@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import time
+
 from osmosis.viewer import live
-from osmosis.viewer.live import LivePages, as_event
+from osmosis.viewer.live import EVERY_S, LONGEST_PAUSE_S, LivePages, as_event
 
 
 async def test_a_final_piece_ends_the_stream() -> None:
@@ -49,3 +51,21 @@ async def test_too_many_are_told_once_and_to_come_back() -> None:
 
 def test_an_event_survives_every_line_end() -> None:
     assert as_event("a\r\nb\n\nc") == b"data: a\ndata: b\ndata: \ndata: c\n\n"
+
+
+async def test_a_build_that_waited_slows_no_later_one_down() -> None:
+    pages = LivePages()
+
+    def build() -> tuple[str, bool]:
+        time.sleep(EVERY_S)
+        return "x", False
+
+    stream = pages.stream("run", build)
+    await stream.__anext__()
+    await stream.__anext__()
+    piece = pages._pieces["run"]
+    assert piece.work_s < EVERY_S / 2, "waiting is no work"
+    assert piece.pause_s == EVERY_S
+    piece.work_s = 60.0
+    assert piece.pause_s == LONGEST_PAUSE_S
+    await stream.aclose()  # type: ignore[attr-defined]
