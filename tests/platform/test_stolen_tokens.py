@@ -26,6 +26,7 @@ BODIES: dict[str, dict[str, Any]] = {
     f"{OWN}/logs": {"lines": []},
     f"{OWN}/metrics": {"points": []},
     f"{OWN}/checkpoints": {"checkpoints": []},
+    f"{OWN}/rewind": {"step": 0},
     f"{OWN}/model": {"files": []},
     f"{OWN}/finish": {"status": "finished"},
 }

@@ -246,7 +246,7 @@ def test_a_worker_of_another_protocol_is_told_so_and_gets_no_work(ready: Any) ->
     assert f"osmosis-ai=={__version__}" in row["note"]
 
 
-def test_a_training_run_waits_for_a_worker_that_has_the_disk(box: Box) -> None:
+def test_a_training_run_waits_for_a_worker_that_can_train(box: Box) -> None:
     experiment = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "Qwen/Qwen3-0.6B", "dataset": "sums"}
     body = {"experiment_config": experiment, "training_config": {"rollout_batch_size": 4}}
     box.site.json("POST", "training-runs", json=body)

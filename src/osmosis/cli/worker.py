@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from osmosis.base import paths
+from osmosis.base.machine import TRAINER_PYTHON, find_python
 from osmosis.base.stop_signals import on_stop
 from osmosis.client.settings import CA_FILE, checked_ca_file
 from osmosis.errors import UsageError, ValidationError
@@ -132,7 +133,7 @@ def start(
         cache_dir=folder / "cache",
         state_dir=folder / "state",
         max_jobs=told.max_jobs,
-        kinds=("eval",),
+        kinds=("eval", "training") if find_python(TRAINER_PYTHON, ctx.environ) is not None else ("eval",),
         labels=told.labels,
         node_dir=told.node_dir,
         queue_s=told.queue_s,

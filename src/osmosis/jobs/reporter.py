@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ from osmosis.base.redact import Redactor
 from osmosis.base.tasks import end
 from osmosis.errors import InternalError, LeaseLost, NetworkError, OsmosisError
 from osmosis.records.base import Record
-from osmosis.records.contract.job_messages import StoredExample
+from osmosis.records.contract.job_messages import JobFolder, JobFolders, StoredExample
 from osmosis.records.keys import Key
 from osmosis.records.run import CheckpointReport, HeartbeatReply, JobResult, LogLine, MetricPoint, Progress
 
@@ -333,6 +333,19 @@ class Reporter:
         off: then `stored_artifacts` says where to go on."""
         where = f"artifacts/{quote(rollout_id, safe='')}/{quote(path)}?size={file.size}&offset={offset}"
         await self._client.send(where, file.pieces(offset))
+
+    async def folders(self) -> list[JobFolder]:
+        """What the platform has for this training run. Raises what `ended` would hold."""
+        return JobFolders.model_validate(await self._patiently("GET", "folders", None)).folders
+
+    async def checkpoint_there(self, name: str) -> dict[str, int]:
+        """How many bytes the platform has of each file of a checkpoint that is on its way."""
+        answer = await self._patiently("GET", f"checkpoints/{name}", None)
+        return {str(path): int(size) for path, size in answer.get("files", {}).items()}
+
+    async def send(self, path: str, pieces: Iterator[bytes]) -> None:
+        """These bytes to a route of the job's protocol. Raises what the platform said, NetworkError when cut off."""
+        await self._client.send(path, pieces)
 
     async def save(self, path: str, target: Path) -> None:
         """A file of the job's protocol, whole, in `target`. Raises what `ended` would hold."""

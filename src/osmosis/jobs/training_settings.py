@@ -7,6 +7,7 @@ Pure: reads the base model's `config.json` and asks for GPUs, starts nothing. Ev
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from osmosis._version import __version__
@@ -112,6 +113,16 @@ def _pieces(config: TrainingConfig, model: Path, per_step: int, processes: int) 
     return next(
         pieces for pieces in range(1, of_process + 1) if of_process % pieces == 0 and of_process <= pieces * at_once
     )
+
+
+def ways_to_cut(plan: TrainerPlan) -> Iterator[tuple[int, int]]:
+    """Every `(processes, pieces)` that a machine could have cut a step of this plan into."""
+    at_once = plan.rows_per_step * (1 if plan.method == "sft" else plan.samples_per_row)
+    for processes in range(1, at_once + 1):
+        of_process = at_once // processes
+        if at_once % processes == 0:
+            divisors = {pieces for pieces in range(1, of_process + 1) if of_process % pieces == 0}
+            yield from ((processes, pieces) for pieces in sorted({*divisors, plan.gradient_accumulation}))
 
 
 def _vocabulary(model: Path) -> int:

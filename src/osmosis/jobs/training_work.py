@@ -8,13 +8,17 @@ of this run is told to it, a stop saves a checkpoint, and every way to end is a 
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+import orjson
+
 from osmosis.base.machine import gpus
 from osmosis.base.tasks import end, until_one
 from osmosis.records.config import TrainingConfig
+from osmosis.records.contract.job_messages import JobRewind
 from osmosis.records.keys import Key
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category
@@ -24,28 +28,32 @@ from osmosis.training.curves import Curves
 from osmosis.training.driver import TrainingRun
 from osmosis.training.failures import TrainingRunFailed
 from osmosis.training.link import Checkpointed, Done, TrainerLink, TrainerPlan
-from osmosis.training.step_journal import StepJournal, stored_steps
+from osmosis.training.step_journal import StepJournal, name_of, stored_steps
 from osmosis.training.trained_model import TrainedModel
 
+from .artifact_sender import ArtifactSender
 from .base_model import base_model_folder, tokenizer_folder
 from .boundary import Boundary
 from .job import JobContext, JobFailed, setup_failed
 from .job_rows import JobRows
 from .open_gate import check_reach, opened_gate
+from .platform_folders import CheckpointSender, fetch_checkpoints, fetch_model
 from .server_elsewhere import ServerElsewhere
 from .server_pool import ServerPool
 from .server_stages import PreparedRollout, ServerStages
 from .trainer_environment import trainer_environment_of
-from .trainer_lives import TrainerLives, complete_checkpoints
+from .trainer_lives import TrainerLives, complete_checkpoints, newest_checkpoint
 from .trainer_process import TrainerCommand, TrainerProcess, trainer_environ
 from .training_examples import examples_of
-from .training_settings import rollout_plan, trainer_plan
+from .training_settings import rollout_plan, trainer_plan, ways_to_cut
 
 STEP = "training"
 SAVE_S = 300.0
 """How long a stop waits for the trainer's checkpoint."""
 AT_ONCE = 100
 """Rollouts of an earlier job that are read at once."""
+PLACES = ("model", "tokenizer")
+"""Folders that are no checkpoints."""
 MakeTrainer = Callable[[JobContext], Awaitable[TrainerCommand]]
 
 
@@ -83,24 +91,76 @@ class TrainingWork:
     async def go(self) -> JobResult:
         """All stages. Raises `JobFailed` with the failure that ends the run."""
         count = len(await asyncio.to_thread(gpus, self.context.environ))
+        newly = await self._bring() if self.context.spec.elsewhere else False
         examples = await examples_of(self.context, self.config) if self.config.advanced.method == "sft" else None
         plan = trainer_plan(self.config, self.context.spec, models_dir=self._models_dir, gpus=count, examples=examples)
+        plan = await asyncio.to_thread(self._same_plan, plan, count)
         check_reach(self.context.spec.gate, self._urls)
         stages = ServerStages(self.context, withheld=trusted_secrets(self.config))
         found = None if self._urls else await stages.checkout()
         command = await self._make_trainer(self.context)
         plan = plan.model_copy(update=await self._paths(command, plan))
         prepared = await stages.prepare(found) if found is not None else None
+        if self.context.spec.elsewhere:
+            await self._go_back(newly)
         rows = await JobRows.read(self.context)
         servers = await self._servers(stages, prepared)
         try:
-            done = await self._train(plan, command, servers, rows)
+            async with CheckpointSender(self.context) as checkpoints, ArtifactSender(self.context) as artifacts:
+                done = await self._train(plan, command, servers, rows, _Told(self, plan, checkpoints, artifacts))
         except TrainingRunFailed as problem:
             raise JobFailed(problem.failure) from problem
         finally:
             await servers.stop()
         await self.context.reporter.heartbeat(self.context.progress)  # a quick run ends before the next one
         return JobResult(status=RunStatus.STOPPED if done.stopped else RunStatus.FINISHED)
+
+    async def _bring(self) -> bool:
+        """What the run needs of the platform's disk, to this one. Whether another machine's checkpoint came."""
+        context, there = self.context, await self.context.reporter.folders()
+        places: dict[str, object] = {}
+        for folder in there:
+            if folder.name in context.spec.folders:
+                places[f"{folder.name}_path"] = str(await fetch_model(context, folder))
+        context.spec = context.spec.model_copy(update=places)
+        saved = [folder for folder in there if folder.name not in PLACES]
+        keep = self.config.checkpoints.keep is not None
+        return await fetch_checkpoints(context, saved, self._models_dir, keep=keep)
+
+    async def _go_back(self, newly: bool) -> None:
+        """Rollouts teach with their tokens, which only the disk has on which they were made: what is on no disk of this
+        job, and comes after the checkpoint that it goes on from, is forgotten and done again."""
+        found = await asyncio.to_thread(newest_checkpoint, self._models_dir, lambda _: None)
+        step = found.step if found else -1
+        here = stored_steps(self._steps_dir)
+        if newly:
+            for kind, number in here:
+                if number > step:
+                    await asyncio.to_thread(shutil.rmtree, self._steps_dir / name_of(kind, number))
+        known = await asyncio.to_thread(self._keys_here)
+        if any(key[0] > step and key not in known for key in await self.context.reporter.stored()):
+            await self.context.reporter.tell("rewind", JobRewind(step=step))
+
+    def _keys_here(self) -> set[Key]:
+        journals = [StepJournal(self._steps_dir, kind, step) for kind, step in stored_steps(self._steps_dir)]
+        return {rollout.key for journal in journals for rollout in journal.rollouts()}
+
+    def _same_plan(self, plan: TrainerPlan, count: int) -> TrainerPlan:
+        """The plan that the run's checkpoint was made by, where only the machine's GPUs would make it another one.
+        Raises `JobFailed` when this machine has fewer than that plan takes."""
+        found = newest_checkpoint(self._models_dir, lambda _: None)
+        if found is None or found.fingerprint == plan.fingerprint:
+            return plan
+        for processes, pieces in ways_to_cut(plan):
+            other = plan.model_copy(update={"processes": processes, "gradient_accumulation": pieces})
+            if other.fingerprint != found.fingerprint:
+                continue
+            if processes > max(1, count):
+                what = f"this run was begun on {processes} GPUs, and this machine has {count}"
+                fix = f"[advanced.resources] gpus = {processes} keeps a run on such machines"
+                raise setup_failed(what, fix=fix, category=Category.BAD_REQUEST)
+            return other
+        return plan
 
     @property
     def _urls(self) -> list[str]:
@@ -140,12 +200,13 @@ class TrainingWork:
         self._stopping = asyncio.create_task(self._lives.stop())
         return SAVE_S
 
-    async def _train(self, plan: TrainerPlan, command: TrainerCommand, servers: ServerPool, rows: JobRows) -> Done:
+    async def _train(
+        self, plan: TrainerPlan, command: TrainerCommand, servers: ServerPool, rows: JobRows, told: _Told
+    ) -> Done:
         context = self.context
         context.enter(Stage.TRAINING, _words(self.config.experiment.model_path, plan))
         context.advance(0, plan.steps)
         curves = Curves(context.work_dir / "metrics.jsonl")
-        told = _Told(self, plan)
         await self._tell_what_is_here(curves, told)
         run = TrainingRun(
             plan=rollout_plan(self.config, context.spec),
@@ -236,19 +297,25 @@ class TrainingWork:
 class _Told:
     """The driver's listener: everything to the platform and into the log."""
 
-    def __init__(self, work: TrainingWork, plan: TrainerPlan) -> None:
+    def __init__(
+        self, work: TrainingWork, plan: TrainerPlan, checkpoints: CheckpointSender, artifacts: ArtifactSender
+    ) -> None:
         self._context = work.context
+        self._checkpoints = checkpoints
+        self._artifacts = artifacts
         self._plan = plan
         self.lives: TrainerLives | None = None
 
     def rollout(self, line: bytes) -> None:
         self._context.reporter.rollout(line)
+        if self._context.spec.elsewhere:
+            self._artifacts.put(str(orjson.loads(line)["rollout_id"]))
 
     def points(self, points: Sequence[MetricPoint]) -> None:
         self._context.reporter.metrics(points)
 
     def checkpoint(self, saved: Checkpointed) -> None:
-        self._context.reporter.checkpoint(
+        self._checkpoints.put(
             CheckpointReport(
                 step=saved.step,
                 path=saved.path,

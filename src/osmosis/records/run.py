@@ -156,6 +156,8 @@ class JobSpec(Record):
     """Eval of a model of the platform: it is deployed, and the platform's own inference address answers for it."""
     tokenizer_path: str = ""
     """Training on an engine elsewhere: folder or hub name of the tokenizer."""
+    folders: list[str] = Field(default_factory=list)
+    """Training elsewhere: which of `model` and `tokenizer` are files that the job's protocol has."""
     models_dir: str = ""
     """Training: where this run's checkpoints go, one folder each."""
     sandbox: SandboxSettings = Field(default_factory=SandboxSettings)
@@ -182,7 +184,7 @@ class JobSpec(Record):
     @property
     def elsewhere(self) -> bool:
         """Whether the job shares no disk with the platform: what it leaves has to be sent."""
-        return self.kind == "eval" and not self.repository
+        return self.kind in ("eval", "training") and not self.repository
 
 
 class JobEntry(Record):

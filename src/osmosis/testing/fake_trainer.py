@@ -17,6 +17,7 @@ from pathlib import Path
 from osmosis.base.files import write_bytes, write_text
 from osmosis.errors import ModelError, OsmosisError
 from osmosis.records.base import utc_now
+from osmosis.records.checkpoint_folder import MANIFEST, describe_files
 from osmosis.records.rollout import Category, Message
 from osmosis.training.link import (
     Batch,
@@ -34,7 +35,6 @@ from osmosis.training.link import (
     TrainerPlan,
     read_manifest,
 )
-from osmosis.training.link.checkpoint import MANIFEST, describe_files
 from osmosis.training.order import rows_of_step
 from osmosis.training.trainer.service import Stopped, TrainerService
 

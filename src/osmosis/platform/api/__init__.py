@@ -11,6 +11,7 @@ from . import (
     eval_run_routes,
     history_routes,
     inference_routes,
+    job_folder_routes,
     job_routes,
     login_routes,
     model_file_routes,
@@ -50,6 +51,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     rollout_server_routes.router,
     job_routes.tickets_router,
     job_routes.router,
+    job_folder_routes.router,
     worker_routes.router,
     worker_routes.people,
 )

@@ -15,7 +15,6 @@ from osmosis.errors import Conflict, Forbidden, ValidationError
 from osmosis.platform import Platform, tables
 from osmosis.platform.objects.copies import fetch_all, publish_later
 from osmosis.platform.services import (
-    checkpoints,
     imitation,
     job_artifacts,
     job_files,
@@ -33,7 +32,6 @@ from osmosis.records.config import TrainingConfig
 from osmosis.records.contract.job_messages import (
     JobArtifact,
     JobArtifacts,
-    JobCheckpoints,
     JobClaim,
     JobEnd,
     JobLease,
@@ -229,16 +227,6 @@ def add_metrics(run_id: str, body: JobMetrics, token: TokenDep, platform: Platfo
     with platform.db.write() as session:
         job_queue.of_lease(session, run_id, token)
         return StoredCount(stored=training.store(session, run_id, body.points))
-
-
-@router.post("/checkpoints")
-def add_checkpoints(
-    run_id: str, body: JobCheckpoints, token: TokenDep, platform: PlatformDep, later: BackgroundTasks
-) -> StoredCount:
-    later.add_task(apart, "objects", publish_later, platform, f"models/runs/{run_id}/")
-    with platform.db.write() as session:
-        run = job_queue.of_lease(session, run_id, token).run
-        return StoredCount(stored=checkpoints.store(session, platform.settings, run, body.checkpoints))
 
 
 @router.post("/model")

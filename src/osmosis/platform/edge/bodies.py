@@ -28,7 +28,7 @@ UNKNOWN_BYTES = 64 * KIB
 LINGER_BYTES = 8 * MIB
 """What is read and dropped after a refusal: most clients read the answer only when they have sent everything."""
 
-STREAMED = re.compile(r"^/(git/|api/objects/|api/jobs/[^/]+/artifacts/)")
+STREAMED = re.compile(r"^/(git/|api/objects/|api/jobs/[^/]+/(artifacts/|checkpoints/.))")
 """Checked before the first byte is read, and counted where they are written."""
 HOOKS = re.compile(r"^/hooks/")
 """Signed with a secret of their own, which only the whole body shows."""

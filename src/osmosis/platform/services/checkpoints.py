@@ -7,6 +7,7 @@ until that is over and the next one is saved. Reads no weights.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from osmosis.records.run import CheckpointReport, RunStatus, hold_of
 
 from . import run_lifecycle
 
+SENT = re.compile(r"^step-\d{6,12}$")
+"""The name of one that a job elsewhere has sent, which knows no folder of ours."""
 READY = "ready"
 REMOVED = "removed"
 """Among the details of a checkpoint: its run removed it while it was in use."""
@@ -64,6 +67,11 @@ def store(session: Session, settings: PlatformSettings, run: tables.Run, reports
     return new
 
 
+def paths(session: Session, run_id: str) -> set[str]:
+    """Where those of a run are, as the database keeps it."""
+    return set(session.scalars(sa.select(tables.Checkpoint.path).filter_by(run_id=run_id)))
+
+
 def in_use(session: Session, workspace_id: str) -> set[str]:
     """The names of the models that are deployed or being merged."""
     query = sa.select(tables.Run.model_path).where(
@@ -89,7 +97,7 @@ def name_of(run: tables.Run, step: int) -> str:
 def _path(settings: PlatformSettings, run: tables.Run, given: str) -> str:
     """As the database keeps it."""
     folder = settings.models_dir / "runs" / run.id
-    path = Path(given)
+    path = folder / given if SENT.match(given) else Path(given)
     if path.resolve().parent != folder.resolve():
         raise ValidationError(f"{given} is not in the folder of this run's checkpoints", field="path")
     return settings.stored(folder / path.name)

@@ -61,7 +61,8 @@ def put(session: Session, run: tables.Run) -> list[tables.Job]:
     session.flush()
     session.execute(sa.delete(tables.Job).where(tables.Job.run_id == run.id))
     advanced = run.config.get("advanced")
-    wanted = advanced.get("shards", 1) if isinstance(advanced, dict) and not placement.needs_our_disk(run) else 1
+    divisible = run.kind == "eval" and not placement.needs_our_disk(run)
+    wanted = advanced.get("shards", 1) if isinstance(advanced, dict) and divisible else 1
     concurrency = run.config.get("evaluation", {}).get("batch_size", 1)
     room = _room(session, run) if wanted == "auto" else 0
     count = shards_for(wanted, rows=run.sampled_rows, concurrency=concurrency, room=room)

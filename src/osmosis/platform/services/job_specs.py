@@ -14,7 +14,7 @@ from osmosis.records.config import CONFIGS, EvalConfig, TrainingConfig
 from osmosis.records.plan import PLATFORM_MODEL
 from osmosis.records.run import JobSpec, RunKind
 
-from . import deployments, merging, models, run_lifecycle, shards
+from . import deployments, job_folders, merging, models, run_lifecycle, shards
 
 MODEL_JOBS: Mapping[str, Callable[[Session, PlatformSettings, tables.Run], JobSpec]] = {
     run_lifecycle.SERVING: deployments.job_of,
@@ -48,16 +48,33 @@ def spec_of(session: Session, settings: PlatformSettings, job: tables.Job) -> Jo
         sandbox=settings.sandbox,
         torch=settings.torch,
     )
-    return _here(session, settings, run, repository, spec) if on_our_disk(session, job) else spec
+    if on_our_disk(session, job):
+        return places_of(session, settings, run, spec, repository=repository)
+    return spec if kind == "eval" else _elsewhere(spec, places_of(session, settings, run, spec))
 
 
-def _here(
-    session: Session, settings: PlatformSettings, run: tables.Run, repository: tables.Repository, spec: JobSpec
+def _elsewhere(spec: JobSpec, here: JobSpec) -> JobSpec:
+    """A training job that has a disk of its own is told hub names; of what are folders here, that there are files."""
+    ours = job_folders.named(here)
+    hub = {
+        "model_path": "" if job_folders.MODEL in ours else here.model_path,
+        "tokenizer_path": "" if job_folders.TOKENIZER in ours else here.tokenizer_path,
+    }
+    return spec.model_copy(update={**hub, "folders": sorted(ours)})
+
+
+def places_of(
+    session: Session,
+    settings: PlatformSettings,
+    run: tables.Run,
+    spec: JobSpec,
+    *,
+    repository: tables.Repository | None = None,
 ) -> JobSpec:
     """With the places on our disk."""
     model = _model_of(session, settings, run, spec.submitted)
     places = {
-        "repository": str(settings.located(repository.path)),
+        "repository": str(settings.located(repository.path)) if repository is not None else "",
         "dataset_path": str(settings.located(run.dataset_path)),
         "model_path": model.base,
         "adapter_path": model.adapter,

@@ -34,7 +34,7 @@ def needs_of(run: tables.Run) -> ResourceNeeds:
 def needs_our_disk(run: tables.Run) -> str:
     """Why this run can only be worked on beside the platform; empty when it can be anywhere."""
     if run.kind == "training":
-        return "a training run keeps its checkpoints on the platform's disk"
+        return ""
     if run.kind in (SERVING, MERGE):
         return "its model is on the platform's disk"
     advanced = run.config.get("advanced")
@@ -84,6 +84,9 @@ def why_waiting(session: Session, run: tables.Run) -> str:
     able = [worker for worker in workers if run.kind in worker.kinds]
     if (why := needs_our_disk(run)) and not any(worker.embedded for worker in able):
         return f"no worker can take it: {why}, and the platform's own worker is not there"
+    if not able:
+        named = ", ".join(worker.name for worker in workers[:5])
+        return f"no worker can take it: none of {len(workers)} does {run.kind} runs ({named})"
     lacking = [needs_of(run).lacking(Resources.model_validate(worker.resources), worker.labels) for worker in able]
     if lacking and all(lacking):
         has = "; ".join(f"{worker.name} ({_labels(worker)})" for worker in able[:5])

@@ -171,8 +171,9 @@ def detail(session: Session, settings: PlatformSettings, run: tables.Run, creato
         about = eval_row(settings, run, creator).model_copy(update={"results": figures, **_waiting(session, run)})
         aside = {"quarantine": run_results.quarantine_of(run)} if run.quarantine else {}
         return EvalRunDetail(eval_run=about, **shared, results=figures, report=report, **aside)
+    row = training_row(settings, run, creator, training.latest_rewards(session, [run.id]).get(run.id))
     return TrainingRunDetail(
-        training_run=training_row(settings, run, creator, training.latest_rewards(session, [run.id]).get(run.id)),
+        training_run=row.model_copy(update=_waiting(session, run)),
         **shared,
         model=NamedRef(id=None, name=run.model_path),
         examples_processed_count=training.rollouts_done(session, run.id),

@@ -29,6 +29,7 @@ from osmosis.records.contract.training_bodies import (
 )
 from osmosis.records.run import MetricPoint
 
+from . import run_lifecycle
 from .run_results import duration_ms
 
 
@@ -66,6 +67,24 @@ def store(session: Session, run_id: str, points: Iterable[MetricPoint]) -> int:
         index_elements=["run_id", "key", "step"], set_=said, where=tables.MetricPoint.value != insert.excluded.value
     )
     return len(list(session.execute(upsert.returning(tables.MetricPoint.id), values)))
+
+
+def rewind(session: Session, run: tables.Run, step: int) -> int:
+    """Forget rollouts and points after this step, which are about to be made again: the tokens of what another machine
+    rolled out went with it, so its rollouts teach nothing. How many rollouts there were."""
+    later = tables.Rollout.run_id == run.id, tables.Rollout.step > step
+    forgotten = count_of(session, sa.select(tables.Rollout).where(*later))
+    session.execute(sa.delete(tables.Rollout).where(*later).execution_options(synchronize_session=False))
+    points = sa.delete(tables.MetricPoint).where(tables.MetricPoint.run_id == run.id, tables.MetricPoint.step > step)
+    session.execute(points.execution_options(synchronize_session=False))
+    if forgotten:
+        where = f"from step {step}" if step >= 0 else "from its beginning"
+        reason = f"it goes on {where} on another machine: {forgotten} later rollouts are done again"
+        session.add(
+            tables.RunEvent(run_id=run.id, before=run.status, status=run.status, reason=reason)
+        )  # see run_tally
+        run_lifecycle.log(session, run.id, reason)
+    return forgotten
 
 
 def body(session: Session, run: tables.Run) -> TrainingMetrics:

@@ -47,6 +47,37 @@ class JobArtifact(Body):
     complete: bool
 
 
+class JobFile(Body):
+    """A file of a folder that a training job may have."""
+
+    path: str
+    """Below the folder, with `/`."""
+    size: int
+    """Bytes."""
+    sha256: str
+
+
+class JobFolder(Body):
+    name: str
+    """`model`, `tokenizer`, or a checkpoint: `step-000012`."""
+    files: list[JobFile]
+    reward: float | None = None
+    """Of a checkpoint's weights, where it is known."""
+
+
+class JobFolders(Body):
+    """What a training job elsewhere needs that is on the platform's disk, or in its store."""
+
+    folders: list[JobFolder]
+
+
+class JobRewind(RequestBody):
+    """A job goes on from the weights of a step, without the tokens of the rollouts that came after it."""
+
+    step: int = Field(ge=-1)
+    """-1: from the beginning."""
+
+
 class JobLogs(RequestBody):
     lines: list[LogLine]
 

@@ -21,8 +21,9 @@ Nothing here imports torch: the job lives in the platform's environment, the tra
 
 from __future__ import annotations
 
+from osmosis.records.checkpoint_folder import CheckpointFile, CheckpointManifest, is_complete, read_manifest
+
 from .batch import Batch, Example, Sequence
-from .checkpoint import CheckpointFile, CheckpointManifest, is_complete, read_manifest
 from .events import Checkpointed, Collect, Done, Event, Failed, ModelFacts, Notice, Numbered, StepMetrics, TrainerHealth
 from .sampling import HeldTokens, SampledAnswer, SampleDelta, SampledToolCall, SampleError, SampleLine, SampleRequest
 from .trainer_link import TrainerLink

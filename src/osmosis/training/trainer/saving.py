@@ -14,9 +14,9 @@ from typing import Literal
 from osmosis.base.files import write_text
 from osmosis.errors import ValidationError
 from osmosis.records.base import utc_now
+from osmosis.records.checkpoint_folder import MANIFEST, describe_files
 from osmosis.records.run import hold_of
 from osmosis.training.link import Checkpointed, CheckpointManifest, TrainerPlan, read_manifest
-from osmosis.training.link.checkpoint import MANIFEST, describe_files
 
 from .training_failed import TrainingFailed
 

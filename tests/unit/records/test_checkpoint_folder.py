@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from osmosis.errors import ValidationError
+from osmosis.records.checkpoint_folder import MANIFEST, describe_files
 from osmosis.training.link import CheckpointManifest, is_complete, read_manifest
-from osmosis.training.link.checkpoint import MANIFEST, describe_files
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ class CheckpointManifest(Record):
     base_model: str
     """`model_path` of the plan."""
     reward: float | None = None
-    """As in `events.Checkpointed`."""
+    """Of its weights: on the held-out rows, else on those of the step."""
     created_at: str
     """ISO 8601, UTC."""
     versions: dict[str, str]
