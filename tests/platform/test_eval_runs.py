@@ -15,7 +15,8 @@ from osmosis.platform.services import job_queue, rollouts, run_lifecycle
 from osmosis.platform.services.submit import pick_rows
 from osmosis.records.report import PassAtK, Report, ScoreReport
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score, Usage
-from osmosis.records.run import JobResult, RunStatus
+from osmosis.records.run import JobResult
+from osmosis.records.run_status import RunStatus
 from osmosis.records.trajectory import Trajectory
 from osmosis.testing.platform_data import a_worker
 

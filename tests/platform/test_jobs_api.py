@@ -14,7 +14,8 @@ from osmosis.platform import tables
 from osmosis.platform.services import job_queue, run_lifecycle
 from osmosis.records.base import utc_now
 from osmosis.records.rollout import Rollout, RolloutStatus, Score
-from osmosis.records.run import JobResult, RunStatus
+from osmosis.records.run import JobResult
+from osmosis.records.run_status import RunStatus
 from osmosis.testing import platform_data
 from osmosis.testing.platform_data import a_worker
 

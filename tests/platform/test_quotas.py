@@ -10,7 +10,8 @@ import sqlalchemy as sa
 
 from osmosis.platform import tables
 from osmosis.platform.services import job_queue, run_lifecycle
-from osmosis.records.run import JobResult, RunStatus
+from osmosis.records.run import JobResult
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.platform_data import a_worker, add_run
 
 

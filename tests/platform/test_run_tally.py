@@ -11,7 +11,7 @@ from osmosis.platform.db import SHARED
 from osmosis.platform.services import rollouts
 from osmosis.platform.services.run_tally import KEPT, Tallies, tally_of
 from osmosis.records.rollout import RolloutStatus
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.platform_data import add_rollouts, add_run, rollout, timeout
 
 

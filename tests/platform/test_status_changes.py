@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from osmosis.errors import Conflict
 from osmosis.platform import tables
 from osmosis.platform.services import run_lifecycle
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 
 BODY = {
     "experiment_config": {

@@ -11,7 +11,8 @@ from osmosis.platform import tables
 from osmosis.platform.services import job_queue, rollouts, run_lifecycle, training
 from osmosis.records.config import TrainingConfig
 from osmosis.records.rollout import Rollout, RolloutStatus, Score
-from osmosis.records.run import JobResult, MetricPoint, RunStatus
+from osmosis.records.run import JobResult, MetricPoint
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.platform_data import a_worker
 
 EXPERIMENT = {"rollout": "multiply", "entrypoint": "main.py", "model_path": "Qwen/Qwen3-0.6B", "dataset": "sums"}

@@ -16,7 +16,7 @@ from rich.text import Text
 from osmosis.metrics.alarms import alarms
 from osmosis.metrics.figures import Figure, figures, grouped
 from osmosis.records.report import FailureCount, Report
-from osmosis.records.run import at_its_limit
+from osmosis.records.run_status import at_its_limit
 
 from .render import pairs
 from .results import clean

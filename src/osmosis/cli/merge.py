@@ -9,7 +9,7 @@ import typer
 
 from osmosis.errors import PlatformError
 from osmosis.records.contract.model_bodies import MergeRequest, ModelMerge
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 
 from .context import current
 from .deploy import Name

@@ -16,6 +16,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from osmosis.base.light_dataclass import dataclass
+from osmosis.base.pydantic_plugins import without_plugins
 from osmosis.errors import UsageError
 
 if TYPE_CHECKING:
@@ -196,7 +197,9 @@ def invoke(found: FoundCommand, ctx: AppContext) -> Any:
     if hasattr(command, "commands") and not args and not command.invoke_without_command:
         args = ["--help"]
     try:
-        with command.make_context(" ".join(["osmosis", *found.path]), args) as parsed:
+        with without_plugins():  # typer has pydantic check what was typed
+            context = command.make_context(" ".join(["osmosis", *found.path]), args)
+        with context as parsed:
             return command.invoke(parsed)
     except typer.Exit as done:
         return done.exit_code

@@ -24,7 +24,8 @@ from osmosis.records.config import EvalConfig
 from osmosis.records.plan import EvalPlan, Selection
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category, Failure, Phase, Rollout
-from osmosis.records.run import JobResult, RunStatus, Stage
+from osmosis.records.run import JobResult, Stage
+from osmosis.records.run_status import RunStatus
 from osmosis.serve.drive.traingate import TrainGate
 
 from .artifact_sender import ArtifactSender

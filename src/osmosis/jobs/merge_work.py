@@ -18,7 +18,8 @@ from osmosis.records.contract.job_messages import JobModel
 from osmosis.records.contract.model_bodies import AnnouncedFile
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category
-from osmosis.records.run import JobResult, ModelJob, RunStatus, Stage
+from osmosis.records.run import JobResult, ModelJob, Stage
+from osmosis.records.run_status import RunStatus
 from osmosis.training.link.serving_plan import MergePlan, MergeResult
 
 from .base_model import base_model_folder

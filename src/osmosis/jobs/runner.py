@@ -20,7 +20,8 @@ from osmosis.base.redact import Redactor
 from osmosis.base.tasks import end, until_one
 from osmosis.errors import LeaseLost, OsmosisError
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import Handover, JobKind, JobResult, JobSpec, LogLine, RunStatus, Stage
+from osmosis.records.run import Handover, JobKind, JobResult, JobSpec, LogLine, Stage
+from osmosis.records.run_status import RunStatus
 
 from .commands import Leftovers
 from .job import TAIL_LINES, JobContext, JobFailed, JobLog, secret_values, setup_failed

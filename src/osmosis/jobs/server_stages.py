@@ -15,8 +15,8 @@ import uv
 
 from osmosis.base.wheel import Wheel, build_wheel
 from osmosis.records.run import Stage
-from osmosis.records.sandbox import SandboxChoice
-from osmosis.records.wire import ARTIFACT_VARIABLE, SANDBOX_VARIABLE
+from osmosis.records.sandbox import SANDBOX_VARIABLE, SandboxChoice
+from osmosis.records.wire import ARTIFACT_VARIABLE
 from osmosis.sdk.rollout_sandbox import THROUGH_THE_GATE
 from osmosis.serve.drive.sandboxes import Sandboxes
 

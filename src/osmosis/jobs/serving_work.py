@@ -12,7 +12,8 @@ from osmosis.base.tasks import until_one
 from osmosis.records.plan import PLATFORM_MODEL, ModelSpec
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category
-from osmosis.records.run import JobResult, ModelJob, RunStatus, Stage
+from osmosis.records.run import JobResult, ModelJob, Stage
+from osmosis.records.run_status import RunStatus
 from osmosis.serve.drive.inference import InferenceEndpoint
 
 from .job import JobContext, JobFailed, setup_failed

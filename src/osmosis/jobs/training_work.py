@@ -22,7 +22,8 @@ from osmosis.records.contract.job_messages import JobRewind
 from osmosis.records.keys import Key
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category
-from osmosis.records.run import CheckpointReport, JobResult, MetricPoint, RunStatus, Stage
+from osmosis.records.run import CheckpointReport, JobResult, MetricPoint, Stage
+from osmosis.records.run_status import RunStatus
 from osmosis.sandbox import Policy
 from osmosis.training.curves import Curves
 from osmosis.training.driver import TrainingRun

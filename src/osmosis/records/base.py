@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from functools import cache
@@ -12,8 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from typing_extensions import Self
 
 from osmosis.base.json_types import JsonObject
-
-_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+from osmosis.base.pydantic_plugins import without_plugins
 
 
 class Record(BaseModel):
@@ -31,25 +28,14 @@ class Record(BaseModel):
         _parent_namespace_depth: int = 2,
         _types_namespace: Mapping[str, object] | None = None,
     ) -> bool | None:
-        """Builds the schema, at start without pydantic's plugins, which are for the models of users: looking for them
-        reads what every installed package says of itself.
-
-        Only an environment variable turns them off, so they stay on once there are threads: another one may be copying
-        the environment just then, for a process that it starts.
-        """
-        alone = threading.active_count() == 1 and _PLUGINS not in os.environ
-        if alone:
-            os.environ[_PLUGINS] = "__all__"
-        try:
+        """Builds the schema, at start without pydantic's plugins."""
+        with without_plugins():
             return super().model_rebuild(
                 force=force,
                 raise_errors=raise_errors,
                 _parent_namespace_depth=_parent_namespace_depth + 1 if _parent_namespace_depth > 0 else 0,
                 _types_namespace=_types_namespace,
             )
-        finally:
-            if alone:
-                del os.environ[_PLUGINS]
 
     @classmethod
     def made(cls, **values: object) -> Self:

@@ -4,9 +4,12 @@ iterate over it and compute nothing.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated
 
 from pydantic import Field
+
+from osmosis.base.json_types import JsonObject
 
 from .base import Record
 from .rollout import AnswerIssue, Category, Phase, Usage
@@ -18,7 +21,24 @@ Bounds = tuple[float, float]
 """The least and the greatest value that a score can have."""
 
 
-class Interval(Record):
+class Figures(Record):
+    """A record of figures: names, numbers and other figures, and nothing that would have to be encoded."""
+
+    def to_dict(self) -> JsonObject:
+        """As any record's, written down here: pydantic's schema of a report takes longer to build than the end of a
+        small run takes otherwise, and most commands dump one report."""
+        return {name: _plain(value) for name, value in vars(self).items() if value is not None}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Record):
+        return {name: _plain(one) for name, one in vars(value).items() if one is not None}
+    if isinstance(value, Enum):
+        return value.value
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+class Interval(Figures):
     """A confidence interval."""
 
     low: float
@@ -26,7 +46,7 @@ class Interval(Record):
     level: float = 0.95
 
 
-class PassAtK(Record):
+class PassAtK(Figures):
     k: int
     value: float
     """Unbiased estimator `1 - C(n-c, k) / C(n, k)`, mean over rows (Chen et al. 2021, arXiv:2107.03374)."""
@@ -35,7 +55,7 @@ class PassAtK(Record):
     """Rows with at least k attempts."""
 
 
-class Reduced(Record):
+class Reduced(Figures):
     """A figure of the attempts at a row, over the rows."""
 
     name: str
@@ -46,7 +66,7 @@ class Reduced(Record):
     """Rows with as many attempts as it needs."""
 
 
-class AnswerIssueCount(Record):
+class AnswerIssueCount(Figures):
     """Rollouts that succeeded, with an answer that is none."""
 
     kind: AnswerIssue
@@ -55,7 +75,7 @@ class AnswerIssueCount(Record):
     """The first few row indices."""
 
 
-class FailureCount(Record):
+class FailureCount(Figures):
     phase: Phase
     category: Category
     count: int
@@ -65,7 +85,7 @@ class FailureCount(Record):
     """The first few row indices."""
 
 
-class Distribution(Record):
+class Distribution(Figures):
     mean: float
     median: float
     p90: float
@@ -74,7 +94,7 @@ class Distribution(Record):
     max: float
 
 
-class ScoreReport(Record):
+class ScoreReport(Figures):
     """The summary of one score function."""
 
     name: str
@@ -107,7 +127,7 @@ class ScoreReport(Record):
     reduced: list[Reduced] = Field(default_factory=list)
 
 
-class GroupReport(Record):
+class GroupReport(Figures):
     """The scores of the rows that have one value in one column."""
 
     column: str
@@ -116,7 +136,7 @@ class GroupReport(Record):
     scores: list[ScoreReport] = Field(default_factory=list)
 
 
-class Report(Record):
+class Report(Figures):
     """One run in numbers. `scores` is in the order in which score functions were given."""
 
     rows: int

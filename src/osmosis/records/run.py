@@ -19,6 +19,7 @@ from .config import EvalConfig, TrainingConfig
 from .gate_address import GateAddress
 from .report import Report
 from .rollout import Category, Failure, Phase, Rollout
+from .run_status import RunStatus
 from .sandbox import SandboxSettings
 from .shard import Shard, Spend
 
@@ -38,18 +39,6 @@ _SAMPLE = 10
 def sampled(total: int, limit: int | None) -> int:
     """How many of a dataset's rows the platform runs: the first `limit`, else a tenth, but at least one."""
     return min(limit, total) if limit is not None else max(1, total // _SAMPLE)
-
-
-class RunStatus(str, Enum):
-    PENDING = "pending"
-    RUNNING = "running"
-    FINISHED = "finished"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-    @property
-    def over(self) -> bool:
-        return self in (RunStatus.FINISHED, RunStatus.FAILED, RunStatus.STOPPED)
 
 
 class SyncStatus(str, Enum):
@@ -233,12 +222,6 @@ def inference_key(lease_hash: str) -> str:
     """What the platform shows to the job of a deployment when it passes a question on. Both make it of the SHA-256 of
     the lease's token, so it is sent nowhere, stored nowhere, and another one with every lease."""
     return hashlib.sha256(f"inference/{lease_hash}".encode()).hexdigest()
-
-
-def at_its_limit(status: str, category: str | None) -> bool:
-    """Whether a run with this status, and a failure of this category beside it, ended by its own limit: of cost, of
-    tokens or of time. Nothing failed then."""
-    return status == RunStatus.STOPPED.value and category in (Category.BUDGET.value, Category.TIMEOUT.value)
 
 
 class JobResult(Record):

@@ -11,6 +11,8 @@ from pydantic import Field, field_validator
 from .base import Record
 
 LOOPBACK = "127.0.0.1"
+SANDBOX_VARIABLE = "OSMOSIS_SANDBOX"
+"""Where `ctx.sandbox` of a rollout server's rollouts is: `auto`, `bubblewrap`, `container:IMAGE`, `none`, or `gate`."""
 
 
 class SandboxSettings(Record):

@@ -20,8 +20,6 @@ LEASE_HEADER = "X-Osmosis-Rollout-Lease"
 PORT_VARIABLE = "_OSMOSIS_ROLLOUT_PORT"
 INSTANCE_VARIABLE = "_OSMOSIS_ROLLOUT_INSTANCE_ID"
 ARTIFACT_VARIABLE = "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"
-SANDBOX_VARIABLE = "OSMOSIS_SANDBOX"
-"""Where `ctx.sandbox` of a rollout server's rollouts is: `auto`, `bubblewrap`, `container:IMAGE`, `none`, or `gate`."""
 
 RolloutState = Literal["queued", "running", "grading", "success", "failure", "cancelled", "unknown"]
 ErrorCategory = Literal["timeout", "validation_error", "http_error", "agent_error"]

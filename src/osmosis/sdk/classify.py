@@ -23,8 +23,7 @@ from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.sandbox import Unavailable
 
 from .calls import DeadlineExceeded, SelfCancelled
-from .exceptions import OsmosisTimeoutError, OsmosisTransportError, ToolExecutionError, ToolServerLost
-from .types import INVALID_REWARD
+from .exceptions import INVALID_REWARD, OsmosisTimeoutError, OsmosisTransportError, ToolExecutionError, ToolServerLost
 
 _TAIL_LINES = 30
 _MESSAGE_LIMIT = 2000

@@ -9,6 +9,9 @@ from collections.abc import Iterable
 
 from osmosis.errors import OsmosisError
 
+INVALID_REWARD = "invalid_reward"
+"""The type of the validation error of a reward that is not a finite number."""
+
 
 class OsmosisRolloutError(OsmosisError):
     """Base of everything below."""

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, get_args
 
-from osmosis.records.sandbox import SandboxChoice, SandboxKind
-from osmosis.records.wire import SANDBOX_VARIABLE
+from osmosis.records.sandbox import SANDBOX_VARIABLE, SandboxChoice, SandboxKind
 from osmosis.sandbox import EndedBy, Level, LimitedResult, Unavailable
 from osmosis.sandbox.session import Kind, Session, SessionCommand, choose
 

@@ -18,12 +18,11 @@ from osmosis.base.plain_json import whole_text
 from osmosis.records.rollout import Message
 from osmosis.records.wire import WireSample
 
+from .exceptions import INVALID_REWARD
+
 logger = logging.getLogger(__name__)
 
 _DROPPED = object()
-
-INVALID_REWARD = "invalid_reward"
-"""The type of the validation error of a reward that is not a finite number."""
 
 
 class ConcurrencyConfig(BaseModel):

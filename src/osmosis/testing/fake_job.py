@@ -25,7 +25,8 @@ from osmosis.base.json_types import JsonObject
 from osmosis.records.base import Record
 from osmosis.records.report import Report, ScoreReport
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score
-from osmosis.records.run import JobEntry, JobResult, JobSpec, LogLine, Progress, RolloutBatch, RunStatus, Stage
+from osmosis.records.run import JobEntry, JobResult, JobSpec, LogLine, Progress, RolloutBatch, Stage
+from osmosis.records.run_status import RunStatus
 
 RETRY_S = 0.05
 PATIENCE_S = 60.0

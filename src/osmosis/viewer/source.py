@@ -19,7 +19,8 @@ from osmosis.records.marks import Marks
 from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
-from osmosis.records.run import MetricPoint, RunKind, RunStatus, at_its_limit
+from osmosis.records.run import MetricPoint, RunKind
+from osmosis.records.run_status import RunStatus, at_its_limit
 from osmosis.records.source import SnapshotNote
 
 from .index.file import IndexProgress

@@ -13,7 +13,8 @@ from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan, ModelSpec
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout, RolloutStatus
-from osmosis.records.run import JobResult, MetricPoint, RunStatus
+from osmosis.records.run import JobResult, MetricPoint
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.fake_trainer import FakeTrainer
 from osmosis.testing.job_api import FakeJobApi, job_api
 from osmosis.testing.training_desk import KeptListener, TwoTurns, plan_of, run_of

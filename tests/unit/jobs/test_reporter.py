@@ -13,7 +13,8 @@ from osmosis.errors import LeaseLost, NetworkError
 from osmosis.jobs.reporter import SILENT_AT_MOST_S, Reporter
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout, RolloutStatus
-from osmosis.records.run import JobResult, LogLine, MetricPoint, Progress, RunStatus, Stage
+from osmosis.records.run import JobResult, LogLine, MetricPoint, Progress, Stage
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.job_api import FakeJobApi, job_api
 from osmosis.testing.waiting import until
 

@@ -12,7 +12,8 @@ import pytest
 from osmosis.jobs.job import JobContext
 from osmosis.jobs.runner import Exit, JobRunner
 from osmosis.records.report import Report
-from osmosis.records.run import Handover, JobResult, JobSpec, RunStatus
+from osmosis.records.run import Handover, JobResult, JobSpec
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.job_api import FakeJobApi, job_api
 from osmosis.testing.waiting import until
 

@@ -117,3 +117,13 @@ def test_what_was_merged_stays_as_it_was(found: list[Rollout], terms: Terms, cut
     for one in found:  # what is counted after a merge is counted in one of the two
         first.add(one.model_copy(update={"row_index": one.row_index + ROWS}))
     assert second.report().model_dump_json() == alone
+
+
+@given(found=a_run(), terms=terms)
+@MOSTLY_QUIET
+def test_a_report_is_dumped_as_any_record(found: list[Rollout], terms: Terms) -> None:
+    report = summarize(found, terms, rows=ROWS)
+    assert report.to_dict() == report.model_dump(mode="json", exclude_none=True)
+    assert [one.to_dict() for one in report.scores] == [
+        one.model_dump(mode="json", exclude_none=True) for one in report.scores
+    ]

@@ -14,7 +14,7 @@ from osmosis.errors import NotFound, UsageError
 from osmosis.metrics.compare import compare
 from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.rollout import Rollout
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.kept_run import KeptRun
 from osmosis.testing.platform_data import report, rollout, timeout
 from osmosis.viewer import site

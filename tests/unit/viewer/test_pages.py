@@ -15,7 +15,8 @@ from osmosis.errors import NotFound
 from osmosis.metrics.figures import SCORE_FIGURES, Figure, figures, of_score
 from osmosis.records.contract.body import LogEntry
 from osmosis.records.contract.run_bodies import RunEvent
-from osmosis.records.run import JobResult, MetricPoint, RunStatus
+from osmosis.records.run import JobResult, MetricPoint
+from osmosis.records.run_status import RunStatus
 from osmosis.records.source import SnapshotNote
 from osmosis.testing.kept_run import KeptRun
 from osmosis.testing.platform_data import report, rollout, timeout

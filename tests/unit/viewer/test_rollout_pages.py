@@ -13,7 +13,7 @@ import pytest
 
 from osmosis.records.dataset import Row
 from osmosis.records.rollout import Category, Failure, ModelCall, Phase, Rollout, Score, Usage
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.kept_run import KeptRun
 from osmosis.testing.platform_data import rollout, timeout
 from osmosis.viewer import site

@@ -30,7 +30,7 @@ from osmosis.records.plan import EvalPlan, Selection
 from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 from osmosis.viewer.index.file import Fillers
 from osmosis.viewer.index.search import Search
 from osmosis.viewer.source import (

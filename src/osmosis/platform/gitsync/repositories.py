@@ -18,7 +18,7 @@ from osmosis.platform import tables
 from osmosis.platform.db import count_of
 from osmosis.platform.security.vault import Sealed, Vault
 from osmosis.platform.settings import PlatformSettings
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 
 DEFAULT_BRANCH = "main"
 _IDENTITY = re.compile(r"^[a-z0-9_][a-z0-9._-]*/[a-z0-9_][a-z0-9._-]*$")

@@ -35,7 +35,8 @@ from osmosis.platform.services import job_specs, judgements, rollouts, run_lifec
 from osmosis.records.annotation import Annotation
 from osmosis.records.base import utc_now
 from osmosis.records.report import Report
-from osmosis.records.run import RunStatus, Stage
+from osmosis.records.run import Stage
+from osmosis.records.run_status import RunStatus
 
 from . import sessions
 from .manifest import ANNOTATIONS, LOGS, TOKENS, UploadedRun, artifact_of

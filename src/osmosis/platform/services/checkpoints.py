@@ -18,7 +18,8 @@ from osmosis.errors import ValidationError
 from osmosis.platform import tables
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.plan import PLATFORM_MODEL
-from osmosis.records.run import CheckpointReport, RunStatus, hold_of
+from osmosis.records.run import CheckpointReport, hold_of
+from osmosis.records.run_status import RunStatus
 
 from . import run_lifecycle
 

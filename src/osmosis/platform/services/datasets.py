@@ -21,7 +21,7 @@ from osmosis.records.base import utc_now
 from osmosis.records.contract.body import Moment, moment
 from osmosis.records.contract.uploads import DatasetEntry
 from osmosis.records.dataset import FORMATS, MAX_BYTES, DatasetStatus
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 
 from . import links, quotas
 

@@ -21,7 +21,8 @@ from osmosis.records.contract.body import moment
 from osmosis.records.contract.training_bodies import ModelDeployment, ModelRow
 from osmosis.records.plan import PLATFORM_MODEL
 from osmosis.records.rollout import Failure
-from osmosis.records.run import JobSpec, ModelJob, RunStatus, Stage
+from osmosis.records.run import JobSpec, ModelJob, Stage
+from osmosis.records.run_status import RunStatus
 
 from . import checkpoints, datasets, job_queue, links, models, run_lifecycle
 from .run_lifecycle import SERVING

@@ -34,7 +34,8 @@ from osmosis.records.contract.worker_bodies import (
     WorkerWelcome,
 )
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import JOB_PROTOCOL, JobKind, JobResult, RunStatus
+from osmosis.records.run import JOB_PROTOCOL, JobKind, JobResult
+from osmosis.records.run_status import RunStatus
 
 from . import job_files, job_queue, job_specs, pace, placement, run_lifecycle, secrets, shards, tickets
 

@@ -18,7 +18,7 @@ from osmosis.platform import tables
 from osmosis.records.config import Evaluation, TrainingConfig
 from osmosis.records.contract.job_messages import StoredExample
 from osmosis.records.rollout import RolloutStatus
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 
 from . import run_lifecycle
 

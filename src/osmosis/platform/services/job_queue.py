@@ -22,7 +22,8 @@ from osmosis.platform.security.vault import Vault
 from osmosis.platform.tables import QueueState, new_id
 from osmosis.records.base import utc_now
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import HeartbeatReply, JobResult, Progress, RunStatus, Stage
+from osmosis.records.run import HeartbeatReply, JobResult, Progress, Stage
+from osmosis.records.run_status import RunStatus
 from osmosis.records.shard import shards_for
 from osmosis.records.worker import megabytes
 

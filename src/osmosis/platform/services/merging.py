@@ -17,7 +17,8 @@ from osmosis.platform.settings import PlatformSettings
 from osmosis.records.contract.model_bodies import AnnouncedFile, MergeRequest, ModelMerge
 from osmosis.records.plan import PLATFORM_MODEL
 from osmosis.records.rollout import Failure
-from osmosis.records.run import JobSpec, ModelJob, RunStatus
+from osmosis.records.run import JobSpec, ModelJob
+from osmosis.records.run_status import RunStatus
 
 from . import checkpoints, job_queue, models, run_lifecycle
 from .run_lifecycle import MERGE

@@ -27,7 +27,7 @@ from osmosis.records.contract.body import moment
 from osmosis.records.contract.model_bodies import AnnouncedFile, ModelFile
 from osmosis.records.contract.training_bodies import ModelRow
 from osmosis.records.plan import PLATFORM_MODEL
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 
 from . import quotas
 

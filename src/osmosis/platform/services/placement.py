@@ -14,7 +14,8 @@ from osmosis.platform import tables
 from osmosis.platform.tables import QueueState
 from osmosis.records.base import utc_now
 from osmosis.records.plan import PLATFORM_MODEL
-from osmosis.records.run import JOB_PROTOCOL, RunStatus
+from osmosis.records.run import JOB_PROTOCOL
+from osmosis.records.run_status import RunStatus
 from osmosis.records.worker import ResourceNeeds, Resources
 
 from . import tickets

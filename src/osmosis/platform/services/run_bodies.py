@@ -31,7 +31,8 @@ from osmosis.records.contract.training_bodies import (
     TrainingRunPage,
     TrainingRunRow,
 )
-from osmosis.records.run import RunKind, RunStatus
+from osmosis.records.run import RunKind
+from osmosis.records.run_status import RunStatus
 from osmosis.records.source import SnapshotNote
 
 from . import links, placement, quotas, run_lifecycle, run_results, training

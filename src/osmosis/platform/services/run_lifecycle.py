@@ -23,7 +23,8 @@ from osmosis.records.contract.run_bodies import RunEvent
 from osmosis.records.marks import MarkChange
 from osmosis.records.plan import RUN_NAME
 from osmosis.records.report import Report
-from osmosis.records.run import JobResult, LogLine, RunStatus, Stage
+from osmosis.records.run import JobResult, LogLine, Stage
+from osmosis.records.run_status import RunStatus
 
 from . import run_marks, secrets
 from .paging import Listing, PageRange

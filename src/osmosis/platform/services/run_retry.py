@@ -19,7 +19,7 @@ from osmosis.records.config import EvalConfig
 from osmosis.records.contract.run_bodies import RetryRun
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 
 from . import job_queue, rollouts, run_lifecycle, secrets
 

@@ -23,7 +23,8 @@ from osmosis.records.config import EvalConfig
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
-from osmosis.records.run import JobResult, RunStatus, Stage
+from osmosis.records.run import JobResult, Stage
+from osmosis.records.run_status import RunStatus
 from osmosis.records.shard import Shard, Spend, share
 
 from . import run_lifecycle

@@ -18,7 +18,7 @@ from osmosis.platform.security.tokens import JOB_PREFIX, TICKET_PREFIX, hash_tok
 from osmosis.platform.tables import QueueState
 from osmosis.records.base import utc_now
 from osmosis.records.contract.job_messages import JobClaim
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 
 from . import run_lifecycle
 

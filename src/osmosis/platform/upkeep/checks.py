@@ -28,7 +28,7 @@ from osmosis.platform.security.vault import Vault
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
 from osmosis.records.problem import Problem, Severity
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 
 from .restore import announcement, running_in
 

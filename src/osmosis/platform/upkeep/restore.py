@@ -36,7 +36,7 @@ from osmosis.platform.security.vault import Vault
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.tables import QueueState
 from osmosis.records.base import utc_now
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 
 ANNOUNCEMENT = "platform.json"
 START_LOCK = "start.lock"

@@ -30,7 +30,7 @@ from osmosis.platform.services import datasets
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.base import utc_now
 from osmosis.records.plan import PLATFORM_MODEL
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 
 from . import old_rows
 from .stored_waste import StoredWaste

@@ -38,7 +38,8 @@ from osmosis.records.history import RowCount
 from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
-from osmosis.records.run import MetricPoint, RunStatus
+from osmosis.records.run import MetricPoint
+from osmosis.records.run_status import RunStatus
 from osmosis.records.source import SnapshotNote
 from osmosis.viewer import over_runs
 from osmosis.viewer.code_diff import CodePair, code_pair

@@ -26,7 +26,7 @@ from osmosis.platform.slow_work import apart, slow
 from osmosis.platform.viewing.run_source import DatabaseLibrary, DatabaseRun, find_run, state_of
 from osmosis.records.contract.run_bodies import RetryRun
 from osmosis.records.rollout import Rollout
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 from osmosis.viewer import site
 from osmosis.viewer.annotating import after, annotation_of
 from osmosis.viewer.asked import Asked

@@ -15,7 +15,8 @@ from osmosis.records.marks import Marks
 from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
-from osmosis.records.run import RunKind, RunStatus
+from osmosis.records.run import RunKind
+from osmosis.records.run_status import RunStatus
 from osmosis.records.source import SnapshotNote
 
 from .body import Body, Moment, OrEmpty, Page, RequestBody, spelled
