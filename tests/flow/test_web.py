@@ -16,7 +16,7 @@ import pytest
 from osmosis.platform import tables
 from osmosis.platform.services import run_lifecycle, secrets, tokens, users
 from osmosis.records.rollout import Score
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.platform_app import RunningPlatform, running_platform
 from osmosis.testing.platform_data import add_rollouts, add_run, report, rollout, timeout
 

@@ -16,7 +16,7 @@ import pytest
 
 from osmosis.platform import tables
 from osmosis.platform.services import run_lifecycle
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.page_checks import axe_rules, findings
 from osmosis.testing.platform_app import RunningPlatform, running_platform
 from osmosis.testing.platform_data import add_rollouts, add_run, report, rollout, timeout

@@ -11,7 +11,8 @@ import pytest
 
 from osmosis.platform.services import job_queue, rollouts, run_lifecycle, training
 from osmosis.records.rollout import Rollout, RolloutStatus, Score
-from osmosis.records.run import JobResult, MetricPoint, RunStatus
+from osmosis.records.run import JobResult, MetricPoint
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.command_line import CommandRun, run_command
 from osmosis.testing.platform_app import RunningPlatform, running_platform
 from osmosis.testing.platform_data import a_worker

@@ -77,9 +77,9 @@ def prepare(platform: PlatformProcess, folder: Path) -> None:
     platform.prepare(folder, files={"main.py": AGENT, "pyproject.toml": PYPROJECT}, rows=rows)
 
 
-def submit(platform: PlatformProcess, *, shards: int) -> str:
+def submit(platform: PlatformProcess, *, shards: int, rows: int = ROLLOUTS // ATTEMPTS) -> str:
     experiment = {"rollout": "multiply", "entrypoint": "main.py", "dataset": "sums"}
-    evaluation = {"limit": ROLLOUTS // ATTEMPTS, "n": ATTEMPTS, "batch_size": 8}
+    evaluation = {"limit": rows, "n": ATTEMPTS, "batch_size": 8}
     return platform.submit(
         experiment_config={**experiment, "model_path": "offline/calculator"},
         evaluation_config=evaluation,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 from osmosis.sandbox.bubblewrap import python_folders
 
 from .conftest import Desk, with_before

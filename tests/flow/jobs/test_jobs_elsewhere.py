@@ -8,7 +8,7 @@ from pathlib import Path
 from osmosis.datasets.row_file import write_row_file
 from osmosis.platform.services import job_files
 from osmosis.platform.settings import PlatformSettings
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 
 from .conftest import Desk, with_before
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import JobEntry, JobSpec, RunStatus
+from osmosis.records.run import JobEntry, JobSpec
+from osmosis.records.run_status import RunStatus
 
 from .conftest import AGENT, PYPROJECT, SERVES_ITSELF, Desk, with_before
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from osmosis.records.rollout import Category, Phase
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.endpoint import ModelEndpoint, Reply
 
 from .conftest import AGENT, Desk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 
 from .conftest import Desk
 

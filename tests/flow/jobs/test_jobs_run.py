@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from osmosis.records.rollout import Category, Phase, RolloutStatus
-from osmosis.records.run import RunStatus, Stage
+from osmosis.records.run import Stage
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.waiting import until
 
 from .conftest import AGENT, DEADLINE_S, PYPROJECT, SERVES_ITSELF, Desk, with_before

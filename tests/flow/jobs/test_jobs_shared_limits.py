@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from osmosis.base.json_types import JsonObject
 from osmosis.records.rollout import Category
-from osmosis.records.run import RunStatus
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.endpoint import ModelEndpoint, Reply, text_reply
 
 from .conftest import Desk, with_before

@@ -14,7 +14,8 @@ import pytest
 
 from osmosis.jobs.commands import PROCESSES_FILE
 from osmosis.records.config import TrainingConfig
-from osmosis.records.run import JobSpec, RunStatus, Stage
+from osmosis.records.run import JobSpec, Stage
+from osmosis.records.run_status import RunStatus
 from osmosis.records.training_plan import plan_training
 from osmosis.sandbox import probe
 from osmosis.testing.waiting import until

@@ -15,7 +15,8 @@ import pytest
 
 from osmosis.jobs.relay import relay
 from osmosis.records.gate_address import GateAddress
-from osmosis.records.run import JobEntry, RunStatus
+from osmosis.records.run import JobEntry
+from osmosis.records.run_status import RunStatus
 from osmosis.serve.drive.process import free_port
 from osmosis.testing.waiting import until
 

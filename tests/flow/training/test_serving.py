@@ -20,7 +20,8 @@ from osmosis.jobs.runner import Exit, JobRunner
 from osmosis.jobs.trainer_environment import TrainerEnvironment
 from osmosis.llm.model import ChatRequest, Model
 from osmosis.records.plan import ModelSpec
-from osmosis.records.run import Handover, JobSpec, LogLine, RunStatus
+from osmosis.records.run import Handover, JobSpec, LogLine
+from osmosis.records.run_status import RunStatus
 from osmosis.testing.job_api import job_api
 from osmosis.testing.model_files import write_adapter
 
