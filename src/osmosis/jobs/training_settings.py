@@ -115,7 +115,24 @@ def _pieces(config: TrainingConfig, model: Path, per_step: int, processes: int) 
     )
 
 
-def ways_to_cut(plan: TrainerPlan) -> Iterator[tuple[int, int]]:
+def as_begun(plan: TrainerPlan, fingerprint: str, *, gpus: int) -> TrainerPlan:
+    """The plan of this fingerprint, where only another machine's GPUs made it another one than `plan`; else `plan`.
+    Raises `JobFailed` when this machine has fewer GPUs than it takes."""
+    if plan.fingerprint == fingerprint:
+        return plan
+    for processes, pieces in _ways_to_cut(plan):
+        other = plan.model_copy(update={"processes": processes, "gradient_accumulation": pieces})
+        if other.fingerprint != fingerprint:
+            continue
+        if processes > max(1, gpus):
+            what = f"this run was begun on {processes} GPUs, and this machine has {gpus}"
+            fix = f"[advanced.resources] gpus = {processes} keeps a run on such machines"
+            raise setup_failed(what, fix=fix, category=Category.BAD_REQUEST)
+        return other
+    return plan
+
+
+def _ways_to_cut(plan: TrainerPlan) -> Iterator[tuple[int, int]]:
     """Every `(processes, pieces)` that a machine could have cut a step of this plan into."""
     at_once = plan.rows_per_step * (1 if plan.method == "sft" else plan.samples_per_row)
     for processes in range(1, at_once + 1):

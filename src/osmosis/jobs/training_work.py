@@ -46,7 +46,7 @@ from .trainer_environment import trainer_environment_of
 from .trainer_lives import TrainerLives, complete_checkpoints, newest_checkpoint
 from .trainer_process import TrainerCommand, TrainerProcess, trainer_environ
 from .training_examples import examples_of
-from .training_settings import rollout_plan, trainer_plan, ways_to_cut
+from .training_settings import as_begun, rollout_plan, trainer_plan
 
 STEP = "training"
 SAVE_S = 300.0
@@ -150,18 +150,7 @@ class TrainingWork:
         """The plan that the run's checkpoint was made by, where only the machine's GPUs would make it another one.
         Raises `JobFailed` when this machine has fewer than that plan takes."""
         found = newest_checkpoint(self._models_dir, lambda _: None)
-        if found is None or found.fingerprint == plan.fingerprint:
-            return plan
-        for processes, pieces in ways_to_cut(plan):
-            other = plan.model_copy(update={"processes": processes, "gradient_accumulation": pieces})
-            if other.fingerprint != found.fingerprint:
-                continue
-            if processes > max(1, count):
-                what = f"this run was begun on {processes} GPUs, and this machine has {count}"
-                fix = f"[advanced.resources] gpus = {processes} keeps a run on such machines"
-                raise setup_failed(what, fix=fix, category=Category.BAD_REQUEST)
-            return other
-        return plan
+        return plan if found is None else as_begun(plan, found.fingerprint, gpus=count)
 
     @property
     def _urls(self) -> list[str]:

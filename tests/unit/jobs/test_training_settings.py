@@ -12,12 +12,13 @@ from osmosis.jobs import server_stages, training_work
 from osmosis.jobs.boundary import Boundary
 from osmosis.jobs.job import JobFailed
 from osmosis.jobs.training_examples import Examples
-from osmosis.jobs.training_settings import rollout_plan, trainer_plan
+from osmosis.jobs.training_settings import as_begun, rollout_plan, trainer_plan
 from osmosis.jobs.training_work import engine_secret
 from osmosis.platform.services import imitation, job_specs, placement, submit
 from osmosis.records.advanced import TrainingAdvanced
 from osmosis.records.config import Checkpoints, Sampling, Training, TrainingConfig
 from osmosis.records.run import JobSpec
+from osmosis.training.link import TrainerPlan
 
 SERVER = {"sampler": "vllm", "base_url": "http://127.0.0.1:1"}
 OTHERWISE: dict[str, dict[str, tuple[Any, dict[str, Any]]]] = {
@@ -117,3 +118,18 @@ def test_a_key_that_would_have_no_effect_is_refused(advanced: dict[str, Any], ke
     with pytest.raises(ValidationError) as refused:
         outcome({"advanced": advanced})
     assert [error["loc"][-1] for error in refused.value.errors()] == [key]
+
+
+def test_a_run_goes_on_as_it_was_begun_on_a_machine_with_other_gpus() -> None:
+    values: dict[str, Any] = {
+        "run": "a-1", "model_path": "base", "output_dir": "out", "rows": list(range(12)), "steps": 2,
+        "rows_per_step": 4, "samples_per_row": 4, "max_prompt_length": 60, "max_response_length": 60, "lr": 1e-3,
+        "save_interval": 2,
+    }  # fmt: skip
+    begun = TrainerPlan(**values, processes=2, gradient_accumulation=4)
+    here = TrainerPlan(**values, processes=8, gradient_accumulation=1)
+    assert as_begun(here, begun.fingerprint, gpus=8) == begun
+    with pytest.raises(JobFailed, match="begun on 2 GPUs, and this machine has 1"):
+        as_begun(here, begun.fingerprint, gpus=1)
+    other = begun.model_copy(update={"lr": 0.5})
+    assert as_begun(here, other.fingerprint, gpus=8) == here, "the trainer says that it is another plan"
