@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from osmosis.metrics.summary import summarize
 from osmosis.metrics.together import together
 from osmosis.platform import tables
-from osmosis.platform.services import fleet
+from osmosis.platform.services import caretaker
 from osmosis.records.config import EvalConfig
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
@@ -225,7 +225,7 @@ def test_a_report_that_was_not_made_is_made_later(box: Box) -> None:
         work(box, order, own_rows(box, order))
     with box.site.platform.db.write() as session:
         session.execute(sa.update(tables.Job).values(state="over", status="finished"))
-    fleet.look_after(box.site.platform)
+    caretaker.look_after(box.site.platform)
     assert run_of(box, run["id"])["eval_run"]["status"] == "finished"
     assert run_of(box, run["id"])["results"]["total_runs"] == 20
 

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from osmosis._version import __version__
 from osmosis.platform import tables
-from osmosis.platform.services import fleet, tokens, users
+from osmosis.platform.services import caretaker, tokens, users
 from osmosis.records.base import utc_now
 from osmosis.records.contract.accounts import NewToken
 from osmosis.records.run import JOB_PROTOCOL
@@ -168,10 +168,10 @@ def test_what_was_made_to_be_sent_goes_with_the_run(box: Box) -> None:
     order = box.claim()
     box.of_job("GET", order, "dataset")
     sent = box.site.platform.settings.sent_dir
-    fleet.look_after(box.site.platform)
+    caretaker.look_after(box.site.platform)
     assert [folder.name for folder in sent.iterdir()] == [order["run_id"]]
     box.of_job("POST", order, "finish", json={"status": "finished"})
-    fleet.look_after(box.site.platform)
+    caretaker.look_after(box.site.platform)
     assert not list(sent.iterdir())
     assert box.round(kept=[order["run_id"], "never-there"])["forget"] == [order["run_id"], "never-there"]
 
@@ -320,7 +320,7 @@ def test_machines_that_keep_failing_end_a_run_that_gets_nowhere(box: Box) -> Non
     found = box.site.json("GET", f"eval-runs/{run['id']}")
     assert found["eval_run"]["status"] == "failed"
     message = found["failure"]["message"]
-    assert message.startswith("the executor failed 3 times in a row before anything was stored")
+    assert message.startswith("its machine or executor failed 3 times in a row before anything was stored")
     assert "last time: slurm ended job 7: its node failed" in message
     assert box.round()["start"] is None
 
@@ -334,7 +334,7 @@ def test_what_a_scheduler_interrupts_is_not_started_for_ever(box: Box) -> None:
         claimed = slurm.http.post("/api/jobs/claim", json=body, headers={"Authorization": f"Bearer {order['ticket']}"})
         slurm.of_job("POST", {**order, **claimed.json()}, "finish", json={"status": "stopped"})
     message = box.site.json("GET", f"eval-runs/{run['id']}")["failure"]["message"]
-    assert message.startswith("the executor failed 3 times in a row")
+    assert message.startswith("its machine or executor failed 3 times in a row")
     assert "the job was interrupted" in message
 
 
@@ -374,16 +374,30 @@ def test_leases_of_a_lost_worker_run_out(box: Box) -> None:
     past, now = utc_now().replace(year=2020), utc_now() - timedelta(seconds=1)
     with box.site.platform.db.write() as session:
         session.execute(sa.update(tables.Job).values(lease_until=now))
-    fleet.look_after(box.site.platform)
+    caretaker.look_after(box.site.platform)
     assert "its lease expired" not in logs_of(box.site, run["id"]), "its worker is there, and says so first"
     with box.site.platform.db.write() as session:
         session.execute(sa.update(tables.Worker).values(last_seen=past))
-    fleet.look_after(box.site.platform, gap="the platform was suspended for 100 s")
+    caretaker.look_after(box.site.platform, gap="the platform was suspended for 100 s")
     assert "was suspended" in logs_of(box.site, run["id"])
     with box.site.platform.db.write() as session:
         session.execute(sa.update(tables.Job).values(lease_until=past))
-    fleet.look_after(box.site.platform)
+    caretaker.look_after(box.site.platform)
     assert "the job sent nothing and its lease expired" in logs_of(box.site, run["id"])
+    with box.site.platform.db.read() as session:
+        job = session.scalars(sa.select(tables.Job)).one()
+        assert (job.state, job.starts, job.lost) == ("waiting", 0, 1), "nothing of the job's own failed"
+
+
+def test_a_silent_job_whose_worker_is_there_costs_a_start(box: Box) -> None:
+    submit(box.site)
+    box.claim()
+    with box.site.platform.db.write() as session:
+        session.execute(sa.update(tables.Job).values(lease_until=utc_now().replace(year=2020)))
+    caretaker.look_after(box.site.platform)
+    with box.site.platform.db.read() as session:
+        job = session.scalars(sa.select(tables.Job)).one()
+        assert (job.state, job.starts, job.lost) == ("waiting", 1, 0)
 
 
 def test_a_run_that_cannot_be_started_fails_and_says_why(box: Box) -> None:

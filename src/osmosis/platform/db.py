@@ -90,6 +90,14 @@ def count_of(session: Session, query: sa.Select[Any]) -> int:
     return session.scalar(counting) or 0
 
 
+def changed_by(session: Session, statement: sa.Update | sa.Delete, **options: bool) -> int:
+    """Execute it, with these options of its execution; how many rows it changed or removed."""
+    done = session.execute(statement, execution_options=options)
+    if not isinstance(done, sa.CursorResult):
+        raise TypeError(f"{type(done).__name__} counts no rows")
+    return done.rowcount
+
+
 class Database:
     """Sessions over one engine: `with db.write() as session` and `with db.read() as session`."""
 

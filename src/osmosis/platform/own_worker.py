@@ -26,7 +26,7 @@ from osmosis.worker.loop import Worker, WorkerPlan
 
 from . import Platform
 from .hearing import Hearing
-from .services import fleet
+from .services import caretaker, fleet
 from .settings import local_job_command
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class Caretaker:
 
     def step(self) -> None:
         """One look."""
-        fleet.look_after(self._platform, gap=self._gap())
+        caretaker.look_after(self._platform, gap=self._gap())
 
     def _gap(self) -> str:
         """What kept this process from hearing any job, when that was long enough to matter; also that it was not there:

@@ -108,5 +108,5 @@ def test_a_scheduler_that_refuses_is_said_on_the_run(platform: PlatformProcess, 
     with remote_worker(platform, tmp_path / "full", config):
         name = platform.submit()
         found = platform.reaches(name, "failed")
-    assert "the executor failed 3 times in a row" in found["failure"]["message"]
+    assert "its machine or executor failed 3 times in a row" in found["failure"]["message"]
     assert "could not be started: sh failed with exit code 3: no room" in found["failure"]["message"]

@@ -27,6 +27,7 @@ from sqlalchemy.orm import Session
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import Conflict, NotFound, OsmosisError
 from osmosis.platform import Platform, tables
+from osmosis.platform.db import changed_by
 from osmosis.platform.objects.local_folder import remove
 from osmosis.platform.objects.parts import IMPORTS
 from osmosis.platform.readers import read_with
@@ -137,7 +138,7 @@ def _forget(platform: Platform, staged: str) -> None:
     gone = BATCH
     while gone:
         with platform.db.write() as session:
-            gone = session.execute(sa.delete(tables.Rollout).where(tables.Rollout.id.in_(some))).rowcount  # type: ignore[attr-defined]
+            gone = changed_by(session, sa.delete(tables.Rollout).where(tables.Rollout.id.in_(some)))
     with platform.db.write() as session:
         session.execute(sa.delete(tables.Run).where(tables.Run.id.in_(unseen)))
 

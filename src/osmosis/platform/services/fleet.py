@@ -1,14 +1,13 @@
-"""Workers: who they are, which job each is given, what becomes of the jobs of one that is gone.
+"""Workers: who they are, which job each is given, what their word does.
 
 Decided here for every worker alike: the platform's own calls these functions, others come by HTTP. What a worker says
-of a job counts only while the job is that worker's under that lease.
+of a job counts only while the job is that worker's under that lease. What nobody says is in `caretaker`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -37,12 +36,11 @@ from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.run import JOB_PROTOCOL, JobKind, JobResult
 from osmosis.records.run_status import RunStatus
 
-from . import job_files, job_queue, job_specs, pace, placement, run_lifecycle, secrets, shards, tickets
+from . import job_queue, job_specs, pace, placement, run_lifecycle, secrets, tickets
 
 log = logging.getLogger(__name__)
 
 LOST_AFTER_S = placement.LOST_AFTER.total_seconds()
-FORGOTTEN_AFTER = timedelta(days=7)
 PER_SECOND = 50
 """How many rounds of all workers together are wanted in a second, at most."""
 
@@ -97,7 +95,7 @@ def round_of(
             among = job_queue.waiting_for(worker, others=said.slots > 0, deployments=said.places > 0)
         work = among is not None and session.scalars(among.limit(1)).first() is not None
         alive = _alive(session)
-        over = _over(session, said.kept)
+        over = run_lifecycle.over_among(session, said.kept)
         queued = _queued(session, platform.settings, worker, said.jobs)
     if any(end.silent for end in ends) and missed():
         ends = [end for end in ends if not end.silent]
@@ -159,12 +157,6 @@ def unfit(worker: tables.Worker) -> str:
         f"osmosis {worker.version} speaks another job protocol ({worker.protocol}) than this platform "
         f"({JOB_PROTOCOL}, osmosis {__version__}): install osmosis-ai=={__version__} there"
     )
-
-
-def forget_gone(session: Session) -> None:
-    """Rows of workers that have not been seen for a week."""
-    gone = sa.delete(tables.Worker).where(tables.Worker.last_seen < utc_now() - FORGOTTEN_AFTER)
-    session.execute(gone)
 
 
 # --- inside ------------------------------------------------------------------------------------------------------
@@ -405,52 +397,3 @@ def _mine(session: Session, access: WorkerAccess, worker_id: str) -> tables.Work
 def _alive(session: Session) -> int:
     since = utc_now() - timedelta(seconds=LOST_AFTER_S)
     return count_of(session, sa.select(tables.Worker).where(tables.Worker.last_seen > since))
-
-
-def _over(session: Session, run_ids: Sequence[str]) -> list[str]:
-    """Those of these runs that are over, or not known at all."""
-    if not run_ids:
-        return []
-    live = (RunStatus.PENDING.value, RunStatus.RUNNING.value)
-    query = sa.select(tables.Run.id).where(tables.Run.id.in_(run_ids[:1000]), tables.Run.status.in_(live))
-    known = set(session.scalars(query))
-    return [run_id for run_id in run_ids[:1000] if run_id not in known]
-
-
-def look_after(platform: Platform, *, gap: str = "") -> None:
-    """What no worker says: leases that ran out, and what was made for runs that are over.
-
-    After a gap (it says what: a machine that was suspended, a platform that was away) nobody could extend a lease, so
-    each gets the time to do it before it counts as silent.
-    """
-    settings = platform.settings
-    with platform.db.write() as session:
-        query = sa.select(tables.Job).where(tables.Job.state == QueueState.HELD)
-        for job in session.scalars(query.where(tables.Job.lease_until < utc_now())).all():
-            held = job_queue.HeldJob(session.get_one(tables.Run, job.run_id), job)
-            if gap:
-                job_queue.extend(job, settings.lease_s)
-                run_lifecycle.log(session, job.run_id, f"{gap}; the job continues")
-            elif _silent(session, settings, job):
-                why = "the job sent nothing and its lease expired"
-                log.info("run %s: %s", held.run.name, why)
-                job_queue.release(session, held, why, max_starts=settings.max_starts)
-        forget_gone(session)
-        merging = shards.over_but_running(session)
-    for run_id in merging:
-        shards.merge(platform, run_id)
-    with suppress(FileNotFoundError):
-        made = [entry.name for entry in settings.sent_dir.iterdir()]
-        with platform.db.read() as session:
-            over = _over(session, made)
-        for run_id in over:
-            job_files.forget(settings, run_id)
-
-
-def _silent(session: Session, settings: PlatformSettings, job: tables.Job) -> bool:
-    """Whether nobody else will end this job: a worker that is there kills its process first, and says so."""
-    worker = session.get(tables.Worker, job.worker_id) if job.worker_id else None
-    if worker is None or job.lease_until is None:
-        return True
-    grace = timedelta(seconds=max(5.0, settings.lease_s / 4))
-    return utc_now() - worker.last_seen > grace or utc_now() - job.lease_until > grace

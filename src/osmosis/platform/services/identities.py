@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from osmosis.errors import Conflict, Forbidden
 from osmosis.platform import tables
+from osmosis.platform.db import changed_by
 from osmosis.records.base import utc_now
 from osmosis.records.sign_in import Identity, OpenIdSettings
 
@@ -49,8 +50,7 @@ def sign_in(session: Session, settings: OpenIdSettings, identity: Identity) -> t
 
 def unlink(session: Session, user: tables.User) -> int:
     """Forget which accounts at a provider are this person's; how many there were. Their sessions go on."""
-    gone = session.execute(sa.delete(tables.LinkedIdentity).where(tables.LinkedIdentity.user_id == user.id))
-    return int(gone.rowcount)  # type: ignore[attr-defined]
+    return changed_by(session, sa.delete(tables.LinkedIdentity).where(tables.LinkedIdentity.user_id == user.id))
 
 
 def _check_address(settings: OpenIdSettings, identity: Identity) -> None:

@@ -338,8 +338,8 @@ def _shard_heartbeat(session: Session, run: tables.Run, job: tables.Job, progres
 
 
 Blame = Literal["job", "executor", "nobody"]
-"""For what a job ended without a result: itself, which costs a start; what it ran on, which costs none, but not for
-ever; or somebody who ended its worker."""
+"""For what a job ended without a result: itself, which costs a start; what it ran on (a scheduler, a machine that is
+lost), which costs none, but not for ever; or somebody who ended its worker."""
 
 
 def release(session: Session, held: HeldJob, reason: str, *, max_starts: int, blame: Blame = "job") -> None:
@@ -373,7 +373,7 @@ def _given_up(job: tables.Job, max_starts: int) -> str:
     if job.starts >= max_starts:
         return f"the job ended {job.starts} times without a result"
     if job.lost >= max_starts:
-        return f"the executor failed {job.lost} times in a row before anything was stored"
+        return f"its machine or executor failed {job.lost} times in a row before anything was stored"
     return ""
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from osmosis.errors import NotFound, ValidationError
 from osmosis.platform import tables
+from osmosis.platform.db import changed_by
 from osmosis.records.base import utc_now
 from osmosis.records.contract.body import moment
 from osmosis.records.contract.run_bodies import RolloutRow
@@ -180,8 +181,7 @@ def row(
 def drop_unsuccessful(session: Session, run_id: str) -> int:
     """Remove what failed or was skipped or has no score, so that it is done again; how many that were."""
     again = sa.or_(tables.Rollout.status != RolloutStatus.SUCCESS.value, tables.Rollout.reward.is_(None))
-    result = session.execute(sa.delete(tables.Rollout).where(tables.Rollout.run_id == run_id, again))
-    return int(result.rowcount)  # type: ignore[attr-defined]
+    return changed_by(session, sa.delete(tables.Rollout).where(tables.Rollout.run_id == run_id, again))
 
 
 def body(row: tables.Rollout) -> RolloutRow:

@@ -16,6 +16,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 
 from osmosis.errors import Conflict, NotFound, ValidationError
 from osmosis.platform import tables
+from osmosis.platform.db import changed_by
 from osmosis.platform.tables import QueueState
 from osmosis.records.base import utc_now
 from osmosis.records.contract.body import moment
@@ -63,8 +64,7 @@ def switch_status(session: Session, run: tables.Run, status: RunStatus, reason: 
     session.flush()
     compared = sa.update(tables.Run).where(tables.Run.id == run.id, tables.Run.status == before.value)
     values = {"status": status.value, "updated_at": now}
-    done = session.execute(compared.values(values), execution_options={"synchronize_session": False})
-    if done.rowcount != 1:  # type: ignore[attr-defined]
+    if changed_by(session, compared.values(values), synchronize_session=False) != 1:
         raise Conflict(f"run {run.name!r} changed at the same moment", hint="look at it again, then repeat")
     for name, value in values.items():
         set_committed_value(run, name, value)
@@ -252,3 +252,13 @@ def events(session: Session, run_id: str) -> list[RunEvent]:
         RunEvent.made(timestamp=moment(timestamp), before=before, status=status, reason=reason)
         for timestamp, before, status, reason in found
     ]
+
+
+def over_among(session: Session, run_ids: Sequence[str]) -> list[str]:
+    """Those of these runs that are over, or not known at all."""
+    if not run_ids:
+        return []
+    live = (RunStatus.PENDING.value, RunStatus.RUNNING.value)
+    query = sa.select(tables.Run.id).where(tables.Run.id.in_(run_ids[:1000]), tables.Run.status.in_(live))
+    known = set(session.scalars(query))
+    return [run_id for run_id in run_ids[:1000] if run_id not in known]

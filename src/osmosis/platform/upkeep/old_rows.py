@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session, aliased
 
 from osmosis.platform import tables
+from osmosis.platform.db import changed_by
 from osmosis.records.run import SyncStatus
 
 Kind = Literal["tokens", "device codes", "sync events"]
@@ -40,8 +41,7 @@ def count(session: Session, kind: Kind, now: datetime) -> int:
 def remove(session: Session, kind: Kind, now: datetime) -> int:
     """How many went. Of tokens those go first that made no other: what is left goes with the next sweep."""
     table = _TABLES[kind]
-    gone = session.execute(sa.delete(table).where(table.id.in_(_old(kind, now))))
-    return int(gone.rowcount)  # type: ignore[attr-defined]
+    return changed_by(session, sa.delete(table).where(table.id.in_(_old(kind, now))))
 
 
 def _old(kind: Kind, now: datetime) -> sa.Select[str]:
