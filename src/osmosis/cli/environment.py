@@ -17,6 +17,8 @@ from osmosis.errors import Conflict, NetworkError, ValidationError
 from .context import AppContext
 
 CA_FILE = "OSMOSIS_CA_FILE"
+INSIDE = "_OSMOSIS_ROLLOUT_ENVIRONMENT"
+"""Which environment a command runs in that was continued in its rollout's own."""
 AUTH_PROFILE = ("OSMOSIS_TOKEN", "OSMOSIS_TOKEN_PLATFORM_URL", "OSMOSIS_PLATFORM_URL")
 _CHILDREN_OFFLINE = {"OSMOSIS_OFFLINE": "1", "UV_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1"}
 

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 from osmosis.base import paths
 from osmosis.errors import ValidationError
 
+from .environment import INSIDE
+
 if TYPE_CHECKING:
     from osmosis.records.run import LogLine
 
     from .context import AppContext
-
-INSIDE = "_OSMOSIS_ROLLOUT_ENVIRONMENT"
-"""Set for the continuation: which environment it runs in."""
 
 
 def continue_inside(ctx: AppContext, root: Path, rollout: str) -> None:

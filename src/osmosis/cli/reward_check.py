@@ -15,7 +15,7 @@ from pathlib import Path
 from osmosis.base.json_types import JsonObject
 
 from .context import AppContext
-from .own_environment import INSIDE
+from .environment import INSIDE
 
 TIME_LIMIT_S = 60
 ROWS = 20

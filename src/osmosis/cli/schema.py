@@ -24,11 +24,11 @@ from osmosis.records.contract.printed import (
     PrintedModel,
     PrintedPlatform,
     PrintedSecret,
-    PrintedSubmit,
     PrintedTraining,
     PrintedUpload,
     PrintedWorkspace,
 )
+from osmosis.records.contract.printed_submit import PrintedSubmit
 from osmosis.records.contract.run_bodies import RetriedRun
 from osmosis.records.contract.training_bodies import CheckpointRow, TrainingRunRow
 from osmosis.records.contract.uploads import DatasetEntry

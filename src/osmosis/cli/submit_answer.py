@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osmosis.records.contract.printed import GitPlace, PrintedSource, PrintedSubmit
+from osmosis.records.contract.printed_submit import GitPlace, PrintedSource, PrintedSubmit
 from osmosis.records.contract.run_bodies import SubmittedRun
 
 from .results import NextStep, OperationResult

@@ -29,39 +29,6 @@ class PrintedTraining(TrainingRunDetail):
     metrics: TrainingMetrics | None
 
 
-class GitPlace(Body):
-    """The repository a run was submitted from."""
-
-    identity: str | None = None
-    remote_url: str | None = None
-
-
-class PrintedSource(Body):
-    """What a submitted run consists of."""
-
-    rollout: str
-    entrypoint: str
-    model: str
-    dataset: str
-    branch: str | None = None
-    commit_sha: str | None = None
-
-
-class PrintedSubmit(Body):
-    """`eval submit`, `train submit`."""
-
-    id: str
-    name: str
-    status: str | None = None
-    model_name: str
-    dataset_name: str
-    created_at: Moment | None = None
-    url: str | None = None
-    git: GitPlace | None = None
-    workspace_directory: str
-    config: PrintedSource
-
-
 class PrintedEnd(Body):
     """A run that is over, as `wait` and `submit --wait` print it; the latter with the keys of `PrintedSubmit`."""
 
