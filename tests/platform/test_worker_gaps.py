@@ -98,7 +98,7 @@ def test_a_job_whose_run_is_over_is_no_zombie(ready) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc").exists(), reason="needs a folder that cannot be written")
 def test_a_start_that_the_disk_refuses_says_so_on_the_run(ready) -> None:
-    site = with_settings(ready, max_starts=2)
+    site = with_settings(ready, max_starts=2, start_pause_s=0.0)
     run = site.json("POST", "eval-runs", json=BODY)
     runs = site.platform.settings.runs_dir
     runs.rmdir()
@@ -159,6 +159,7 @@ def test_no_job_is_silent_while_the_loop_that_hears_it_stands_still(ready) -> No
     thread.start()
     hearing = asyncio.run_coroutine_threadsafe(caretaker.hear(), loop)
     try:
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(30)  # by now it hears
         caretaker.step()
         loop.call_soon_threadsafe(over.wait)  # somebody computes where requests are answered
         time.sleep(1.5)

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from osmosis._version import __version__
 from osmosis.platform import tables
-from osmosis.platform.services import caretaker, tokens, users
+from osmosis.platform.services import caretaker, job_queue, tokens, users
 from osmosis.records.base import utc_now
 from osmosis.records.contract.accounts import NewToken
 from osmosis.records.run import JOB_PROTOCOL
@@ -293,10 +293,16 @@ def test_a_worker_that_leaves_takes_nothing_with_it(box: Box) -> None:
     assert box.claim()["run_id"] == run["id"]
 
 
-def test_a_start_that_failed_is_tried_again(box: Box) -> None:
+def test_a_start_that_failed_is_tried_again_after_a_while(box: Box) -> None:
     run = submit(box.site)
     box.started(box.claim(), handle=None, problem="its job could not be started: no space left on device")
     assert "no space left" in logs_of(box.site, run["id"])
+    assert "the next try follows in" in logs_of(box.site, run["id"])
+    assert box.round()["start"] is None, "whoever refused a moment ago would refuse again"
+    with box.site.platform.db.write() as session:
+        job = session.scalars(sa.select(tables.Job)).one()
+        assert job.not_before is not None
+        job.not_before -= timedelta(seconds=job_queue.LONGEST_PAUSE_S)
     assert box.claim()["run_id"] == run["id"]
 
 

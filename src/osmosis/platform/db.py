@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from osmosis.errors import Conflict, ValidationError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD = "0025"
+HEAD = "0026"
 """The newest migration; a test compares it with the files."""
 BUSY_TIMEOUT_MS = 30_000
 SHARED = "shared"

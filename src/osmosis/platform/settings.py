@@ -86,6 +86,8 @@ class PlatformSettings(Settings):
     """The same of a training job, which finishes the update of its weights and saves a checkpoint."""
     max_starts: int = Field(default=3, ge=1)
     """How often one run is started before it is declared failed."""
+    start_pause_s: float = Field(default=5.0, ge=0)
+    """About how long a job waits after a start that its executor refused; twice as long after the next, and so on."""
     job_command: tuple[str, ...] = Field(default_factory=local_job_command)
     """The job process; `--run URL` is appended. Tests pass a fake."""
     part_bytes: int = Field(default=32 * 1024 * 1024, ge=1)

@@ -128,6 +128,8 @@ def started(platform: Platform, access: WorkerAccess, said: JobStarted) -> None:
             log.warning("run %s: %s", held.run.name, said.problem)
             most = platform.settings.max_starts
             job_queue.release(session, held, said.problem, max_starts=most, blame="executor")
+            if pause := job_queue.pause(held.job, platform.settings.start_pause_s):
+                run_lifecycle.log(session, held.run.id, f"the next try follows in {pause:.0f} s")
             return
         held.job.handle = said.handle
         where = "" if access.embedded else f" on {worker.name}"

@@ -14,12 +14,14 @@ from typing import Literal
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, aliased
 
+from osmosis.base.backoff import backoff_delay
 from osmosis.errors import Conflict, LeaseLost, NotFound
 from osmosis.platform import tables
 from osmosis.platform.db import WORK
 from osmosis.platform.security.tokens import JOB_PREFIX, hash_token, new_token
 from osmosis.platform.security.vault import Vault
 from osmosis.platform.tables import QueueState, new_id
+from osmosis.platform.tables.base import UtcDateTime
 from osmosis.records.base import utc_now
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.run import HeartbeatReply, JobResult, Progress, Stage
@@ -35,6 +37,10 @@ ADDED_UP_EVERY = timedelta(seconds=1)
 LOOKED_AT = (2, 100)
 """Jobs at the head of the queue among which a worker finds one that it can do: so many, and if it can do none of these,
 so many. Each is locked, so most claims look at few."""
+
+LONGEST_PAUSE_S = 300.0
+_NOW = sa.bindparam("now", callable_=utc_now, type_=UtcDateTime())
+"""When a statement is run, not when it is put together."""
 
 CLAIM_LOCK = 0x6F736D71
 LOCAL = "local"
@@ -116,6 +122,7 @@ def waiting(*, deployments: bool = True, others: bool = True) -> sa.Select[table
     query = query.where(
         tables.Job.state == QueueState.WAITING,
         tables.Run.status.in_((RunStatus.PENDING.value, RunStatus.RUNNING.value)),
+        sa.or_(tables.Job.not_before.is_(None), tables.Job.not_before <= _NOW),
     )
     if not deployments:
         query = query.where(tables.Run.kind != run_lifecycle.SERVING)
@@ -375,6 +382,16 @@ def _given_up(job: tables.Job, max_starts: int) -> str:
     if job.lost >= max_starts:
         return f"its machine or executor failed {job.lost} times in a row before anything was stored"
     return ""
+
+
+def pause(job: tables.Job, base_s: float) -> float:
+    """Keeps a job whose start was refused from the next one for a while: a scheduler that is away for seconds would
+    refuse every try otherwise. The seconds; 0 where it is not tried again."""
+    if job.state != QueueState.WAITING or not base_s:
+        return 0.0
+    seconds = backoff_delay(max(1, job.lost), base_s=base_s, max_s=LONGEST_PAUSE_S)
+    job.not_before = utc_now() + timedelta(seconds=seconds)
+    return seconds
 
 
 def stored(job: tables.Job, count: int) -> None:

@@ -191,6 +191,8 @@ class Job(Base):
     """How often it was started since the run was submitted or retried."""
     lost: Mapped[int] = mapped_column(default=0)
     """How often in a row its executor failed (a node died, a scheduler ended it) and nothing was stored."""
+    not_before: Mapped[datetime | None]
+    """It waits until then: an executor that could not start it may be able to by that time."""
     handle: Mapped[dict[str, object] | None] = mapped_column(Json)
     """What the executor needs to find it again (local: pid and start time)."""
     progress: Mapped[StoredProgress | None] = mapped_column(Json)
