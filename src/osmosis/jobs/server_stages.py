@@ -52,10 +52,18 @@ class ServerStages:
         self._env = context.spec.submitted.env
         self._artifacts = context.work_dir / "artifacts"
         self.boundary = Boundary.of(context.spec)
+        self._wheel: asyncio.Task[Wheel] | None = None
+
+    def _our_wheel(self) -> asyncio.Task[Wheel]:
+        """What environments get of osmosis itself: to read and hash it takes as long as git takes for the commit."""
+        if self._wheel is None:
+            self._wheel = asyncio.create_task(asyncio.to_thread(build_wheel, self.context.cache_dir))
+        return self._wheel
 
     async def checkout(self) -> Checkout:
         """The commit's files, with the rollout and its entrypoint found in them."""
         spec = self.context.spec
+        self._our_wheel()
         self.context.progress.sandbox = self.boundary.describe
         self.context.log.write("sandbox", self.boundary.describe, "info" if self.boundary.level else "warning")
         self.context.enter(Stage.CHECKOUT, f"checking out commit {spec.commit_sha[:12]}")
@@ -72,7 +80,7 @@ class ServerStages:
 
     async def prepare(self, found: Checkout) -> PreparedRollout:
         """The environment that the rollout declares, made or found in the cache."""
-        wheel = await asyncio.to_thread(build_wheel, self.context.cache_dir)
+        wheel = await self._our_wheel()
         label, workspace = f"rollouts/{self._experiment.rollout}", self.context.spec.workspace
         self.context.enter(Stage.ENVIRONMENT, f"preparing the environment of {label}")
         builder = Builder(
