@@ -98,7 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if item.get_closest_marker(_MARK) is not None:
-        names = item.fixturenames  # type: ignore[attr-defined]
+        names = item.fixturenames  # type: ignore[attr-defined]  # of Functions alone
         if "osmosis_run" not in names:
             names.append("osmosis_run")
 

@@ -186,7 +186,7 @@ class Git:
             env=dict(self.environ),
             start_new_session=self.own_group,
         )
-        process: subprocess.Popen[bytes] = running.proc  # type: ignore[assignment]
+        process: subprocess.Popen[bytes] = running.proc  # type: ignore[assignment]  # as_process was asked for
         running.proc = None  # its finalizer would end the process behind our back
         if self.max_file_bytes is not None and sys.platform == "linux":
             limit_files(process.pid, self.max_file_bytes)

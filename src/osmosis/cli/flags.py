@@ -26,7 +26,7 @@ def takes(record: type[F]) -> Callable[[Callable[[F], R]], Callable[..., R]]:
         inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=_default(field), annotation=hints[field.name]
         )
-        for field in dataclasses.fields(record)  # type: ignore[arg-type]
+        for field in dataclasses.fields(record)  # type: ignore[arg-type]  # a dataclass's type
     ]
 
     def command_of(body: Callable[[F], R]) -> Callable[..., R]:
@@ -34,7 +34,7 @@ def takes(record: type[F]) -> Callable[[Callable[[F], R]], Callable[..., R]]:
         def command(**given: object) -> R:
             return body(record(**{name: value for name, value in given.items() if value is not None}))
 
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by typer
         command.__annotations__ = {}
         return command
 

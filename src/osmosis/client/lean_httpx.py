@@ -9,7 +9,7 @@ import sys
 _UNUSED = [name for name in ("httpx._main", "h2") if name not in sys.modules]
 sys.modules.update(dict.fromkeys(_UNUSED))  # type: ignore[arg-type]  # None keeps a module from being imported
 import httpcore  # noqa: E402, F401 - httpx imports it with the first client
-import httpx  # noqa: E402
+import httpx  # noqa: E402 - as above
 
 for _name in _UNUSED:
     del sys.modules[_name]

@@ -115,7 +115,7 @@ def source_of(found: object, base_dir: Path) -> tuple[list[Path], str]:
     if files:
         return files, ""
     try:
-        return [], inspect.getsource(owner)  # type: ignore[arg-type]
+        return [], inspect.getsource(owner)  # type: ignore[arg-type]  # TypeError is caught
     except (OSError, TypeError):
         return [], ""
 

@@ -58,7 +58,7 @@ class _AnyScore(msgspec.Struct, gc=False):
 
 
 class _WithAnyScore(Outcome, gc=False):
-    scores: dict[str, _AnyScore] = {}  # type: ignore[assignment]
+    scores: dict[str, _AnyScore] = {}  # type: ignore[assignment]  # narrower on purpose
 
 
 _decode = msgspec.json.Decoder(Outcome).decode

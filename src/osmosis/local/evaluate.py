@@ -200,7 +200,7 @@ class _Call:
         stem = str(dataset) if isinstance(dataset, (str, os.PathLike)) else "rows"
         run_name = check_name(options["name"] if "name" in options else generated_name(agent_name, stem))
         path = stem if isinstance(dataset, (str, os.PathLike)) else str(_write(dataset, self.runs_dir / run_name))
-        fields = {key: options[key] for key in PlanFields.__annotations__ if key in options}  # type: ignore[literal-required]
+        fields = {key: options[key] for key in PlanFields.__annotations__ if key in options}  # type: ignore[literal-required]  # its own keys
         named = {"name": run_name, "agent": agent_name, "dataset": path, "score_fns": names}
         plan = self._plan({**fields, **named}, model)
         return Request(

@@ -127,7 +127,7 @@ def main(argv: list[str] | None = None) -> int:
         given["gate"] = gate_of(args)
         return _worker(args, given) if args.command == "worker" else _serve(args, given)
     except OsmosisError as error:
-        print(f"error: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)  # noqa: T201
+        print(f"error: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)  # noqa: T201 - a program of its own
         return error.exit_code
 
 

@@ -102,7 +102,7 @@ class _WhenAsked:
         found = vars(result)["metrics"]
         if isinstance(found, partial):
             found = vars(result)["metrics"] = found()
-        return found  # type: ignore[no-any-return]
+        return found  # type: ignore[no-any-return]  # partial or metrics
 
     def __set__(self, result: RolloutResult, value: object) -> None:
         vars(result)["metrics"] = value

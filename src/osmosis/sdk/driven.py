@@ -88,13 +88,14 @@ def driven(work: Coroutine[Any, Any, T], limit: Patience | None = None) -> Gener
     use = user.loop_use if user is not None else None
     thrown: BaseException | None = None
     while True:
-        timed = use is not None and use.running is None  # nested code is timed once, by the outermost
-        if timed:
-            use.running, use.since = user, monotonic()  # type: ignore[union-attr]
+        timed = use if use is not None and use.running is None else None  # nested code: once, by the outermost
+        if timed is not None:
+            timed.running, timed.since = user, monotonic()
         try:
             waits_for = work.send(None) if thrown is None else work.throw(thrown)
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            result: T = end.value
+            return result
         except (Exception, asyncio.CancelledError, LimitReached):
             raise
         except BaseException as exc:
@@ -103,11 +104,11 @@ def driven(work: Coroutine[Any, Any, T], limit: Patience | None = None) -> Gener
                 f"the code raised {type(exc).__name__}({exc}), which would have ended the process"
             ) from exc
         finally:
-            if timed:
-                spent = monotonic() - use.since  # type: ignore[union-attr]
-                use.running = None  # type: ignore[union-attr]
-                if spent >= HELD_S:
-                    _note(use, user, spent)  # type: ignore[arg-type]
+            if timed is not None:
+                spent = monotonic() - timed.since
+                timed.running = None
+                if spent >= HELD_S and user is not None:
+                    _note(timed, user, spent)
         try:
             yield waits_for
             thrown = None
@@ -126,7 +127,7 @@ def leave(task: asyncio.Task[Any]) -> None:
     """Nobody waits for this task any more, the end of the event loop included."""
     _keep(task)
     asyncio._unregister_task(task)  # documented: else asyncio.run would wait for it
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own, in every version
     task.add_done_callback(_retrieve)
 
 

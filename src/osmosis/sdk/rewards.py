@@ -65,8 +65,8 @@ def checked(function: F, name: str, decorator: str, prepare: Prepare) -> F:
             return check_result(function(*given, **named), name, decorator)
 
         wrapper = plain
-    wrapper.__osmosis_kind__ = decorator.removeprefix("osmosis_")  # type: ignore[union-attr]
-    return wrapper  # type: ignore[return-value]
+    wrapper.__osmosis_kind__ = decorator.removeprefix("osmosis_")  # type: ignore[union-attr]  # functions take attributes
+    return wrapper  # type: ignore[return-value]  # of the function's own type
 
 
 def _any_call(args: tuple[object, ...], kwargs: JsonObject) -> tuple[tuple[Any, ...], JsonObject]:

@@ -90,7 +90,7 @@ class FunctionTool(Generic[P, R]):
             raise ToolArgumentError(f"wrong arguments for {self.name}: {wrong}", tool_name=self.name) from exc
         given = {self._parameter_names[field]: getattr(checked, field) for field in checked.model_fields_set}
         if is_async(self.function):
-            return await self.function(**given)  # type: ignore[call-arg,misc]
+            return await self.function(**given)  # type: ignore[call-arg,misc]  # checked when it was declared
         return await in_thread(self.function, **given)
 
     def _arguments_model(self) -> tuple[type[BaseModel], dict[str, str]]:

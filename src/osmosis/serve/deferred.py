@@ -48,7 +48,7 @@ class DeferredApp:
         object.__setattr__(self, "_make", make)
         object.__setattr__(self, "_made", None)
 
-    @property  # type: ignore[misc]
+    @property  # type: ignore[misc]  # what isinstance asks
     def __class__(self) -> type:
         # Only who has loaded one of these can ask whether this is one: until then nothing need be loaded to answer.
         asked = "fastapi" in sys.modules or "starlette.applications" in sys.modules

@@ -106,7 +106,7 @@ def _function_with(parameters: dict[str, Any]) -> Callable[[], None]:
 
     def function() -> None: ...
 
-    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by inspect
         [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in parameters.items()]
     )
     return function

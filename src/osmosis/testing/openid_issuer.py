@@ -157,11 +157,11 @@ class OpenIdIssuer:
 def openid_issuer() -> Iterator[OpenIdIssuer]:
     """A provider that answers at its `url` until the end of the block."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.issuer = OpenIdIssuer(f"http://127.0.0.1:{server.server_address[1]}")  # type: ignore[attr-defined]
+    server.issuer = OpenIdIssuer(f"http://127.0.0.1:{server.server_address[1]}")  # type: ignore[attr-defined]  # ours
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield server.issuer  # type: ignore[attr-defined]
+        yield server.issuer  # type: ignore[attr-defined]  # ours
     finally:
         server.shutdown()
         server.server_close()
@@ -171,7 +171,7 @@ def openid_issuer() -> Iterator[OpenIdIssuer]:
 class _Handler(BaseHTTPRequestHandler):
     @property
     def issuer(self) -> OpenIdIssuer:
-        found: OpenIdIssuer = self.server.issuer  # type: ignore[attr-defined]
+        found: OpenIdIssuer = self.server.issuer  # type: ignore[attr-defined]  # ours
         return found
 
     def do_GET(self) -> None:

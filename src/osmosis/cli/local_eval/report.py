@@ -30,8 +30,8 @@ def report(
     html: Annotated[bool, typer.Option("--html", help="One HTML file with plots and conversations.")] = False,
     md: Annotated[bool, typer.Option("--md", help="Markdown.")] = False,
     junit: Annotated[bool, typer.Option("--junit", help="JUnit XML, one case per rollout.")] = False,
-    reduce: Reduce = None,  # type: ignore[assignment]
-    group_by: GroupBy = None,  # type: ignore[assignment]
+    reduce: Reduce = None,  # type: ignore[assignment]  # None: not given
+    group_by: GroupBy = None,  # type: ignore[assignment]  # None: not given
     output: Annotated[
         str | None,
         typer.Option(

@@ -189,10 +189,10 @@ class OpenIdProvider:
         address = self._endpoint(metadata, "jwks_uri")
         keys = self._keys or self._fetch(address)
         try:
-            decoded = jwt.decode(text, KeySet.import_key_set(keys), algorithms=allowed)  # type: ignore[arg-type]
+            decoded = jwt.decode(text, KeySet.import_key_set(keys), algorithms=allowed)  # type: ignore[arg-type]  # a key set's JSON, checked by it
         except InvalidKeyIdError:
             keys = self._fetch(address)  # it changes them now and then
-            decoded = jwt.decode(text, KeySet.import_key_set(keys), algorithms=allowed)  # type: ignore[arg-type]
+            decoded = jwt.decode(text, KeySet.import_key_set(keys), algorithms=allowed)  # type: ignore[arg-type]  # a key set's JSON, checked by it
         self._keys = keys
         wanted = {
             "iss": {"essential": True, "value": metadata["issuer"]},

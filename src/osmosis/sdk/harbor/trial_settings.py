@@ -46,7 +46,7 @@ class Chosen:
 def require_harbor() -> None:
     """`ImportError` that says what to install when Harbor is not there."""
     try:
-        import harbor.trial.trial  # noqa: F401
+        import harbor.trial.trial  # noqa: F401 - whether it can be imported is the question
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] != "harbor":
             raise

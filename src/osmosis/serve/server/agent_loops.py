@@ -177,7 +177,7 @@ def trace_into(context: RolloutContext, traces: TraceFolder | None, secrets: tup
     """Makes `ctx.log_event` write to the server's trace folder."""
     if traces is not None:
         context._debug_dir = traces.folder
-        context._trace = traces.open(context.request.rollout_id, secrets)  # type: ignore[assignment]
+        context._trace = traces.open(context.request.rollout_id, secrets)  # type: ignore[assignment]  # of another kind here
 
 
 class TrainerModel(OsmosisLLMClient):

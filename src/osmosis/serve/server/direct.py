@@ -116,7 +116,7 @@ class _Declared:
                 app.openapi_schema = openapi(self._title, self._handlers, ErrorReply, others=app.routes)
             return app.openapi_schema
 
-        app.openapi = document  # type: ignore[method-assign]
+        app.openapi = document  # type: ignore[method-assign]  # FastAPI documents this
         return app
 
     def knows(self, scope: Scope) -> bool:

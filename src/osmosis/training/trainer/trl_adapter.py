@@ -273,14 +273,14 @@ class _Checkpoints:
     def write_checkpoint(self, folder: str) -> Path:
         self._into = folder
         # Of `Trainer`, not of TRL's classes: those also write a model card.
-        Trainer._save_checkpoint(self, self.model, None)  # type: ignore[attr-defined]
-        return Path(folder) / f"checkpoint-{self.state.global_step}"  # type: ignore[attr-defined]
+        Trainer._save_checkpoint(self, self.model, None)  # type: ignore[attr-defined]  # the trainer's
+        return Path(folder) / f"checkpoint-{self.state.global_step}"  # type: ignore[attr-defined]  # the trainer's
 
     def _get_output_dir(self, trial: object) -> str:
-        return self._into or str(self.args.output_dir)  # type: ignore[attr-defined]
+        return self._into or str(self.args.output_dir)  # type: ignore[attr-defined]  # the trainer's
 
 
-class _Grpo(_Checkpoints, GRPOTrainer):  # type: ignore[misc]
+class _Grpo(_Checkpoints, GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     """`server_samples`: another program sampled, in its own arithmetic, so its log-probabilities are what the ratio of
     the loss is taken to. TRL itself takes its own again, as if every sample were exactly on policy."""
 
@@ -293,12 +293,12 @@ class _Grpo(_Checkpoints, GRPOTrainer):  # type: ignore[misc]
         return made
 
 
-class _Sft(_Checkpoints, SFTTrainer):  # type: ignore[misc]
+class _Sft(_Checkpoints, SFTTrainer):  # type: ignore[misc]  # TRL has no types
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         return SequentialSampler(dataset if dataset is not None else self.train_dataset)
 
 
-class _Course(TrainerCallback):  # type: ignore[misc]
+class _Course(TrainerCallback):  # type: ignore[misc]  # TRL has no types
     """What happens around the optimizer's steps."""
 
     def __init__(self, engine: TrlEngine) -> None:

@@ -93,7 +93,7 @@ class VllmServer:
             asyncio.run_coroutine_threadsafe(self._session.close(), self._loop).result(10)
 
     def _wait(self, work: object) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(LOAD_S)  # type: ignore[arg-type]
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(LOAD_S)  # type: ignore[arg-type]  # a coroutine
 
     async def _post(self, path: str, body: JsonObject) -> JsonObject:
         if self._session is None:
