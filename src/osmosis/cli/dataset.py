@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from osmosis.base.checksum import file_sha256
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import Conflict, DatasetError, NotFound, ValidationError
 from osmosis.metrics.formats import size
@@ -111,7 +112,7 @@ def _until_ready(client: PlatformClient, made: DatasetEntry) -> DatasetEntry:
 
 def _check(path: Path) -> JsonObject:
     """The facts of a file that can be uploaded, by a platform's rules. Raises with the first problems."""
-    from osmosis.datasets.scan import check_upload, file_hash  # with pyarrow, which only a check needs
+    from osmosis.datasets.scan import check_upload  # with pyarrow, which only a check needs
 
     if not path.is_file():
         raise NotFound(f"there is no file {path}", hint="osmosis dataset upload data/NAME.jsonl")
@@ -129,7 +130,13 @@ def _check(path: Path) -> JsonObject:
         message = f"{path.name} has {count}{listed}"
         raise DatasetError(message, hint="fix them, then check again: osmosis dataset validate FILE", issues=issues)
     size_bytes, warnings = path.stat().st_size, facts.warnings()
-    return {"path": str(path), "rows": facts.rows, "sha256": file_hash(path), "bytes": size_bytes, "warnings": warnings}
+    return {
+        "path": str(path),
+        "rows": facts.rows,
+        "sha256": file_sha256(path),
+        "bytes": size_bytes,
+        "warnings": warnings,
+    }
 
 
 @app.command("list")

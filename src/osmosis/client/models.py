@@ -5,11 +5,11 @@ An upload that was cut off goes on when it is started again: the platform knows 
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
+from osmosis.base.checksum import file_sha256
 from osmosis.errors import NotFound, PlatformError, ValidationError
 from osmosis.records.contract.body import LogPage
 from osmosis.records.contract.model_bodies import (
@@ -122,19 +122,11 @@ class Models:
 
 def announced(path: Path) -> AnnouncedFile:
     """A file as it is announced."""
-    return AnnouncedFile(path=path.name, size=path.stat().st_size, sha256=_sha256(path))
+    return AnnouncedFile(path=path.name, size=path.stat().st_size, sha256=file_sha256(path))
 
 
 def _same(path: Path, sha256: str | None) -> bool:
-    return sha256 is None or _sha256(path) == sha256
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    return sha256 is None or file_sha256(path) == sha256
 
 
 def _word(name: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from osmosis.base.checksum import file_sha256
 from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import DatasetError
 from osmosis.records.dataset import MIN_ROWS, Row
@@ -166,7 +167,7 @@ def scan_dataset(
     if scan.ended is not None:
         raise DatasetError(f"{path}: {scan.ended}")
     if facts.rows is not None:
-        facts.sha256 = file_hash(path)
+        facts.sha256 = file_sha256(path)
         beyond = [i for i in selection.rows or () if i >= facts.rows]
         if beyond:
             raise DatasetError(
@@ -225,14 +226,6 @@ def row_hash(data: dict[str, Any]) -> str:
     except TypeError:  # whole numbers beyond 64 bits, or deeper than that library goes
         text = json.dumps(data, sort_keys=True, default=str).encode()
     return hashlib.sha256(text).hexdigest()[:16]
-
-
-def file_hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as source:
-        while block := source.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 class _Scan:

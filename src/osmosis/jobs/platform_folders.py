@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from osmosis.base.backoff import backoff_delay
+from osmosis.base.checksum import file_sha256
 from osmosis.base.locks import locked_async
 from osmosis.errors import LeaseLost, NetworkError, OsmosisError, ValidationError
 from osmosis.records.checkpoint_folder import MANIFEST, is_complete, read_manifest
@@ -99,11 +100,7 @@ def _same(target: Path, folder: JobFolder) -> bool:
 def _is_there(place: Path, file: JobFile) -> bool:
     if not place.is_file() or place.stat().st_size != file.size:
         return False
-    digest = hashlib.sha256()
-    with place.open("rb") as opened:
-        while block := opened.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest() == file.sha256
+    return file_sha256(place) == file.sha256
 
 
 class CheckpointSender:

@@ -7,17 +7,17 @@ its optimizer would go on without an error, and wrongly.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError as BadShape
 
+from osmosis.base.checksum import file_sha256
 from osmosis.errors import ValidationError
-from osmosis.records.base import Record
+
+from .base import Record
 
 MANIFEST = "manifest.json"
-_BLOCK = 1 << 20
 
 
 class CheckpointFile(Record):
@@ -52,7 +52,7 @@ def describe_files(folder: Path) -> list[CheckpointFile]:
     """Every file of the folder but the manifest, sorted by name."""
     found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MANIFEST)
     return [
-        CheckpointFile(name=path.relative_to(folder).as_posix(), size=path.stat().st_size, sha256=_hash(path))
+        CheckpointFile(name=path.relative_to(folder).as_posix(), size=path.stat().st_size, sha256=file_sha256(path))
         for path in found
     ]
 
@@ -91,13 +91,5 @@ def _check(folder: Path, file: CheckpointFile, hint: str) -> None:
     if size != file.size:
         what = f"{file.name} has {size} bytes instead of {file.size}"
         raise ValidationError(f"{folder} is not a complete checkpoint: {what}", hint=hint)
-    if _hash(path) != file.sha256:
+    if file_sha256(path) != file.sha256:
         raise ValidationError(f"{folder} is not a complete checkpoint: the content of {file.name} changed", hint=hint)
-
-
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

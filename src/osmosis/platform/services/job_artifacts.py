@@ -11,13 +11,13 @@ from pathlib import Path
 
 from osmosis.base import artifact_files
 from osmosis.base.no_follow import are_parts
-from osmosis.errors import Conflict, TooLarge, ValidationError
+from osmosis.errors import TooLarge, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.slow_work import apart
 from osmosis.records.wire import check_rollout_id
 
-from . import job_files, job_specs
+from . import job_files, job_specs, resumed_file
 
 MB = 1024 * 1024
 
@@ -55,16 +55,7 @@ class Incoming:
             raise ValidationError(f"{path!r} is not the path of a file", field="path")
         await apart("files", self._check_room, size)
         draft = self._draft(path)
-        if offset and (not draft.exists() or draft.stat().st_size != offset):
-            raise Conflict(f"{path}: what was sent before does not end at {offset}", hint="ask how much is there")
-        written = offset
-        with draft.open("ab" if offset else "wb") as out:
-            async for piece in stream:
-                written += len(piece)
-                if written > size:
-                    raise TooLarge(f"{path} is larger than announced ({size} bytes)")
-                out.write(piece)
-        if written < size:
+        if not await resumed_file.add(draft, stream, path=path, size=size, offset=offset):
             return False
         await apart("files", self._finish, draft, parts)
         return True

@@ -8,7 +8,6 @@ says. Reads no weights but to hash them.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
@@ -18,18 +17,20 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from osmosis.base import artifact_files
+from osmosis.base.checksum import file_sha256
 from osmosis.base.files import write_text
 from osmosis.base.model_folder import TOKENIZERS, model_files
 from osmosis.base.no_follow import are_parts
-from osmosis.errors import Conflict, DiskFull, NotFound, TooLarge, ValidationError
+from osmosis.errors import DiskFull, NotFound, TooLarge, ValidationError
 from osmosis.platform import Platform, tables
 from osmosis.platform.objects.store import Objects
 from osmosis.platform.settings import PlatformSettings
+from osmosis.platform.slow_work import apart
 from osmosis.records.checkpoint_folder import MANIFEST, CheckpointManifest, read_manifest
 from osmosis.records.contract.job_messages import JobFile, JobFolder
 from osmosis.records.run import JobSpec
 
-from . import checkpoints, job_files, models
+from . import checkpoints, job_files, models, resumed_file
 
 GB = 1 << 30
 MOST_BYTES = 256 * GB
@@ -37,7 +38,6 @@ MOST_BYTES = 256 * GB
 MOST_FILES = 1000
 MODEL, TOKENIZER = "model", "tokenizer"
 PART = ".part"
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _checkpoint(platform: Platform, folder: Path) -> JobFolder:
     told = _here(platform, folder / MANIFEST)
     manifest = CheckpointManifest.model_validate_json(told.read_bytes())
     files = [JobFile(path=one.name, size=one.size, sha256=one.sha256) for one in manifest.files]
-    files.append(JobFile(path=MANIFEST, size=told.stat().st_size, sha256=_sha256(told)))
+    files.append(JobFile(path=MANIFEST, size=told.stat().st_size, sha256=file_sha256(told)))
     return JobFolder(name=folder.name, files=files, reward=manifest.reward)
 
 
@@ -127,7 +127,7 @@ def _summed(platform: Platform, wanted: FoldersWanted, name: str) -> list[JobFil
         paths = model_files(folder)
     else:
         paths = [path for path in sorted(folder.iterdir()) if path.is_file() and _is_text(path.name)]
-    files = [JobFile(path=path.name, size=path.stat().st_size, sha256=_sha256(path)) for path in paths]
+    files = [JobFile(path=path.name, size=path.stat().st_size, sha256=file_sha256(path)) for path in paths]
     kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_text(kept, JobFolder(name=name, files=files).model_dump_json())
     return files
@@ -136,14 +136,6 @@ def _summed(platform: Platform, wanted: FoldersWanted, name: str) -> list[JobFil
 def _is_text(path: str) -> bool:
     """Whether it can belong to a tokenizer, which needs no weights."""
     return path in TOKENIZERS or path.endswith((".json", ".txt", ".jinja", ".model"))
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 class IncomingCheckpoint:
@@ -169,22 +161,13 @@ class IncomingCheckpoint:
         parts = path.split("/")
         if not are_parts(parts) or len(parts) > 4 or path.endswith(PART) or not 0 <= offset <= size:
             raise ValidationError(f"{path!r} is not the path of a file", field="path")
-        self._check_room(path, size - offset)
+        await apart("files", self._check_room, path, size - offset)
         whole = self._draft.joinpath(*parts)
         draft = whole.with_name(f"{whole.name}{PART}")
-        if offset and (not draft.exists() or draft.stat().st_size != offset):
-            raise Conflict(f"{path}: what was sent before does not end at {offset}", hint="ask how much is there")
         whole.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        written = offset
-        with draft.open("ab" if offset else "wb") as out:
-            async for piece in stream:
-                written += len(piece)
-                if written > size:
-                    raise TooLarge(f"{path} is larger than announced ({size} bytes)")
-                out.write(piece)
-        if written < size:
+        if not await resumed_file.add(draft, stream, path=path, size=size, offset=offset):
             return False
-        if not artifact_files.put(draft, self._draft, parts):
+        if not await apart("files", artifact_files.put, draft, self._draft, parts):
             raise ValidationError(f"{path} cannot be stored: something else is in its place", field="path")
         return True
 
