@@ -228,7 +228,7 @@ async def test_a_training_run_from_submit_to_its_checkpoints(
 
     again = client("train", "submit", "configs/training/add.toml", "--yes")["resource"]["name"]
     client("train", "stop", again, "--yes")
-    assert await training.until_over(again, within=60) == "stopped"
+    assert await training.until_over(again, within=200) == "stopped", training.log(again)
 
 
 def kept_run(folder: Path) -> None:

@@ -21,7 +21,7 @@ SILENT = {
     "run_pages.keep": "the same",
 }
 """Functions that write and leave no entry, and why."""
-MACHINES = {"job_routes", "worker_routes", "rollout_server_routes"}
+MACHINES = {"job_routes", "job_folder_routes", "worker_routes", "rollout_server_routes"}
 """What jobs, workers and servers say: they are not people, and what they write is the run's."""
 NOTING = ("audit.", "_note(", "worker_list.drain(", "worker_list.remove(")
 """What leaves an entry: the log itself, or a service that writes into it."""

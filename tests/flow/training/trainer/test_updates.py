@@ -49,7 +49,7 @@ def test_losses_differ_and_iterations_report_once_per_step(found: dict[str, Any]
 
 def test_the_ratio_is_to_what_a_server_sampled_with(found: dict[str, Any]) -> None:
     assert found["updates"]["own_samples_are_on_policy"] == 0
-    assert found["updates"]["a_servers_logprobs_matter"] > MOVED
+    assert found["updates"]["a_servers_logprobs_matter"] > SAME, "0 when they are not read; how much depends on the CPU"
 
 
 def test_of_a_forked_rollout_the_longest_part_is_trained_on_and_it_is_said(found: dict[str, Any]) -> None:
