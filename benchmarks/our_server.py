@@ -20,7 +20,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from osmosis import AgentWorkflow, AgentWorkflowConfig, Grader, LocalBackend, create_rollout_server
-from osmosis.records.wire02 import OpenAIFunctionToolSchema, RolloutRequest
+from osmosis.records.loop_request import RolloutRequest
+from osmosis.records.tool_schema import OpenAIFunctionToolSchema
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.serve.server.foreground import calm_collector
 from osmosis.serve.server.queue import ServeLimits

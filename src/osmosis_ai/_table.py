@@ -39,12 +39,15 @@ HOMES: dict[str, str] = {
     "osmosis.engine.rubrics.rubric_report": "Baseline STATISTICS build_report summarise",
     "osmosis.engine.rubrics.rubric_run": "RubricJob RubricRun run_rubric",
     "osmosis.errors": "CLIError=OsmosisError",
-    "osmosis.records.wire02": """
-        CompletionUsage CompletionsChoice CompletionsRequest CompletionsResponse DEFAULT_MAX_METADATA_SIZE_BYTES
-        InitResponse MessageDict OpenAIFunctionCallSchema OpenAIFunctionParametersSchema OpenAIFunctionParsedSchema
+    "osmosis.records.loop_request": """
+        DEFAULT_MAX_METADATA_SIZE_BYTES MessageDict RolloutMetrics RolloutRequest RolloutStatus=LoopStatus
+        SamplingParamsDict get_max_metadata_size_bytes set_max_metadata_size_bytes""",
+    "osmosis.records.tool_schema": """
+        OpenAIFunctionCallSchema OpenAIFunctionParametersSchema OpenAIFunctionParsedSchema
         OpenAIFunctionPropertySchema OpenAIFunctionSchema OpenAIFunctionToolCall OpenAIFunctionToolSchema
-        RolloutMetrics RolloutRequest RolloutResponse RolloutStatus=LoopStatus SamplingParamsDict ToolResponse
-        get_max_metadata_size_bytes set_max_metadata_size_bytes""",
+        ToolResponse""",
+    "osmosis.records.wire02": """
+        CompletionUsage CompletionsChoice CompletionsRequest CompletionsResponse InitResponse RolloutResponse""",
     "osmosis.sdk.agent_loop": "CompletionsResult LLMClientProtocol RolloutAgentLoop RolloutContext RolloutResult",
     "osmosis.sdk.backend": "ExecutionResult LocalBackend",
     "osmosis.sdk.context": "AgentWorkflowContext GraderContext SampleSource get_rollout_context",
@@ -93,7 +96,8 @@ HOMES: dict[str, str] = {
 
 MODULES: dict[str, str] = {
     "osmosis_ai": """
-        osmosis._version osmosis.classic.registry osmosis.records.wire02 osmosis.sdk.agent_loop osmosis.sdk.backend
+        osmosis._version osmosis.classic.registry osmosis.records.loop_request osmosis.records.tool_schema
+        osmosis.records.wire02 osmosis.sdk.agent_loop osmosis.sdk.backend
         osmosis.sdk.context evaluate_rubric=osmosis.sdk.evaluate_rubric:evaluate_rubric
         evaluate_rubric_async=osmosis.sdk.evaluate_rubric:evaluate_rubric_async osmosis.sdk.exceptions
         osmosis.sdk.grader osmosis.sdk.harbor.backend osmosis.sdk.judge_model osmosis.sdk.rewards
@@ -122,7 +126,8 @@ MODULES: dict[str, str] = {
         osmosis.sdk.judge osmosis.sdk.judge_model RubricResult=osmosis.sdk.evaluate_rubric:RubricResult
         evaluate_rubric=osmosis.sdk.evaluate_rubric:judge_solution""",
     "osmosis_ai.rollout": """
-        osmosis.classic.registry osmosis.records.wire02 osmosis.sdk.agent_loop osmosis.sdk.backend
+        osmosis.classic.registry osmosis.records.loop_request osmosis.records.tool_schema osmosis.records.wire02
+        osmosis.sdk.agent_loop osmosis.sdk.backend
         osmosis.sdk.context osmosis.sdk.exceptions osmosis.sdk.grader osmosis.sdk.harbor.backend
         osmosis.sdk.messages osmosis.sdk.tools osmosis.sdk.types osmosis.sdk.workflow osmosis.serve.server.app
         osmosis.serve.server.foreground osmosis.serve.server.public_address osmosis.serve.server.rollout_settings
@@ -139,11 +144,14 @@ MODULES: dict[str, str] = {
     "osmosis_ai.rollout.config.settings": "osmosis.serve.server.rollout_settings",
     "osmosis_ai.rollout.console": "osmosis.serve.server.console",
     "osmosis_ai.rollout.context": "osmosis.sdk.context RolloutContext=osmosis.sdk.context:WorkflowRollout",
-    "osmosis_ai.rollout.core": "osmosis.records.wire02 osmosis.sdk.agent_loop osmosis.sdk.exceptions",
+    "osmosis_ai.rollout.core": """
+        osmosis.records.loop_request osmosis.records.tool_schema osmosis.records.wire02 osmosis.sdk.agent_loop
+        osmosis.sdk.exceptions""",
     "osmosis_ai.rollout.core.base": "osmosis.sdk.agent_loop",
     "osmosis_ai.rollout.core.exceptions": "osmosis.sdk.exceptions",
     "osmosis_ai.rollout.core.llm_client": "osmosis.sdk.agent_loop",
-    "osmosis_ai.rollout.core.schemas": "osmosis.records.wire02",
+    "osmosis_ai.rollout.core.schemas": """
+        osmosis.records.loop_request osmosis.records.tool_schema osmosis.records.wire02""",
     "osmosis_ai.rollout.eval": "",
     "osmosis_ai.rollout.eval.common": """
         osmosis.classic.dataset_reader osmosis.classic.errors osmosis.classic.llm_client osmosis.classic.runner""",

@@ -41,7 +41,7 @@ def test_mypy_sees_real_types(tmp_path: Path) -> None:
     assert 'has no attribute "Neither"' in found["4"]
     assert 'has no attribute "RolloutReqest"' in found["6"]
     assert "osmosis_ai.rollout.nothing" in found["7"]
-    assert "osmosis.records.wire02.RolloutRequest" in found["9"]
+    assert "osmosis.records.loop_request.RolloutRequest" in found["9"]
     assert "osmosis.sdk.agent_loop.RolloutAgentLoop" in found["10"]
     assert set(found) == {"2", "4", "6", "7", "9", "10"}, said
 

@@ -12,9 +12,10 @@ import pytest
 import schemathesis
 
 from osmosis.llm.model import ChatRequest, Completion
+from osmosis.records.loop_request import RolloutRequest
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Usage
-from osmosis.records.wire02 import OpenAIFunctionToolSchema, RolloutRequest
+from osmosis.records.tool_schema import OpenAIFunctionToolSchema
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.serve.drive.traingate import TrainGate
 from osmosis.serve.schemas import GATE_FILE, SERVER_FILE, documents

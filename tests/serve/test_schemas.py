@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from osmosis.records import wire, wire02
+from osmosis.records import loop_request, wire, wire02
 from osmosis.serve import schemas
 from osmosis.serve.drive import traingate
 from osmosis.serve.endpoints import DeclaredEndpoint
@@ -80,7 +80,7 @@ def test_every_wire_message_is_published_and_explained() -> None:
         wire.CompletionCallback,
         wire.GraderCallback,
         wire.CancelRequest,
-        wire02.RolloutRequest,
+        loop_request.RolloutRequest,
         wire02.InitResponse,
         wire02.RolloutResponse,
     ):

@@ -7,7 +7,8 @@ import asyncio
 import aiohttp
 import pytest
 
-from osmosis.records.wire import CompletionCallback, GraderCallback, WireSample
+from osmosis.records.wire import CompletionCallback, GraderCallback
+from osmosis.records.wire_sample import WireSample
 
 from .support import ScriptedModel, open_gate, say
 

@@ -11,8 +11,9 @@ import pytest
 from starlette.types import ASGIApp
 
 from osmosis.llm.model import ChatRequest, Piece
+from osmosis.records.loop_request import RolloutRequest
 from osmosis.records.rollout import Message
-from osmosis.records.wire02 import OpenAIFunctionToolSchema, RolloutRequest
+from osmosis.records.tool_schema import OpenAIFunctionToolSchema
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.context import AgentWorkflowContext, GraderContext
 from osmosis.sdk.grader import Grader

@@ -16,8 +16,9 @@ import pytest
 from aiohttp import web
 
 from osmosis.errors import AuthRequired
+from osmosis.records.loop_request import RolloutRequest
 from osmosis.records.rollout import Category
-from osmosis.records.wire02 import OpenAIFunctionToolSchema, RolloutRequest
+from osmosis.records.tool_schema import OpenAIFunctionToolSchema
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.serve.drive.client import check_key, served
 from osmosis.serve.server.delivery import DeliveryPolicy

@@ -16,8 +16,8 @@ from osmosis.datasets.rules import NOT_CSV, NOT_JSON, NOT_PARQUET, NOT_UTF8, ROW
 from osmosis.datasets.scan import read_rows
 from osmosis.errors import DatasetError
 from osmosis.records.dataset import FORMATS
+from osmosis.records.loop_request import RolloutRequest
 from osmosis.records.plan import Selection
-from osmosis.records.wire02 import RolloutRequest
 
 from .errors import DatasetParseError, DatasetValidationError
 

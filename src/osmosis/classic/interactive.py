@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from osmosis.base.json_types import JsonObject
+from osmosis.records.loop_request import RolloutMetrics
 from osmosis.records.rollout import Message
-from osmosis.records.wire02 import RolloutMetrics
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop
 from osmosis.sdk.chat import text_of
 from osmosis.serve.server.console import Console

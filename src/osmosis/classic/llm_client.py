@@ -12,9 +12,9 @@ from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
 from osmosis.llm import ChatRequest, Model, open_model
 from osmosis.llm.model import STREAMING
+from osmosis.records.loop_request import RolloutMetrics
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Message
-from osmosis.records.wire02 import RolloutMetrics
 from osmosis.sdk.agent_loop import CompletionsResult
 from osmosis.sdk.judge_model import key_variable
 

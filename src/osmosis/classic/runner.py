@@ -19,10 +19,10 @@ from osmosis.engine.observer import Silent
 from osmosis.engine.scoring import Scorer
 from osmosis.engine.task import Task
 from osmosis.records.dataset import Row
+from osmosis.records.loop_request import RolloutMetrics
 from osmosis.records.plan import EvalPlan, ModelSpec, Timeouts
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Usage
-from osmosis.records.wire02 import RolloutMetrics
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.calls import run_with_deadline
 from osmosis.sdk.classify import describe

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from osmosis.base.plain_json import own_copy, whole_text
 from osmosis.llm.model import Model
 from osmosis.records.base import utc_now
+from osmosis.records.loop_request import RolloutRequest
 from osmosis.records.plan import EvalPlan, RolloutLimits
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout
-from osmosis.records.wire02 import RolloutRequest
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.calls import tool_time_limit
 from osmosis.sdk.classify import failure_of, true_cause

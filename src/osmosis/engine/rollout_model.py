@@ -13,9 +13,9 @@ from typing import Any
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
 from osmosis.llm.model import STREAMING, ChatRequest, Completion, Model
+from osmosis.records.loop_request import RolloutMetrics
 from osmosis.records.plan import RolloutLimits
 from osmosis.records.rollout import Message, ModelCall, Usage
-from osmosis.records.wire02 import RolloutMetrics
 from osmosis.sdk.agent_loop import CompletionsResult
 from osmosis.sdk.driven import LimitReached
 

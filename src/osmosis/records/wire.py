@@ -1,13 +1,11 @@
 """The remote-rollout protocol, generations 0.3 (callbacks) and 0.4 (polling): messages as they cross the wire.
 
-Generation 0.2 (`/v1/rollout/init`) is in `records.wire02`. Unknown keys are ignored; numbers are finite.
+Generation 0.2 (`/v1/rollout/init`) is in `wire02`. Unknown keys are ignored; numbers are finite.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -15,6 +13,8 @@ from osmosis.base.json_types import JsonObject
 
 from .base import Record
 from .rollout import Failure, Message
+from .wire_checks import check_bearer, check_rollout_id, check_url
+from .wire_sample import WireSample
 
 LEASE_HEADER = "X-Osmosis-Rollout-Lease"
 PORT_VARIABLE = "_OSMOSIS_ROLLOUT_PORT"
@@ -23,37 +23,6 @@ ARTIFACT_VARIABLE = "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"
 
 RolloutState = Literal["queued", "running", "grading", "success", "failure", "cancelled", "unknown"]
 ErrorCategory = Literal["timeout", "validation_error", "http_error", "agent_error"]
-
-_SAFE_ID = re.compile(r"^(?!\.{1,2}$)[A-Za-z0-9._:@+=-]{1,256}\Z")
-
-
-def check_rollout_id(value: str) -> str:
-    """A rollout id is one path segment, so it can never leave a folder."""
-    if not _SAFE_ID.match(value):
-        raise ValueError("rollout_id must be one path segment of 1 to 256 letters, digits and . _ : @ + = -")
-    return value
-
-
-def check_url(name: str, value: str, bearer: str | None) -> str:
-    """A URL that a message can be posted to, with this bearer: whatever is wrong with it is said before the rollout
-    runs, not when its result is to be delivered."""
-    try:
-        parts = urlsplit(value)
-        _ = parts.port
-    except ValueError as exc:
-        raise ValueError(f"{name} is not a URL: {exc}") from exc
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{name} must be an http or https URL with a host")
-    if bearer and "@" in parts.netloc:
-        raise ValueError(f"{name} has a user name in it, and there is a key too: only one of them can be sent")
-    return value
-
-
-def check_bearer(value: str | None) -> str | None:
-    """A key that fits into one header line."""
-    if value is not None and any(ord(one) < 32 or ord(one) == 127 for one in value):
-        raise ValueError("a key has no line breaks or other control characters")
-    return value
 
 
 class RolloutInit(Record):
@@ -99,22 +68,6 @@ class RolloutInit(Record):
     @classmethod
     def _callback(cls, value: str | None, info: ValidationInfo) -> str | None:
         return None if value is None else check_url(str(info.field_name), value, info.data.get("controller_api_key"))
-
-
-class WireSample(Record):
-    """What a rollout produced, as graded."""
-
-    messages: list[Message] = Field(default_factory=list)
-    label: str | None = None
-    reward: float | None = None
-    """None when grading failed or the sample is to be left out."""
-    reason: str | None = None
-    """Why the grader gave that reward; ours, and left out when there is none."""
-    parts: dict[str, float] | None = None
-    """What the reward is made of; ours, and left out when there are none."""
-    remove_sample: bool = False
-    metrics: JsonObject = Field(default_factory=dict)
-    extra_fields: JsonObject = Field(default_factory=dict)
 
 
 class CompletionCallback(Record):
@@ -229,38 +182,3 @@ class ModelErrorReply(Record):
 
     error: JsonObject
     """`message`, `type`, `code` (the category of the failure)."""
-
-
-class SandboxOrder(Record):
-    """Of a rollout to whoever runs it: what its sandbox, which is beside it, is to do. Content is base64."""
-
-    do: Literal["open", "run", "write", "read", "list", "close"]
-    sandbox: str = Field(pattern=r"^[0-9a-f]{1,32}$")
-    """The rollout's own name for it: made when it is first named, gone with the rollout."""
-    path: str = "."
-    """Of a file; of `run`, where it starts."""
-    argv: list[str] = Field(default_factory=list)
-    content: str = ""
-    """Of a file; of `run`, what it reads on stdin."""
-    environ: dict[str, str] = Field(default_factory=dict)
-    time_s: float = Field(default=60.0, gt=0)
-    memory_mb: int = Field(default=512, ge=1)
-    network: bool = False
-
-
-class SandboxAnswer(Record):
-    """What came of a `SandboxOrder`. A command that failed, or that a limit ended, is an answer like another."""
-
-    workdir: str = ""
-    exit_code: int = 0
-    stdout: str = ""
-    stderr: str = ""
-    ended: str = "itself"
-    seconds: float = 0.0
-    content: str = ""
-    files: list[str] = Field(default_factory=list)
-    problem: str | None = None
-    """Why nothing was done."""
-    hint: str | None = None
-    unavailable: bool = False
-    """No such sandbox works there, whatever is asked of it."""

@@ -1,253 +1,21 @@
-"""Generation 0.2 of the remote-rollout protocol, as it crosses the wire: what a trainer sends to `/v1/rollout/init`,
-what goes back to `/v1/chat/completions` and `/v1/rollout/completed`, and the tool schemas inside.
+"""Generation 0.2 of the remote-rollout protocol, as it crosses the wire: what a server answers to `/v1/rollout/init`,
+and what it sends to `/v1/chat/completions` and `/v1/rollout/completed`. What it is sent is in `loop_request`.
 
-Unknown keys are ignored, except where JSON Schema or sampling parameters need them. Nothing here talks to a network.
+Unknown keys are ignored, except for sampling parameters. Nothing here talks to a network.
 """
 
 from __future__ import annotations
 
-import json
-import threading
-from enum import Enum
-from typing import Any
-
-from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
+from pydantic import ConfigDict, Field, field_validator
 
 from osmosis.base.json_types import JsonObject
 
 from .base import Record
+from .loop_request import LoopStatus, MessageDict, RolloutMetrics
 from .rollout import Failure
-from .wire import ServerHealth, check_bearer, check_url
-
-MessageDict = JsonObject
-"""One chat message in the OpenAI shape."""
-SamplingParamsDict = JsonObject
-"""Sampling parameters of a model call (`temperature`, `top_p`, `max_tokens`, ...)."""
-
-DEFAULT_MAX_METADATA_SIZE_BYTES = 1024 * 1024
-"""How large a request's `metadata` may be as JSON, unless changed."""
-
-_limit_lock = threading.Lock()
-_metadata_limit = DEFAULT_MAX_METADATA_SIZE_BYTES
-
-
-def get_max_metadata_size_bytes() -> int:
-    """The limit on `RolloutRequest.metadata` in bytes of JSON."""
-    with _limit_lock:
-        return _metadata_limit
-
-
-def set_max_metadata_size_bytes(size_bytes: int) -> None:
-    """Changes the limit for this process; `ValueError` unless positive."""
-    global _metadata_limit
-    if size_bytes <= 0:
-        raise ValueError(f"the metadata limit must be positive, got {size_bytes}")
-    with _limit_lock:
-        _metadata_limit = size_bytes
-
-
-def _check_id(value: str) -> str:
-    if not value.strip():
-        raise ValueError("rollout_id must not be blank")
-    return value
-
-
-class _JsonSchema(Record):
-    """A piece of JSON Schema: the keywords named as fields, all others kept as they are."""
-
-    model_config = ConfigDict(extra="allow")
-
-    @model_serializer(mode="wrap")
-    def _schema(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
-        # `default: null` and `const: null` mean something in JSON Schema; an unset field of ours does not.
-        dumped = handler(self)
-        extra = self.__pydantic_extra__ or {}
-        kept = {key: value for key, value in dumped.items() if value is not None or key in extra}
-        return {**kept, **{key: value for key, value in extra.items() if key not in kept}}
-
-
-class OpenAIFunctionPropertySchema(_JsonSchema):
-    """One parameter of a tool: any JSON Schema (`items`, `properties`, `default`, `anyOf`, `$ref`, ...)."""
-
-    type: str | list[str] | None = None
-    """JSON type; may be left out where `anyOf` or `$ref` says it."""
-    description: str | None = None
-    enum: list[Any] | None = None
-
-
-class OpenAIFunctionParametersSchema(_JsonSchema):
-    """The parameters object of a tool, `additionalProperties` and `$defs` included."""
-
-    type: str = "object"
-    properties: dict[str, OpenAIFunctionPropertySchema] = Field(default_factory=dict)
-    required: list[str] = Field(default_factory=list)
-
-    @field_validator("properties", mode="before")
-    @classmethod
-    def _boolean_schemas(cls, value: object) -> object:
-        # JSON Schema allows true (anything) and false (nothing) in place of an object.
-        if not isinstance(value, dict):
-            return value
-        return {name: {} if sub is True else {"not": {}} if sub is False else sub for name, sub in value.items()}
-
-
-class OpenAIFunctionSchema(Record):
-    """A function a model may call."""
-
-    name: str
-    description: str = ""
-    parameters: OpenAIFunctionParametersSchema = Field(default_factory=OpenAIFunctionParametersSchema)
-    strict: bool = False
-
-
-class OpenAIFunctionToolSchema(Record):
-    """A tool in the OpenAI shape: `{"type": "function", "function": {...}}`."""
-
-    type: str = "function"
-    function: OpenAIFunctionSchema
-
-    def to_dict(self) -> JsonObject:
-        """The tool as a chat-completions request carries it."""
-        return self.model_dump(mode="json", exclude_none=True)
-
-
-class OpenAIFunctionParsedSchema(Record):
-    """A call as a model wrote it: the arguments are still text."""
-
-    name: str
-    arguments: str
-
-
-class OpenAIFunctionCallSchema(Record):
-    """A call with its arguments decoded."""
-
-    name: str
-    arguments: JsonObject
-
-    @staticmethod
-    def from_openai_function_parsed_schema(
-        parsed: OpenAIFunctionParsedSchema,
-    ) -> tuple[OpenAIFunctionCallSchema, bool]:
-        """The decoded call, and whether decoding failed (then the arguments are empty)."""
-        try:
-            arguments = json.loads(parsed.arguments)
-        except json.JSONDecodeError:
-            arguments = None
-        failed = not isinstance(arguments, dict)
-        return OpenAIFunctionCallSchema(name=parsed.name, arguments={} if failed else arguments), failed
-
-
-class OpenAIFunctionToolCall(Record):
-    """One tool call of an assistant message, decoded."""
-
-    id: str
-    type: str = "function"
-    function: OpenAIFunctionCallSchema
-
-
-class ToolResponse(Record):
-    """What a tool gave back: text, images, videos."""
-
-    text: str | None = None
-    image: list[Any] | None = None
-    video: list[Any] | None = None
-
-    @field_validator("image", "video", mode="before")
-    @classmethod
-    def _lists(cls, value: object) -> object:
-        if value is not None and not isinstance(value, list):
-            raise ValueError("must be a list, even for one")
-        return value
-
-    def is_empty(self) -> bool:
-        """Nothing in it at all."""
-        return not self.text and not self.image and not self.video
-
-    def is_text_only(self) -> bool:
-        """Text, and neither image nor video."""
-        return bool(self.text) and not self.image and not self.video
-
-
-class LoopStatus(str, Enum):
-    """How an agent loop ended (0.2's `RolloutStatus`)."""
-
-    COMPLETED = "COMPLETED"
-    ERROR = "ERROR"
-
-
-class RolloutMetrics(Record):
-    """Counters of one rollout; latencies in milliseconds."""
-
-    total_latency_ms: float = 0.0
-    llm_latency_ms: float = 0.0
-    tool_latency_ms: float = 0.0
-    num_llm_calls: int = 0
-    num_tool_calls: int = 0
-    prompt_tokens: int = 0
-    response_tokens: int = 0
-    max_context_tokens: int = 0
-    """The largest prompt plus reply of any single call."""
-
-    def counting(self, prompt_tokens: int, response_tokens: int, latency_ms: float) -> RolloutMetrics:
-        """These counters, and one more call of the model."""
-        return self.model_copy(
-            update={
-                "llm_latency_ms": self.llm_latency_ms + latency_ms,
-                "num_llm_calls": self.num_llm_calls + 1,
-                "prompt_tokens": self.prompt_tokens + prompt_tokens,
-                "response_tokens": self.response_tokens + response_tokens,
-                "max_context_tokens": max(self.max_context_tokens, prompt_tokens + response_tokens),
-            }
-        )
-
-
-class RolloutRequest(Record):
-    """`POST /v1/rollout/init`: one rollout to run."""
-
-    rollout_id: str = Field(min_length=1, max_length=256)
-    server_url: str
-    """Where the trainer listens; kept verbatim."""
-    messages: list[MessageDict]
-    completion_params: SamplingParamsDict
-    """Sampling parameters to use for every model call."""
-    tool_server_url: str | None = None
-    max_turns: int = 10
-    """Below 1 is accepted, and the rollout ends with an error; so is the next."""
-    max_tokens_total: int = 8192
-    metadata: JsonObject = Field(default_factory=dict)
-    """The row's columns and whatever the trainer adds."""
-    api_key: str | None = None
-    """Bearer for calls to `server_url`."""
-    idempotency_key: str | None = None
-    """Absent: `rollout_id` is the key."""
-
-    @field_validator("rollout_id")
-    @classmethod
-    def _id(cls, value: str) -> str:
-        return _check_id(value)
-
-    @field_validator("server_url")
-    @classmethod
-    def _url(cls, value: str) -> str:
-        return check_url("server_url", value, None)
-
-    @field_validator("api_key")
-    @classmethod
-    def _key(cls, value: str | None, info: ValidationInfo) -> str | None:
-        check_url("server_url", info.data.get("server_url", "http://unknown"), value)
-        return check_bearer(value)
-
-    @field_validator("metadata")
-    @classmethod
-    def _metadata(cls, value: JsonObject) -> JsonObject:
-        try:
-            size = len(json.dumps(value, ensure_ascii=False).encode())
-        except (TypeError, ValueError) as exc:
-            raise ValueError(f"metadata must be JSON-serialisable: {exc}") from exc
-        limit = get_max_metadata_size_bytes()
-        if size > limit:
-            raise ValueError(f"metadata is {size} bytes of JSON, the limit is {limit} bytes")
-        return value
+from .tool_schema import OpenAIFunctionToolSchema
+from .wire import ServerHealth
+from .wire_checks import check_id
 
 
 class InitResponse(Record):
@@ -289,7 +57,7 @@ class CompletionsRequest(Record):
     @field_validator("rollout_id")
     @classmethod
     def _id(cls, value: str) -> str:
-        return _check_id(value)
+        return check_id(value)
 
 
 class ChatCompletionsRequest(CompletionsRequest):

@@ -25,8 +25,9 @@ from osmosis.base.plain_json import whole_text
 from osmosis.base.redact import Redactor
 from osmosis.llm.model import Completion
 from osmosis.records.base import utc_now
+from osmosis.records.loop_request import LoopStatus, RolloutMetrics, RolloutRequest
 from osmosis.records.rollout import Message
-from osmosis.records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
+from osmosis.records.tool_schema import OpenAIFunctionToolSchema
 
 from .rollout_sandbox import Sandbox, get_sandbox
 

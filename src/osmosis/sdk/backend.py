@@ -13,7 +13,8 @@ from typing import Any
 
 from osmosis.base.plain_json import own_copy
 from osmosis.records.rollout import Phase
-from osmosis.records.wire import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
+from osmosis.records.wire import ARTIFACT_VARIABLE, RolloutInit
+from osmosis.records.wire_checks import check_rollout_id
 
 from .calls import SelfCancelled, run_with_deadline
 from .chat import ChatTransport

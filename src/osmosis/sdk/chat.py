@@ -26,7 +26,7 @@ from osmosis.llm.streaming import StreamedBody
 from osmosis.llm.wire import Pool, open_wire
 from osmosis.records.plan import ModelSpec, Retry
 from osmosis.records.rollout import Category, Message, Usage
-from osmosis.records.wire02 import OpenAIFunctionToolSchema
+from osmosis.records.tool_schema import OpenAIFunctionToolSchema
 
 MODEL_ID = "openai/osmosis-rollout"
 """The model name that rollouts ask for; the endpoint decides which model answers."""

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import LoadError, OsmosisError
 from osmosis.records.rollout import Message
-from osmosis.records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
+from osmosis.records.tool_schema import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
 
 from .agent_loop import RolloutContext
 from .classify import describe

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from osmosis.errors import OsmosisError
-from osmosis.records.wire import SandboxAnswer, SandboxOrder
+from osmosis.records.sandbox_order import SandboxAnswer, SandboxOrder
 from osmosis.sandbox import EndedBy, LimitedResult, Unavailable
 from osmosis.sandbox.session import SessionCommand
 

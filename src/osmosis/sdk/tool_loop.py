@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from osmosis.records.loop_request import RolloutRequest
 from osmosis.records.rollout import Message
-from osmosis.records.wire02 import OpenAIFunctionToolSchema, RolloutRequest
+from osmosis.records.tool_schema import OpenAIFunctionToolSchema
 
 from .agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from .tools import FunctionTool, run_tool_calls

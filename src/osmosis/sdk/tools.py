@@ -21,7 +21,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from osmosis.base.json_types import JsonObject
 from osmosis.base.plain_json import whole_text
 from osmosis.records.rollout import Message
-from osmosis.records.wire02 import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
+from osmosis.records.tool_schema import OpenAIFunctionParametersSchema, OpenAIFunctionSchema, OpenAIFunctionToolSchema
 
 from .agent_loop import RolloutContext
 from .calls import DeadlineExceeded, contained, in_thread, is_async, run_with_deadline, tool_time_limit

@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 from osmosis.base.json_types import JsonObject
 from osmosis.base.plain_json import whole_text
 from osmosis.records.rollout import Message
-from osmosis.records.wire import WireSample
+from osmosis.records.wire_sample import WireSample
 
 from .exceptions import INVALID_REWARD
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
+from osmosis.records.loop_request import RolloutMetrics
 from osmosis.records.rollout import Category, Message
-from osmosis.records.wire02 import RolloutMetrics
 from osmosis.sdk.agent_loop import CompletionsResult
 
 

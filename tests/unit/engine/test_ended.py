@@ -6,7 +6,7 @@ import pytest
 
 from osmosis.engine.ended import REWARD, add_sample
 from osmosis.records.rollout import Rollout, RolloutStatus
-from osmosis.records.wire import WireSample
+from osmosis.records.wire_sample import WireSample
 from osmosis.sdk.types import RolloutSample
 
 

@@ -15,9 +15,9 @@ from osmosis.engine.observer import Silent
 from osmosis.engine.task import Task
 from osmosis.llm.offline import OfflineModel
 from osmosis.llm.openai_compatible import read_usage
+from osmosis.records.loop_request import RolloutRequest
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout, Usage
-from osmosis.records.wire02 import RolloutRequest
 
 MOST = 178
 """From the row to the journal and the figures, without a network; coroutines count each time they go on."""

@@ -17,15 +17,13 @@ from pydantic import ValidationError
 
 from osmosis.base.variables import SettingsError
 from osmosis.classic.registry import AgentLoopRegistry
-from osmosis.records.wire02 import (
+from osmosis.records.loop_request import (
     DEFAULT_MAX_METADATA_SIZE_BYTES,
-    OpenAIFunctionCallSchema,
-    OpenAIFunctionParsedSchema,
     RolloutMetrics,
     RolloutRequest,
-    ToolResponse,
     set_max_metadata_size_bytes,
 )
+from osmosis.records.tool_schema import OpenAIFunctionCallSchema, OpenAIFunctionParsedSchema, ToolResponse
 from osmosis.sdk.agent_loop import LLMClientProtocol, RolloutAgentLoop, RolloutContext, RolloutResult, trace_path
 from osmosis.sdk.exceptions import (
     AgentLoopNotFoundError,

@@ -15,7 +15,7 @@ from pydantic import Field
 from osmosis.errors import ValidationError
 from osmosis.records.base import Record
 from osmosis.records.dataset import MAX_BYTES
-from osmosis.records.wire import check_rollout_id
+from osmosis.records.wire_checks import check_rollout_id
 
 SCHEMA = 1
 MAX_FILES = 100_000

@@ -18,7 +18,7 @@ from osmosis.errors import ValidationError
 from osmosis.records.base import Record
 from osmosis.records.keys import DerivedKeys, Key
 from osmosis.records.rollout import Category, Failure, Message, Phase, Rollout, RolloutStatus, Score, Usage
-from osmosis.records.wire import check_rollout_id
+from osmosis.records.wire_checks import check_rollout_id
 
 from .manifest import INDEX, trajectory_paths
 

@@ -15,7 +15,7 @@ from osmosis.errors import TooLarge, ValidationError
 from osmosis.platform import tables
 from osmosis.platform.settings import PlatformSettings
 from osmosis.platform.slow_work import apart
-from osmosis.records.wire import check_rollout_id
+from osmosis.records.wire_checks import check_rollout_id
 
 from . import job_files, job_specs, resumed_file
 

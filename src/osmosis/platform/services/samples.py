@@ -26,7 +26,7 @@ from osmosis.platform.settings import PlatformSettings
 from osmosis.records.contract.run_bodies import FileTotals, RunFile, RunFiles
 from osmosis.records.rollout import Rollout
 from osmosis.records.trajectory import trajectory_of
-from osmosis.records.wire import check_rollout_id
+from osmosis.records.wire_checks import check_rollout_id
 
 from . import judgements, rollouts, run_results
 

@@ -18,7 +18,8 @@ from typing import Any
 from osmosis.base.json_types import JsonObject
 from osmosis.base.redact import Redactor
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.wire import ARTIFACT_VARIABLE, RolloutInit, check_rollout_id
+from osmosis.records.wire import ARTIFACT_VARIABLE, RolloutInit
+from osmosis.records.wire_checks import check_rollout_id
 from osmosis.sdk.classify import describe, traceback_tail
 from osmosis.sdk.execution import (
     ExecutionResult,

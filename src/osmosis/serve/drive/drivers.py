@@ -24,10 +24,11 @@ from osmosis.llm.connections import Connections
 from osmosis.llm.wire import exchange
 from osmosis.records.base import Record
 from osmosis.records.dataset import Row
+from osmosis.records.loop_request import LoopStatus, RolloutRequest
 from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.wire import LEASE_HEADER, RolloutAccepted, RolloutInit, RolloutState04, ServerHealth, WireSample
-from osmosis.records.wire02 import LoopStatus, RolloutRequest
+from osmosis.records.wire import LEASE_HEADER, RolloutAccepted, RolloutInit, RolloutState04, ServerHealth
+from osmosis.records.wire_sample import WireSample
 
 from .model_endpoint import RolloutEndpoint
 

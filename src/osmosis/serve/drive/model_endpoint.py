@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from osmosis.base.json_types import JsonObject
 from osmosis.base.light_dataclass import dataclass
@@ -18,8 +18,10 @@ from osmosis.errors import ModelError
 from osmosis.llm.model import Completion
 from osmosis.records.plan import RolloutLimits
 from osmosis.records.rollout import Message, ModelCall, Usage
-from osmosis.records.wire import CompletionCallback, GraderCallback
-from osmosis.records.wire02 import RolloutResponse
+
+if TYPE_CHECKING:
+    from osmosis.records.wire import CompletionCallback, GraderCallback
+    from osmosis.records.wire02 import RolloutResponse
 
 GRADER_GRACE_S = 2.0
 """After a failed completion: how long the grader's callback is still waited for."""

@@ -9,7 +9,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from osmosis.llm.model import Model
-from osmosis.records.wire import check_rollout_id
+from osmosis.records.wire_checks import check_rollout_id
 
 from .model_endpoint import RolloutEndpoint
 

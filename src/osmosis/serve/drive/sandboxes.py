@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from osmosis.errors import OsmosisError, ValidationError
-from osmosis.records.wire import SandboxAnswer, SandboxOrder
+from osmosis.records.sandbox_order import SandboxAnswer, SandboxOrder
 from osmosis.sandbox import Unavailable
 from osmosis.sandbox.session import Kind, Session, SessionCommand
 from osmosis.sdk.calls import in_thread

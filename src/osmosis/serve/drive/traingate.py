@@ -24,15 +24,10 @@ from osmosis.errors import ModelError
 from osmosis.llm.chat_format import completion_body
 from osmosis.llm.model import ChatRequest, Completion, Model
 from osmosis.records.rollout import Category, ModelCall
-from osmosis.records.wire import (
-    CallbackReply,
-    CompletionCallback,
-    GraderCallback,
-    SandboxAnswer,
-    SandboxOrder,
-    check_rollout_id,
-)
+from osmosis.records.sandbox_order import SandboxAnswer, SandboxOrder
+from osmosis.records.wire import CallbackReply, CompletionCallback, GraderCallback
 from osmosis.records.wire02 import ChatCompletionsRequest, CompletionsResponse, RolloutResponse
+from osmosis.records.wire_checks import check_rollout_id
 from osmosis.serve.endpoints import DeclaredEndpoint
 from osmosis.serve.server.auth import token_of
 

@@ -13,9 +13,10 @@ from typing import Any
 import aiohttp
 
 from osmosis.errors import ValidationError
+from osmosis.records.loop_request import LoopStatus, RolloutMetrics, RolloutRequest
 from osmosis.records.rollout import Category, Failure, Message, Phase
+from osmosis.records.tool_schema import OpenAIFunctionToolSchema
 from osmosis.records.wire import RolloutInit, RolloutState
-from osmosis.records.wire02 import LoopStatus, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest
 from osmosis.sdk.agent_loop import CompletionsResult, RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.calls import SelfCancelled, contained, run_with_deadline
 from osmosis.sdk.chat import ChatClient

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.wire import RolloutState, ServerConcurrency, WireSample
+from osmosis.records.wire import RolloutState, ServerConcurrency
+from osmosis.records.wire_sample import WireSample
 from osmosis.sdk.calls import contained
 from osmosis.sdk.classify import failure_of, wire_category
 from osmosis.sdk.types import json_safe

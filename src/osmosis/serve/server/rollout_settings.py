@@ -12,7 +12,7 @@ from pydantic import ValidationError as BadShape
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from osmosis.base.variables import refused
-from osmosis.records.wire02 import DEFAULT_MAX_METADATA_SIZE_BYTES
+from osmosis.records.loop_request import DEFAULT_MAX_METADATA_SIZE_BYTES
 
 
 def _config(prefix: str) -> SettingsConfigDict:

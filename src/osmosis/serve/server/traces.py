@@ -27,7 +27,8 @@ from osmosis.base.redact import Redactor
 from osmosis.records.base import utc_now
 from osmosis.records.rollout import Message
 from osmosis.records.trajectory import CallbackAnswer, ModelUsage, build_trajectory
-from osmosis.records.wire import RolloutInit, check_rollout_id
+from osmosis.records.wire import RolloutInit
+from osmosis.records.wire_checks import check_rollout_id
 from osmosis.sdk.agent_loop import trace_line, trace_path
 from osmosis.sdk.types import json_safe
 

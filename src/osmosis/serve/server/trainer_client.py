@@ -17,8 +17,9 @@ from pydantic_core import PydanticSerializationError
 
 from osmosis.base.backoff import backoff_delay, parse_retry_after
 from osmosis.llm.model import STREAMING, Piece
+from osmosis.records.loop_request import LoopStatus, RolloutMetrics
 from osmosis.records.rollout import Message
-from osmosis.records.wire02 import CompletionsRequest, LoopStatus, RolloutMetrics, RolloutResponse
+from osmosis.records.wire02 import CompletionsRequest, RolloutResponse
 from osmosis.sdk.agent_loop import CompletionsResult
 from osmosis.sdk.exceptions import (
     OsmosisRolloutError,

@@ -23,18 +23,16 @@ from starlette.responses import Response
 
 from osmosis.base.json_types import JsonObject
 from osmosis.base.paths import DEFAULT_PLATFORM_URL
-from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
-from osmosis.records.wire02 import (
+from osmosis.records.loop_request import (
     DEFAULT_MAX_METADATA_SIZE_BYTES,
-    InitResponse,
-    LoopHealth,
     LoopStatus,
-    OpenAIFunctionToolSchema,
     RolloutRequest,
-    RolloutResponse,
     set_max_metadata_size_bytes,
 )
+from osmosis.records.rollout import Category, Failure, Phase
+from osmosis.records.tool_schema import OpenAIFunctionToolSchema
+from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
+from osmosis.records.wire02 import InitResponse, LoopHealth, RolloutResponse
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.classify import describe, failure_of
 from osmosis.sdk.rollout_sandbox import opening_from, sandbox_while

@@ -30,8 +30,8 @@ from osmosis.records.wire import (
     ServerHealth,
     ServerLifecycle,
     StatusReply,
-    check_rollout_id,
 )
+from osmosis.records.wire_checks import check_rollout_id
 from osmosis.serve.endpoints import DeclaredEndpoint
 
 from .delivery import Listener, Post

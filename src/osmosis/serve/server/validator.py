@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from osmosis.errors import OsmosisError
-from osmosis.records.wire02 import RolloutRequest
+from osmosis.records.loop_request import RolloutRequest
 from osmosis.sdk.classify import describe
 
 _FUNCTION_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
