@@ -212,8 +212,9 @@ def _imported(roots: tuple[str, ...]) -> set[Path]:
     return found
 
 
+@functools.lru_cache(maxsize=4096)
 def _real(name: str) -> str:
-    """`os.path.realpath`, for a thousand files in a few folders."""
+    """`os.path.realpath`, for a thousand files in a few folders; a module stays what it was when first seen."""
     folder, _, base = name.rpartition(os.sep)
     if not folder or os.path.islink(name):
         return os.path.realpath(name)

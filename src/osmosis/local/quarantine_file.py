@@ -39,7 +39,7 @@ def read(path: Path) -> RowQuarantine:
     try:
         return quarantine_of(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
-        return RowQuarantine()
+        return RowQuarantine.made()
     except UnicodeDecodeError as error:
         raise ValidationError(f"{path}: {error}") from error
 

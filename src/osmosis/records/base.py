@@ -20,6 +20,12 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False, defer_build=True, protected_namespaces=())
 
     @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        for field in cls.__pydantic_fields__.values():
+            if field.default_factory is list:
+                field.default_factory = _new_list
+
+    @classmethod
     def model_rebuild(
         cls,
         *,
@@ -81,6 +87,11 @@ class Record(BaseModel):
     def to_line(self) -> bytes:
         """One JSON line (with the newline), as a journal stores it."""
         return self.model_dump_json(exclude_none=True).encode() + b"\n"
+
+
+def _new_list() -> list[object]:
+    """For `list`, whose signature pydantic asks for: Python reads that of a built-in out of a text, with a parser."""
+    return []
 
 
 _new = object.__new__

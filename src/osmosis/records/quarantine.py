@@ -55,7 +55,7 @@ class RowQuarantine(Strict):
     def of(self, datasets: Iterable[str]) -> RowQuarantine:
         """Those that mean rows of these datasets."""
         names = {"", *datasets}
-        return RowQuarantine(row=[one for one in self.row if one.dataset in names])
+        return RowQuarantine.made(row=[one for one in self.row if one.dataset in names])
 
     def about(self, key: str) -> list[QuarantinedRow]:
         """What is said about one row."""
