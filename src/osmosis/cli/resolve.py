@@ -6,6 +6,7 @@ and newer ones bring their own copy of it.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import gc
 import importlib
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from osmosis.base.light_dataclass import dataclass
 from osmosis.base.pydantic_plugins import without_plugins
 from osmosis.errors import UsageError
+
+from .mentioned import with_mentioned
 
 if TYPE_CHECKING:
     from .context import AppContext
@@ -157,9 +160,12 @@ def _help_line(path: Sequence[str]) -> str:
 
 def load(entry: Command, name: str) -> Any:
     """The command object behind a table entry, with our help style on it and everything below it."""
+    return _built(entry.target(), name)
+
+
+def _built(target: Any, name: str) -> Any:
     import typer
 
-    target = entry.target()
     if isinstance(target, typer.Typer):
         command: Any = typer.main.get_group(target)
     else:
@@ -191,22 +197,34 @@ def invoke(found: FoundCommand, ctx: AppContext) -> Any:
         return target()  # nothing to parse: typer would load pydantic for it
     import typer
 
-    command = load(found.command, found.path[-1])
-    ctx.command = " ".join(found.path + _sub_path(command, found.args))
-    args = list(found.args)
-    if hasattr(command, "commands") and not args and not command.invoke_without_command:
-        args = ["--help"]
     try:
-        with without_plugins():  # typer has pydantic check what was typed
-            context = command.make_context(" ".join(["osmosis", *found.path]), args)
-        with context as parsed:
-            return command.invoke(parsed)
+        with _parsed(found, target, ctx) as parsed:
+            return parsed.command.invoke(parsed)
     except typer.Exit as done:
         return done.exit_code
     except (typer.Abort, EOFError):
         raise KeyboardInterrupt from None
     except typer.TyperException as wrong:
         raise usage_of(wrong, found.path) from wrong
+
+
+def _parsed(found: FoundCommand, target: Any, ctx: AppContext) -> Any:
+    """The context of the command that is meant, its values read from the line."""
+    import typer
+
+    with without_plugins():  # typer has pydantic check what was typed
+        if not isinstance(target, typer.Typer) and (less := with_mentioned(target, found.args)) is not None:
+            ctx.command = " ".join(found.path)
+            with contextlib.suppress(typer.TyperException):  # the whole command says better what is wrong
+                return _context(_built(less, found.path[-1]), found, found.args)
+        command = _built(target, found.path[-1])
+        ctx.command = " ".join(found.path + _sub_path(command, found.args))
+        bare = hasattr(command, "commands") and not found.args and not command.invoke_without_command
+        return _context(command, found, ["--help"] if bare else found.args)
+
+
+def _context(command: Any, found: FoundCommand, words: Sequence[str]) -> Any:
+    return command.make_context(" ".join(["osmosis", *found.path]), list(words))
 
 
 def _sub_path(command: Any, args: Sequence[str]) -> list[str]:
