@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from osmosis.cli.drawing import Canvas, Line
 from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.records.config import CONFIGS
 from osmosis.workspace.config_file import ConfigFile, check_file, issue_of, locate, read, refused
@@ -19,10 +20,6 @@ from osmosis.workspace.templates import schema_files, schema_text
 
 from .context import AppContext, current
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 app = typer.Typer(
     help="""Check, show and change configs.
@@ -101,8 +98,8 @@ def show(
     )
 
 
-def _draw_text(text: str) -> Callable[[Console], None]:
-    def draw(console: Console) -> None:
+def _draw_text(text: str) -> Callable[[Canvas], None]:
+    def draw(console: Canvas) -> None:
         from rich.syntax import Syntax
 
         console.print(Syntax(text, "toml", background_color="default") if console.is_terminal else text, markup=False)
@@ -134,7 +131,9 @@ def schema(
         message = f"wrote {', '.join(written)}" if written else "the schemas are up to date"
         return OperationResult("config.schema", message, {"files": written})
     text = schema_text(kind)
-    return DetailResult(json.loads(text), human=lambda console: console.out(text.rstrip(), highlight=False))
+    return DetailResult(
+        json.loads(text), human=lambda console: console.print(Line(text.rstrip(), whole=True), soft_wrap=True)
+    )
 
 
 @app.command("set")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from osmosis.cli.drawing import Canvas
 from osmosis.errors import PlatformError
 from osmosis.records.contract.training_bodies import ModelRow
 
@@ -20,8 +21,6 @@ from .results import ListResult, NextStep, OperationResult
 from .runs import LOG_COLUMNS, write_lines
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from osmosis.client import PlatformClient
 
 INFERENCE_URL = "OSMOSIS_INFERENCE_URL"
@@ -75,7 +74,7 @@ def logs(name: Name, limit: Lines = 50, cursor: Cursor = None) -> ListResult:
     with ctx.client() as client:
         page = client.models.logs(name, limit=limit, cursor=cursor)
 
-    def draw(_: Console) -> None:
+    def draw(_: Canvas) -> None:
         write_lines(ctx, page.logs)
 
     extra = {"next_cursor": page.next_cursor}

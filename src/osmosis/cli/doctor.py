@@ -16,6 +16,7 @@ import typer
 from osmosis._version import __version__
 from osmosis.base.git import Git, GitError
 from osmosis.base.json_types import JsonObject
+from osmosis.cli.drawing import Canvas, Line
 from osmosis.errors import AuthRequired, OsmosisError, WorkspaceRequired
 from osmosis.records.problem import Problem
 from osmosis.records.source import Source
@@ -30,8 +31,6 @@ from .import_check import check_imports
 from .results import DetailResult, NextStep, clean
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from osmosis.client import PlatformClient
 
 _ORDER = ("error", "warning", "info")
@@ -239,31 +238,27 @@ def _imports(ctx: AppContext, workspace: Workspace) -> list[Problem]:
     return check_imports(ctx, workspace, uv)
 
 
-def _draw(console: Console, data: JsonObject, problems: list[Problem]) -> None:
-    from rich.text import Text
-
+def _draw(console: Canvas, data: JsonObject, problems: list[Problem]) -> None:
     place = data["workspace_directory"] or "no workspace"
     platform = data["platform"]
     reach = "reachable" if platform["reachable"] else "not reachable"
     login = f"logged in (stored in: {platform['credentials']})" if platform["logged_in"] else "not logged in"
-    console.print(Text(clean(f"workspace  {place}")))
-    console.print(Text(clean(f"platform   {platform['url']}: {reach}, {login}")))
+    console.print(Line(clean(f"workspace  {place}")))
+    console.print(Line(clean(f"platform   {platform['url']}: {reach}, {login}")))
     for line in data["fixed"]:
-        console.print(Text(clean(f"fixed      {line}"), style="green"))
+        console.print(Line(clean(f"fixed      {line}"), style="green"))
     draw_problems(console, problems)
 
 
-def draw_problems(console: Console, problems: list[Problem]) -> None:
+def draw_problems(console: Canvas, problems: list[Problem]) -> None:
     """The findings for people, each with what to type next."""
-    from rich.text import Text
-
     styles = {"error": "red", "warning": "yellow", "info": "dim"}
     for problem in problems:
         where = f"{problem.where}: " if problem.where else ""
-        line = Text(f"{problem.severity:<10} ", style=styles[problem.severity])
+        line = Line(f"{problem.severity:<10} ", style=styles[problem.severity])
         line.append(clean(f"{where}{problem.what}"), style="default")
         console.print(line)
         if problem.fix:
-            console.print(Text(clean(f"           {problem.fix}"), style="cyan"))
+            console.print(Line(clean(f"           {problem.fix}"), style="cyan"))
     if not any(p.severity != "info" for p in problems):
-        console.print(Text("no problems found", style="green"))
+        console.print(Line("no problems found", style="green"))

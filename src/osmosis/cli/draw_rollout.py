@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
+from osmosis.cli.drawing import Canvas
 from osmosis.records.message_parts import images_of, reasoning_of, sources_of
 from osmosis.records.rollout import Message, ModelCall, Rollout, Score
 from osmosis.sdk.chat import text_of
@@ -23,7 +24,7 @@ _LONG = 4000
 """Characters of one message that are shown; the rest is counted."""
 
 
-def draw_message(console: Console, message: Message, title: str | None = None, *, whole: bool = True) -> None:
+def draw_message(console: Canvas, message: Message, title: str | None = None, *, whole: bool = True) -> None:
     """One message in a box, with reasoning, tool calls, images and sources."""
     role = str(message.get("role", "unknown"))
     name = f"{role} {message['tool_call_id']}" if message.get("tool_call_id") else role
@@ -56,7 +57,7 @@ def _cut(text: str, *, whole: bool) -> str:
     return f"{clean(text[:_LONG])}\n... {len(text) - _LONG:,} more characters: --whole"
 
 
-def draw_rollout(console: Console, rollout: Rollout, *, expected: str | None = None, whole: bool = False) -> None:
+def draw_rollout(console: Canvas, rollout: Rollout, *, expected: str | None = None, whole: bool = False) -> None:
     """The conversation, then what came of it."""
     calls = iter(rollout.calls)
     for message in rollout.messages:
@@ -95,7 +96,7 @@ def _score_lines(name: str, score: Score) -> Iterator[Text]:
         yield Text("  " + clean(score.reason).replace("\n", "\n  "), style="dim")
 
 
-def draw_failure(console: Console, rollout: Rollout) -> None:
+def draw_failure(console: Canvas, rollout: Rollout) -> None:
     """Why there is no result, with the last frames and what to do."""
     failure = rollout.failure
     if failure is None:

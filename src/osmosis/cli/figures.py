@@ -8,16 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from osmosis.metrics.alarms import alarms
 from osmosis.metrics.figures import Figure, figures, grouped
 from osmosis.records.report import FailureCount, Report
 from osmosis.records.run_status import at_its_limit
 
+from .drawing import Canvas, Grid, GridColumn, Line
 from .render import pairs
 from .results import clean
 
@@ -28,7 +24,7 @@ MAX_EXAMPLE = 160
 MAX_ROWS = 5
 
 
-def draw_report(console: Console, report: Report, alarms: Sequence[str] = ()) -> None:
+def draw_report(console: Canvas, report: Report, alarms: Sequence[str] = ()) -> None:
     """Every figure of a report, and what failed."""
     for i, (group, members) in enumerate(grouped(figures(report))):
         if i:
@@ -38,47 +34,42 @@ def draw_report(console: Console, report: Report, alarms: Sequence[str] = ()) ->
         console.print()
         console.print(_failures(report.failures))
     for alarm in alarms:
-        console.print(Text(clean(alarm), style="yellow"))
+        console.print(Line(clean(alarm), style="yellow"))
 
 
-def figure_table(title: str, shown: Sequence[Figure]) -> Table:
+def figure_table(title: str, shown: Sequence[Figure]) -> Grid:
     """One group: label, value, interval (when one figure has it) and what the value is made of."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    table.add_column(Text(clean(title)), overflow="fold")
-    table.add_column("value", justify="right", overflow="fold")
     sure = any(figure.interval for figure in shown)
-    if sure:
-        table.add_column("95 % interval", no_wrap=True)
-    table.add_column("", style="dim", overflow="fold")
+    interval = [GridColumn("95 % interval", whole=True)] if sure else []
+    table = Grid([GridColumn(clean(title)), GridColumn("value", right=True), *interval, GridColumn(style="dim")])
     for figure in shown:
         cells = [figure.label, clean(figure.text), *([figure.between] if sure else []), clean(figure.detail)]
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add(*cells)
     return table
 
 
-def _failures(failures: Iterable[FailureCount]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for title in ("failures", "where", "rows", "for example"):
-        table.add_column(title, justify="right" if title == "failures" else "left", overflow="fold")
+def _failures(failures: Iterable[FailureCount]) -> Grid:
+    titles = ("failures", "where", "rows", "for example")
+    table = Grid([GridColumn(title, right=title == "failures") for title in titles])
     for failure in failures:
         example = " ".join(clean(failure.example).split())
         short = example[:MAX_EXAMPLE] + ("..." if len(example) > MAX_EXAMPLE else "")
         rows = ", ".join(map(str, failure.rows[:MAX_ROWS])) + (" ..." if len(failure.rows) > MAX_ROWS else "")
         cells = (f"{failure.count:,}", f"{failure.phase.value}/{failure.category.value}", rows, short)
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add(*cells)
     return table
 
 
-def draw_run(console: Console, head: Mapping[str, object], report: Report | None, failure: RunFailure | None) -> None:
+def draw_run(console: Canvas, head: Mapping[str, object], report: Report | None, failure: RunFailure | None) -> None:
     """One run: what it is, its figures, why it failed."""
     console.print(pairs(head))
     if failure:
         console.print()
         limit = at_its_limit(str(head.get("status")), failure.category)
         what = "ended by its own limit" if limit else f"failed in {failure.phase}/{failure.category}"
-        console.print(Text(f"{what}: ", style="bold yellow" if limit else "bold red") + Text(clean(failure.message)))
+        console.print(Line(f"{what}: ", style="bold yellow" if limit else "bold red") + Line(clean(failure.message)))
         if failure.fix:
-            console.print(Text("  try: ", style="bold") + Text(clean(failure.fix)))
+            console.print(Line("  try: ", style="bold") + Line(clean(failure.fix)))
     if report is not None and report.completed:
         console.print()
         over = not str(head.get("status")).startswith(("pending", "running"))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 from osmosis._version import __version__
 from osmosis.errors import OsmosisError
 
+from .drawing import Line, PlainCanvas
 from .results import SCHEMA_VERSION, DetailResult, ListResult, OperationResult, Result, clean, pick, to_json
 
 if TYPE_CHECKING:
@@ -57,14 +58,13 @@ class Output:
         else:
             from .render import draw
 
-            console = self.console()
-            if console.is_terminal:
-                draw(console, result)
-            else:  # tables pad their cells: no reader of a pipe wants the blanks
-                with console.capture() as drawn:
-                    draw(console, result)
-                for line in drawn.get().splitlines():
-                    self._line(self.stdout, line.rstrip())
+            if self._on_terminal(self.stdout):
+                draw(self.console(), result)
+            else:
+                page = PlainCanvas(self._pipe_width, self.console)
+                draw(page, result)
+                for line in page.lines:
+                    self._line(self.stdout, line)
         return result.exit_code
 
     def stream(self, row: Mapping[str, object], text: str) -> None:
@@ -75,9 +75,7 @@ class Output:
     def say(self, text: str = "", *, style: str = "") -> None:
         """A remark for people while a command works: stderr, nothing under `--json` or `--plain`."""
         if self.mode is Mode.RICH:
-            from rich.text import Text
-
-            self.console(stderr=True).print(Text(clean(text), style=style))
+            self._beside(Line(clean(text), style))
 
     def warn(self, code: str, message: str) -> None:
         """A warning, once per text: for people a line on stderr, under `--json` an envelope."""
@@ -107,14 +105,11 @@ class Output:
             for line in [*lines, *([hint] if hint else [])]:
                 self._line(self.stderr, line)
             return error.exit_code
-        from rich.text import Text
-
-        console = self.console(stderr=True)
-        console.print(Text(lines[0][:6], style="bold red") + Text(lines[0][6:]))
+        self._beside(Line(lines[0][:6], style="bold red") + Line(lines[0][6:]))
         for line in lines[1:]:
-            console.print(Text(line))
+            self._beside(Line(line))
         if hint:
-            console.print(Text("  try: ", style="bold") + Text(clean(error.hint)))
+            self._beside(Line("  try: ", style="bold") + Line(clean(error.hint)))
         return error.exit_code
 
     # -- plumbing --------------------------------------------------------------------------------------------
@@ -123,8 +118,8 @@ class Output:
         from rich.console import Console
 
         stream = self.stderr if stderr else self.stdout
-        terminal = _is_terminal(stream) and self.environ.get("TERM") != "dumb"
-        width = None if terminal else int(self.environ.get("COLUMNS") or 0) or 160
+        terminal = self._on_terminal(stream)
+        width = None if terminal else self._pipe_width
         return Console(
             file=stream,
             force_terminal=terminal,
@@ -135,6 +130,19 @@ class Output:
             emoji=False,
             soft_wrap=not terminal,
         )
+
+    def _beside(self, line: Line) -> None:
+        if self._on_terminal(self.stderr):
+            self.console(stderr=True).print(line)
+        else:
+            self._line(self.stderr, line.plain)
+
+    def _on_terminal(self, stream: TextIO) -> bool:
+        return _is_terminal(stream) and self.environ.get("TERM") != "dumb"
+
+    @property
+    def _pipe_width(self) -> int:
+        return int(self.environ.get("COLUMNS") or 0) or 160
 
     @property
     def live(self) -> bool:

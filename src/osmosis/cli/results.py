@@ -19,7 +19,7 @@ from osmosis.base.json_types import JsonObject
 from osmosis.base.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from .drawing import Canvas
 
 SCHEMA_VERSION = 1
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -62,8 +62,8 @@ class Result:
     next_steps: list[NextStep] = field(default_factory=list, kw_only=True)
     exit_code: int = field(default=0, kw_only=True)
     """For results that are shown and still mean failure (`--fail-under`, partial downloads)."""
-    human: Callable[[Console], None] | None = field(default=None, kw_only=True)
-    """Draws the result for people instead of the default drawing. Use `Text`, never markup."""
+    human: Callable[[Canvas], None] | None = field(default=None, kw_only=True)
+    """Draws the result for people instead of the default drawing. Use `Line` or rich's `Text`, never markup."""
     brief: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """What people see of it, as keys and values, when neither the whole nor a drawing of its own."""
 

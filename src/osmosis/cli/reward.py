@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from osmosis.cli.drawing import Canvas, Line
 from osmosis.datasets.scan import read_rows, scan_dataset
 from osmosis.engine.reward_test import load_reward, try_reward
 from osmosis.errors import UsageError, ValidationError
@@ -26,8 +27,6 @@ from .flags import takes
 from .results import Column, DetailResult, NextStep, clean
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from osmosis.records.dataset import Row
 
 ROWS = 50
@@ -164,28 +163,26 @@ def _progress(ctx: AppContext, label: str) -> Callable[[int, int], None]:
     return told
 
 
-def _draw(console: Console, label: str, data: Path, batteries: list[Battery]) -> None:
-    from rich.text import Text
-
+def _draw(console: Canvas, label: str, data: Path, batteries: list[Battery]) -> None:
     from .render import table
 
     for battery in batteries:
         name = label if len(batteries) == 1 else battery.score
         best = "-" if battery.best is None else f"{battery.best:.3g}"
         floor = "-" if battery.floor is None else f"{battery.floor:.3g}"
-        console.print(Text(clean(f"{name} on {battery.rows} rows of {data.name}"), style="bold"))
-        console.print(Text(f"the best answers earn {best}, the least of the worthless ones {floor}"))
-        console.print(Text(f"one score takes {battery.median_ms:.2g} ms, the slowest took {battery.slowest_ms:.2g} ms"))
+        console.print(Line(clean(f"{name} on {battery.rows} rows of {data.name}"), style="bold"))
+        console.print(Line(f"the best answers earn {best}, the least of the worthless ones {floor}"))
+        console.print(Line(f"one score takes {battery.median_ms:.2g} ms, the slowest took {battery.slowest_ms:.2g} ms"))
         console.print()
         console.print(table(_COLUMNS, [_shown(one) for one in battery.tried], width=console.width))
         console.print()
         for finding in battery.findings:
             style = {"error": "red", "warning": "yellow"}.get(finding.severity, "dim")
-            console.print(Text(clean(f"{finding.severity}: {finding.what}"), style=style))
+            console.print(Line(clean(f"{finding.severity}: {finding.what}"), style=style))
             if finding.fix:
-                console.print(Text(clean(f"  {finding.fix}"), style="dim"))
+                console.print(Line(clean(f"  {finding.fix}"), style="dim"))
         if not battery.findings:
-            console.print(Text("nothing that was tried earns the reward for nothing", style="green"))
+            console.print(Line("nothing that was tried earns the reward for nothing", style="green"))
         console.print()
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from osmosis.base.json_types import JsonObject
+from osmosis.cli.drawing import Canvas, Line
 from osmosis.errors import InteractiveRequired
 from osmosis.local.replay import Replayed, replay
 
@@ -30,8 +30,6 @@ from .rollout_show import MeantRollout, stored_rollout
 from .run_finder import RunFinder
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from osmosis.client import PlatformClient
 
 _NEAR = 1
@@ -112,22 +110,22 @@ def _debug(ctx: AppContext, found: Replayed) -> None:
     sys.stdout.flush()
 
 
-def _draw(console: Console, found: Replayed, run: str, *, whole: bool) -> None:
+def _draw(console: Canvas, found: Replayed, run: str, *, whole: bool) -> None:
     rollout, recorded, part = found.rollout, found.recorded, found.parts_at
-    console.print(Text(f"replay of {clean(run)} row {recorded.row_index} attempt {recorded.attempt}", style="bold"))
+    console.print(Line(f"replay of {clean(run)} row {recorded.row_index} attempt {recorded.attempt}", style="bold"))
     if found.row_changed:
-        console.print(Text("the row was edited since the run", style="yellow"))
+        console.print(Line("the row was edited since the run", style="yellow"))
     expected = found.row.ground_truth
     draw_rollout(console, rollout, expected=expected, whole=whole)
     if part is None:
-        console.print(Text("the conversation is the recorded one", style="green"))
+        console.print(Line("the conversation is the recorded one", style="green"))
     else:
-        console.print(Text(f"differs from the recording at message {part}, which was:", style="yellow"))
+        console.print(Line(f"differs from the recording at message {part}, which was:", style="yellow"))
         for message in recorded.messages[part : part + _NEAR]:
             draw_message(console, message, whole=whole)
         if part >= len(recorded.messages):
-            console.print(Text("(the recording had ended)", style="dim"))
+            console.print(Line("(the recording had ended)", style="dim"))
     for name, score in recorded.scores.items():
         now = rollout.value(name)
         if now != score.value:
-            console.print(Text(clean(f"{name}: {score.value} then, {now} now"), style="yellow"))
+            console.print(Line(clean(f"{name}: {score.value} then, {now} now"), style="yellow"))

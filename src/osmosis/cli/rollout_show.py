@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from osmosis.base.json_types import JsonObject
+from osmosis.cli.drawing import Canvas, Line
 from osmosis.datasets.scan import read_rows
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, OsmosisError, UsageError
@@ -27,8 +27,6 @@ from .run_finder import RunFinder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import Console
 
     from osmosis.client import PlatformClient
     from osmosis.engine.outcome import Outcome
@@ -90,8 +88,8 @@ def show(
     expected = None if found.row is None else _expected(found.row)
     head = f"{run} row {found.rollout.row_index} attempt {found.rollout.attempt}, {found.where}"
 
-    def draw(console: Console) -> None:
-        console.print(Text(head, style="bold"))
+    def draw(console: Canvas) -> None:
+        console.print(Line(head, style="bold"))
         draw_rollout(console, found.rollout, expected=expected, whole=whole)
 
     data = {"run": run, "rollout": found.rollout.to_dict(), "row": found.row}

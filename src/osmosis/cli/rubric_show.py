@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
-from rich.console import Console
-from rich.text import Text
 
 from osmosis.base.json_types import JsonObject
+from osmosis.cli.drawing import Canvas, Line
 from osmosis.engine.rubrics.rubric_run import RubricJob
 
 from .results import clean
@@ -18,7 +17,7 @@ from .results import clean
 _STATISTICS = ("average", "variance", "stdev", "min", "max")
 
 
-def draw_report(console: Console, report: JsonObject, job: RubricJob, target: Path) -> None:
+def draw_report(console: Canvas, report: JsonObject, job: RubricJob, target: Path) -> None:
     """Header, one block per record, the summary, the baseline, where the report is."""
     _say(console, f"Rubric {report['rubric_id']}", "bold")
     _say(console, f"  {report['rubric_source']}, judge {report['provider']}/{report['model']}", "dim")
@@ -49,7 +48,7 @@ def draw_report(console: Console, report: JsonObject, job: RubricJob, target: Pa
     _say(console, f"Report: {target}")
 
 
-def _draw_run(console: Console, run: JsonObject) -> None:
+def _draw_run(console: Canvas, run: JsonObject) -> None:
     good = run["status"] == "success" and run["score"] is not None
     head = f"  Run {run['run_index']:02d} [{run['status'].upper()}]"
     took = f"{run['duration_seconds']:.2f}s"
@@ -70,7 +69,7 @@ def _counts(overall: Mapping[str, object]) -> str:
     return ", ".join(parts)
 
 
-def draw_records(console: Console, file: Path, rows: Sequence[Mapping[str, object]], total: int) -> None:
+def draw_records(console: Canvas, file: Path, rows: Sequence[Mapping[str, object]], total: int) -> None:
     """Each record as indented JSON."""
     _say(console, f"Loaded {total} JSONL record(s) from {file}", "bold")
     for row in rows:
@@ -80,7 +79,7 @@ def draw_records(console: Console, file: Path, rows: Sequence[Mapping[str, objec
     _rest(console, len(rows), total)
 
 
-def draw_rubrics(console: Console, file: Path, rows: Sequence[Mapping[str, object]], total: int) -> None:
+def draw_rubrics(console: Canvas, file: Path, rows: Sequence[Mapping[str, object]], total: int) -> None:
     """Each rubric as YAML."""
     _say(console, f"Loaded {total} rubric config(s) from {file}", "bold")
     for row in rows:
@@ -102,11 +101,11 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Blocks.add_representer(str, _text)
 
 
-def _rest(console: Console, shown: int, total: int) -> None:
+def _rest(console: Canvas, shown: int, total: int) -> None:
     if shown < total:
         console.print()
         _say(console, f"... and {total - shown} more", "dim")
 
 
-def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(clean(text), style=style))
+def _say(console: Canvas, text: str, style: str = "") -> None:
+    console.print(Line(clean(text), style=style))

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from osmosis.cli.drawing import Canvas, Line
 from osmosis.errors import NetworkError
 from osmosis.metrics.judged import Judged, judged
 from osmosis.records.contract.run_bodies import NamedRef, RunDetail
@@ -18,12 +19,11 @@ from osmosis.records.run import NOUNS
 from osmosis.records.run_status import at_its_limit
 
 from .context import AppContext
+from .figures import draw_run
 from .results import NextStep, OperationResult, clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from rich.console import Console
 
     from osmosis.client import PlatformClient
     from osmosis.client.runs import Runs
@@ -156,12 +156,10 @@ def head(seen: RunDetail) -> dict[str, str | None]:
     }
 
 
-def drawn(seen: RunDetail) -> Callable[[Console], None]:
+def drawn(seen: RunDetail) -> Callable[[Canvas], None]:
     """Draws a run for people."""
 
-    def draw(console: Console) -> None:
-        from .figures import draw_run  # rich takes longer to load than the rest of a command
-
+    def draw(console: Canvas) -> None:
         draw_run(console, head(seen), seen.report, seen.failure)
 
     return draw
@@ -217,14 +215,12 @@ def finished_result(
         **({"quarantine": counted.to_dict()} if counted is not None else {}),
     }
 
-    def draw(console: Console) -> None:
-        from rich.text import Text
-
+    def draw(console: Canvas) -> None:
         drawn(seen)(console)
         for line in counted.met.lines if counted is not None else ():
-            console.print(Text(clean(line), style="yellow"))
+            console.print(Line(clean(line), style="yellow"))
         if below or seen.unscored or (counted is not None and counted.note):
-            console.print(Text(message, style="red" if code else "yellow"))
+            console.print(Line(message, style="red" if code else "yellow"))
 
     noun = NOUNS[seen.kind]
     steps = [NextStep("show the log", command=f"osmosis {noun} logs {run.name}")] if code and not below else []

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from osmosis.cli.drawing import Canvas
 from osmosis.errors import NotFound, NothingToRetry, OsmosisError, UsageError, ValidationError
 from osmosis.local.request import run_folder
 from osmosis.records.contract.body import LogEntry, LogPage
@@ -32,8 +33,6 @@ from .run_show import brief, drawn, finished_result, judged_there, watch
 from .secrets_file import SecretsFile, read_secrets_file
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from osmosis.client.runs import Runs
 
 LOG_POLL_S = 0.7
@@ -353,7 +352,7 @@ def show_logs(
         lines = page.logs if debug else _worth_reading(runs, name, page, limit)
         if not follow:
 
-            def draw(_: Console) -> None:
+            def draw(_: Canvas) -> None:
                 write_lines(ctx, lines)
 
             extra = {"next_cursor": page.next_cursor}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from osmosis.base.json_types import JsonObject
+from osmosis.cli.drawing import Canvas, Line
 from osmosis.errors import OsmosisError
 from osmosis.records.run import NOUNS
 from osmosis.records.source import Source, SyncState
@@ -16,9 +16,6 @@ from osmosis.workspace.layout import Workspace, find_workspace
 
 from .context import AppContext, current
 from .results import DetailResult, NextStep, clean
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def status() -> DetailResult:
@@ -115,11 +112,9 @@ def next_steps(
     return steps
 
 
-def _draw(console: Console, data: JsonObject) -> None:
-    from rich.text import Text
-
+def _draw(console: Canvas, data: JsonObject) -> None:
     def row(label: str, value: str, style: str = "default") -> None:
-        line = Text(f"{label:<10} ", style="dim")
+        line = Line(f"{label:<10} ", style="dim")
         line.append(clean(value), style=style)
         console.print(line)
 

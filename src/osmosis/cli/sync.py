@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from osmosis.base.json_types import JsonObject
+from osmosis.cli.drawing import Canvas, Line
 from osmosis.errors import Conflict, NotFound
 from osmosis.records.source import Source, SyncState
 from osmosis.workspace import findings
@@ -15,9 +16,6 @@ from osmosis.workspace.layout import find_workspace
 
 from .context import AppContext, current
 from .results import DetailResult, NextStep, OperationResult, clean
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 app = typer.Typer(invoke_without_command=True)
 _FOUND = {"mcp": "tools", "reward_fn": "rewards", "reward_rubric": "rubrics", "config": "configs"}
@@ -82,13 +80,11 @@ def status() -> DetailResult:
     return DetailResult(body, title="Git Sync", human=lambda console: _draw(console, body), next_steps=steps)
 
 
-def _draw(console: Console, body: JsonObject) -> None:
-    from rich.text import Text
-
+def _draw(console: Canvas, body: JsonObject) -> None:
     platform, here = body["platform"], body["here"]
 
     def row(label: str, value: str, style: str = "default") -> None:
-        line = Text(f"{label:<10} ", style="dim")
+        line = Line(f"{label:<10} ", style="dim")
         line.append(clean(value), style=style)
         console.print(line)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from osmosis.cli.drawing import Canvas, Grid, GridColumn, Line
 from osmosis.metrics.training_curves import curve_info, sparkline
 from osmosis.records.contract.training_bodies import TrainingMetrics
 
@@ -14,9 +14,6 @@ from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 from .run_show import brief
 from .runs import Name, Output, wait_for, write_json
 from .secrets_file import SecretsFile, read_secrets_file
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 CHECKPOINT_COLUMNS = (
     Column("checkpoint_name", "Name"),
@@ -65,24 +62,19 @@ def metrics(name: Name, output: Output = None) -> DetailResult:
     return result
 
 
-def _draw(console: Console, found: TrainingMetrics) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for title in ("curve", "first", "last", "lowest", "highest", "course"):
-        table.add_column(title, justify="left" if title in ("curve", "course") else "right", no_wrap=title == "course")
+def _draw(console: Canvas, found: TrainingMetrics) -> None:
+    titles = ("curve", "first", "last", "lowest", "highest", "course")
+    columns = [GridColumn(one, right=one not in ("curve", "course"), whole=one == "course") for one in titles]
+    table = Grid(columns)
     courses = {
         curve.metric_key: sparkline([point.value for point in curve.data_points if point.value is not None])
         for curve in found.metrics
     }
     for one in found.overview.metric_summaries if found.overview else []:
         figures = ("-" if v is None else f"{v:.4g}" for v in (one.initial, one.latest, one.min, one.max))
-        called = Text(clean(one.title or curve_info(one.key).title))
-        table.add_row(called, *map(Text, figures), Text(courses.get(one.key, "")))
+        table.add(clean(one.title or curve_info(one.key).title), *figures, courses.get(one.key, ""))
     if not found.metrics:
-        console.print(Text("no step is finished yet"))
+        console.print(Line("no step is finished yet"))
         return
     console.print(table)
 

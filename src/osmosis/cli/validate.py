@@ -7,10 +7,9 @@ import inspect
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from osmosis.base.json_types import JsonObject
+from osmosis.cli.drawing import Canvas, Line
 from osmosis.engine.agent import load_agent
 from osmosis.engine.in_process import plain_tools
 from osmosis.serve.server.validator import ValidationResult, probe_request, validate_agent_loop
@@ -103,18 +102,18 @@ def _issue(severity: str, code: str, where: str, message: str) -> dict[str, obje
     return {"severity": severity, "code": code, "field": where, "message": message}
 
 
-def _draw(console: Console, data: JsonObject, result: ValidationResult | None, *, verbose: bool) -> None:
+def _draw(console: Canvas, data: JsonObject, result: ValidationResult | None, *, verbose: bool) -> None:
     name = data["name"] or data["agent"]
     tools = f", {data['tool_count']} tool(s)" if result is not None else ""
     word, style = ("is valid", "green") if data["valid"] else ("is not valid", "red")
-    console.print(Text(clean(f"{data['kind']} {name} {word}{tools}"), style=style))
+    console.print(Line(clean(f"{data['kind']} {name} {word}{tools}"), style=style))
     if verbose and data.get("tools"):
-        console.print(Text(f"  tools: {', '.join(map(clean, data['tools']))}", style="dim"))
+        console.print(Line(f"  tools: {', '.join(map(clean, data['tools']))}", style="dim"))
     for issue in data["issues"]:
         if issue["severity"] == "error" or verbose or not data["valid"]:
             where = f"{issue['field']}: " if issue["field"] else ""
             colour = "red" if issue["severity"] == "error" else "yellow"
-            console.print(Text(f"  [{issue['code']}] {clean(where + issue['message'])}", style=colour))
+            console.print(Line(f"  [{issue['code']}] {clean(where + issue['message'])}", style=colour))
     warnings = sum(issue["severity"] == "warning" for issue in data["issues"])
     if warnings and data["valid"] and not verbose:
-        console.print(Text(f"  {warnings} warning(s): show them with --verbose", style="dim"))
+        console.print(Line(f"  {warnings} warning(s): show them with --verbose", style="dim"))

@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.text import Text
-
 from osmosis.base.json_types import JsonObject
 from osmosis.cli.draw_rollout import draw_rollout
+from osmosis.cli.drawing import Canvas, Line
 from osmosis.cli.output import Mode, Output
 from osmosis.cli.results import clean
 
@@ -65,7 +63,7 @@ class RowLines:
         head = f"[{len(self._results)}/{self._total}] Row {rollout.row_index}: {'OK' if good else 'FAILED'}"
         if self._whole and self._output.mode is Mode.RICH:
             console = self._output.console(stderr=True)
-            console.print(Text(head, style="bold green" if good else "bold red"))
+            console.print(Line(head, style="bold green" if good else "bold red"))
             draw_rollout(console, rollout, expected=self.expected.get(rollout.row_index))
             return
         scored = "".join(f", {clean(name)} {_score(score)}" for name, score in rollout.scores.items())
@@ -95,16 +93,16 @@ def _score(score: Score) -> str:
     return "failed" if score.failure is not None else f"{score.value:g}" if score.value is not None else "none"
 
 
-def draw_summary(console: Console, summary: JsonObject, where: list[str], stopped: str | None) -> None:
+def draw_summary(console: Canvas, summary: JsonObject, where: list[str], stopped: str | None) -> None:
     """Totals, and where things are."""
     good = summary["failed"] == 0 and not stopped
     line = f"{summary['passed']} of {summary['total']} rows ended well"
-    console.print(Text(line, style="green" if good else "red"))
+    console.print(Line(line, style="green" if good else "red"))
     for name, mean in summary["mean_scores"].items():
-        console.print(Text(f"  {clean(name)} {mean:.3g} on average"))
-    console.print(Text(f"  time   {format_duration(summary['total_duration_ms'])}"))
-    console.print(Text(f"  tokens {format_tokens(int(summary['total_tokens']))}"))
+        console.print(Line(f"  {clean(name)} {mean:.3g} on average"))
+    console.print(Line(f"  time   {format_duration(summary['total_duration_ms'])}"))
+    console.print(Line(f"  tokens {format_tokens(int(summary['total_tokens']))}"))
     if stopped:
-        console.print(Text(clean(f"  stopped: {stopped}"), style="red"))
+        console.print(Line(clean(f"  stopped: {stopped}"), style="red"))
     for one in where:
-        console.print(Text(f"  {clean(one)}", style="dim"))
+        console.print(Line(f"  {clean(one)}", style="dim"))

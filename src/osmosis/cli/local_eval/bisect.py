@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from osmosis.cli.context import current
+from osmosis.cli.drawing import Canvas, Line
 from osmosis.cli.render import table
 from osmosis.cli.results import Column, DetailResult, NextStep, clean
 from osmosis.engine.journal import Journal
@@ -18,9 +18,6 @@ from osmosis.local.request import run_folder
 from osmosis.metrics.compare import compare
 
 from .plan import parse_rows
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 MOST_ROWS = 20
 
@@ -68,12 +65,12 @@ def _lost(rows: list[int]) -> list[int]:
     return sorted(set(rows))[:MOST_ROWS]
 
 
-def _draw(console: Console, found: BisectResult) -> None:
+def _draw(console: Canvas, found: BisectResult) -> None:
     for commit, subject in found.first_bad:
         one = len(found.first_bad) == 1
         head = "the first bad commit" if one else "one of these, of which those between cannot be scored"
-        console.print(Text(clean(f"{head}: {commit[:10]} {subject}"), style="bold"))
-    console.print(Text(clean(f"{found.score}: {found.good_mean:.3f} before, {found.bad_mean:.3f} after")))
+        console.print(Line(clean(f"{head}: {commit[:10]} {subject}"), style="bold"))
+    console.print(Line(clean(f"{found.score}: {found.good_mean:.3f} before, {found.bad_mean:.3f} after")))
     shown = [
         {
             "commit": one.commit[:10],

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from osmosis.base.json_types import JsonObject
 from osmosis.cli.context import current
+from osmosis.cli.drawing import Canvas, Line
 from osmosis.cli.figures import figure_table
 from osmosis.cli.flags import takes
 from osmosis.cli.results import DetailResult, OperationResult, clean
@@ -27,9 +28,6 @@ from osmosis.metrics.significance import LEVEL
 
 from .compared_run import ComparedRun, compared_run
 from .until_decided import ending, until_decided
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -166,23 +164,21 @@ def _talk(a: ComparedRun, b: ComparedRun, flip: Flip) -> JsonObject:
 
 
 def _draw(
-    console: Console, head: str, found: Comparison, talks: list[JsonObject], notes: list[str], *, worse: bool
+    console: Canvas, head: str, found: Comparison, talks: list[JsonObject], notes: list[str], *, worse: bool
 ) -> None:
-    from rich.text import Text
-
-    console.print(Text(head, style="bold red" if worse else "bold"))
+    console.print(Line(head, style="bold red" if worse else "bold"))
     console.print(figure_table(found.score, list(comparison_figures(found))))
     if found.rows_differ:
         console.print(
-            Text("some rows were edited between the runs; interpret the difference with care", style="yellow")
+            Line("some rows were edited between the runs; interpret the difference with care", style="yellow")
         )
     for note in notes:
-        console.print(Text(clean(note), style="yellow"))
+        console.print(Line(clean(note), style="yellow"))
     for talk in talks:
         change = f"{talk['kind']}, {talk['before']:g} -> {talk['after']:g}"
         flip = f"row {talk['row_index']} attempt {talk['attempt']}: {change}"
-        console.print(Text(flip, style="green" if talk["kind"] == "gained" else "red"))
+        console.print(Line(flip, style="green" if talk["kind"] == "gained" else "red"))
         for side in ("a", "b"):
             messages = talk[f"transcript_{side}"]
             last = message_text(messages[-1]) if messages else ""
-            console.print(Text(f"  {side.upper()}: {clean(last)[:400]}"))
+            console.print(Line(f"  {side.upper()}: {clean(last)[:400]}"))

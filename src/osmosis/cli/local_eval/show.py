@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from osmosis.cli.drawing import Canvas, Line
+from osmosis.cli.figures import draw_report as draw_figures
+from osmosis.cli.render import pairs
 from osmosis.cli.results import NextStep, clean
 from osmosis.engine.report_files import facts
 from osmosis.metrics.alarms import alarms
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 
-if TYPE_CHECKING:
-    from rich.console import Console
 
-
-def draw_report(console: Console, plan: EvalPlan, report: Report, *, notes: Sequence[str] = ()) -> None:
+def draw_report(console: Canvas, plan: EvalPlan, report: Report, *, notes: Sequence[str] = ()) -> None:
     """The whole report for a person."""
-    # With what draws, rich: a run that prints JSON or nothing starts without it.
-    from rich.text import Text
-
-    from osmosis.cli.figures import draw_report as draw_figures
-    from osmosis.cli.render import pairs
-
-    console.print(Text(clean(plan.name), style="bold"))
+    console.print(Line(clean(plan.name), style="bold"))
     console.print(pairs(dict(facts(plan))))
     console.print()
     draw_figures(console, report, alarms(report, plan.model.name))
     for note in notes:
-        console.print(Text(f"  {clean(note)}"))
+        console.print(Line(f"  {clean(note)}"))
 
 
 def next_steps(plan: EvalPlan, report: Report) -> list[NextStep]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from osmosis.cli.context import current
+from osmosis.cli.drawing import Canvas, Line
 from osmosis.cli.platform_run import explained
 from osmosis.cli.results import DetailResult, NextStep, clean
 from osmosis.cli.run_finder import RunFinder
 from osmosis.engine.journal import Journal
 from osmosis.engine.why import Why, explain
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def why(
@@ -37,31 +35,29 @@ def why(
     return DetailResult(found.to_dict(), human=lambda console: _draw(console, found), next_steps=steps)
 
 
-def _draw(console: Console, found: Why) -> None:
-    from rich.text import Text
-
+def _draw(console: Canvas, found: Why) -> None:
     of = f" of {found.total:,}" if found.total is not None else ""
     head = f"{found.name}: {found.state}, {found.done:,}{of} rollouts"
-    console.print(Text(clean(head), style="bold"))
+    console.print(Line(clean(head), style="bold"))
     if found.per_minute is not None:
         now = f", {found.per_minute_now:.0f} in the last minute" if found.per_minute_now is not None else ""
-        console.print(Text(f"{found.per_minute:.1f} rollouts a minute{now}"))
+        console.print(Line(f"{found.per_minute:.1f} rollouts a minute{now}"))
     if found.stages:
         stages = ", ".join(f"{count} {stage}" for stage, count in sorted(found.stages.items(), key=lambda one: -one[1]))
-        console.print(Text(clean(f"in flight: {stages}")))
+        console.print(Line(clean(f"in flight: {stages}")))
         for who, stage, seconds in found.longest[:3]:
-            console.print(Text(clean(f"  {who} in {stage} for {seconds:.0f} s"), style="dim"))
+            console.print(Line(clean(f"  {who} in {stage} for {seconds:.0f} s"), style="dim"))
     times = found.times
     if times is not None:
         console.print(
-            Text(
+            Line(
                 f"time: model {times.model:.0%}, agent and tools {times.agent:.0%}, scoring {times.score:.0%}; "
                 f"a rollout takes {times.median_s:.1f} s (p95 {times.p95_s:.1f} s)"
             )
         )
     for reason in found.reasons:
-        console.print(Text(clean(f"- {reason.what}"), style="yellow"))
+        console.print(Line(clean(f"- {reason.what}"), style="yellow"))
         if reason.fix:
-            console.print(Text(clean(f"  {reason.fix}"), style="dim"))
+            console.print(Line(clean(f"  {reason.fix}"), style="dim"))
     if not found.reasons:
-        console.print(Text("nothing holds it up", style="green"))
+        console.print(Line("nothing holds it up", style="green"))
