@@ -11,9 +11,11 @@ import dataclasses
 import datetime
 import enum
 from collections.abc import Mapping
+from typing import Any
 
 MAX_DEPTH = 100
 """Levels of nesting: below what the JSON libraries of this project take (254), with room for what goes around it."""
+_ATOMS = frozenset({str, int, float, bool, type(None)})
 _WORD = 2**63
 _IMMUTABLE = (str, bytes, int, float, bool, type(None), datetime.datetime, datetime.date)
 
@@ -35,9 +37,11 @@ def plain(value: object, place: str = "", refused: list[str] | None = None) -> o
     return _Plain([] if refused is None else refused).of(value, place, 0)
 
 
-def own_copy(value: object) -> object:
+def own_copy(value: Any) -> Any:
     """A copy that shares nothing that can be changed with `value`; cheap for what JSON is made of."""
     if type(value) is dict:
+        if _ATOMS.issuperset(map(type, value.values())):
+            return value.copy()
         return {key: sub if type(sub) is str else own_copy(sub) for key, sub in value.items()}
     if type(value) is list:
         return [sub if type(sub) is str else own_copy(sub) for sub in value]

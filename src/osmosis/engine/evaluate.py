@@ -208,6 +208,7 @@ class _Run:
 
     def _owed(self, rows: Iterable[Row]) -> Iterator[Task]:
         only, session = self.options.only, uuid.uuid4().hex[:12]
+        step, attempts, done = self.options.step, range(self.plan.attempts), self.done
         keys = RowKeys()
         for row in rows:
             self.rows_seen += 1
@@ -215,10 +216,10 @@ class _Run:
                 found = row.content_hash or row_hash(row.data)  # of the row as read: nobody has had it in hand yet
                 row = replace(row, content_hash=found, key=row.key or keys.of(row.data, found))
             row_key = row.key or ""
-            for attempt in range(self.plan.attempts):
-                key = (self.options.step, row_key, attempt)
-                if key not in self.done and (only is None or key in only):
-                    yield Task(row, attempt, f"{row.index}-{attempt}-{session}", step=self.options.step)
+            for attempt in attempts:
+                key = (step, row_key, attempt)
+                if key not in done and (only is None or key in only):
+                    yield Task(row, attempt, f"{row.index}-{attempt}-{session}", step)
         self.exhausted = True
 
     async def _finish(self, lanes: list[asyncio.Task[None]], recorder: Recorder) -> None:
@@ -243,28 +244,29 @@ class _Run:
             work.add_done_callback(_seen)
 
     async def _lane(self, recorder: Recorder) -> None:
+        limiter, spending, attempts, room = self.limiter, self.spending, self.attempts, self.options.room
         while self.stopped is None and recorder.error is None:
             if recorder.behind:
                 await recorder.drain()
-            if self.options.room is not None:
-                await self.options.room()
-            if not self.limiter.take():
-                await self.limiter.acquire()
+            if room is not None:
+                await room()
+            if not limiter.take():
+                await limiter.acquire()
             try:
-                self.stopped = self.stopped or self.spending.exceeded()
+                self.stopped = self.stopped or spending.exceeded()
                 if self.stopped is not None:
                     return
                 task = next(self._tasks, None)
                 if task is None:
                     return
-                rollout = await self.attempts.one(task)
+                rollout = await attempts.one(task)
             finally:
-                self.limiter.release()
-            if self.attempts.cutting:
+                limiter.release()
+            if attempts.cutting:
                 return  # it comes back from a cancellation that it ignored: nobody waits for it any more
             recorder.put(rollout)
-            self.spending.saw(rollout)
-            self.stopped = self.stopped or self.breaker.saw(rollout) or self.spending.exceeded()
+            spending.saw(rollout)
+            self.stopped = self.stopped or self.breaker.saw(rollout) or spending.exceeded()
 
     def _stored(self, rollouts: list[Rollout]) -> None:
         for rollout in rollouts:

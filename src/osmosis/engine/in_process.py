@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ __all__ = ["DEFAULT_MAX_TOKENS_TOTAL", "in_process", "plain_tools", "tool_result
 
 LOCAL_URL = "http://local-rollout.local"
 DEFAULT_MAX_TOKENS_TOTAL = 8192
+_DICT = frozenset({dict})
 
 
 @asynccontextmanager
@@ -118,7 +119,7 @@ async def _run_loop(
 
 def _request(plan: EvalPlan, model: Model, task: Task, opening: list[Message]) -> RolloutRequest:
     metadata = {
-        **{key: value if type(value) is str else own_copy(value) for key, value in task.row.data.items()},
+        **own_copy(task.row.data),
         "row_index": task.row.index,
         "execution_mode": "eval",
         "run_index": task.attempt,
@@ -149,12 +150,17 @@ def _refusal(result: object) -> Failure | None:
             message=f"run() returned {type(result).__name__} instead of a RolloutResult",
             fix="return ctx.complete(messages) or ctx.error(message)",
         )
-    if not isinstance(result.final_messages, list) or not all([isinstance(m, dict) for m in result.final_messages]):
+    messages = result.final_messages
+    if not isinstance(messages, list) or (not _DICT.issuperset(map(type, messages)) and not _are_messages(messages)):
         result.final_messages = []
         return Failure(
             phase=Phase.AGENT, category=Category.AGENT_ERROR, message="final_messages is not a list of messages"
         )
-    if str(getattr(result.status, "value", result.status)).upper() == "COMPLETED":
+    if result.status == "COMPLETED" or str(getattr(result.status, "value", result.status)).upper() == "COMPLETED":
         return None
     message = whole_text(str(result.error_message or "the agent returned status ERROR without a reason"))
     return Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=message[:2000])
+
+
+def _are_messages(found: Sequence[object]) -> bool:
+    return all(isinstance(one, dict) for one in found)

@@ -57,20 +57,26 @@ class Gathered:
             self._parts.clear()
             self._journal.heard = None
             return
-        failed = rollout.failure is not None or any([score.failure is not None for score in rollout.scores.values()])
-        run = run_part(_plain(rollout) if as_is and not failed else orjson.loads(line), self._plan)
-        self._parts.append((rollout.row_index, rollout.attempt, _part(run)))
+        fields = vars(rollout)
+        values = _values_of(fields) if as_is else None
+        if values is None:
+            run = run_part(orjson.loads(line), self._plan)
+        else:
+            run = _run_part(fields, fields["status"]._value_, vars(fields["usage"]), values, self._plan)
+        self._parts.append((fields["row_index"], fields["attempt"], _part(run)))
 
 
-def _plain(rollout: Rollout) -> JsonObject:
-    """What `run_part` asks of the line of a rollout of which nothing failed."""
-    fields = vars(rollout)
-    return {
-        **fields,
-        "status": fields["status"].value,
-        "usage": vars(fields["usage"]),
-        "scores": {name: vars(score) for name, score in fields["scores"].items()},
-    }
+def _values_of(fields: JsonObject) -> dict[str, float | None] | None:
+    """The scores of a rollout's fields; None where something failed."""
+    if fields["failure"] is not None:
+        return None
+    values = {}
+    for name, score in fields["scores"].items():
+        told = vars(score)
+        if told["failure"] is not None:
+            return None
+        values[name] = told["value"]
+    return values
 
 
 def _part(run: JsonObject) -> Part:
@@ -266,22 +272,35 @@ def _values(run: JsonObject) -> dict[str, float | None]:
 
 def run_part(line: JsonObject, plan: EvalPlan) -> dict[str, object]:
     """One rollout; `error` only when there is one, `reward` when it is the agent's own. A failed score is null."""
-    usage, scores, failure = line.get("usage") or {}, line.get("scores") or {}, line.get("failure")
-    prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+    scores, failure = line.get("scores") or {}, line.get("failure")
     values, broken = {}, {}
     for name, score in scores.items():
         values[name] = score.get("value")
         if score.get("failure"):
             broken[name] = score["failure"]["message"]
+    run = _run_part(line, line["status"], line.get("usage") or {}, values, plan)
+    if failure:
+        run["error"] = failure["message"]
+        run["failure"] = {"phase": failure["phase"], "category": failure["category"]}
+    if broken:
+        run["score_errors"] = broken
+    return run
+
+
+def _run_part(
+    line: JsonObject, status: str, usage: JsonObject, values: dict[str, float | None], plan: EvalPlan
+) -> dict[str, object]:
+    """What every rollout has, failed or not."""
+    prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
     own = REWARD in values and _is_own(REWARD, plan)
     reward = values.pop(REWARD) if own else None
     run: dict[str, object] = {
         "run_index": line["attempt"],
-        "success": line["status"] == _SUCCESS,
+        "success": status == _SUCCESS,
         "scores": values,
         "duration_ms": line.get("duration_ms", 0.0),
         "tokens": prompt + completion,
-        "status": line["status"],
+        "status": status,
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "cost_usd": usage.get("cost_usd"),
@@ -290,11 +309,6 @@ def run_part(line: JsonObject, plan: EvalPlan) -> dict[str, object]:
         "finish_reason": line.get("finish_reason"),
         "rollout_id": line.get("rollout_id"),
     }
-    if failure:
-        run["error"] = failure["message"]
-        run["failure"] = {"phase": failure["phase"], "category": failure["category"]}
     if own:
         run["reward"] = reward
-    if broken:
-        run["score_errors"] = broken
     return run

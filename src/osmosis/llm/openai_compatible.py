@@ -29,6 +29,7 @@ from .wire import Wire, open_wire
 
 MOST_USAGE = 10**12
 """The most tokens, or dollars, of one call that are believed."""
+_CONTENT = (str, list, type(None))
 _WRITTEN = "cache_creation_input_tokens"
 
 
@@ -142,7 +143,7 @@ def completion_of(data: Any, *, model: str, price: Price | None = None) -> Compl
     except (KeyError, IndexError, TypeError) as error:
         raise malformed(model, data, error) from error
     message = clean_message(message)
-    if not isinstance(message.get("content"), (str, list, type(None))):
+    if not isinstance(message.get("content"), _CONTENT):
         raise malformed(model, data, TypeError("content is neither text nor a list of parts"))
     if not isinstance(message.get("tool_calls", []), list):
         raise malformed(model, data, TypeError("tool_calls is not a list"))
@@ -178,6 +179,8 @@ def _choices(raw: list[Any], model: str) -> list[JsonObject]:
 
 def clean_message(message: Message) -> Message:
     """Without the empty fields some servers add and refuse when they come back."""
+    if "role" in message and "content" in message and "tool_calls" not in message and None not in message.values():
+        return message
     cleaned = {k: v for k, v in message.items() if v is not None or k == "content"}
     cleaned.setdefault("role", "assistant")
     cleaned.setdefault("content", None)
@@ -190,7 +193,11 @@ def read_usage(raw: JsonObject | None, price: Price | None) -> Usage:
     """Tokens and money of one call; the provider's own cost wins over the price table."""
     if not raw:
         return Usage()
-    prompt, completion = _count(raw, "prompt_tokens"), _count(raw, "completion_tokens")
+    prompt, completion = raw.get("prompt_tokens"), raw.get("completion_tokens")
+    if not (
+        type(prompt) is type(completion) is int and 0 <= min(prompt, completion) <= prompt + completion <= MOST_USAGE
+    ):
+        prompt, completion = _count(raw, "prompt_tokens"), _count(raw, "completion_tokens")
     cost = raw.get("cost")
     if not prompt and not completion and not cost:
         return Usage()  # LiteLLM's way to say that the provider told nothing: unknown, not free

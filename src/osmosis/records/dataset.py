@@ -45,14 +45,15 @@ class Row:
     def messages(self) -> list[Message]:
         """The opening messages: a chat-style `messages` column as it is, else the optional system prompt, then the
         user prompt."""
-        given = self.data.get("messages")
-        if isinstance(given, list) and given and self.data.get("user_prompt") is None:
+        data = self.data
+        given, system, prompt = data.get("messages"), data.get("system_prompt"), data.get("user_prompt")
+        if isinstance(given, list) and given and prompt is None:
             return [{key: own_copy(value) for key, value in message.items()} for message in given]
         opening: list[Message] = []
-        if self.data.get("system_prompt"):
-            opening.append({"role": "system", "content": str(self.data["system_prompt"])})
-        if self.data.get("user_prompt") is not None:
-            opening.append({"role": "user", "content": str(self.data["user_prompt"])})
+        if system:
+            opening.append({"role": "system", "content": str(system)})
+        if prompt is not None:
+            opening.append({"role": "user", "content": str(prompt)})
         return opening
 
 

@@ -243,7 +243,7 @@ class Rollout(Record):
     def _line(self) -> dict[str, Any]:
         """What a line holds. The records that every rollout has are made plain here: asked for each, the JSON library
         takes five times as long."""
-        fields = {name: value for name, value in vars(self).items() if value is not None}
+        fields = _said(self)
         usage = fields["usage"]
         plain_usage = fields["usage"] = _stored(usage)
         fields["status"] = fields["status"]._value_  # `value` is two calls
@@ -278,4 +278,26 @@ def _stored(record: object) -> dict[str, Any]:
     times as long."""
     if not isinstance(record, Record):
         raise TypeError(f"a {type(record).__name__} has no place in a rollout")
-    return {name: value for name, value in vars(record).items() if value is not None and name != "tokens"}
+    fields = _said(record)
+    fields.pop("tokens", None)
+    return fields
+
+
+def _said(record: Record) -> dict[str, Any]:
+    """The fields that have a value. Only those that can be None are looked at: most cannot."""
+    fields = vars(record).copy()
+    for name in _MAY_BE_NONE[type(record)]:
+        if fields[name] is None:
+            del fields[name]
+    return fields
+
+
+class _MayBeNone(dict[type[Record], tuple[str, ...]]):
+    """By class: the fields that have no value unless they are given one."""
+
+    def __missing__(self, kind: type[Record]) -> tuple[str, ...]:
+        names = self[kind] = tuple(name for name, field in kind.model_fields.items() if field.default is None)
+        return names
+
+
+_MAY_BE_NONE = _MayBeNone()
