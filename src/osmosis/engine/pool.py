@@ -50,6 +50,7 @@ class DaemonPool:
         self._closed = False
         self._done: deque[tuple[asyncio.Future[object], object, Exception | None]] = deque()
         self._waking = False
+        self._waking_one = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._look_timer: asyncio.TimerHandle | None = None
         self._late_timer: asyncio.TimerHandle | None = None
@@ -64,13 +65,16 @@ class DaemonPool:
         """`run`, for who awaits it at once."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # a later event loop: nothing waits for the last one's results any more
-            self._loop, self._waking = loop, False
+            self._loop, self._waking, self._waking_one = loop, False, False
             self._look_timer = self._late_timer = None
             self._done.clear()
         job = _Job(function, loop.create_future(), timeout_s)
         self._jobs.append(job)
-        if not self._awake:
-            self._wake_up(1)
+        if not self._awake and not self._waking_one:
+            # Not now: the thread would take the interpreter's lock at the next system call of the loop, for one
+            # function. When the loop comes round, all those of the round are there.
+            self._waking_one = True
+            loop.call_soon(self._wake_one)
         if self._look_timer is None:
             self._look_timer = loop.call_later(LOOK_S, self._look)
         if timeout_s is not None and (self._late_timer is None or timeout_s < self._watched_s):
@@ -82,6 +86,11 @@ class DaemonPool:
         self._closed = True
         for _ in range(self._threads):
             self._calls.put(None)
+
+    def _wake_one(self) -> None:
+        self._waking_one = False
+        if self._jobs and not self._awake:
+            self._wake_up(1)
 
     def _wake_up(self, count: int) -> None:
         """Sets threads to work, up to `count` more of them."""

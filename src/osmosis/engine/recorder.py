@@ -29,6 +29,8 @@ class Recorder:
         self._stored = stored
         self._pending: list[Rollout] = []
         self._writing = False
+        self._linger: asyncio.TimerHandle | None = None
+        """Set while a batch gathers."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._loop = asyncio.get_running_loop()
@@ -44,7 +46,7 @@ class Recorder:
         if not self._writing:
             self._writing = True
             self._idle.clear()
-            self._loop.call_later(LINGER_S, self._write)
+            self._linger = self._loop.call_later(LINGER_S, self._write)
 
     @property
     def behind(self) -> bool:
@@ -52,7 +54,10 @@ class Recorder:
         return len(self._pending) > BACKLOG
 
     async def drain(self) -> None:
-        """Returns when everything put so far is stored or the disk has failed."""
+        """Returns when everything put so far is stored or the disk has failed; nothing gathers any longer."""
+        if self._linger is not None:
+            self._linger.cancel()
+            self._write()
         await self._idle.wait()
 
     def close(self) -> None:
@@ -61,6 +66,7 @@ class Recorder:
 
     def _write(self) -> None:
         assert self._journal is not None
+        self._linger = None
         batch, self._pending = self._pending, []
         self._loop.run_in_executor(self._thread, self._journal.append_all, batch).add_done_callback(
             lambda done: self._written(batch, done)
