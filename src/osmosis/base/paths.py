@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import platformdirs
-
 APP = "osmosis"
 DEFAULT_PLATFORM_URL = "http://127.0.0.1:7575"
 
@@ -27,6 +25,8 @@ def data_dir(environ: Mapping[str, str]) -> Path:
     """What the embedded platform stores: `OSMOSIS_DATA_DIR`, else the user data directory."""
     if moved := environ.get("OSMOSIS_DATA_DIR"):
         return Path(moved).expanduser()
+    import platformdirs  # a fiftieth of the start of an evaluation, which asks for neither folder
+
     return platformdirs.user_data_path(APP)
 
 
@@ -34,4 +34,6 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
     """What can be made again (environments, wheels, downloads): `OSMOSIS_CACHE_DIR`, else the user cache."""
     if moved := environ.get("OSMOSIS_CACHE_DIR"):
         return Path(moved).expanduser()
+    import platformdirs
+
     return platformdirs.user_cache_path(APP)

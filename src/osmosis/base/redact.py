@@ -8,7 +8,6 @@ several lines each line counts by itself: logs are written line by line.
 from __future__ import annotations
 
 import base64
-import html
 import json
 import logging
 import os
@@ -37,6 +36,8 @@ _BREAK = r"(?:\\r\\n|\\n|\r?\n[ \t]*)?"
 _LINE_END = re.compile(r"(?:\\r)?\\n|\r?\n[ \t]*")
 """Base64 and its like are wrapped: here a line may end, also one inside JSON."""
 _LINE_END_BYTES = re.compile(_LINE_END.pattern.encode())
+_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+"""As `html.escape` without quotes; that module reads a table of all entities when it is imported."""
 _URL_USER = re.compile(r"(://)[^/\s]*@")
 
 log = logging.getLogger(__name__)
@@ -235,7 +236,9 @@ def _texts(value: str) -> set[str]:
     """The value as programs print it."""
     forms = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
     forms |= {json.dumps(text)[1:-1] for text in tuple(forms)}  # JSON within JSON
-    forms |= {html.escape(value), html.escape(value, quote=False), html.escape(value).replace("&#x27;", "&#39;")}
+    marked = value.translate(_HTML)
+    quoted = marked.replace('"', "&quot;")
+    forms |= {marked, quoted.replace("'", "&#x27;"), quoted.replace("'", "&#39;")}
     forms |= {value.replace("'", "'\\''"), value.replace("'", "'\"'\"'")}
     forms.add(re.sub(r"([^\w@%+=:,./-])", r"\\\1", value))
     return forms
