@@ -20,7 +20,10 @@ BACKLOG = 2048
 class Recorder:
     """`put` rollouts, `stored` hears of them; without a journal at once."""
 
-    def __init__(self, journal: Journal | None, stored: Callable[[list[Rollout]], None]) -> None:
+    def __init__(
+        self, journal: Journal | None, stored: Callable[[list[Rollout]], None], *, linger_s: float = LINGER_S
+    ) -> None:
+        self._linger_s = linger_s
         self.error: Exception | None = None
         """The journal failed: what was in flight then is not stored, and nothing more will be."""
         self.failed = asyncio.Event()
@@ -46,7 +49,7 @@ class Recorder:
         if not self._writing:
             self._writing = True
             self._idle.clear()
-            self._linger = self._loop.call_later(LINGER_S, self._write)
+            self._linger = self._loop.call_later(self._linger_s, self._write)
 
     @property
     def behind(self) -> bool:

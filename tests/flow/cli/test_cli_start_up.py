@@ -59,4 +59,57 @@ def test_a_config_that_runs_here_loads_no_web_framework(tmp_path: Path, template
     report = json.loads((tmp_path / "demo" / ".osmosis" / "runs" / "one" / "report.json").read_text())
     assert code == 0
     assert report["succeeded"] == report["total"] > 0
-    assert not loaded & {"fastapi", "starlette", "uvicorn", "aiohttp", "httpx"}
+    assert not loaded & {"fastapi", "starlette", "uvicorn", "aiohttp", "httpx", "rich", "platformdirs"}
+
+
+LOOP = """
+from osmosis import RolloutAgentLoop
+
+class Agent(RolloutAgentLoop):
+    name = "one"
+    def get_tools(self, request):
+        return []
+    async def run(self, ctx):
+        answer = await ctx.chat(ctx.request.messages)
+        return ctx.complete([*ctx.request.messages, answer.message])
+
+agent = Agent()
+
+def score(solution_str, ground_truth, extra_info=None):
+    return 1.0
+"""
+WHOLE = """
+import json, sys
+from osmosis.cli import main
+code = main(sys.argv[1:])
+from pydantic.plugin import _loader
+print("\\n@@" + json.dumps([code, _loader._plugins is not None, sorted(sys.modules)]))
+"""
+
+
+def test_an_evaluation_loads_no_server_and_looks_for_no_plugins(tmp_path: Path) -> None:
+    """From the command line to the report, whatever threads it has started by then."""
+    (tmp_path / "one.py").write_text(LOOP)
+    rows = [{"system_prompt": "Add.", "user_prompt": f"{n} + 1", "ground_truth": str(n + 1)} for n in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [
+        "eval",
+        "-m",
+        "one:agent",
+        "-d",
+        "rows.jsonl",
+        "--eval-fn",
+        "one:score",
+        "--model",
+        "offline/calculator",
+        "-o",
+        "o.json",
+    ]
+    environ = {"PATH": os.environ["PATH"], "OSMOSIS_CONFIG_DIR": str(tmp_path / "c")}
+    command = [sys.executable, "-c", WHOLE, *words]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ, check=True)
+    code, looked, loaded = json.loads(ran.stdout.rpartition("@@")[2])
+    assert code == 0, ran.stdout + ran.stderr
+    assert not looked
+    servers = {"osmosis.records.wire", "osmosis.records.wire02", "osmosis.engine.workflow_rollout"}
+    assert not {"rich", "platformdirs", "aiohttp", *servers} & set(loaded)
