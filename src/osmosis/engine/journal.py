@@ -14,6 +14,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
@@ -22,6 +23,7 @@ from pydantic import ValidationError as PydanticError
 
 from osmosis.base.files import replacing, sync_folder, write_bytes
 from osmosis.base.json_types import JsonObject
+from osmosis.base.light_dataclass import dataclass
 from osmosis.base.locks import FileLock
 from osmosis.base.redact import Redactor
 from osmosis.errors import Conflict, NotFound, ValidationError
@@ -112,6 +114,18 @@ class Places:
         return [offset for _, _, offset in sorted(zip(self._rows, self._attempts, self._offsets, strict=True))]
 
 
+@dataclass(slots=True)
+class JournalBatch:
+    """Rollouts on their way to the disk."""
+
+    given: list[Rollout]
+    kept: list[Rollout] = field(default_factory=list)
+    """As they are stored: one that could not be written as it was is a failed one."""
+    lines: list[bytes] = field(default_factory=list)
+    as_is: list[bool] = field(default_factory=list)
+    """Whether nothing was taken out of the line."""
+
+
 class Journal:
     """The journal in this folder. Reading needs no `open`; writing does."""
 
@@ -140,7 +154,7 @@ class Journal:
         """Of a journal that was empty when it was opened: nothing of it has to be read to know."""
         self._end = 0
         self.heard: Callable[[Rollout, bytes, bool], None] | None = None
-        """Told, by the writing thread, of each stored rollout: its line, and whether nothing was taken out of that."""
+        """Told of each stored rollout: its line, and whether nothing was taken out of that."""
 
     @property
     def exists(self) -> bool:
@@ -190,26 +204,42 @@ class Journal:
 
         They come back as they were stored: one that could not be written as it was is a failed one now.
         """
-        if self._file is None:
-            raise ValidationError("this journal is not open for writing")
-        lines, stored, as_is = [], [], []
+        batch = self.batch(rollouts)
+        self.write(batch)
+        return self.written(batch)
+
+    # The three steps of `append_all`. Only the middle one waits for the disk, so only that one belongs in a thread: a
+    # thread that makes lines takes the interpreter's lock from the event loop, and each time both wait for it.
+
+    def batch(self, rollouts: list[Rollout]) -> JournalBatch:
+        """The lines of these rollouts."""
+        batch = JournalBatch(rollouts)
         for rollout in rollouts:
             line, kept = writable(rollout)
             safe = self._safe(line)
-            lines.append(self.stored_line(kept, safe))
-            stored.append(kept)
-            as_is.append(safe is line)
-        self._keep_tokens(rollouts)
-        self._file.write(b"".join(lines))
+            batch.lines.append(self.stored_line(kept, safe))
+            batch.kept.append(kept)
+            batch.as_is.append(safe is line)
+        return batch
+
+    def write(self, batch: JournalBatch) -> None:
+        """They are on disk when this returns."""
+        if self._file is None:
+            raise ValidationError("this journal is not open for writing")
+        self._keep_tokens(batch.given)
+        self._file.write(b"".join(batch.lines))
         self._file.flush()
         os.fsync(self._file.fileno())
-        for kept, line, same in zip(stored, lines, as_is, strict=True):
+
+    def written(self, batch: JournalBatch) -> list[Rollout]:
+        """Notes where they stand, and tells of them; they come back as they were stored."""
+        for kept, line, same in zip(batch.kept, batch.lines, batch.as_is, strict=True):
             if self._written is not None:
                 self._written.add(kept.row_index, kept.attempt, self._end)
             if self.heard is not None:
                 self.heard(kept, line, same)
             self._end += len(line)
-        return stored
+        return batch.kept
 
     def _keep_tokens(self, rollouts: list[Rollout]) -> None:
         """What these rollouts know of tokens, before they count: a rollout that is stored has its tokens stored."""

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from osmosis.records.rollout import Rollout
 
-from .journal import Journal
+from .journal import Journal, JournalBatch
 
 LINGER_S = 0.02
 """How long a batch may gather: a bound on how late a rollout is counted, and on how often the disk is waited for."""
@@ -70,16 +70,22 @@ class Recorder:
     def _write(self) -> None:
         assert self._journal is not None
         self._linger = None
-        batch, self._pending = self._pending, []
-        self._loop.run_in_executor(self._thread, self._journal.append_all, batch).add_done_callback(
-            lambda done: self._written(batch, done)
-        )
+        given, self._pending = self._pending, []
+        done: asyncio.Future[None]
+        try:
+            batch = self._journal.batch(given)
+            done = self._loop.run_in_executor(self._thread, self._journal.write, batch)
+        except Exception as error:  # noqa: BLE001 - a recorder that dies must end the run, whatever it died of
+            batch, done = JournalBatch(given), self._loop.create_future()
+            done.set_exception(error)
+        done.add_done_callback(lambda done: self._written(batch, done))
 
-    def _written(self, batch: list[Rollout], done: asyncio.Future[list[Rollout]]) -> None:
+    def _written(self, batch: JournalBatch, done: asyncio.Future[None]) -> None:
+        assert self._journal is not None
         problem = None if done.cancelled() else done.exception()  # never left unseen: the run would wait for ever
         try:
             if problem is None:
-                self._stored(done.result() if not done.cancelled() else batch)
+                self._stored(self._journal.written(batch))
         except Exception as error:  # noqa: BLE001 - whoever counts them is as needed as the disk
             problem = error
         if isinstance(problem, Exception):

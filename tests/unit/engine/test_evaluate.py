@@ -175,7 +175,7 @@ async def test_a_rollout_function_that_raises_costs_its_rollout_only(make_plan, 
 
 async def test_a_disk_that_cannot_be_written_ends_the_run_with_an_error(run, make_plan, make_rows, tmp_path):
     class Full(Journal):
-        def append_all(self, rollouts):
+        def write(self, batch):
             raise OSError(28, "No space left on device")
 
     with pytest.raises(OsmosisError, match="No space left"):

@@ -95,18 +95,30 @@ async def test_the_journal_takes_whatever_a_rollout_holds(tmp_path, make_plan, m
     assert again[1].scores == {}
 
 
-async def test_a_journal_that_dies_ends_the_run_with_what_is_on_disk(run, make_plan, tmp_path):
+@pytest.mark.parametrize("step", ["batch", "write", "written"])
+async def test_a_journal_that_dies_ends_the_run_with_what_is_on_disk(run, make_plan, tmp_path, step):
+    def dies(of, rows):
+        if any(r.row_index == 1 for r in rows):
+            raise TypeError("not for me")
+        return of
+
     class Dies(Journal):
-        def append_all(self, rollouts):
-            if any(r.row_index == 1 for r in rollouts):
-                raise TypeError("not for me")
-            return super().append_all(rollouts)
+        def batch(self, rollouts):
+            return dies(super().batch(rollouts), rollouts if step == "batch" else [])
+
+        def write(self, batch):
+            dies(None, batch.given if step == "write" else [])
+            super().write(batch)
+
+        def written(self, batch):
+            return dies(super().written(batch), batch.given if step == "written" else [])
 
     journal = Dies(tmp_path / "j")
     rows = rows_with("ok", "work", "hang")  # the last one would wait for its limit of 450 s
     with pytest.raises(OsmosisError, match="TypeError: not for me"):
         await asyncio.wait_for(run(make_plan(agent=AGENT), rows, journal=journal), 20)
-    assert [r.row_index for r in Journal(tmp_path / "j").rollouts()] == [0]
+    kept = [r.row_index for r in Journal(tmp_path / "j").rollouts()]
+    assert kept == ([0, 1] if step == "written" else [0])
 
 
 async def test_attempts_and_scorers_have_their_own_copies(run, make_plan, tmp_path):
