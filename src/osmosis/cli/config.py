@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from osmosis.cli.drawing import Canvas, Line
 from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.records.config import CONFIGS
 from osmosis.workspace.config_file import ConfigFile, check_file, issue_of, locate, read, refused
@@ -19,6 +18,7 @@ from osmosis.workspace.layout import CONFIG_KINDS, ConfigKind, Workspace, find_w
 from osmosis.workspace.templates import schema_files, schema_text
 
 from .context import AppContext, current
+from .drawing import Canvas, Line
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult
 
 app = typer.Typer(

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osmosis.cli.drawing import Canvas
 from osmosis.errors import PlatformError
 from osmosis.records.contract.training_bodies import ModelRow
 
 from .context import AppContext, current
+from .drawing import Canvas
 from .paging import Cursor, Lines
 from .results import ListResult, NextStep, OperationResult
 from .runs import LOG_COLUMNS, write_lines

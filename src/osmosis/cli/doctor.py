@@ -16,7 +16,6 @@ import typer
 from osmosis._version import __version__
 from osmosis.base.git import Git, GitError
 from osmosis.base.json_types import JsonObject
-from osmosis.cli.drawing import Canvas, Line
 from osmosis.errors import AuthRequired, OsmosisError, WorkspaceRequired
 from osmosis.records.problem import Problem
 from osmosis.records.source import Source
@@ -27,6 +26,7 @@ from osmosis.workspace.layout import FILES, FOLDERS, Workspace, find_workspace
 
 from .connect import login_of
 from .context import AppContext, current
+from .drawing import Canvas, Line
 from .import_check import check_imports
 from .results import DetailResult, NextStep, clean
 

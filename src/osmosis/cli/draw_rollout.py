@@ -12,11 +12,11 @@ from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
-from osmosis.cli.drawing import Canvas
 from osmosis.records.message_parts import images_of, reasoning_of, sources_of
 from osmosis.records.rollout import Message, ModelCall, Rollout, Score
 from osmosis.sdk.chat import text_of
 
+from .drawing import Canvas
 from .results import clean
 
 _STYLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}

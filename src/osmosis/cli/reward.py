@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osmosis.cli.drawing import Canvas, Line
 from osmosis.datasets.scan import read_rows, scan_dataset
 from osmosis.engine.reward_test import load_reward, try_reward
 from osmosis.errors import UsageError, ValidationError
@@ -23,6 +22,7 @@ from osmosis.records.plan import Selection
 
 from .agent_ref import AgentRef, find_agent
 from .context import AppContext, current
+from .drawing import Canvas, Line
 from .flags import takes
 from .results import Column, DetailResult, NextStep, clean
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osmosis.base.json_types import JsonObject
-from osmosis.cli.drawing import Canvas, Line
 from osmosis.errors import InteractiveRequired
 from osmosis.local.replay import Replayed, replay
 
 from .context import AppContext, current
 from .draw_rollout import draw_message, draw_rollout
+from .drawing import Canvas, Line
 from .local_eval.resume import stored_run
 from .local_eval.terminal import print_aside
 from .output import Mode

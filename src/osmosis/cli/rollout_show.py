@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osmosis.base.json_types import JsonObject
-from osmosis.cli.drawing import Canvas, Line
 from osmosis.datasets.scan import read_rows
 from osmosis.engine.journal import Journal
 from osmosis.errors import NotFound, OsmosisError, UsageError
@@ -22,6 +21,7 @@ from osmosis.records.rollout import Rollout
 
 from .context import AppContext, current
 from .draw_rollout import draw_rollout
+from .drawing import Canvas, Line
 from .results import Column, DetailResult, ListResult, NextStep, Result
 from .run_finder import RunFinder
 

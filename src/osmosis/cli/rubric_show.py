@@ -9,9 +9,9 @@ from pathlib import Path
 import yaml
 
 from osmosis.base.json_types import JsonObject
-from osmosis.cli.drawing import Canvas, Line
 from osmosis.engine.rubrics.rubric_run import RubricJob
 
+from .drawing import Canvas, Line
 from .results import clean
 
 _STATISTICS = ("average", "variance", "stdev", "min", "max")

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from osmosis.cli.drawing import Canvas, Line
 from osmosis.errors import NetworkError
 from osmosis.metrics.judged import Judged, judged
 from osmosis.records.contract.run_bodies import NamedRef, RunDetail
@@ -19,6 +18,7 @@ from osmosis.records.run import NOUNS
 from osmosis.records.run_status import at_its_limit
 
 from .context import AppContext
+from .drawing import Canvas, Line
 from .figures import draw_run
 from .results import NextStep, OperationResult, clean
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osmosis.cli.drawing import Canvas
 from osmosis.errors import NotFound, NothingToRetry, OsmosisError, UsageError, ValidationError
 from osmosis.local.request import run_folder
 from osmosis.records.contract.body import LogEntry, LogPage
@@ -26,6 +25,7 @@ from osmosis.records.run import NOUNS, RunKind
 from . import prompts
 from .context import AppContext, current
 from .download import DownloadOptions, download_run
+from .drawing import Canvas
 from .output import Mode
 from .paging import Cursor, Everything, Limit, Lines, Offset, Paging, list_result
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult, Result, to_json, when

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from osmosis.base.json_types import JsonObject
-from osmosis.cli.drawing import Canvas, Line
 from osmosis.errors import OsmosisError
 from osmosis.records.run import NOUNS
 from osmosis.records.source import Source, SyncState
@@ -15,6 +14,7 @@ from osmosis.workspace.git import read_source
 from osmosis.workspace.layout import Workspace, find_workspace
 
 from .context import AppContext, current
+from .drawing import Canvas, Line
 from .results import DetailResult, NextStep, clean
 
 

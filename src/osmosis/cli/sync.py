@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from osmosis.base.json_types import JsonObject
-from osmosis.cli.drawing import Canvas, Line
 from osmosis.errors import Conflict, NotFound
 from osmosis.records.source import Source, SyncState
 from osmosis.workspace import findings
@@ -15,6 +14,7 @@ from osmosis.workspace.git import read_source
 from osmosis.workspace.layout import find_workspace
 
 from .context import AppContext, current
+from .drawing import Canvas, Line
 from .results import DetailResult, NextStep, OperationResult, clean
 
 app = typer.Typer(invoke_without_command=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from osmosis.cli.drawing import Canvas, Grid, GridColumn, Line
 from osmosis.metrics.training_curves import curve_info, sparkline
 from osmosis.records.contract.training_bodies import TrainingMetrics
 
 from . import prompts
 from .context import current
+from .drawing import Canvas, Grid, GridColumn, Line
 from .results import Column, DetailResult, ListResult, NextStep, OperationResult, clean, when
 from .run_show import brief
 from .runs import Name, Output, wait_for, write_json

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from osmosis.base.json_types import JsonObject
-from osmosis.cli.drawing import Canvas, Line
 from osmosis.engine.agent import load_agent
 from osmosis.engine.in_process import plain_tools
 from osmosis.serve.server.validator import ValidationResult, probe_request, validate_agent_loop
 
 from .agent_ref import AgentRef, find_agent, opened
 from .context import AppContext, current
+from .drawing import Canvas, Line
 from .results import DetailResult, clean
 
 
