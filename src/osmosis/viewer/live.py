@@ -8,6 +8,7 @@ work to build is built less often; a connection ends by itself after a while, an
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -24,8 +25,12 @@ CROWDED_S = 30
 END = b"event: end\ndata: over\n\n"
 SHARE = 4.0
 """Waiting takes at least this many times as long as the work of building."""
+PATIENCE = 5
+"""Looks that may fail in a row before a stream ends."""
 LONGEST_PAUSE_S = 10.0
 """A page is never further behind than this, however much work it is."""
+
+log = logging.getLogger(__name__)
 
 Build = Callable[[], tuple[str, bool]]
 
@@ -72,10 +77,21 @@ class LivePages:
         piece.readers += 1
         begun = said = time.monotonic()
         last: str | None = None
+        failed = 0
         try:
             yield b"retry: 2000\n\n"
             while time.monotonic() - begun < LONGEST_S and not self.stopping:
-                text, final = await _current(piece, build)
+                try:
+                    text, final = await _current(piece, build)
+                except Exception as error:
+                    # A page that stands still for one bad look is worse than one that is late.
+                    failed += 1
+                    if failed > PATIENCE:
+                        raise
+                    log.warning("a look at %s failed: %s: %s", subject, type(error).__name__, error)
+                    await asyncio.sleep(piece.pause_s)
+                    continue
+                failed = 0
                 if text != last:
                     last, said = text, time.monotonic()
                     yield as_event(text)

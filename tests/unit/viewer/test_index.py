@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orjson
 
 from osmosis.records.dataset import Row
-from osmosis.viewer.index.file import Fillers
+from osmosis.viewer.index.file import Fillers, remove
 from osmosis.viewer.index.query import RolloutQuery
 from osmosis.viewer.index.search import Search
 
@@ -89,3 +90,37 @@ def test_rows_whose_attempts_disagree_are_found_in_any_order_and_with_any_filter
     assert rows_of(outcome="passed") == (wavering, 4, 4)
     assert rows_of(row=3) == ([], 0, 0)
     assert [line.row_index for line in search.rollouts(RolloutQuery(agree="no"), limit=4)] == [1, 1, 1, 4]
+
+
+class Empty:
+    """A feed of nothing; another epoch is another journal."""
+
+    def __init__(self, epoch: str) -> None:
+        self.epoch = epoch
+
+    def extent(self) -> int:
+        return 0
+
+    def since(self, place: int) -> Iterator[tuple[int, int, bytes]]:
+        return iter(())
+
+    def dataset_rows(self) -> list[Row]:
+        return []
+
+
+def test_a_run_that_is_another_now_is_opened_by_many_at_once(tmp_path: Path) -> None:
+    """A page and its stream ask in the same moment; a file that one of them puts in place is under the other's feet."""
+    fillers, path = Fillers(), tmp_path / "run.db"
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(40):
+
+            def look(at: int = number) -> bool:
+                index, _ = fillers.filled(path, Empty(f"epoch {at}"), 1.0, seconds=60)
+                try:
+                    return index.next == 0 and index.has_rows
+                finally:
+                    index.close()
+
+            assert all([one.result() for one in [threads.submit(look) for _ in range(4)]])
+    remove(path)
+    assert not list(tmp_path.glob("*.db*"))

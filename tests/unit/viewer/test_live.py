@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from osmosis.viewer import live
 from osmosis.viewer.live import EVERY_S, LONGEST_PAUSE_S, LivePages, as_event
 
@@ -69,3 +71,29 @@ async def test_a_build_that_waited_slows_no_later_one_down() -> None:
     piece.work_s = 60.0
     assert piece.pause_s == LONGEST_PAUSE_S
     await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_one_bad_look_ends_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "EVERY_S", 0.01)
+    looks: list[int] = []
+
+    def build() -> tuple[str, bool]:
+        looks.append(1)
+        if len(looks) in (2, 3):
+            raise OSError("busy")
+        return f"look {len(looks)}", len(looks) > 3
+
+    said = [event async for event in LivePages().stream("run", build)]
+    assert said[1:] == [b"data: look 1\n\n", b"data: look 4\n\n", live.END]
+
+
+async def test_a_stream_whose_looks_all_fail_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "EVERY_S", 0.01)
+
+    def build() -> tuple[str, bool]:
+        raise OSError("gone")
+
+    pages = LivePages()
+    with pytest.raises(OSError, match="gone"):
+        _ = [event async for event in pages.stream("run", build)]
+    assert pages.open == 0

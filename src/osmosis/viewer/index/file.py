@@ -1,17 +1,19 @@
 """The index itself: an SQLite file with a line per rollout, filled as far as the run has come, in pieces.
 
-One process fills it at a time; others read what is there. A file of another version, of a run that was rewritten or
-judged by another threshold is made anew. Nothing in it is the only copy of anything.
+One process fills it at a time; others read what is there. Another version, a run that was rewritten or is judged by
+another threshold has another file. Nothing in it is the only copy of anything.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +28,8 @@ from .line import IndexLine, read_line
 VERSION = 6
 FILES = 200
 """Indexes that are kept in a folder; the one used least recently goes first."""
+UNUSED_S = 3600.0
+"""An index of an earlier epoch is kept so long: somebody may still read it."""
 BATCH = 500
 SAID = "(no label)"
 """Stands for a score or a comment without a label."""
@@ -98,10 +102,11 @@ class RolloutIndex:
     """An open index. `connection` is for reading; `fill` writes."""
 
     def __init__(self, path: Path | None, *, epoch: str, threshold: float) -> None:
-        """`path` None: in memory. Opened, made or made anew."""
-        self.path = path
+        """`path` None: in memory. Opened, or made: each epoch has a file of its own beside this name, because a file
+        that is put in another's place takes the log from under those who have that one open."""
         self.threshold = threshold
         self._epoch = f"{VERSION}|{threshold!r}|{epoch}"
+        self.path = path and path.with_name(f"{path.stem}~{_short(self._epoch)}{path.suffix}")
         self.connection = self._open()
 
     def _open(self) -> sqlite3.Connection:
@@ -109,23 +114,29 @@ class RolloutIndex:
             return self._made(":memory:")
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.path.exists():
-            connection = _connect(str(self.path))
-            with suppress(sqlite3.DatabaseError):
+            try:
+                connection = _connect(str(self.path))
                 if _meta(connection, "epoch") == self._epoch:
                     return connection
-            connection.close()
-        return self._remade()
+            except sqlite3.OperationalError:
+                raise  # busy, or a disk that fails: the file is none the worse
+            except sqlite3.DatabaseError:
+                _take_away(self.path)  # torn, or no index at all
+        return self._begun(self.path)
 
-    def _remade(self) -> sqlite3.Connection:
-        """Under a new name, then in place of the old file: whoever reads that one goes on reading it."""
-        assert self.path is not None
-        draft = self.path.with_name(f"{self.path.name}.{threading.get_ident()}.{time.monotonic_ns()}")
+    def _begun(self, path: Path) -> sqlite3.Connection:
+        """Whole from the first moment, and made by one of those who want it at once."""
+        draft = path.with_name(f"{path.name}.{threading.get_ident()}.{time.monotonic_ns()}")
         self._made(str(draft)).close()
-        for suffix in ("-wal", "-shm"):
-            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-        draft.replace(self.path)
-        _prune(self.path.parent, keep=self.path)
-        return _connect(str(self.path))
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            draft.replace(path)
+        draft.unlink(missing_ok=True)
+        _prune(path)
+        return _connect(str(path))
 
     def _made(self, name: str) -> sqlite3.Connection:
         connection = _connect(name)
@@ -319,15 +330,32 @@ def _note(connection: sqlite3.Connection, **values: object) -> None:
     connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(values.items()))
 
 
-def _prune(folder: Path, keep: Path) -> None:
-    """Removes the indexes that were not used for longest, beyond `FILES`."""
-    found = sorted(folder.glob("*.db"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in found[FILES:]:
-        if path != keep:
-            remove(path)
+def _prune(new: Path) -> None:
+    """Removes the indexes that were not used for longest, beyond `FILES`, and those of earlier epochs."""
+    found = sorted(new.parent.glob("*.db"), key=_used_at, reverse=True)
+    earlier, long_ago = set(new.parent.glob(f"{new.stem.rpartition('~')[0]}~*.db")), time.time() - UNUSED_S
+    for place, path in enumerate(found):
+        if path != new and (place >= FILES or (path in earlier and _used_at(path) < long_ago)):
+            _take_away(path)
+
+
+def _short(epoch: str) -> str:
+    return sha256(epoch.encode()).hexdigest()[:12]
+
+
+def _used_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # somebody else prunes, too
+        return 0.0
+
+
+def _take_away(path: Path) -> None:
+    for one in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")), path.with_suffix(".lock")):
+        one.unlink(missing_ok=True)
 
 
 def remove(path: Path) -> None:
-    """Takes an index away, with what SQLite and its lock left beside it."""
-    for one in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")), path.with_suffix(".lock")):
-        one.unlink(missing_ok=True)
+    """Takes the indexes of this name away, with what SQLite and their locks left beside them."""
+    for one in (path, *path.parent.glob(f"{path.stem}~*{path.suffix}")):
+        _take_away(one)
