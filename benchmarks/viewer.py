@@ -125,7 +125,8 @@ def measured(rollouts: int, attempts: int, folder: Path) -> dict[str, object]:
     near = query_of(Asked([("q", "answer"), ("sort", "tokens")]))
     asked["previous and next"] = round(least_ms(lambda: Search(index).neighbours(5, 0, 0, near)), 1)
     index.close()
-    size_mb = round(path.stat().st_size / 1e6, 1)
+    assert index.path is not None
+    size_mb = round(index.path.stat().st_size / 1e6, 1)
     return {"rollouts": rollouts, "by": by, "indexed_s": round(indexed_s, 2), "size_mb": size_mb, "page_ms": asked}
 
 
