@@ -201,7 +201,7 @@ class PlatformSettings(Settings):
         return self.data_dir / "cache"
 
     def viewer_index(self, run_id: str) -> Path:
-        """Beside which the indexes of a run's rollouts stand that its pages search; may be removed at any time."""
+        """Where the index lies that a run's pages search: a file for each epoch, beside this name."""
         return self.cache_dir / "viewer" / f"{run_id}.db"
 
     @property

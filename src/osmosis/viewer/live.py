@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 from anyio.to_thread import run_sync
 
+from osmosis.errors import OsmosisError
+
 EVERY_S = 1.0
 QUIET_S = 15.0
 """A connection says at least this often that it is there."""
@@ -83,12 +85,14 @@ class LivePages:
             while time.monotonic() - begun < LONGEST_S and not self.stopping:
                 try:
                     text, final = await _current(piece, build)
+                except OsmosisError:
+                    raise  # what is looked at is not there, and the next look would find no more
                 except Exception as error:
                     # A page that stands still for one bad look is worse than one that is late.
                     failed += 1
                     if failed > PATIENCE:
                         raise
-                    log.warning("a look at %s failed: %s: %s", subject, type(error).__name__, error)
+                    log.warning("a look at %s failed: %s: %s", subject.partition("?")[0], type(error).__name__, error)
                     await asyncio.sleep(piece.pause_s)
                     continue
                 failed = 0

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orjson
+import pytest
 
 from osmosis.records.dataset import Row
 from osmosis.viewer.index.file import Fillers, remove
@@ -108,6 +109,19 @@ class Empty:
         return []
 
 
+@pytest.mark.parametrize("left", [b"", b"no index at all" * 100])
+def test_a_file_that_is_no_index_is_made_anew(tmp_path: Path, left: bytes) -> None:
+    """An empty one is what opening leaves in place of a file that was removed in the same moment."""
+    fillers, path = Fillers(), tmp_path / "run.db"
+    first, _ = fillers.filled(path, Empty("1"), 1.0, seconds=60)
+    assert first.path is not None
+    first.close()
+    first.path.write_bytes(left)
+    again, _ = fillers.filled(path, Empty("1"), 1.0, seconds=60)
+    assert (again.next, again.has_rows) == (0, True)
+    again.close()
+
+
 def test_a_run_that_is_another_now_is_opened_by_many_at_once(tmp_path: Path) -> None:
     """A page and its stream ask in the same moment; a file that one of them puts in place is under the other's feet."""
     fillers, path = Fillers(), tmp_path / "run.db"
@@ -123,4 +137,4 @@ def test_a_run_that_is_another_now_is_opened_by_many_at_once(tmp_path: Path) -> 
 
             assert all([one.result() for one in [threads.submit(look) for _ in range(4)]])
     remove(path)
-    assert not list(tmp_path.glob("*.db*"))
+    assert not list(tmp_path.iterdir())

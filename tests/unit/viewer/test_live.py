@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from osmosis.errors import NotFound
 from osmosis.viewer import live
 from osmosis.viewer.live import EVERY_S, LONGEST_PAUSE_S, LivePages, as_event
 
@@ -97,3 +98,15 @@ async def test_a_stream_whose_looks_all_fail_ends(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(OSError, match="gone"):
         _ = [event async for event in pages.stream("run", build)]
     assert pages.open == 0
+
+
+async def test_what_is_not_there_any_more_ends_a_stream_at_once() -> None:
+    looks: list[int] = []
+
+    def build() -> tuple[str, bool]:
+        looks.append(1)
+        raise NotFound("removed")
+
+    with pytest.raises(NotFound):
+        _ = [event async for event in LivePages().stream("run", build)]
+    assert len(looks) == 1

@@ -105,8 +105,8 @@ class RolloutIndex:
         """`path` None: in memory. Opened, or made: each epoch has a file of its own beside this name, because a file
         that is put in another's place takes the log from under those who have that one open."""
         self.threshold = threshold
-        self._epoch = f"{VERSION}|{threshold!r}|{epoch}"
-        self.path = path and path.with_name(f"{path.stem}~{_short(self._epoch)}{path.suffix}")
+        known = f"{VERSION}|{threshold!r}|{epoch}"
+        self.path = path and path.with_name(f"{path.stem}~{_short(known)}{path.suffix}")
         self.connection = self._open()
 
     def _open(self) -> sqlite3.Connection:
@@ -114,14 +114,10 @@ class RolloutIndex:
             return self._made(":memory:")
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.path.exists():
-            try:
-                connection = _connect(str(self.path))
-                if _meta(connection, "epoch") == self._epoch:
-                    return connection
-            except sqlite3.OperationalError:
-                raise  # busy, or a disk that fails: the file is none the worse
-            except sqlite3.DatabaseError:
-                _take_away(self.path)  # torn, or no index at all
+            connection = _connect_to_index(self.path)
+            if connection is not None:
+                return connection
+            _take_away(self.path)  # torn, or emptied by who removed it while it was opened
         return self._begun(self.path)
 
     def _begun(self, path: Path) -> sqlite3.Connection:
@@ -142,7 +138,7 @@ class RolloutIndex:
         connection = _connect(name)
         scores = ", ".join(f"s{number} REAL" for number in range(OWN_SCORES))
         connection.executescript(_SCHEMA.replace("SCORES", scores))
-        _note(connection, epoch=self._epoch, next=0, rows=0)
+        _note(connection, next=0, rows=0)
         connection.commit()
         if name != ":memory:":
             Path(name).chmod(0o600)
@@ -280,26 +276,26 @@ class Fillers:
     def filled(self, path: Path, feed: Feed, threshold: float, *, seconds: float) -> tuple[RolloutIndex, IndexProgress]:
         """The index, open, after at most so many seconds of filling; the rest goes on."""
         index = RolloutIndex(path, epoch=feed.epoch, threshold=threshold)
+        assert index.path is not None
         total = feed.extent()
         if index.next < total or not index.has_rows:
-            self._thread(path, feed, threshold).join(seconds)
+            self._thread(index.path, lambda: self._fill(path, feed, threshold)).join(seconds)
         return index, IndexProgress(index.next + index.has_rows, total + 1)
 
-    def _thread(self, path: Path, feed: Feed, threshold: float) -> threading.Thread:
+    def _thread(self, file: Path, fill: Callable[[], None]) -> threading.Thread:
         with self._lock:
-            running = self._running.get(path)
+            running = self._running.get(file)
             if running is None or not running.is_alive():
-                running = threading.Thread(target=self._fill, args=(path, feed, threshold), daemon=True)
-                self._running[path] = running
+                running = self._running[file] = threading.Thread(target=fill, daemon=True)
                 running.start()
             return running
 
     def _fill(self, path: Path, feed: Feed, threshold: float) -> None:
-        with lock_if_free(path.with_suffix(".lock")) as free:
-            if not free:
-                return  # another process fills it
-            with _opened(path, feed.epoch, threshold) as index:
-                index.fill(feed)
+        with _opened(path, feed.epoch, threshold) as index:
+            assert index.path is not None
+            with lock_if_free(index.path.with_suffix(".lock")) as free:
+                if free:  # else another process fills it
+                    index.fill(feed)
 
 
 @contextmanager
@@ -321,6 +317,25 @@ def _connect(name: str) -> sqlite3.Connection:
     return connection
 
 
+def _connect_to_index(path: Path) -> sqlite3.Connection | None:
+    """None for a file that is no whole index. A database that is busy, or a disk that fails, raises: the file is none
+    the worse for it."""
+    connection = None
+    try:
+        connection = _connect(str(path))
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            return connection
+    except sqlite3.OperationalError:
+        if connection is not None:
+            connection.close()
+        raise
+    except sqlite3.DatabaseError:
+        pass
+    if connection is not None:
+        connection.close()
+    return None
+
+
 def _meta(connection: sqlite3.Connection, name: str) -> object:
     found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
     return found[0] if found else None
@@ -333,7 +348,7 @@ def _note(connection: sqlite3.Connection, **values: object) -> None:
 def _prune(new: Path) -> None:
     """Removes the indexes that were not used for longest, beyond `FILES`, and those of earlier epochs."""
     found = sorted(new.parent.glob("*.db"), key=_used_at, reverse=True)
-    earlier, long_ago = set(new.parent.glob(f"{new.stem.rpartition('~')[0]}~*.db")), time.time() - UNUSED_S
+    earlier, long_ago = set(new.parent.glob(f"{new.stem.rpartition('~')[0]}*.db")), time.time() - UNUSED_S
     for place, path in enumerate(found):
         if path != new and (place >= FILES or (path in earlier and _used_at(path) < long_ago)):
             _take_away(path)
