@@ -31,7 +31,8 @@ from osmosis.sdk.rollout_sandbox import opening_of
 
 from .attempt import Attempts
 from .guards import Breaker, Spending
-from .journal import Journal, KeySet
+from .journal import Journal
+from .key_set import KeySet
 from .limiter import Limiter
 from .observer import Observer, Silent
 from .recorder import Recorder

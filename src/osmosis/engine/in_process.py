@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,6 @@ __all__ = ["DEFAULT_MAX_TOKENS_TOTAL", "in_process", "plain_tools", "tool_result
 
 LOCAL_URL = "http://local-rollout.local"
 DEFAULT_MAX_TOKENS_TOTAL = 8192
-_DICT = frozenset({dict})
 
 
 @asynccontextmanager
@@ -150,17 +149,12 @@ def _refusal(result: object) -> Failure | None:
             message=f"run() returned {type(result).__name__} instead of a RolloutResult",
             fix="return ctx.complete(messages) or ctx.error(message)",
         )
-    messages = result.final_messages
-    if not isinstance(messages, list) or (not _DICT.issuperset(map(type, messages)) and not _are_messages(messages)):
+    if not isinstance(result.final_messages, list) or not all([isinstance(m, dict) for m in result.final_messages]):
         result.final_messages = []
         return Failure(
             phase=Phase.AGENT, category=Category.AGENT_ERROR, message="final_messages is not a list of messages"
         )
-    if result.status == "COMPLETED" or str(getattr(result.status, "value", result.status)).upper() == "COMPLETED":
+    if str(getattr(result.status, "value", result.status)).upper() == "COMPLETED":
         return None
     message = whole_text(str(result.error_message or "the agent returned status ERROR without a reason"))
     return Failure(phase=Phase.AGENT, category=Category.AGENT_ERROR, message=message[:2000])
-
-
-def _are_messages(found: Sequence[object]) -> bool:
-    return all(isinstance(one, dict) for one in found)

@@ -12,7 +12,7 @@ import os
 import sys
 from array import array
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path
@@ -33,6 +33,7 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
 from osmosis.records.rollout import CallTokens, Rollout
 
+from .key_set import KeySet
 from .writable import writable
 
 if TYPE_CHECKING:
@@ -41,46 +42,6 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _DAMAGE_SHOWN = 5
 Parsed = TypeVar("Parsed")
-
-
-class KeySet:
-    """Keys in little memory: one bit mask of attempts per row (and step)."""
-
-    def __init__(self, keys: Iterable[Key] = ()) -> None:
-        self._masks: dict[str | tuple[int, str], int] = {}
-        self._size = 0
-        for key in keys:
-            self.add(key)
-
-    def __contains__(self, key: Key) -> bool:
-        step, row, attempt = key
-        return bool(self._masks.get((step, row) if step else row, 0) >> attempt & 1)
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __iter__(self) -> Iterator[Key]:
-        for slot, mask in self._masks.items():
-            step, row = (0, slot) if isinstance(slot, str) else slot
-            for attempt in range(mask.bit_length()):
-                if mask >> attempt & 1:
-                    yield step, row, attempt
-
-    @property
-    def rows(self) -> Container[object]:
-        """The row keys of which there is an attempt, outside training."""
-        return self._masks.keys()
-
-    def add(self, key: Key) -> bool:
-        """False when it was there already."""
-        step, row, attempt = key
-        slot = (step, row) if step else row
-        mask = self._masks.get(slot, 0)
-        if mask >> attempt & 1:
-            return False
-        self._masks[slot] = mask | 1 << attempt
-        self._size += 1
-        return True
 
 
 def key_of(line: JsonObject) -> Key:

@@ -23,7 +23,8 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Message, RolloutStatus
 
 from .evaluate import Options, Taken, evaluate
-from .journal import Journal, KeySet, key_of
+from .journal import Journal, key_of
+from .key_set import KeySet
 from .observer import Observer
 from .recorded import recorded
 from .scoring import Scorer

@@ -193,11 +193,7 @@ def read_usage(raw: JsonObject | None, price: Price | None) -> Usage:
     """Tokens and money of one call; the provider's own cost wins over the price table."""
     if not raw:
         return Usage()
-    prompt, completion = raw.get("prompt_tokens"), raw.get("completion_tokens")
-    if not (
-        type(prompt) is type(completion) is int and 0 <= min(prompt, completion) <= prompt + completion <= MOST_USAGE
-    ):
-        prompt, completion = _count(raw, "prompt_tokens"), _count(raw, "completion_tokens")
+    prompt, completion = _count(raw, "prompt_tokens"), _count(raw, "completion_tokens")
     cost = raw.get("cost")
     if not prompt and not completion and not cost:
         return Usage()  # LiteLLM's way to say that the provider told nothing: unknown, not free

@@ -20,7 +20,8 @@ from osmosis.base.redact import Redactor
 from osmosis.datasets.scan import DatasetFacts, read_rows
 from osmosis.engine.agent_files import AgentFiles
 from osmosis.engine.evaluate import Options, evaluate
-from osmosis.engine.journal import Journal, KeySet
+from osmosis.engine.journal import Journal
+from osmosis.engine.key_set import KeySet
 from osmosis.engine.limiter import Limiter
 from osmosis.engine.observer import Observer, Silent
 from osmosis.engine.resume import ResumePlan, apply

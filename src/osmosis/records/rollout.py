@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
+from functools import cache
 from typing import Any, Literal, TypedDict
 
 import orjson
@@ -286,18 +287,13 @@ def _stored(record: object) -> dict[str, Any]:
 def _said(record: Record) -> dict[str, Any]:
     """The fields that have a value. Only those that can be None are looked at: most cannot."""
     fields = vars(record).copy()
-    for name in _MAY_BE_NONE[type(record)]:
+    for name in _may_be_none(type(record)):
         if fields[name] is None:
             del fields[name]
     return fields
 
 
-class _MayBeNone(dict[type[Record], tuple[str, ...]]):
-    """By class: the fields that have no value unless they are given one."""
-
-    def __missing__(self, kind: type[Record]) -> tuple[str, ...]:
-        names = self[kind] = tuple(name for name, field in kind.model_fields.items() if field.default is None)
-        return names
-
-
-_MAY_BE_NONE = _MayBeNone()
+@cache
+def _may_be_none(kind: type[Record]) -> tuple[str, ...]:
+    """The fields that have no value unless they are given one."""
+    return tuple(name for name, field in kind.model_fields.items() if field.default is None)

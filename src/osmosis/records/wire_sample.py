@@ -1,4 +1,5 @@
-"""A graded rollout as generations 0.3 and 0.4 of the protocol carry it."""
+"""A graded rollout as generations 0.3 and 0.4 of the protocol carry it: the one message of theirs that the SDK itself
+makes, so that a run without a server loads no other."""
 
 from __future__ import annotations
 

@@ -92,21 +92,9 @@ def test_an_evaluation_loads_no_server_and_looks_for_no_plugins(tmp_path: Path) 
     (tmp_path / "one.py").write_text(LOOP)
     rows = [{"system_prompt": "Add.", "user_prompt": f"{n} + 1", "ground_truth": str(n + 1)} for n in range(4)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = [
-        "eval",
-        "-m",
-        "one:agent",
-        "-d",
-        "rows.jsonl",
-        "--eval-fn",
-        "one:score",
-        "--model",
-        "offline/calculator",
-        "-o",
-        "o.json",
-    ]
+    line = "eval -m one:agent -d rows.jsonl --eval-fn one:score --model offline/calculator -o o.json"
     environ = {"PATH": os.environ["PATH"], "OSMOSIS_CONFIG_DIR": str(tmp_path / "c")}
-    command = [sys.executable, "-c", WHOLE, *words]
+    command = [sys.executable, "-c", WHOLE, *line.split()]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ, check=True)
     code, looked, loaded = json.loads(ran.stdout.rpartition("@@")[2])
     assert code == 0, ran.stdout + ran.stderr

@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from osmosis.engine.journal import Journal, KeySet
+from osmosis.engine.journal import Journal
+from osmosis.engine.key_set import KeySet
 from osmosis.serve.drive.process import free_port
 from osmosis.testing.command_line import CommandRun, run_command
 from osmosis.testing.eval_project import ROLLOUT, SCORE, write_project

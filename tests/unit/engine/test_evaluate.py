@@ -7,7 +7,8 @@ import pytest
 
 from osmosis.engine.evaluate import Options, evaluate
 from osmosis.engine.in_process import in_process
-from osmosis.engine.journal import Journal, KeySet
+from osmosis.engine.journal import Journal
+from osmosis.engine.key_set import KeySet
 from osmosis.errors import OsmosisError
 from osmosis.llm.model import Completion, Piece
 from osmosis.records.plan import Budget, ModelSpec, Timeouts

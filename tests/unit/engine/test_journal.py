@@ -7,7 +7,8 @@ from urllib.parse import quote
 import pytest
 
 from osmosis.base.redact import MARK, Redactor
-from osmosis.engine.journal import Journal, KeySet
+from osmosis.engine.journal import Journal
+from osmosis.engine.key_set import KeySet
 from osmosis.errors import Conflict, NotFound
 from osmosis.records.plan import ModelSpec, Timeouts
 from osmosis.records.rollout import Rollout, RolloutStatus

@@ -20,7 +20,8 @@ from osmosis.base.redact import Redactor
 from osmosis.datasets.keys import SelectedRows
 from osmosis.datasets.scan import row_hash
 from osmosis.engine.evaluate import Options, evaluate
-from osmosis.engine.journal import Journal, KeySet
+from osmosis.engine.journal import Journal
+from osmosis.engine.key_set import KeySet
 from osmosis.engine.observer import Silent
 from osmosis.engine.recorded import answered
 from osmosis.engine.resume import ResumePlan, plan_resume
