@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, get_type_hints
+from typing import Any
 
 HELP = ("-h", "--help")
 
@@ -22,9 +22,8 @@ def with_mentioned(command: Callable[..., Any], words: Sequence[str]) -> Callabl
         return None
     # `-yq` is two options, `-n4` an option and its value.
     letters = {f"-{letter}" for word in said if not word.startswith("--") for letter in word[1:]}
-    signature = inspect.signature(command)
-    hints = get_type_hints(command, include_extras=True)
-    every = [one.replace(annotation=hints.get(one.name, one.annotation)) for one in signature.parameters.values()]
+    # Not `get_type_hints`: before Python 3.11 that makes another type of one whose default is None.
+    every = list(inspect.signature(command, eval_str=True).parameters.values())
     kept = [one for one in every if _is_meant(one, said | letters)]
     if len(kept) == len(every):
         return None

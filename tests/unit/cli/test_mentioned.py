@@ -92,6 +92,23 @@ def test_what_is_wrong_is_said_by_the_whole_command(words: list[str], said: str)
     assert said in str(caught.value)
 
 
+def plain(limit: Annotated[int | None, typer.Option("--most", min=1, max=50)] = None) -> int | None:
+    """A command whose parameters are its own."""
+    return limit
+
+
+def test_an_option_without_a_default_keeps_its_name_and_its_bounds() -> None:
+    def reading(*words: str) -> object:
+        return invoke(FoundCommand(["it"], Command(__name__, "plain", ""), list(words)), SimpleNamespace())  # type: ignore[arg-type]  # the same
+
+    assert reading("--most", "7") == 7
+    with pytest.raises(UsageError, match="50"):
+        reading("--most", "51")
+    less = with_mentioned(plain, [])
+    assert less is not None
+    assert not inspect.signature(less).parameters
+
+
 def test_help_wants_the_whole_command() -> None:
     assert names_of(["--number", "3", "--help"]) is None
     assert names_of(["-h"]) is None
