@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,25 @@ def test_a_stream_whose_first_request_fails_is_asked_for_again(visit: Visit, run
         playwright.expect(page.locator(".state")).to_contain_text(f"6 of {ROWS * 2} rollouts", timeout=60_000)
         assert failed
         visit.complaints.clear()  # the browser's about the request that failed
+    finally:
+        journal.close()
+        shutil.rmtree(runs / "going")
+        visit.page.goto("about:blank")
+
+
+def test_a_page_follows_its_run_however_late_its_scripts_come(visit: Visit, runs: Path) -> None:
+    """htmx starts by itself; an extension that it does not know by then is never asked for a stream."""
+    journal = stored_run(runs / "going", made(set())[:2], rows=ROWS, ended=False)
+
+    def late(route: Any) -> None:
+        time.sleep(1)
+        route.continue_()
+
+    try:
+        visit.page.route("**/hx-sse-*.js*", late)
+        page = visit.go("/runs/going")
+        journal.append_all(made(set())[2:6])
+        playwright.expect(page.locator(".state")).to_contain_text(f"6 of {ROWS * 2} rollouts", timeout=60_000)
     finally:
         journal.close()
         shutil.rmtree(runs / "going")
