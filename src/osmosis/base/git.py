@@ -1,4 +1,4 @@
-"""The one place where git is started: through GitPython, with an environment that is chosen, never asking a question.
+"""The one place where git is started: as a process, with an environment that is chosen, never asking a question.
 
 Three environments exist. `users_environ` is the person's own, for their workspace. `sealed_environ` is for bare
 repositories of ours: no personal or system configuration reaches it. `fetching_environ` is for reading somebody's
@@ -17,16 +17,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import PlatformError
 
 from .processes import kill_group, kill_tree, limit_files
 from .redact import without_credentials
-
-if TYPE_CHECKING:
-    from git import Git as GitPython
 
 _TOO_LARGE = (f"signal {signal.SIGXFSZ.value}", "File too large") if sys.platform == "linux" else ()
 """What git says when a program of it met the limit of `max_file_bytes`."""
@@ -57,7 +54,6 @@ _SETTINGS = {
     },
 }
 _TELLING = ("fatal:", "error:", "ssh:", "remote:", "Host key", "!")
-_ENV = "/usr/bin/env"
 _REAP_S = 5.0
 
 
@@ -158,7 +154,6 @@ class Git:
         """`text` without blocking the event loop; a cancelled call ends git."""
         import asyncio  # costs a short command more than all of its own code
 
-        await asyncio.to_thread(load_library)
         process = self._start(args, False)
         work = asyncio.ensure_future(asyncio.to_thread(self._outcome, process, args, None, None, log))
         try:
@@ -171,23 +166,21 @@ class Git:
         return _text(out)
 
     def _start(self, args: tuple[str, ...], piped: bool) -> subprocess.Popen[bytes]:
-        library = load_library()
         program = shutil.which("git", path=self.environ.get("PATH"))
         if program is None:
-            raise _missing()
-        command = [program, *([f"--git-dir={self.git_dir}"] if self.git_dir else []), *args]
-        if hidden := [name for name in os.environ if name not in self.environ]:
-            # GitPython adds to this process's environment and cannot take away from it.
-            command = [_ENV, *(word for name in hidden for word in ("-u", name)), *command]
-        running = library(None if self.cwd is None else str(self.cwd)).execute(
-            command,
-            istream=subprocess.PIPE if piped else None,
-            as_process=True,
-            env=dict(self.environ),
-            start_new_session=self.own_group,
-        )
-        process: subprocess.Popen[bytes] = running.proc  # type: ignore[assignment]  # as_process was asked for
-        running.proc = None  # its finalizer would end the process behind our back
+            raise GitMissing("git is not installed, or not on PATH", hint="install git 2.25 or newer")
+        try:
+            process = subprocess.Popen(
+                [program, *([f"--git-dir={self.git_dir}"] if self.git_dir else []), *args],
+                cwd=self.cwd,
+                env=self.environ,
+                stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=self.own_group,
+            )
+        except OSError as problem:  # its folder is gone, or the machine has no process left
+            raise GitError(f"git {_name(args)} cannot be started: {problem}") from None
         if self.max_file_bytes is not None and sys.platform == "linux":
             limit_files(process.pid, self.max_file_bytes)
         return process
@@ -240,19 +233,6 @@ def last_words(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("hint:")]
     telling = [number for number, line in enumerate(lines, 1) if line.startswith(_TELLING)]
     return "; ".join(lines[: telling[-1] if telling else None][-3:])[:500] or "no message"
-
-
-def load_library() -> type[GitPython]:
-    """What starts git. Whoever is about to run git while others wait may call it before."""
-    try:
-        from git import Git as GitPython  # a tenth of a second: only who runs git pays it
-    except ImportError:  # what it raises where there is no git
-        raise _missing() from None
-    return GitPython
-
-
-def _missing() -> GitMissing:
-    return GitMissing("git is not installed, or not on PATH", hint="install git 2.25 or newer")
 
 
 def _name(args: tuple[str, ...]) -> str:

@@ -5,9 +5,6 @@ Reads nothing of a job, and fails at nothing: what cannot be done now is said by
 
 from __future__ import annotations
 
-import contextlib
-
-from osmosis.base.git import GitMissing, load_library
 from osmosis.records.base import Record
 from osmosis.records.config import Checkpoints, Sampling, Training
 from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, RolloutLimits, Selection, Timeouts
@@ -29,9 +26,7 @@ RECORDS: tuple[type[Record], ...] = (
 
 
 def stand_by() -> None:
-    """Loads what starts git, finds out what sandbox works here, builds the schemas of records."""
-    with contextlib.suppress(GitMissing):
-        load_library()
+    """Finds out what sandbox works here, builds the schemas of records."""
     probe()
     for kind in RECORDS:
         kind.model_rebuild()

@@ -105,6 +105,8 @@ def test_no_repository_and_no_git_are_errors_of_their_own(tmp_path: Path) -> Non
         Git(tmp_path, users_environ(GIT_CEILING_DIRECTORIES=str(tmp_path.parent))).text("status")
     with pytest.raises(GitMissing):
         Git(tmp_path, {"PATH": str(tmp_path)}).text("status")
+    with pytest.raises(GitError, match=r"git status cannot be started: .*not-there"):
+        Git(tmp_path / "not-there").text("status")
 
 
 @pytest.mark.parametrize("own_group", [True, False])

@@ -61,7 +61,6 @@ RULES: dict[str, tuple[Callable[[ast.AST], bool], dict[str, str]]] = {
         lambda node: imported(node, "fcntl") or imported(node, "filelock"),
         {"sandbox/netns.py": "asks the kernel whose a network namespace is"},
     ),
-    "GitPython is behind base.git": (lambda node: imported(node, "git"), {}),
     "git is started by base.git": (
         starts_git,
         {
@@ -134,7 +133,6 @@ def test_it_is_written_once(rule: str) -> None:
     ("rule", "copy"),
     [
         ("a lock is base.locks", "import fcntl"),
-        ("GitPython is behind base.git", "from git import Repo"),
         ("git is started by base.git", "subprocess.run(['git', 'status'])"),
         ("git is started by base.git", "await asyncio.create_subprocess_exec('git', 'status')"),
         ("processes are base.processes", "os.killpg(1, 9)"),
