@@ -39,7 +39,7 @@ _RUN_GUESSES = {"start": "submit", "status": "info", "show": "info", "cancel": "
 _EVAL = Group(
     "Evaluate an agent: on the platform (submit) or on this machine (run, or -m)",
     {
-        "submit": _at("submit", "submit_eval", "Submit a config under configs/eval/ to the platform"),
+        "submit": _at("submit_eval", "submit_eval", "Submit a config under configs/eval/ to the platform"),
         "list": _at("runs", "EVAL.list_runs", "List evaluation runs"),
         "info": _at("runs", "EVAL.info", "Show one run: status, figures, failures"),
         "wait": _at("runs", "wait_eval", "Follow a run until it is over"),
@@ -77,7 +77,7 @@ _EVAL = Group(
 _TRAIN = Group(
     "Train a model with reinforcement learning",
     {
-        "submit": _at("submit", "submit_train", "Submit a config under configs/training/ to the platform"),
+        "submit": _at("submit_train", "submit_train", "Submit a config under configs/training/ to the platform"),
         "list": _at("runs", "TRAIN.list_runs", "List training runs"),
         "info": _at("runs", "TRAIN.info", "Show one training run: status, figures, curves"),
         "wait": _at("training", "wait_train", "Follow a training run until it is over"),

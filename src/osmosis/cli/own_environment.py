@@ -6,20 +6,14 @@ environment's Python; nothing of the rollout is imported before that.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from osmosis.base import paths
-from osmosis.errors import ValidationError
-
 from .environment import INSIDE
 
 if TYPE_CHECKING:
-    from osmosis.records.run import LogLine
-
     from .context import AppContext
 
 
@@ -38,47 +32,11 @@ def continue_inside(ctx: AppContext, root: Path, rollout: str) -> None:
     if not lacking and not project.installable:
         return
     ctx.output.say(f"{label} needs {', '.join(lacking[:5]) or 'to be installed'}: using its own environment")
-    python, environ = _environment(ctx, project, root / ".osmosis" / "installed" / rollout)
+    from .make_environment import make_environment
+
+    python, environ = make_environment(ctx, project, root / ".osmosis" / "installed" / rollout)
     sys.stdout.flush()
     os.execve(python, [python, "-m", "osmosis", *ctx.words], environ)
-
-
-def _environment(ctx: AppContext, project: Any, install_to: Path) -> tuple[str, dict[str, str]]:
-    # What makes environments: a run whose libraries are all here starts without it.
-    from osmosis.base.wheel import build_wheel
-    from osmosis.jobs.environment import Builder
-    from osmosis.jobs.job import JobLog
-    from osmosis.workspace.doctor import find_uv
-
-    uv = find_uv(ctx.environ)
-    if uv is None:
-        raise ValidationError("uv is missing; it creates the environments of rollouts", hint="pip install uv")
-    cache = paths.cache_dir(ctx.environ)
-
-    def say(line: LogLine) -> None:
-        if not line.message.lstrip().startswith("+ "):  # one line for each of a hundred packages
-            ctx.output.say(f"  {line.message}", style="dim")
-
-    log = JobLog(None, say)
-    builder = Builder(
-        uv=uv,
-        cache_dir=cache,
-        wheel=build_wheel(cache),
-        environ=dict(ctx.environ),
-        log=log,
-        extras=frozenset({"eval"}),  # the command itself runs in there
-    )
-    made = asyncio.run(builder.environment(project, commit_sha="", install_to=install_to))
-    if made.osmosis_version is None or made.osmosis_version.startswith("0."):
-        raise ValidationError(
-            f"{project.label} asks for osmosis-ai {made.osmosis_version}, which has no such command",
-            hint="ask for osmosis-ai>=1, or submit it: osmosis eval submit",
-        )
-    environ = {**ctx.environ, INSIDE: str(made.folder)}
-    if made.project:
-        old = environ.get("PYTHONPATH")
-        environ["PYTHONPATH"] = os.pathsep.join([str(made.project), *([old] if old else [])])
-    return str(made.python), environ
 
 
 def satisfied(need: Any, extra: str = "") -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from osmosis.errors import NetworkError
 from osmosis.metrics.judged import Judged, judged
 from osmosis.records.contract.run_bodies import NamedRef, RunDetail
-from osmosis.records.run import NOUNS
+from osmosis.records.run_kind import NOUNS
 from osmosis.records.run_status import at_its_limit
 
 from .context import AppContext

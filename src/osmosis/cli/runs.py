@@ -20,7 +20,7 @@ from osmosis.errors import NotFound, NothingToRetry, OsmosisError, UsageError, V
 from osmosis.local.request import run_folder
 from osmosis.records.contract.body import LogEntry, LogPage
 from osmosis.records.contract.run_bodies import RetryRun
-from osmosis.records.run import NOUNS, RunKind
+from osmosis.records.run_kind import NOUNS, RunKind
 
 from . import prompts
 from .context import AppContext, current

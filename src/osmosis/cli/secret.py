@@ -14,7 +14,7 @@ import typer
 from osmosis.errors import NotFound, UsageError, ValidationError
 from osmosis.records.config import SECRET_NAME
 from osmosis.records.contract.secret import SecretPage, SecretRow
-from osmosis.records.run import RunKind
+from osmosis.records.run_kind import RunKind
 from osmosis.workspace.config_file import load_config
 from osmosis.workspace.layout import find_workspace
 

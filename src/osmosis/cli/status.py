@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import OsmosisError
-from osmosis.records.run import NOUNS
+from osmosis.records.run_kind import NOUNS
 from osmosis.records.source import Source, SyncState
 from osmosis.workspace import findings
 from osmosis.workspace.config_file import ConfigFile, check_file

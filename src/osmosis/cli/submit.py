@@ -1,4 +1,4 @@
-"""`osmosis eval submit` and `osmosis train submit`: check everything first, ask once, then one POST.
+"""A submit, of either kind of run: check everything first, ask once, then one POST.
 
 Nothing is sent when something would make the run other than what the person means; each finding names its fix,
 and `--json` carries the same as data.
@@ -6,32 +6,27 @@ and `--json` carries the same as data.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from osmosis.errors import AuthRequired
-from osmosis.records.config import TrainingConfig
 from osmosis.workspace.config_file import check_file, locate
 from osmosis.workspace.layout import Workspace, find_workspace, pick_config
 from osmosis.workspace.preflight import gather
 
 from . import prompts
-from .context import AppContext, current
+from .context import AppContext
 from .results import OperationResult
-from .reward_check import check_reward
-from .run_show import finished_result, judged_there, watch
-from .secrets_file import SecretsFile
 from .submit_answer import printed, submitted
 from .submit_case import SubmitCase, SubmitOptions, push, request_body
 from .submit_checks import check_code, check_scope, invalid_config, logged_out, refusal, say_findings
-from .submit_overrides import Limit, MaxCost, MaxTokens, Model, N, Overrides, Priority, RunName, RunTags, Shards
 from .submit_plan import row_count, show_plan, submit_plan
+from .submit_questions import SubmitQuestions
 from .submit_secrets import ask_for_secrets, find_secrets
-from .training_gate import check_training, plan_lines
-from .training_probe import probe_config, probed
 
 WaitSync = Annotated[bool, typer.Option("--wait-sync", help="Wait until the platform has synced HEAD")]
 AllowDirty = Annotated[bool, typer.Option("--allow-dirty", help="Run the synced commit despite local changes")]
@@ -40,100 +35,19 @@ SnapshotOption = Annotated[
 ]
 
 
-def submit_eval(
-    config: Annotated[
-        str | None, typer.Argument(help="A config under configs/eval/, by path or name [default: the only one]")
-    ] = None,
-    model: Model = None,
-    n: N = None,
-    limit: Limit = None,
-    shards: Shards = None,
-    max_cost: MaxCost = None,
-    max_tokens_total: MaxTokens = None,
-    priority: Priority = None,
-    name: RunName = None,
-    tag: RunTags = None,
-    yes: prompts.Yes = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Follow the run to its end, then show its figures")
-    ] = False,
-    wait_sync: WaitSync = False,
-    allow_dirty: AllowDirty = False,
-    snapshot: SnapshotOption = False,
-    secrets_file: SecretsFile = None,
-    fail_under: Annotated[
-        float | None,
-        typer.Option("--fail-under", min=0, max=1, help="With --wait: exit with 1 when the pass rate is below this"),
-    ] = None,
+@dataclass(frozen=True, slots=True)
+class SubmitVerdict:
+    """What a check of one kind of run has found: lines of the plan, and what `--json` has of it."""
+
+    lines: Mapping[str, object] = field(default_factory=dict)
+    printed: Mapping[str, object] = field(default_factory=dict)
+
+
+def submit_config(
+    ctx: AppContext, options: SubmitOptions, check: Callable[[SubmitCase], SubmitVerdict] = lambda _: SubmitVerdict()
 ) -> OperationResult:
-    """Submit an evaluation to the platform, after checking config, code, dataset and secrets.
-
-    Example:
-        osmosis eval submit configs/eval/multiply.toml --wait
-        osmosis eval submit multiply --yes --wait --fail-under 0.8
-        osmosis eval submit multiply --model openai/gpt-5-mini --limit 50 --name mini-first-50
-        osmosis eval submit multiply --shards auto --wait
-    """
-    changed = Overrides(model, n, limit, name, shards, tuple(tag or ()), max_cost, max_tokens_total, priority)
-    options = SubmitOptions(
-        "eval", config, yes, wait, wait_sync, allow_dirty, snapshot, secrets_file, fail_under, changed
-    )
-    return submit_config(current(), options)
-
-
-def submit_train(
-    config: Annotated[
-        str | None, typer.Argument(help="A config under configs/training/, by path or name [default: the only one]")
-    ] = None,
-    model: Model = None,
-    priority: Priority = None,
-    name: RunName = None,
-    tag: RunTags = None,
-    yes: prompts.Yes = False,
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Follow the run to its end")] = False,
-    wait_sync: WaitSync = False,
-    allow_dirty: AllowDirty = False,
-    snapshot: SnapshotOption = False,
-    secrets_file: SecretsFile = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Submit even if the evaluation says that nothing can be learned")
-    ] = False,
-    probe: Annotated[
-        int | None,
-        typer.Option(
-            "--probe", min=1, metavar="N", help="First evaluate the base model on N rows, and use that for the check"
-        ),
-    ] = None,
-) -> OperationResult:
-    """Submit a training run, after checking config, code, dataset, secrets, and whether it can learn anything.
-
-    The last check uses the newest evaluation of the same rollout and dataset or, with --probe N, runs N rows now with
-    the base model and as many attempts per row as in training.
-
-    Example:
-        osmosis train submit configs/training/multiply.toml --wait
-        osmosis train submit multiply --probe 8
-        osmosis train submit multiply --yes
-    """
-    changed = Overrides(model=model, name=name, tags=tuple(tag or ()), priority=priority)
-    options = SubmitOptions(
-        "training",
-        config,
-        yes,
-        wait,
-        wait_sync,
-        allow_dirty,
-        snapshot,
-        secrets_file,
-        overrides=changed,
-        force=force,
-        probe=probe,
-    )
-    return submit_config(current(), options)
-
-
-def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
-    """Check, confirm and submit; with `wait`, follow the run to its end."""
+    """Check, confirm and submit; with `wait`, follow the run to its end. `check` is what only this kind of run needs:
+    it raises what forbids the submit."""
     workspace = find_workspace(ctx.cwd)
     path = _config_path(ctx, workspace, options)
     file = locate(path, workspace, options.kind)
@@ -147,8 +61,9 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
     except AuthRequired as login:
         raise logged_out(options, workspace, config.experiment, login) from login
     with opened as client:
+        asked = SubmitQuestions(client, config)
         facts = gather(workspace.root, config.experiment)
-        case = SubmitCase(ctx, options, client, workspace, path, config, facts)
+        case = SubmitCase(ctx, options, client, workspace, path, config, facts, asked)
         check_scope(case)
         if errors := check_code(case):
             raise refusal(case, errors)
@@ -156,40 +71,25 @@ def submit_config(ctx: AppContext, options: SubmitOptions) -> OperationResult:
         if missing and not ctx.interactive:
             raise refusal(case, [], missing)
         ask_for_secrets(case, missing)
-        case.dataset_rows = row_count(client, config.experiment.dataset)
+        case.dataset_rows = row_count(case)
         case.config = options.overrides.whole(config, case.dataset_rows)
-        plan, check = submit_plan(case), None
-        if options.kind == "training":
-            check = check_training(ctx, client, request_body(case), force=options.force, eval_run=_probe(case))
-            plan |= plan_lines(check)
-            plan["reward"] = check_reward(ctx, workspace.root, config.experiment.rollout, config.env)
-        show_plan(ctx, plan)
+        plan, verdict = submit_plan(case), check(case)
+        show_plan(ctx, {**plan, **verdict.lines})
         if not prompts.confirm(ctx, f"Submit this {options.noun} run?", yes=options.yes):
             return OperationResult(f"{options.noun}.submit", "Cancelled.", status="cancelled")
         push(case)
-        answer = client.runs(options.kind).submit(request_body(case))
+        answer = client.submits.submit(options.kind, request_body(case))
         news = f"submitted {answer.name}: {answer.platform_url or ''}"
-        checked: dict[str, object] = {"check": check.to_dict()} if check else {}
         if not options.wait:
             ctx.output.say(news)
-            return submitted(case, answer, checked)
+            return submitted(case, answer, verdict.printed)
+        from .run_show import finished_result, judged_there, watch  # the run has begun: nobody waits for this
+
         seen = watch(ctx, client.runs(options.kind), answer.name, news=news)
         counted = judged_there(client, seen)
-    shown = printed(case, answer).to_dict() | checked
+    shown = {**printed(case, answer).to_dict(), **verdict.printed}
     bar = options.fail_under
     return finished_result(f"{options.noun}.submit", seen, fail_under=bar, counted=counted, resource=shown)
-
-
-def _probe(case: SubmitCase) -> str | None:
-    """The name of an evaluation of the base model that was run just now, when one is wanted."""
-    rows, config = case.options.probe, case.config
-    if rows is None or not isinstance(config, TrainingConfig):
-        return None
-    wanted = probe_config(config, rows)
-    push(case)
-    body = request_body(replace(case, config=wanted))
-    body.pop("name", None)  # that of the training run
-    return probed(case.ctx, case.client.runs("eval"), body, wanted)
 
 
 def _config_path(ctx: AppContext, workspace: Workspace, options: SubmitOptions) -> Path:

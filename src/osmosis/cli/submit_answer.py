@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from osmosis.records.contract.printed_submit import GitPlace, PrintedSource, PrintedSubmit
-from osmosis.records.contract.run_bodies import SubmittedRun
+from osmosis.records.contract.submitted import SubmittedRun
 
 from .results import NextStep, OperationResult
 from .submit_case import SubmitCase
@@ -33,10 +35,10 @@ def printed(case: SubmitCase, answer: SubmittedRun) -> PrintedSubmit:
     )
 
 
-def submitted(case: SubmitCase, answer: SubmittedRun, checked: dict[str, object]) -> OperationResult:
+def submitted(case: SubmitCase, answer: SubmittedRun, checked: Mapping[str, object]) -> OperationResult:
     noun = case.options.noun
     steps = [NextStep("follow it", command=f"osmosis {noun} wait {answer.name}")]
     if answer.platform_url:
         steps.append(NextStep("open", url=answer.platform_url))
     message = f"{noun} run {answer.name} is {answer.status}"
-    return OperationResult(f"{noun}.submit", message, printed(case, answer).to_dict() | checked, next_steps=steps)
+    return OperationResult(f"{noun}.submit", message, {**printed(case, answer).to_dict(), **checked}, next_steps=steps)

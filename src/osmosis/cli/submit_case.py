@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from osmosis.records.config import EvalConfig, TrainingConfig
-from osmosis.records.run import NOUNS, RunKind
+from osmosis.records.run_kind import NOUNS, RunKind
 from osmosis.records.source import SnapshotNote
 from osmosis.workspace.gitwrite import Snapshot, push_snapshot
 from osmosis.workspace.layout import Workspace
@@ -15,6 +15,7 @@ from osmosis.workspace.preflight import Facts
 
 from .context import AppContext
 from .submit_overrides import Overrides
+from .submit_questions import SubmitQuestions
 
 if TYPE_CHECKING:
     from osmosis.client import PlatformClient
@@ -56,6 +57,7 @@ class SubmitCase:
     path: Path
     config: EvalConfig | TrainingConfig
     facts: Facts
+    asked: SubmitQuestions
     snapshot: Snapshot | None = None
     provided: dict[str, str] = field(default_factory=dict)
     """Secret values for this run only."""

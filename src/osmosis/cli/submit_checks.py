@@ -4,7 +4,7 @@ are said at once, each with its fix, so that nobody mends one thing to be told o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError as PydanticError
@@ -23,7 +23,7 @@ from .submit_case import SubmitCase, SubmitOptions
 from .submit_secrets import find_secrets, nowhere
 
 if TYPE_CHECKING:
-    from osmosis.client import PlatformClient
+    from osmosis.records.contract.uploads import DatasetEntry
 
 SYNC_TIMEOUT_S = 180.0
 
@@ -67,7 +67,8 @@ def refusal(case: SubmitCase, errors: list[Problem], missing: Sequence[str] = ()
     """One error with everything that stops this submit; missing secrets alone are a question nobody can be asked."""
     found = list(errors)
     try:
-        found += _dataset_problems(case.client, case.config.experiment.dataset)
+        name = case.config.experiment.dataset
+        found += _dataset_problems(lambda: case.asked.dataset, name)
         missing = missing or find_secrets(case)
     except OsmosisError:
         pass  # what the platform cannot be asked now does not hide what is wrong here
@@ -92,9 +93,9 @@ def _secret_problems(missing: Sequence[str]) -> list[Problem]:
     return [Problem(code="missing-secret", what=what, where="secrets.required", fix=fix)]
 
 
-def _dataset_problems(client: PlatformClient, name: str) -> list[Problem]:
+def _dataset_problems(ask: Callable[[], DatasetEntry], name: str) -> list[Problem]:
     try:
-        row = client.datasets.get(name)
+        row = ask()
     except NotFound:
         fix = f"osmosis dataset upload {name}.jsonl"
         return [Problem(code="no-dataset", what=f"there is no dataset {name!r}", where="experiment.dataset", fix=fix)]
@@ -119,7 +120,7 @@ def invalid_config(
         with ctx.client() as client:
             named = facts.source is not None and facts.source.identity is not None
             found = _of_code(options, facts, experiment, client.sync.state() if named else None)
-            found += _dataset_problems(client, experiment.dataset)
+            found += _dataset_problems(lambda: client.datasets.get(experiment.dataset), experiment.dataset)
             found += _secret_problems(nowhere(ctx, client, file.data.get("secrets"), options.secrets_file))
     except AuthRequired as login:
         found.append(_login_problem(login))
@@ -160,7 +161,7 @@ def _synced(case: SubmitCase) -> SyncState | None:
     """What the platform has. None without a remote that names a repository: git's findings say why."""
     if case.facts.source is None or case.facts.source.identity is None:
         return None
-    return case.client.sync.state()
+    return case.asked.sync
 
 
 def _wait_for_sync(case: SubmitCase) -> SyncState | None:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from osmosis.errors import NotFound
 from osmosis.records.config import EvalConfig
-from osmosis.records.run import sampled
+from osmosis.records.row_sample import sampled
 
 from .context import AppContext
 from .submit_case import SubmitCase
 
-if TYPE_CHECKING:
-    from osmosis.client import PlatformClient
-
 FEW_ROWS = 20
 
 
-def row_count(client: PlatformClient, dataset: str) -> int | None:
+def row_count(case: SubmitCase) -> int | None:
     try:
-        return client.datasets.get(dataset).row_count
+        return case.asked.dataset.row_count
     except NotFound:
         return None  # the submit says so, with everything else that is wrong
 

@@ -30,8 +30,7 @@ def find_secrets(case: SubmitCase) -> list[str]:
     open_names = [name for name in required if name not in given]
     if not open_names:
         return []
-    registered = {row.name for row in case.client.secrets.all()}
-    missing = [name for name in open_names if name not in registered]
+    missing = [name for name in open_names if name not in case.asked.secrets]
     for name in list(missing):
         if value := case.ctx.environ.get(name):
             case.ctx.output.warn("SECRET_FROM_ENVIRONMENT", f"{name} taken from the environment, for this run only")

@@ -7,7 +7,7 @@ and secrets, the base model sampled as training samples it, as many attempts at 
 
 from __future__ import annotations
 
-from osmosis.client.runs import Runs
+from osmosis.client import PlatformClient
 from osmosis.errors import PlatformError, ValidationError
 from osmosis.records.config import EvalConfig, Evaluation, Secrets, TrainingConfig
 from osmosis.records.plan import PLATFORM_MODEL
@@ -53,12 +53,12 @@ def probe_config(config: TrainingConfig, rows: int) -> EvalConfig:
     )
 
 
-def probed(ctx: AppContext, evals: Runs, body: dict[str, object], config: EvalConfig) -> str:
+def probed(ctx: AppContext, client: PlatformClient, body: dict[str, object], config: EvalConfig) -> str:
     """Submits the evaluation and follows it to its end; its name. PlatformError when it came to nothing."""
     wanted = config.evaluation
-    sent = evals.submit(body)
+    sent = client.submits.submit("eval", body)
     ctx.output.say(f"probing {wanted.limit} rows x {wanted.n} rollouts with the base model: {sent.name}")
-    seen = watch(ctx, evals, sent.name)
+    seen = watch(ctx, client.evals, sent.name)
     if seen.run.status != "finished":
         why = f": {seen.failure.message}" if seen.failure else ""
         what = f"not submitted: the probe {sent.name} is {seen.run.status}{why}"

@@ -13,15 +13,18 @@ from .http import Http, Warn
 from .lean_httpx import httpx
 
 if TYPE_CHECKING:
-    from osmosis.records.run import RunKind
+    from osmosis.records.run_kind import RunKind
 
     from .accounts import Accounts, Workspaces
     from .datasets import Datasets
+    from .eval_runs import EvalRuns
     from .imports import Imports
     from .models import Models
-    from .runs import EvalRuns, Runs, TrainingRuns
+    from .runs import Runs
     from .secrets import SecretsClient
+    from .submits import Submits
     from .sync import Sync
+    from .training_runs import TrainingRuns
     from .transfer import Transfer
     from .workers import Workers
 
@@ -112,7 +115,7 @@ class PlatformClient:
 
     @cached_property
     def evals(self) -> EvalRuns:
-        from .runs import EvalRuns
+        from .eval_runs import EvalRuns
 
         return EvalRuns(self.http)
 
@@ -124,9 +127,15 @@ class PlatformClient:
 
     @cached_property
     def trainings(self) -> TrainingRuns:
-        from .runs import TrainingRuns
+        from .training_runs import TrainingRuns
 
         return TrainingRuns(self.http)
+
+    @cached_property
+    def submits(self) -> Submits:
+        from .submits import Submits
+
+        return Submits(self.http)
 
     def runs(self, kind: RunKind) -> Runs:
         """The runs of a kind."""

@@ -1,50 +1,24 @@
-"""Evaluation and training runs: one class for what both have, one more for what each has alone."""
+"""Runs of a platform: what evaluations and training runs have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 from urllib.parse import quote
 
 from osmosis.base.short_names import meant
 from osmosis.errors import NotFound
 from osmosis.records.contract.body import LogPage
-from osmosis.records.contract.eval_bodies import EvalMetrics, EvalRunDetail, EvalRunPage
-from osmosis.records.contract.run_bodies import (
-    FileAddresses,
-    MarkedRun,
-    OutcomePage,
-    RetriedRun,
-    RetryRun,
-    RolloutPage,
-    RunDetail,
-    RunFile,
-    RunFiles,
-    RunPage,
-    RunPriority,
-    RunRow,
-    SubmittedRun,
-    WantedFile,
-    WantedFiles,
-)
-from osmosis.records.contract.training_bodies import (
-    CheckpointList,
-    CheckpointRow,
-    TrainingCheck,
-    TrainingMetrics,
-    TrainingRunDetail,
-    TrainingRunPage,
-)
-from osmosis.records.history import History
+from osmosis.records.contract.run_bodies import MarkedRun, RunDetail, RunPage, RunPriority, RunRow
 from osmosis.records.marks import MarkChange
-from osmosis.records.rollout import Rollout
 
 from .http import Http
 
+if TYPE_CHECKING:
+    from osmosis.records.contract.eval_bodies import EvalMetrics
+    from osmosis.records.contract.training_bodies import TrainingMetrics
+
 LOG_PAGE = 200
-OUTCOMES = 200
-WHOLE = 50
-"""The same, of rollouts with their conversations."""
 NAMES = 50
 """So many of the newest runs are looked through for one that a beginning stands for."""
 T = TypeVar("T")
@@ -66,10 +40,6 @@ class Runs:
         self._tag: str | None = None
         self._full: dict[str, str] = {}
         """Beginnings and `latest`, as they were found."""
-
-    def submit(self, body: Mapping[str, object]) -> SubmittedRun:
-        """Start a run of a config, given as the sections of a submit."""
-        return self._http.read(SubmittedRun, "POST", self.noun, json=body)
 
     def tagged(self, tag: str | None) -> Runs:
         """The same, of which lists hold only the runs with this tag."""
@@ -130,92 +100,3 @@ class Runs:
 
     def _path(self, name: str, tail: str = "") -> str:
         return f"{self.noun}/{quote(name, safe='')}" + (f"/{tail}" if tail else "")
-
-
-class EvalRuns(Runs):
-    """Evaluation runs: their rollouts and files, and retrying what failed."""
-
-    noun = "eval-runs"
-    listed = EvalRunPage
-    whole = EvalRunDetail
-    figures = EvalMetrics
-
-    def retry(self, name: str, asked: RetryRun) -> RetriedRun:
-        """Retry failed and skipped rollouts. NothingToRetry when all succeeded, unless `everything` is asked for;
-        Conflict when the run has spent its budget and no larger one is given."""
-        return self._http.read(RetriedRun, "POST", self._path(name, "retry"), json=asked)
-
-    def rollouts(self, name: str, *, limit: int = 50, offset: int = 0, status: str | None = None) -> RolloutPage:
-        """One page of a run's rollouts."""
-        params = {"limit": limit, "offset": offset, "status": status}
-        return self._found(
-            name, lambda full: self._http.read(RolloutPage, "GET", self._path(full, "rollouts"), params=params)
-        )
-
-    def outcomes(self, name: str) -> Iterator[Rollout]:
-        """All its rollouts, without what was said in them."""
-        for page in self._http.pages(OutcomePage, self._path(name, "outcomes"), limit=OUTCOMES):
-            yield from page.outcomes
-
-    def arrived(self, name: str, *, after: int) -> Iterator[OutcomePage]:
-        """All its rollouts but the first ones, whole, in the order of their arrival."""
-        return self._http.pages(
-            OutcomePage, self._path(name, "outcomes"), limit=WHOLE, offset=after, params={"whole": 1}
-        )
-
-    def amount(self, name: str) -> int:
-        """How many rollouts it has."""
-        params = {"limit": 1, "offset": 0}
-        page = self._http.read(OutcomePage, "GET", self._path(name, "outcomes"), params=params)
-        return page.total_count or len(page.outcomes)
-
-    def rollout(self, name: str, row: int, attempt: int) -> Rollout:
-        """One rollout, whole."""
-        tail = f"rollouts/{row}/{attempt}"
-        return self._found(name, lambda full: self._http.read(Rollout, "GET", self._path(full, tail)))
-
-    def history(self, **asked: str) -> History:
-        """A row (`row`) or a figure (`metric`) over the runs that fit."""
-        return self._http.read(History, "GET", "history", params=asked)
-
-    def manifest(self, name: str, *, types: str, rows: str | None = None) -> RunFiles:
-        """The files of a run."""
-        params = {"types": types, "rows": rows}
-        return self._http.read(RunFiles, "GET", self._path(name, "samples/manifest"), params=params)
-
-    def download_urls(self, name: str, files: Sequence[RunFile]) -> dict[str, str]:
-        """Path -> URL; at most 500 files a call."""
-        body = WantedFiles(items=[WantedFile(path=file.path, token=file.token) for file in files])
-        answer = self._http.read(FileAddresses, "POST", self._path(name, "samples/download-urls"), json=body)
-        return {item.path: item.url for item in answer.items if item.url}
-
-
-class TrainingRuns(Runs):
-    """Training runs: checked before, gone on with, done once more; their checkpoints."""
-
-    noun = "training-runs"
-    listed = TrainingRunPage
-    whole = TrainingRunDetail
-    figures = TrainingMetrics
-
-    def check(self, body: Mapping[str, object], *, eval_run: str | None = None) -> TrainingCheck:
-        """What a config comes to, by the named evaluation or the newest one."""
-        path = f"{self.noun}/check" + (f"?eval_run={quote(eval_run, safe='')}" if eval_run else "")
-        return self._http.read(TrainingCheck, "POST", path, json=body)
-
-    def resume(self, name: str, secrets: Mapping[str, str] | None = None) -> SubmittedRun:
-        """The same run, on from its last checkpoint; `secrets` are values for it alone."""
-        return self._again(name, "resume", secrets)
-
-    def retry(self, name: str, secrets: Mapping[str, str] | None = None) -> SubmittedRun:
-        """A new run of the same config."""
-        return self._again(name, "retry", secrets)
-
-    def _again(self, name: str, how: str, secrets: Mapping[str, str] | None) -> SubmittedRun:
-        body = RetryRun(secrets=dict(secrets)) if secrets else RetryRun()
-        return self._http.read(SubmittedRun, "POST", self._path(name, how), json=body)
-
-    def checkpoints(self, name: str) -> list[CheckpointRow]:
-        return self._found(
-            name, lambda full: self._http.read(CheckpointList, "GET", self._path(full, "checkpoints")).checkpoints
-        )

@@ -20,7 +20,8 @@ from osmosis.base.redact import Redactor
 from osmosis.base.tasks import end, until_one
 from osmosis.errors import LeaseLost, OsmosisError
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import Handover, JobKind, JobResult, JobSpec, LogLine, Stage
+from osmosis.records.run import Handover, JobResult, JobSpec, LogLine, Stage
+from osmosis.records.run_kind import JobKind
 from osmosis.records.run_status import RunStatus
 
 from .commands import Leftovers

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from osmosis.records.report import Report
-from osmosis.records.run import JobKind, JobResult
+from osmosis.records.run import JobResult
+from osmosis.records.run_kind import JobKind
 
 from .evaluation import EvalRun
 from .job import JobContext

@@ -27,7 +27,7 @@ from osmosis.engine.loader import name_of
 from osmosis.errors import DatasetError, UsageError, ValidationError
 from osmosis.records.dataset import Row
 from osmosis.records.plan import Budget, EvalPlan, ModelSpec, Retry, RolloutLimits, Selection, Timeouts
-from osmosis.records.report import ReducerName
+from osmosis.records.reducer import ReducerName
 from osmosis.records.sandbox import SandboxChoice
 from osmosis.sdk.calls import alone
 

@@ -18,7 +18,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .advanced import TABLES, EvalAdvanced, TrainingAdvanced
 from .base import Record
-from .report import ReducerName
+from .reducer import ReducerName
 from .rules import Table, at, broken, said
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pydantic import Field
 from osmosis.base.json_types import JsonObject
 
 from .base import Record
-from .report import ReducerName
+from .reducer import ReducerName
 from .sandbox import SandboxChoice
 
 if TYPE_CHECKING:

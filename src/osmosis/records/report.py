@@ -5,7 +5,6 @@ iterate over it and compute nothing.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
 
 from pydantic import Field
 
@@ -15,8 +14,6 @@ from .base import Record
 from .rollout import AnswerIssue, Category, Phase, Usage
 from .shard import Spend
 
-ReducerName = Annotated[str, Field(pattern=r"^(mean|median|mode|max|(at-least-|pass@|pass\^)[1-9][0-9]{0,3})$")]
-"""`mean`, `median`, `mode`, `max`, `at-least-K`, `pass@K` or `pass^K`."""
 Bounds = tuple[float, float]
 """The least and the greatest value that a score can have."""
 

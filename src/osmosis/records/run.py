@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -19,26 +18,13 @@ from .config import EvalConfig, TrainingConfig
 from .gate_address import GateAddress
 from .report import Report
 from .rollout import Category, Failure, Phase, Rollout
+from .run_kind import JobKind
 from .run_status import RunStatus
 from .sandbox import SandboxSettings
 from .shard import Shard, Spend
 
-RunKind = Literal["eval", "training"]
-"""What people submit."""
-JobKind = Literal["eval", "training", "serving", "merge"]
-"""What a job does: a run, a model that is served until it is stopped, or an adapter merged into its base model."""
 TorchBuild = Literal["auto", "cpu", "cuda"]
 """`auto`: with CUDA where there is an NVIDIA GPU."""
-NOUNS: Mapping[RunKind, str] = {"eval": "eval", "training": "train"}
-"""What the command line calls a kind of run."""
-
-_SAMPLE = 10
-"""Without a limit, the platform runs one row in ten."""
-
-
-def sampled(total: int, limit: int | None) -> int:
-    """How many of a dataset's rows the platform runs: the first `limit`, else a tenth, but at least one."""
-    return min(limit, total) if limit is not None else max(1, total // _SAMPLE)
 
 
 class SyncStatus(str, Enum):

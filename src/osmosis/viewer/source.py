@@ -19,7 +19,8 @@ from osmosis.records.marks import Marks
 from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Report
 from osmosis.records.rollout import Failure
-from osmosis.records.run import MetricPoint, RunKind
+from osmosis.records.run import MetricPoint
+from osmosis.records.run_kind import RunKind
 from osmosis.records.run_status import RunStatus, at_its_limit
 from osmosis.records.source import SnapshotNote
 

@@ -29,7 +29,8 @@ from osmosis.records.contract.worker_bodies import (
     WorkerRound,
 )
 from osmosis.records.gate_address import GateAddress
-from osmosis.records.run import JOB_PROTOCOL, JobEntry, JobKind
+from osmosis.records.run import JOB_PROTOCOL, JobEntry
+from osmosis.records.run_kind import JobKind
 from osmosis.records.sandbox import SandboxSettings
 
 from .desk import Desk

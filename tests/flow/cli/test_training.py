@@ -100,6 +100,7 @@ def test_a_training_run_from_submit_to_retry(place: tuple[Path, Run, RunningPlat
     seen = run("train", "metrics", trained, "-o", "curves.json").json
     assert seen["data"]["metrics"][0]["title"] == "Training reward"
     assert json.loads((place[0] / "curves.json").read_text())["data"] == seen["data"]
+    _curves_are_drawn(place, trained)
     assert run("train", "checkpoints", trained).json["items"] == []
     resumed = run("train", "resume", trained, "--yes")
     assert resumed.json["message"] == f"run {trained} goes on from its last checkpoint"
@@ -110,11 +111,12 @@ def test_a_training_run_from_submit_to_retry(place: tuple[Path, Run, RunningPlat
     assert run("train", "delete", again["name"], "--yes").code == 0
 
 
-def test_curves_are_drawn_for_people(place: tuple[Path, Run, RunningPlatform]) -> None:
+def _curves_are_drawn(place: tuple[Path, Run, RunningPlatform], name: str) -> None:
+    """For people, who do not ask for `--json`."""
     folder, _, platform = place
     environ = {"OSMOSIS_PLATFORM_URL": platform.url, "OSMOSIS_TOKEN": platform.token}
     environ["OSMOSIS_TOKEN_PLATFORM_URL"] = platform.url
-    drawn = run_command("train", "metrics", "multiply-2", cwd=folder, environ=environ)
+    drawn = run_command("train", "metrics", name, cwd=folder, environ=environ)
     assert drawn.code == 0, drawn.err
     line = next(line for line in drawn.out.splitlines() if line.startswith("Training reward"))
     assert "0.1" in line

@@ -6,7 +6,7 @@ from pydantic import TypeAdapter
 from osmosis.errors import ValidationError
 from osmosis.metrics.reducers import reducer
 from osmosis.metrics.summary import Terms, summarize
-from osmosis.records.report import ReducerName
+from osmosis.records.reducer import ReducerName
 from osmosis.records.rollout import Failure, Rollout, Score
 
 

@@ -26,9 +26,9 @@ from osmosis.records.contract.run_bodies import (
     RetryRun,
     RolloutPage,
     RunFiles,
-    SubmittedRun,
     WantedFiles,
 )
+from osmosis.records.contract.submitted import SubmittedRun
 from osmosis.records.rollout import Rollout
 
 from .deps import PlatformDep, Scope, ScopeDep, may

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from osmosis.errors import NotOffered
-from osmosis.records.contract.run_bodies import SubmittedRun
+from osmosis.records.contract.submitted import SubmittedRun
 
 from .contract_route import ContractRoute
 from .deps import ScopeDep

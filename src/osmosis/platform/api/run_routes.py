@@ -19,7 +19,7 @@ from osmosis.records.contract.eval_bodies import EvalRunDetail, EvalRunPage
 from osmosis.records.contract.run_bodies import MarkedRun, RunDetail, RunPage, RunPriority, StoppingRun
 from osmosis.records.contract.training_bodies import TrainingRunDetail, TrainingRunPage
 from osmosis.records.marks import MarkChange
-from osmosis.records.run import RunKind
+from osmosis.records.run_kind import RunKind
 
 from .contract_route import ContractRoute
 from .deps import PlatformDep, Scope, ScopeDep

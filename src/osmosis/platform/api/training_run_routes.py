@@ -7,7 +7,8 @@ from fastapi import Body
 from osmosis.platform.services import audit, run_bodies, run_retry, submit, training, training_check
 from osmosis.platform.slow_work import slow
 from osmosis.records.config import TrainingConfig
-from osmosis.records.contract.run_bodies import RetryRun, SubmittedRun
+from osmosis.records.contract.run_bodies import RetryRun
+from osmosis.records.contract.submitted import SubmittedRun
 from osmosis.records.contract.training_bodies import CheckpointList, TrainingCheck, TrainingMetrics
 
 from .deps import PlatformDep, ScopeDep

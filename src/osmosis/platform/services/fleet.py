@@ -33,7 +33,8 @@ from osmosis.records.contract.worker_bodies import (
     WorkerWelcome,
 )
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.records.run import JOB_PROTOCOL, JobKind, JobResult
+from osmosis.records.run import JOB_PROTOCOL, JobResult
+from osmosis.records.run_kind import JobKind
 from osmosis.records.run_status import RunStatus
 
 from . import job_queue, job_specs, pace, placement, run_lifecycle, secrets, tickets

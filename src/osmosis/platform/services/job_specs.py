@@ -12,7 +12,8 @@ from osmosis.platform import tables
 from osmosis.platform.settings import PlatformSettings
 from osmosis.records.config import CONFIGS, EvalConfig, TrainingConfig
 from osmosis.records.plan import PLATFORM_MODEL
-from osmosis.records.run import JobSpec, RunKind
+from osmosis.records.run import JobSpec
+from osmosis.records.run_kind import RunKind
 
 from . import deployments, job_folders, merging, models, run_lifecycle, shards
 

@@ -22,8 +22,8 @@ from osmosis.records.contract.run_bodies import (
     RunPage,
     RunProgress,
     StoppingRun,
-    SubmittedRun,
 )
+from osmosis.records.contract.submitted import SubmittedRun
 from osmosis.records.contract.training_bodies import (
     FileRef,
     ModelRef,
@@ -31,7 +31,7 @@ from osmosis.records.contract.training_bodies import (
     TrainingRunPage,
     TrainingRunRow,
 )
-from osmosis.records.run import RunKind
+from osmosis.records.run_kind import RunKind
 from osmosis.records.run_status import RunStatus
 from osmosis.records.source import SnapshotNote
 

@@ -25,7 +25,8 @@ from osmosis.records.config_check import issues_of
 from osmosis.records.dataset import DatasetStatus
 from osmosis.records.marks import Tags, unique
 from osmosis.records.plan import PLATFORM_MODEL
-from osmosis.records.run import RunKind, sampled
+from osmosis.records.row_sample import sampled
+from osmosis.records.run_kind import RunKind
 from osmosis.records.run_status import RunStatus
 from osmosis.records.source import SnapshotNote
 

@@ -23,7 +23,7 @@ from osmosis.platform.services import submit, workspaces
 from osmosis.platform.slow_work import apart
 from osmosis.records.config import CONFIGS
 from osmosis.records.config_check import issues_of
-from osmosis.records.run import RunKind
+from osmosis.records.run_kind import RunKind
 
 from .session import Viewer, form_of, platform_of, viewer
 from .templating import PageRoute, page, redirect

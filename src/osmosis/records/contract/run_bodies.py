@@ -15,11 +15,12 @@ from osmosis.records.marks import Marks
 from osmosis.records.quarantine import RowQuarantine
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
-from osmosis.records.run import RunKind
+from osmosis.records.run_kind import RunKind
 from osmosis.records.run_status import RunStatus
 from osmosis.records.source import SnapshotNote
 
 from .body import Body, Moment, OrEmpty, Page, RequestBody, spelled
+from .submitted import SubmittedRun
 
 OVER = frozenset({status.value for status in RunStatus if status.over} | {"crashed", "killed", "error"})
 """The statuses in which nothing comes any more, on any server."""
@@ -247,22 +248,6 @@ class RunDetail(Body):
             total_tokens=found.total_tokens,
             dataset_rows=found.total_dataset_rows,
         )
-
-
-class SubmittedRun(Body):
-    """The answer of a submit."""
-
-    id: str
-    name: str
-    status: str | None = None
-    created_at: Moment | None = None
-    platform_url: str | None = None
-    branch: str | None = None
-    commit_sha: str | None = None
-    """The commit that will run."""
-    sampled_rows: int | None = None
-    total_dataset_rows: int | None = None
-    sample_seed: int | None = None
 
 
 class RunPriority(RequestBody):

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from osmosis.base.json_types import JsonObject
-from osmosis.records.run import RunKind
+from osmosis.records.run_kind import RunKind
 
 from .body import Body, Moment, OrEmpty, Page
 from .run_bodies import NamedRef, RunDetail, RunPage, RunRow

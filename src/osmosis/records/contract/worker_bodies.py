@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from osmosis.records.run import JobKind
+from osmosis.records.run_kind import JobKind
 from osmosis.records.worker import ResourceNeeds, Resources
 
 from .body import Body, Moment, RequestBody

@@ -1,0 +1,61 @@
+"""What a submit asks a platform before it is sent: all of it at once, while git is read."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from osmosis.testing.command_line import run_command
+from osmosis.testing.git_workspace import GitWorkspace
+from osmosis.workspace.templates import render_rollout
+
+QUESTIONS = ["/api/cli/datasets/multiply", "/api/cli/environment-secrets", "/api/cli/sync"]
+TIME_LIMIT_S = 30
+
+
+@pytest.fixture
+def platform() -> Iterator[tuple[str, list[str]]]:
+    """The address of a platform that answers nothing before it has been asked everything, and what it is asked."""
+    asked: list[str] = []
+    all_asked = threading.Barrier(len(QUESTIONS))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path.partition("?")[0])
+            try:
+                all_asked.wait(TIME_LIMIT_S)
+                status, answer = 401, {"code": "AUTH_REQUIRED", "message": "everything was asked"}
+            except threading.BrokenBarrierError:
+                status, answer = 401, {"code": "AUTH_REQUIRED", "message": "one after the other"}
+            body = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_everything_is_asked_at_once(repo: GitWorkspace, platform: tuple[str, list[str]]) -> None:
+    url, asked = platform
+    render_rollout("multiply", "multiply", repo.root, {}, True)
+    config = repo.root / "configs" / "eval" / "multiply.toml"
+    config.write_text(config.read_text().replace("required = []", 'required = ["KEY_OF_THE_TEST"]'))
+    repo.commit()
+    repo.push()
+    login = {"OSMOSIS_TOKEN": "t", "OSMOSIS_TOKEN_PLATFORM_URL": url, "OSMOSIS_PLATFORM_URL": url}
+    run = run_command("eval", "submit", "--yes", "--json", cwd=repo.root, environ=login)
+    assert sorted(asked) == QUESTIONS
+    assert run.code == 1
+    assert "everything was asked" in run.error["message"], "an answer that refuses is the submit's own error"
