@@ -192,7 +192,7 @@ async def test_a_kept_connection_does_not_wait_for_acknowledgements(tmp_path: Pa
 SAYS = """
 import json, sys
 words = sys.argv[1:]
-if words == ["--wait"]:
+if words[0] == "--wait":
     words.append(sys.stdin.readline().strip())
 given = sys.stdin.read()
 if given:
@@ -201,7 +201,7 @@ if given:
 
 
 def test_a_process_stands_ready_for_the_next_job(tmp_path: Path) -> None:
-    executor = LocalExecutor((sys.executable, "-c", SAYS), os.environ, spare=True)
+    executor = LocalExecutor((sys.executable, "-c", SAYS), os.environ, spare=tmp_path)
     first = executor.start([job(tmp_path / "1", "lease-1")])[0]
     assert gone(executor, first)
     executor.reap()
@@ -212,7 +212,7 @@ def test_a_process_stands_ready_for_the_next_job(tmp_path: Path) -> None:
     assert gone(executor, second)
     said = {name: (tmp_path / name / "work" / "said").read_text() for name in "12"}
     assert said["1"].startswith("--run http://127.0.0.1:1/api/jobs/r1 {")
-    assert said["2"].startswith("--wait http://127.0.0.1:1/api/jobs/r1 {")
+    assert said["2"].startswith(f"--wait {tmp_path} http://127.0.0.1:1/api/jobs/r1 {{")
     assert "lease-2" in said["2"]
     executor.reap()
     unused = executor._spare
@@ -229,7 +229,11 @@ def test_a_job_that_waits_prints_into_its_folder_or_ends(tmp_path: Path, told: b
     entry = JobEntry(lease="lease", work_dir=str(tmp_path), cache_dir=str(tmp_path))
     given = b"http://127.0.0.1:1/not-a-job\n" + entry.model_dump_json().encode() if told else b""
     done = subprocess.run(
-        [sys.executable, "-m", "osmosis.jobs", "--wait"], input=given, capture_output=True, timeout=60, check=False
+        [sys.executable, "-m", "osmosis.jobs", "--wait", str(tmp_path)],
+        input=given,
+        capture_output=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (2 if told else 0, b"", b"")
     assert bool((tmp_path / "job.log").read_text()) is told

@@ -24,6 +24,21 @@ MODEL_TMP_MB = 2048
 GPUS = ("nvidia*", "kfd", "dri")
 GATE = ("127.0.0.1", 7576)
 """Where a rollout finds its model endpoint, in a network of its own."""
+COMMIT, ARTIFACTS = Path("/rollout"), Path("/artifacts")
+"""What a rollout server's own folders are called inside: the same in each run, wherever that has its files."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFolders:
+    """The folders of a rollout server, as they are called outside."""
+
+    commit: Path
+    """The checkout lies in it."""
+    artifacts: Path
+
+    @classmethod
+    def under(cls, folder: Path) -> ServerFolders:
+        return cls(folder / "rollout", folder / "artifacts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +54,13 @@ class Boundary:
     @classmethod
     def of(cls, spec: JobSpec, abilities: Abilities | None = None) -> Boundary:
         """What this machine can do for the job. Raises `JobFailed` when the platform demands more."""
+        gate_only = not isinstance(spec.config, ModelJob) and spec.config.advanced.network == "gate"
+        return cls.under(spec.sandbox, gate_only=gate_only, abilities=abilities)
+
+    @classmethod
+    def under(cls, settings: SandboxSettings, *, gate_only: bool, abilities: Abilities | None = None) -> Boundary:
+        """What these settings come to on this machine. Raises as `of` does."""
         here = abilities or probe()
-        settings = spec.sandbox
         try:
             if settings.required:
                 here.require(Level.NAMESPACES)
@@ -48,7 +68,6 @@ class Boundary:
             message = f"this platform runs rollouts in a sandbox only: {problem.message}"
             raise setup_failed(message, fix=problem.hint) from None
         level = Level.NONE if settings.off else here.level
-        gate_only = not isinstance(spec.config, ModelJob) and spec.config.advanced.network == "gate"
         if gate_only and level is Level.NONE:
             raise setup_failed(
                 '[advanced] network = "gate" needs a sandbox, and this job has none: '
@@ -60,17 +79,18 @@ class Boundary:
             network = Network.NONE if gate_only else Network.OPEN if here.router else Network.SHARED
         return cls(level, network, _words(level, network, here, settings), settings)
 
-    def of_server(self, read: Sequence[Path], python: Path, artifacts: Path) -> Policy:
-        """The sandbox of the rollout server: it reads `read` and its Python, and writes artifacts."""
-        artifacts.mkdir(parents=True, exist_ok=True)
+    def of_server(self, folders: ServerFolders, read: Sequence[Path], python: Path) -> Policy:
+        """The sandbox of the rollout server: it reads its commit, `read` and its Python, and writes artifacts."""
+        folders.artifacts.mkdir(parents=True, exist_ok=True)
         if self.level is Level.NONE:
-            return Policy(limits=self._limits(), write=(artifacts,))
+            return Policy(limits=self._limits(), write=(folders.artifacts,))
         return Policy(
             level=self.level,
             network=self.network,
             listen=(GATE, *self.settings.endpoints()),
-            read=(*read, *python_folders(python)),
-            write=(artifacts,),
+            read=(folders.commit, *read, *python_folders(python)),
+            write=(folders.artifacts,),
+            names={folders.commit: COMMIT, folders.artifacts: ARTIFACTS},
             tmp_mb=self.settings.tmp_mb,
             limits=self._limits(),
         )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 from urllib.parse import urlsplit
 
 from osmosis.base.redact import LineRedactor, Redactor
@@ -18,6 +18,7 @@ from osmosis.errors import OsmosisError
 from osmosis.records.report import Report
 from osmosis.records.rollout import Category, Failure, Phase
 from osmosis.records.run import Handover, HeartbeatReply, JobSpec, LogLine, Progress, Stage
+from osmosis.sandbox import Box, Policy
 
 from .commands import Leftovers
 
@@ -104,6 +105,19 @@ class JobLog:
                 put(one)
 
 
+class ServerAtHand(Protocol):
+    """A process that becomes the rollout server of the job, if it is the one that the job needs (`ready_server`)."""
+
+    async def take(self, work_dir: Path) -> None:
+        """It gets the folders of the job: before anything is in them."""
+
+    async def begin(self, argv: Sequence[str], policy: Policy) -> Box | None:
+        """The sandbox in which it becomes `argv`; None when it is none that the job needs."""
+
+    async def close(self) -> None:
+        """Ends it, unless it has become a server."""
+
+
 @dataclass(slots=True)
 class JobContext:
     """One job. `environ` is the machine's, in which nothing is of the run: no secret, nothing of `[env]`."""
@@ -125,6 +139,7 @@ class JobContext:
     """Who wants to know what the platform says to heartbeats: what this job shares with others."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the person, or the platform, wants the job to end: what is in flight finishes."""
+    server_at_hand: ServerAtHand | None = None
     holding: bool = False
     """Whether it was said that the platform takes nothing."""
 

@@ -25,7 +25,7 @@ from osmosis.records.run_kind import JobKind
 from osmosis.records.run_status import RunStatus
 
 from .commands import Leftovers
-from .job import TAIL_LINES, JobContext, JobFailed, JobLog, secret_values, setup_failed
+from .job import TAIL_LINES, JobContext, JobFailed, JobLog, ServerAtHand, secret_values, setup_failed
 from .job_client import PATIENCE_S
 from .reporter import Reporter
 from .work import WORK, JobWork
@@ -59,6 +59,7 @@ class JobRunner:
         ca_file: str = "",
         patience_s: float = PATIENCE_S,
         kinds: Mapping[JobKind, Callable[[JobContext], JobWork]] = WORK,
+        server_at_hand: ServerAtHand | None = None,
     ) -> None:
         self.spec = spec
         self._kinds = kinds
@@ -76,6 +77,7 @@ class JobRunner:
             redactor=redactor,
             leftovers=Leftovers(_made(spec.work_dir)),
             handover=handover,
+            server_at_hand=server_at_hand,
         )
         self._grace_s = math.inf
         self._run: JobWork | None = None

@@ -7,7 +7,7 @@ by the work that calls these stages (`work`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,10 +17,12 @@ from osmosis.base.wheel import Wheel, build_wheel
 from osmosis.records.run import Stage
 from osmosis.records.sandbox import SANDBOX_VARIABLE, SandboxChoice
 from osmosis.records.wire import ARTIFACT_VARIABLE
+from osmosis.sandbox import Box, Network, Policy
+from osmosis.sandbox import start as start_sandbox
 from osmosis.sdk.rollout_sandbox import THROUGH_THE_GATE
 from osmosis.serve.drive.sandboxes import Sandboxes
 
-from .boundary import Boundary
+from .boundary import Boundary, ServerFolders
 from .build_sandbox import BuildSandbox
 from .checkout import Checkout, check_out, locate
 from .entrypoint import Entrypoint, command_for, look_at
@@ -28,6 +30,7 @@ from .environ import rollout_environ
 from .environment import Builder, Environment
 from .job import JobContext, JobFailed
 from .project import read_project
+from .ready_server import LastServer
 from .server_pool import ServerPool
 from .supervisor import EndedWithoutServing, ServerCommand, ServerSupervisor
 
@@ -50,7 +53,7 @@ class ServerStages:
         self._secrets = {name: value for name, value in context.secrets.items() if name not in withheld}
         self._experiment = context.spec.submitted.experiment
         self._env = context.spec.submitted.env
-        self._artifacts = context.work_dir / "artifacts"
+        self._folders = ServerFolders.under(context.work_dir)
         self.boundary = Boundary.of(context.spec)
         self._wheel: asyncio.Task[Wheel] | None = None
 
@@ -66,11 +69,13 @@ class ServerStages:
         self._our_wheel()
         self.context.progress.sandbox = self.boundary.describe
         self.context.log.write("sandbox", self.boundary.describe, "info" if self.boundary.level else "warning")
+        if self.context.server_at_hand is not None:
+            await self.context.server_at_hand.take(self.context.work_dir)
         self.context.enter(Stage.CHECKOUT, f"checking out commit {spec.commit_sha[:12]}")
         source = await check_out(
             spec.repository,
             spec.commit_sha,
-            self.context.work_dir / "source",
+            self._folders.commit / "source",
             environ=self.context.environ,
             log=self.context.log,
             bundle=None if spec.repository else partial(self.context.reporter.save, "source"),
@@ -107,18 +112,19 @@ class ServerStages:
         label = f"rollouts/{self._experiment.rollout}/{self._experiment.entrypoint}"
         self.context.enter(Stage.START, f"starting the rollout server: {label}")
         seen = look_at(found.entrypoint.read_text(encoding="utf-8", errors="replace"))
-        environ = self._environ(prepared)
-        read = [found.source, environment.folder, *([environment.project] if environment.project else [])]
-        policy = self.boundary.of_server(read, environment.interpreter, self._artifacts)
+        read = [environment.folder, *([environment.project] if environment.project else [])]
+        policy = self.boundary.of_server(self._folders, read, environment.interpreter)
+        environ = self._environ(prepared, policy)
 
         async def started(entrypoint: Entrypoint) -> ServerSupervisor:
             argv = command_for(entrypoint, found.entrypoint, found.rollout_dir, environment, wheel)
             command = ServerCommand(
                 argv,
-                found.rollout_dir,
+                policy.inside(found.rollout_dir),
                 environ,
                 label,
                 policy=policy,
+                begin=self._begin,
                 clean=self._clean,
                 sandboxes=self._sandboxes(prepared),
             )
@@ -127,7 +133,9 @@ class ServerStages:
             return server
 
         try:
-            return await started(seen)
+            server = await started(seen)
+            self._remember(environment, wheel)
+            return server
         except EndedWithoutServing as problem:
             if seen.kind == "module" or environment.osmosis_version != wheel.version:
                 raise
@@ -155,6 +163,25 @@ class ServerStages:
             server.name = f"rollout server {number} of {count}"
         return ServerPool(servers, self.context.log, sandboxes=servers[0].command.sandboxes)
 
+    async def _begin(self, argv: Sequence[str], policy: Policy) -> Box:
+        at_hand = self.context.server_at_hand
+        box = await at_hand.begin(argv, policy) if at_hand is not None else None
+        if box is None:
+            return await start_sandbox(argv, policy)
+        self.context.log.write("start", "its process stood ready", "debug")
+        return box
+
+    def _remember(self, environment: Environment, wheel: Wheel) -> None:
+        """For the process that stands ready for the next run, where one of this environment could."""
+        network = self.boundary.network is not Network.NONE
+        if network and environment.project is None and environment.osmosis_version == wheel.version:
+            last = LastServer(
+                environment=str(environment.folder),
+                interpreter=str(environment.interpreter),
+                sandbox=self.boundary.settings,
+            )
+            last.keep(self.context.cache_dir)
+
     def _clean(self, rollout_id: str) -> None:
         self.context.redactor.files(self.context.work_dir, ["artifacts", *([rollout_id] if rollout_id else [])])
 
@@ -163,7 +190,7 @@ class ServerStages:
         choice = SandboxChoice(kind=advanced.sandbox, image=advanced.sandbox_image)
         return Sandboxes(lambda: self.boundary.of_tools(choice, prepared.environment.python, folder))
 
-    def _environ(self, prepared: PreparedRollout) -> dict[str, str]:
+    def _environ(self, prepared: PreparedRollout, policy: Policy) -> dict[str, str]:
         """The variables of the rollout server's process."""
         environment = prepared.environment
         environ = rollout_environ(
@@ -172,8 +199,9 @@ class ServerStages:
             secrets=self._secrets,
             venv=str(environment.folder),
         )
-        paths = [str(prepared.found.rollout_dir), *([str(environment.project)] if environment.project else [])]
+        paths = [str(policy.inside(prepared.found.rollout_dir))]
+        paths += [str(environment.project)] if environment.project else []
         environ["PYTHONPATH"] = ":".join([*paths, *([environ["PYTHONPATH"]] if "PYTHONPATH" in environ else [])])
-        environ[ARTIFACT_VARIABLE] = str(self._artifacts)
+        environ[ARTIFACT_VARIABLE] = str(policy.inside(self._folders.artifacts))
         environ[SANDBOX_VARIABLE] = THROUGH_THE_GATE
         return environ

@@ -22,8 +22,9 @@ from osmosis.records.plan import EvalPlan
 from osmosis.records.rollout import Category, Failure, Phase, Rollout
 from osmosis.records.wire import INSTANCE_VARIABLE
 from osmosis.sandbox import Policy
+from osmosis.sandbox import start as start_sandbox
 from osmosis.serve.drive.client import ServerAt, connected
-from osmosis.serve.drive.process import RolloutServerProcess, ServerStartError
+from osmosis.serve.drive.process import Begin, RolloutServerProcess, ServerStartError
 from osmosis.serve.drive.sandboxes import Sandboxes
 from osmosis.serve.drive.traingate import TrainGate
 
@@ -63,6 +64,7 @@ class ServerCommand:
     """Its sandbox; where its network is its own, the gate is at `GATE`."""
     clean: Callable[[str], None] | None = None
     """Takes secrets out of the files that a rollout, or with an empty name every rollout, has left."""
+    begin: Begin = start_sandbox
     sandboxes: Sandboxes | None = None
     """Those that its rollouts ask for (`ctx.sandbox`): beside it, because none can be made inside of its own."""
 
@@ -105,6 +107,7 @@ class ServerSupervisor:
             log=self._log.stream(STEP),
             health_timeout_s=self.command.health_timeout_s,
             policy=self.command.policy,
+            begin=self.command.begin,
         )
         self._process = process
         starting = asyncio.create_task(process.start())

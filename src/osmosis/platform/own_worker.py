@@ -81,7 +81,7 @@ def own_worker(
     executor = executor or LocalExecutor(
         settings.job_command,
         settings.environ,
-        spare=spare,
+        spare=settings.cache_dir if spare else None,
         folder=settings.data_dir,
         sandboxed=not settings.sandbox.off,
     )

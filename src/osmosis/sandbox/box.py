@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from .launch import Launch
 from .limited_run import EndedBy, over
 from .policy import Network, Policy, Unavailable
+from .usage import tree
 
 LOOK_EVERY_S = 0.5
 NOTICE_EVERY_S = 0.2
@@ -29,6 +33,8 @@ class Box:
         self._launch = launch
         self._process = process
         self._ended = asyncio.Event()
+        self._running = asyncio.Event()
+        self._running.set()
         self._tasks = [asyncio.create_task(self._notice())]
         limits = launch.policy.limits
         if any(limit is not None for limit in (limits.memory_mb, limits.processes, limits.disk_mb, limits.wall_s)):
@@ -70,6 +76,28 @@ class Box:
     def connecting(self, family: int = socket.AF_INET) -> socket.socket:
         """A TCP socket, not connected, that reaches what listens inside at 127.0.0.1."""
         return self._launch.connecting(family)
+
+    async def freeze(self) -> None:
+        """Stops all its processes until `thaw`: they use no processor, and none can be started."""
+        self._running.clear()
+        stopped: set[int] = set()
+        while new := set(tree(self._launch.root)[1:]) - stopped:
+            for pid in new:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            stopped |= new
+            await asyncio.sleep(0)
+
+    def thaw(self, orders: bytes, *, moved: Mapping[Path, Path] | None = None) -> None:
+        """Lets it go on, with `orders` on its stdin, which then ends. `moved`: new names, outside, of its folders."""
+        self._launch.moved(moved or {})
+        for pid in tree(self._launch.root)[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._running.set()
+        assert self._process.stdin is not None
+        self._process.stdin.write(orders)
+        self._process.stdin.close()
 
     def ask_to_end(self) -> None:
         """SIGTERM to the command."""
@@ -113,6 +141,7 @@ class Box:
     async def _watch(self) -> None:
         wall_s, began = self._launch.policy.limits.wall_s, time.monotonic()
         while not self._ended.is_set():
+            await self._running.wait()
             late = wall_s is not None and time.monotonic() - began > wall_s
             if found := EndedBy.TIME if late else await asyncio.to_thread(over, self._launch):
                 self.end_over(found)
@@ -120,18 +149,36 @@ class Box:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-async def start(argv: Sequence[str], policy: Policy, *, stderr_apart: bool = False) -> Box:
-    """Starts `argv`. Raises `Unavailable` when the level does not work here, `OSError` when it cannot be started.
+async def start(argv: Sequence[str], policy: Policy, *, stderr_apart: bool = False, takes_orders: bool = False) -> Box:
+    """Starts `argv`, with nothing on its stdin, or with `takes_orders` what `Box.thaw` gives. Raises `Unavailable` when
+    the level does not work here, `OSError` when it cannot be started.
 
-    To be called in the thread that outlives the sandbox: bubblewrap ends with the thread that started it.
+    To be called in the thread that outlives the sandbox: bubblewrap ends with the thread that started it. A call that
+    is cancelled ends what it has started before it returns.
     """
+    starting = asyncio.create_task(_start(argv, policy, stderr_apart=stderr_apart, takes_orders=takes_orders))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # Cut off in the middle, bubblewrap leaves a half behind that nobody ends, and asyncio waits for its pipes.
+        while not starting.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({starting})
+        if starting.exception() is None:
+            starting.result().kill()
+            with contextlib.suppress(asyncio.CancelledError):
+                await starting.result().close()
+        raise
+
+
+async def _start(argv: Sequence[str], policy: Policy, *, stderr_apart: bool, takes_orders: bool) -> Box:
     launch = Launch(argv, policy)
     try:
         process = await asyncio.create_subprocess_exec(
             *launch.argv,
             cwd=launch.cwd,
             env=dict(launch.environ),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE if takes_orders else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE if stderr_apart else asyncio.subprocess.STDOUT,
             pass_fds=launch.fds,

@@ -62,7 +62,7 @@ def arguments(policy: Policy, abilities: Abilities, network: Network) -> Iterato
     yield from _system(policy, network)
     for kind, folders in (("--ro-bind", policy.read), ("--bind", policy.write)):
         for folder in folders:
-            yield from (kind, str(folder), str(folder))
+            yield from (kind, str(folder), str(policy.inside(folder)))
     if policy.work is not None:
         yield from ("--bind", str(policy.work), WORK)
     for device in policy.devices:
@@ -71,8 +71,13 @@ def arguments(policy: Policy, abilities: Abilities, network: Network) -> Iterato
         yield from ("--ro-bind-try", "/sys", "/sys")
     yield from ("--remount-ro", "/dev", "--remount-ro", "/")
     yield from ("--chdir", str(policy.cwd or (WORK if policy.work else "/tmp")), "--clearenv")
-    for name, value in {**policy.environ, "HOME": HOME, "TMPDIR": "/tmp"}.items():
+    for name, value in variables(policy).items():
         yield from ("--setenv", name, value)
+
+
+def variables(policy: Policy) -> dict[str, str]:
+    """All variables of a process in this sandbox, but for `PWD`, which bubblewrap sets to `cwd`."""
+    return {**policy.environ, "HOME": HOME, "TMPDIR": "/tmp"}
 
 
 def files(network: Network) -> dict[str, str]:

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from osmosis.base.processes import kill_group, signal_group
@@ -130,6 +131,12 @@ class Launch:
             if self.network is Network.OPEN:
                 self._namespace.open(self._router)
         os.write(self._gate, b"1")
+
+    def moved(self, new: Mapping[Path, Path]) -> None:
+        """Folders of `write` have other names outside than they had; inside they keep theirs."""
+        folders = [new.get(folder, folder) for folder in self.policy.write]
+        self.policy = replace(self.policy, write=tuple(folders))
+        self.disk = DiskWatch(folders, self.policy.limits.disk_mb)
 
     def _join_group(self, pid: int) -> None:
         """What the kernel cannot keep is counted instead."""

@@ -72,7 +72,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """One sandbox. Folders appear inside under the names they have outside."""
+    """One sandbox. Folders appear inside under the names they have outside, or those of `names`."""
 
     level: Level = Level.NONE
     limits: Limits = field(default_factory=Limits)
@@ -80,6 +80,8 @@ class Policy:
     """Files and folders it may read. The system's programs and libraries are always there."""
     write: tuple[Path, ...] = ()
     """Folders it may change; each exists."""
+    names: Mapping[Path, Path] = field(default_factory=dict)
+    """What some of `read` and `write` are called inside. Level 0 has no other names: see `inside`."""
     work: Path | None = None
     """A folder that it may change and starts in: `/sandbox` inside, itself at level 0."""
     devices: tuple[Path, ...] = ()
@@ -95,6 +97,14 @@ class Policy:
     """As it is called inside. None: `work`, or `/tmp` without one."""
     image: str = ""
     """At level 2: of which image, which is on this machine already."""
+
+    def inside(self, path: Path) -> Path:
+        """What a file or folder of this machine is called inside."""
+        if self.level is not Level.NONE:
+            for outside, name in self.names.items():
+                if path.is_relative_to(outside):
+                    return name / path.relative_to(outside)
+        return path
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,3 +158,58 @@ async def test_its_time_ends_it(level: Level) -> None:
     assert await asyncio.wait_for(box.wait(), 30) == -signal.SIGKILL
     assert box.over_limit is EndedBy.TIME
     await box.close()
+
+
+async def test_a_start_that_is_cancelled_at_any_moment_leaves_nothing(level1: Level) -> None:
+    mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
+    for millisecond in range(0, 60, 3):
+        starting = asyncio.create_task(start(["/bin/sh", "-c", "sleep 60", mark], policy(level1)))
+        await asyncio.sleep(millisecond / 1000)
+        starting.cancel()
+        await asyncio.wait_for(asyncio.wait({starting}), 20)
+        if not starting.cancelled():
+            await starting.result().close()
+    assert processes(mark) == []
+
+
+async def test_it_is_frozen_until_it_gets_its_orders(level1: Level, tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    script = "echo ready; sleep 0.2; echo no >> /place/said; cat >> /place/said"
+    places = {tmp_path / "old": Path("/place")}
+    box = await start(
+        ["/bin/sh", "-c", script],
+        Policy(level=level1, write=(tmp_path / "old",), names=places, limits=Limits(disk_mb=1)),
+        takes_orders=True,
+    )
+    try:
+        assert await box.stdout.readline() == b"ready\n"
+        await box.freeze()
+        await asyncio.sleep(0.5)
+        assert not (tmp_path / "old" / "said").exists()
+        (tmp_path / "old").rename(tmp_path / "new")
+        box.thaw(b"the orders\n", moved={tmp_path / "old": tmp_path / "new"})
+        assert await asyncio.wait_for(box.wait(), 10) == 0
+        assert (tmp_path / "new" / "said").read_text() == "no\nthe orders\n"
+    finally:
+        await box.close()
+
+
+async def test_what_it_writes_counts_where_its_folder_is_now(level1: Level, tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    script = "echo ready; read line; head -c 3000000 /dev/zero > /place/large; sleep 60"
+    limits = Limits(disk_mb=1)
+    places = {tmp_path / "old": Path("/place")}
+    box = await start(
+        ["/bin/sh", "-c", script],
+        Policy(level=level1, write=(tmp_path / "old",), names=places, limits=limits),
+        takes_orders=True,
+    )
+    try:
+        assert await box.stdout.readline() == b"ready\n"
+        await box.freeze()
+        (tmp_path / "old").rename(tmp_path / "new")
+        box.thaw(b"go\n", moved={tmp_path / "old": tmp_path / "new"})
+        await asyncio.wait_for(box.wait(), 20)
+        assert box.over_limit is EndedBy.DISK
+    finally:
+        await box.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,8 @@ PATIENCE_WITH_OUTPUT = 16
 OLDER_PORT_VARIABLE = "ROLLOUT_PORT"
 """The name that older rollouts read."""
 HEALTH_TIMEOUT_S = 5.0
+Begin = Callable[[Sequence[str], Policy], Awaitable[Box]]
+"""Starts a command in a sandbox. Raises as `osmosis.sandbox.start` does."""
 
 
 class ServerStartError(OsmosisError):
@@ -54,8 +56,10 @@ class RolloutServerProcess:
         log: Callable[[str], None],
         health_timeout_s: float = 90.0,
         policy: Policy | None = None,
+        begin: Begin = start,
     ) -> None:
-        """`policy` is its sandbox, whose environment and folder are the ones given here; None: level 0."""
+        """`policy` is its sandbox, whose environment and folder are the ones given here; None: level 0. `begin` starts
+        the command in it, or brings a process that waited for it."""
         self.command = list(command)
         self.cwd = cwd
         self.environ = dict(environ)
@@ -65,6 +69,7 @@ class RolloutServerProcess:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._log = log
         self._policy = policy or Policy()
+        self._begin = begin
         self._box: Box | None = None
         self._reader: asyncio.Task[None] | None = None
 
@@ -99,7 +104,7 @@ class RolloutServerProcess:
         self.url = f"http://127.0.0.1:{port}"
         environ = {OLDER_PORT_VARIABLE: port, **self.environ, PORT_VARIABLE: port, "PYTHONUNBUFFERED": "1"}
         try:
-            self._box = await start(self.command, replace(self._policy, environ=environ, cwd=self.cwd))
+            self._box = await self._begin(self.command, replace(self._policy, environ=environ, cwd=self.cwd))
         except Unavailable as exc:
             raise ServerStartError(f"the rollout server's sandbox: {exc.message}", hint=exc.hint) from exc
         except OSError as exc:

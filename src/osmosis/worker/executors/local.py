@@ -60,12 +60,13 @@ class LocalExecutor:
         command: tuple[str, ...],
         environ: Mapping[str, str],
         *,
-        spare: bool = False,
+        spare: Path | None = None,
         folder: Path | None = None,
         sandboxed: bool = True,
     ) -> None:
-        """`spare`: while no job runs, a process stands ready for the next one, its imports done. The command has to
-        understand `--wait`. `folder`: where jobs work, whose free space counts. `sandboxed`: unless switched off."""
+        """`spare`: the cache of jobs; while no job runs, a process stands ready for the next one, its imports done,
+        which the command has to understand (`--wait CACHE`). None: there is no such process. `folder`: where jobs
+        work, whose free space counts. `sandboxed`: unless switched off."""
         self._command = command
         self._keeps_spare = spare
         self._folder = folder
@@ -151,10 +152,10 @@ class LocalExecutor:
         for pid in ended[:-KEPT_ENDED]:
             del self._children[pid]
         if self._spare is not None and self._spare.poll() is not None:
-            self._spare, self._keeps_spare = None, False  # whatever ended it would end the next one, too
-        if self._keeps_spare and self._spare is None and len(ended) == len(self._children):
+            self._spare, self._keeps_spare = None, None  # whatever ended it would end the next one, too
+        if self._keeps_spare is not None and self._spare is None and len(ended) == len(self._children):
             # It ends by itself when this process does: nobody holds the other end of its pipe then.
-            self._spare = self._process("--wait", cwd=None, output=subprocess.DEVNULL)
+            self._spare = self._process("--wait", str(self._keeps_spare), cwd=None, output=subprocess.DEVNULL)
 
     def interrupt(self, handle: Handle) -> None:
         job = LocalHandle.model_validate(handle)
