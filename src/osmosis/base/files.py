@@ -7,12 +7,17 @@ its owner's business.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+_OURS = secrets.token_hex(4)
+"""Processes of other machines, or in other namespaces, may have our number."""
+_DRAFTS = itertools.count()
 
 
 @contextlib.contextmanager
@@ -29,7 +34,7 @@ def replacing(path: Path, *, mode: int | None = None, durable: bool = False) -> 
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        draft.replace(path)
+        os.replace(draft, path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
@@ -86,7 +91,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 def beside(path: Path) -> Path:
     """A name for a draft of `path`, in the same folder, that no other writer uses."""
-    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    return path.with_name(f".{path.name}.{os.getpid()}-{_OURS}-{next(_DRAFTS)}.part")
 
 
 def sync_folder(folder: Path) -> None:

@@ -8,6 +8,7 @@ several lines each line counts by itself: logs are written line by line.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from .no_follow import folder_at, is_plain, walk_open
+from .no_follow import FOLDER, folder_at, is_plain, walk_open
 
 MARK = "[redacted]"
 _SHORTEST = 4
@@ -89,7 +90,8 @@ class Redactor:
                 return True
         if self._percent and b"%" in line and self._percent_pattern.search(line.decode("latin-1")):
             return True
-        if not self._codes or (b"\n" not in line and b"\\n" not in line):
+        # Most end with a line end, and have none within: nothing is broken over lines in them.
+        if not self._codes or (b"\n" not in (within := line.rstrip()) and b"\\n" not in within):
             return False
         squeezed = _LINE_END_BYTES.sub(b"", line)
         return any(code in squeezed for code in self._code_bytes)
@@ -125,9 +127,25 @@ class Redactor:
             return 0
         try:
             with folder_at(folder, parts) as opened:
-                return sum(self._file(*found) for found in walk_open(opened, MOST_FILES))
+                return self._below(opened)
         except OSError:
             return 0  # there is none
+
+    def folders(self, folder: Path, names: Iterable[str]) -> int:
+        """`files` of some folders in `folder`, in fewer steps than one by one."""
+        changed = 0
+        with contextlib.suppress(OSError), folder_at(folder, ()) as opened:
+            for name in names if self._forms else ():
+                with contextlib.suppress(OSError):
+                    below = os.open(name, FOLDER, dir_fd=opened)
+                    try:
+                        changed += self._below(below)
+                    finally:
+                        os.close(below)
+        return changed
+
+    def _below(self, folder: int) -> int:
+        return sum(self._file(*found) for found in walk_open(folder, MOST_FILES))
 
     def _file(self, path: str, folder: int, about: os.stat_result) -> int:
         if not is_plain(about):

@@ -46,6 +46,7 @@ def main() -> int:
     begun_with = _steering(os.environ)
     gc.collect()
     gc.freeze()
+    gc.set_threshold(5_000, 10, 100)
     sys.stdout.write(f"{READY}\n")
     sys.stdout.flush()
     given = sys.stdin.buffer.read()

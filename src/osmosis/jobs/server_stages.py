@@ -22,6 +22,7 @@ from osmosis.sandbox import start as start_sandbox
 from osmosis.sdk.rollout_sandbox import THROUGH_THE_GATE
 from osmosis.serve.drive.sandboxes import Sandboxes
 
+from .artifact_cleaner import ArtifactCleaner
 from .boundary import Boundary, ServerFolders
 from .build_sandbox import BuildSandbox
 from .checkout import Checkout, check_out, locate
@@ -125,7 +126,7 @@ class ServerStages:
                 label,
                 policy=policy,
                 begin=self._begin,
-                clean=self._clean,
+                cleaner=ArtifactCleaner(self.context.redactor, self._folders.artifacts),
                 sandboxes=self._sandboxes(prepared),
             )
             server = ServerSupervisor(command, self.context.log, self.context.leftovers)
@@ -181,9 +182,6 @@ class ServerStages:
                 sandbox=self.boundary.settings,
             )
             last.keep(self.context.cache_dir)
-
-    def _clean(self, rollout_id: str) -> None:
-        self.context.redactor.files(self.context.work_dir, ["artifacts", *([rollout_id] if rollout_id else [])])
 
     def _sandboxes(self, prepared: PreparedRollout) -> Sandboxes:
         advanced, folder = self.context.spec.submitted.advanced, self.context.work_dir / "sandboxes"

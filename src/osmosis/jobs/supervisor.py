@@ -28,6 +28,7 @@ from osmosis.serve.drive.process import Begin, RolloutServerProcess, ServerStart
 from osmosis.serve.drive.sandboxes import Sandboxes
 from osmosis.serve.drive.traingate import TrainGate
 
+from .artifact_cleaner import ArtifactCleaner
 from .boundary import GATE
 from .commands import Leftovers
 from .job import JobFailed, JobLog, setup_failed
@@ -62,8 +63,8 @@ class ServerCommand:
     health_timeout_s: float = 90.0
     policy: Policy = field(default_factory=Policy)
     """Its sandbox; where its network is its own, the gate is at `GATE`."""
-    clean: Callable[[str], None] | None = None
-    """Takes secrets out of the files that a rollout, or with an empty name every rollout, has left."""
+    cleaner: ArtifactCleaner | None = None
+    """Takes secrets out of the files that rollouts leave."""
     begin: Begin = start_sandbox
     sandboxes: Sandboxes | None = None
     """Those that its rollouts ask for (`ctx.sandbox`): beside it, because none can be made inside of its own."""
@@ -138,7 +139,8 @@ class ServerSupervisor:
         """Ends the server's process group, after `grace_s` by force; without harm when there is none."""
         if self._process is not None:
             await self._process.stop(grace_s=grace_s)
-            await self._clean("")
+            if self.command.cleaner is not None:
+                await self.command.cleaner.clean_all()
 
     @asynccontextmanager
     async def running(self, gate: TrainGate, plan: EvalPlan) -> AsyncIterator[RolloutFn]:
@@ -225,7 +227,8 @@ class ServerSupervisor:
             async with self._quarantine.admitted(suspicion):
                 rollout = await self._on_this_life(task)
             if not _died(rollout):
-                await self._clean(task.rollout_id)
+                if self.command.cleaner is not None:
+                    await self.command.cleaner.clean(task.rollout_id)
                 self._deaths_in_a_row = 0
                 self._ever_finished = True
                 return rollout
@@ -235,10 +238,6 @@ class ServerSupervisor:
                     self._deaths_in_a_row = 0
                 return rollout
             suspicion += 1
-
-    async def _clean(self, rollout_id: str) -> None:
-        if self.command.clean is not None:
-            await asyncio.to_thread(self.command.clean, rollout_id)
 
     async def _on_this_life(self, task: Task) -> Rollout:
         life = self._life

@@ -167,3 +167,15 @@ def test_files_are_rewritten_where_they_are_and_nowhere_else(tmp_path: Path) -> 
     assert outside.read_text() == f"not to be touched: {KEY}"
     assert Redactor([KEY]).files(tmp_path, ["artifacts", "deep"]) == 0
     assert Redactor([KEY]).files(tmp_path / "none") == 0
+
+
+def test_some_folders_of_many_are_cleaned(tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+        (tmp_path / name / "deep" / "kept.txt").write_text(f"the key is {KEY}")
+    outside = tmp_path / "three" / "deep" / "kept.txt"
+    (tmp_path / "link").symlink_to(tmp_path / "three")
+    assert Redactor([KEY]).folders(tmp_path, ["one", "missing", "link", "two"]) == 2
+    assert KEY not in (tmp_path / "one" / "deep" / "kept.txt").read_text()
+    assert KEY not in (tmp_path / "two" / "deep" / "kept.txt").read_text()
+    assert KEY in outside.read_text(), "nothing is reached through a link"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -112,19 +113,24 @@ RULES: dict[str, tuple[Callable[[ast.AST], bool], dict[str, str]]] = {
 }
 
 
-def places(broken: Callable[[ast.AST], bool]) -> Iterator[tuple[str, int]]:
+@cache
+def places() -> dict[str, list[tuple[str, int]]]:
+    """Rule -> file and line of each node that breaks it. All rules in one walk: a walk takes ten seconds."""
+    found: dict[str, list[tuple[str, int]]] = {rule: [] for rule in RULES}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         if not name.startswith(FLOOR):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if broken(node):
-                    yield name, getattr(node, "lineno", 0)
+                for rule, (broken, _) in RULES.items():
+                    if broken(node):
+                        found[rule].append((name, getattr(node, "lineno", 0)))
+    return found
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_it_is_written_once(rule: str) -> None:
-    broken, excepted = RULES[rule]
-    found = list(places(broken))
+    _, excepted = RULES[rule]
+    found = places()[rule]
     assert [f"{name}:{line}: {rule}" for name, line in found if name not in excepted] == []
     assert {name for name, _ in found} >= set(excepted), "an exception that nothing needs any more"
 
