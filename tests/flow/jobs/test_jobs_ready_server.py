@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from osmosis.base.processes import start_token
-from osmosis.jobs.ready_server import READY_S, ReadyServer
+from osmosis.jobs.ready_server import READY_S, LastServer, ReadyServer
 from osmosis.records.run import JobEntry
 from osmosis.records.run_status import RunStatus
 from osmosis.testing.job_api import job_api
@@ -167,6 +167,35 @@ async def test_an_error_of_the_script_is_said_with_its_own_lines(desk: Desk) -> 
     assert again.result.status is RunStatus.FAILED
     assert "no luck" in str(again.result.failure)
     assert "ready_process" not in again.log
+
+
+FORKS = (
+    f"import os, sys; {MODULE!r} in sys.orig_argv and os.fork() == 0 "
+    "and os.execv('/bin/sh', ['/bin/sh', '-c', 'while :; do :; done', 'goes-on'])"
+)
+
+
+async def test_what_an_environment_starts_beside_it_stands_still_too(desk: Desk) -> None:
+    async with another(desk) as again:
+        commit = desk.commit(main=AGENT)
+        await run(desk, commit)
+        last = LastServer.of(desk.cache)
+        assert last is not None
+        site = next(Path(last.environment).glob("lib/python3*/site-packages"))
+        (site / "forks.pth").write_text(FORKS + "\n")
+        try:
+            async with waiting(desk) as (process, stood):
+                beside = [one for one in psutil.process_iter(["cmdline"]) if "goes-on" in (one.info["cmdline"] or ())]
+                assert beside
+                used = [sum(one.cpu_times()[:2]) for one in beside]
+                await asyncio.sleep(0.5)
+                assert [sum(one.cpu_times()[:2]) for one in beside] == used
+                again.write(commit)
+                await give(again, process, desk.folder / "second")
+                assert not any(one.is_running() for one in [stood, *beside])
+        finally:
+            (site / "forks.pth").unlink()
+    assert STOOD_READY in again.log
 
 
 async def test_one_of_another_environment_is_not_used(desk: Desk) -> None:
