@@ -105,7 +105,7 @@ import json, pathlib
 root = pathlib.Path(os.environ["_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"])
 code = "import iniconfig, os; print(open('given.txt').read(), os.getcwd(), sorted(os.environ))"
 done = await ctx.sandbox.run(["python", "-c", code], files={"given.txt": "hello"})
-places = " ".join(map(str, [root, root.parent / "source", root.parent / "journal"]))
+places = f"{root} /rollout/source {os.environ['OUTSIDE']}"
 seen = await ctx.sandbox.run(f"ls -d {places} 2>&1; env; id -u")
 (root / "tool").write_text(json.dumps([done.output, seen.output, done.ok]))
 """
@@ -115,7 +115,9 @@ seen = await ctx.sandbox.run(f"ls -d {places} 2>&1; env; id -u")
 async def test_a_rollouts_sandbox_is_beside_it_and_has_its_environment_only(desk: Desk) -> None:
     desk.rows = 1
     desk.secrets = {"SEARCH_KEY": "value-of-the-search-key"}
-    desk.config = {"secrets": {"required": ["SEARCH_KEY"]}, "advanced": {"network": "gate"}}
+    outside = " ".join(str(desk.folder / "work" / name) for name in ("artifacts", "rollout", "journal"))
+    secrets, network = {"required": ["SEARCH_KEY"]}, {"network": "gate"}
+    desk.config = {"secrets": secrets, "advanced": network, "env": {"OUTSIDE": outside}}
     lines = TOOL.strip().splitlines()
     assert await desk.run(desk.write(desk.commit(main=with_before(*lines)))) == 0
     assert desk.result.status is RunStatus.FINISHED, desk.log
@@ -123,7 +125,7 @@ async def test_a_rollouts_sandbox_is_beside_it_and_has_its_environment_only(desk
     assert ok, said
     assert said.startswith("hello /sandbox ["), said
     assert "SEARCH_KEY" not in said
-    assert seen.count("No such file or directory") == 3, seen
+    assert seen.count("No such file or directory") == 5, seen
     assert "value-of-the-search-key" not in seen
     assert desk.api.token not in seen
     assert list((desk.folder / "work" / "sandboxes").iterdir()) == []

@@ -30,7 +30,7 @@ async def test_a_commit_that_is_gone(desk: Desk) -> None:
     desk.commit(main=AGENT)
     failure = await failure_of(desk, desk.write("0123456789abcdef0123456789abcdef01234567"))
     assert "commit 0123456789ab is no longer in" in failure.message
-    assert not (desk.folder / "work" / "source").exists()
+    assert list((desk.folder / "work" / "rollout").iterdir()) == []
 
 
 async def test_a_rollout_that_is_not_there(desk: Desk) -> None:

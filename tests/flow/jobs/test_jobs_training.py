@@ -37,7 +37,7 @@ from osmosis.sdk.types import AgentWorkflowConfig, ConcurrencyConfig
 
 class Asks(AgentWorkflow):
     async def run(self, ctx):
-        hold = Path(os.environ["HOLD"])
+        hold = Path(os.environ.get("HOLD") or os.environ["_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"] + "/hold")
         messages = list(ctx.prompt)
         async with ctx.chat(max_attempts=1) as chat:
             for said in ("once more", None):
@@ -74,7 +74,7 @@ class TrainingDesk:
             "training": {"rollout_batch_size": 2, "n_samples_per_prompt": 4, "total_epochs": 1, "lr": 1e-3, **training},
             "checkpoints": {"eval_interval": 2, "checkpoint_save_freq": 2},
             "advanced": {"validation_rows": 2},
-            "env": {"HOLD": str(self.hold)},
+            "env": {},
         }
 
     def write(self) -> Path:
