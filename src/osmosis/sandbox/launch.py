@@ -182,6 +182,11 @@ class Launch:
             os.close(self._life)
             self._life = -1
         elif self._pid and self.policy.level is not Level.NONE:
+            # Bubblewrap's inner half ends with its outer one, except in the moment before it has asked the kernel for
+            # that. Its own end is the end of all inside.
+            if self._first >= 0:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._first, signal.SIGKILL)
             kill_group(self._pid)
 
     def settle(self) -> None:
