@@ -20,7 +20,7 @@ from osmosis.sdk.types import RolloutSample
 from osmosis.sdk.workflow import AgentWorkflow
 from osmosis.serve.drive.client import served
 from osmosis.serve.server.queue import RolloutOutcome
-from osmosis.serve.server.traces import EndedRollout, TrajectoryWriter
+from osmosis.serve.server.traces import SHORT, EndedRollout, TrajectoryWriter
 from osmosis.serve.server.v02 import create_app
 from osmosis.testing.server import running_app
 
@@ -118,6 +118,25 @@ def test_the_key_of_a_rollout_is_in_no_file_however_it_is_written(
     said = {name: json.loads((tmp_path / name / "trajectory.json").read_text()) for name in ("r", "plain")}
     assert "[redacted]" in said["r"]["steps"][0]["message"]
     assert said["plain"]["steps"][0]["message"] == "nothing in here"
+
+
+@pytest.mark.parametrize("turns", [1, SHORT + 1], ids=["composed-at-once", "composed-in-the-thread"])
+def test_a_conversation_that_cannot_be_written_costs_only_its_own_file(tmp_path: Path, turns: int) -> None:
+    files = TrajectoryWriter(tmp_path)
+    for rollout_id, figure in (("cannot", float("nan")), ("can", 1.0)):
+        init = RolloutInit(
+            rollout_id=rollout_id,
+            initial_messages=[{"role": "user", "content": "whole"}] * turns,
+            chat_completions_url="http://127.0.0.1:1/v1",
+        )
+        sample = RolloutSample(messages=[], metrics={"figure": figure})
+        outcome = RolloutOutcome("success", sample=sample)
+        files.put(EndedRollout(rollout_id, init, outcome, None, 0.0, 0.0, "2026-01-01T00:00:00Z"))
+    files.close()
+    assert sorted(path.name for path in (tmp_path / "cannot").iterdir()) == ["diagnostics.json"]
+    assert sorted(path.name for path in (tmp_path / "can").iterdir()) == ["diagnostics.json", "trajectory.json"]
+    steps = json.loads((tmp_path / "can" / "trajectory.json").read_text())["steps"]
+    assert [step["message"] for step in steps] == ["whole"] * turns
 
 
 class Private(AgentWorkflow):

@@ -13,7 +13,7 @@ import os
 import queue
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -176,26 +176,30 @@ class TrajectoryWriter:
 
     def put(self, ended: EndedRollout, answer: bytes | None = None) -> None:
         """Writes in the background. `answer` is what the last callback was answered with: usage and cost are in it."""
-        what = f"the files of rollout {ended.rollout_id}"
+        folder, what = self.root / check_rollout_id(ended.rollout_id), f"the files of rollout {ended.rollout_id}"
         if len(ended.messages or ()) > SHORT:
-            self._thread.put(what, lambda: _write_files(*self._files(ended, answer)))
+            self._thread.put(what, lambda: _write_files(folder, self._composed(ended, answer)))
             return
         # Composed here, not in the thread: two threads that both compute hand each other the interpreter's lock, and
         # every request then waits for it.
-        try:
-            folder, files = self._files(ended, answer)
-        except Exception as exc:  # noqa: BLE001 - as in the thread: the files of one rollout cost nobody else
-            log.warning("cannot write %s: %s", what, exc)
-            return
-        self._thread.put(what, partial(_write_files, folder, files))
+        self._thread.put(what, partial(_write_files, folder, self._composed(ended, answer)))
 
-    def _files(self, ended: EndedRollout, answer: bytes | None) -> tuple[Path, dict[str, bytes]]:
-        folder = self.root / check_rollout_id(ended.rollout_id)
+    def _composed(self, ended: EndedRollout, answer: bytes | None) -> dict[str, bytes]:
+        """Name -> content. One that cannot be made does not keep the other back."""
+        files = {}
+        try:
+            for name, content in self._files(ended, answer):
+                files[name] = content
+        except Exception as exc:  # noqa: BLE001 - as in the thread: the files of one rollout cost nobody else
+            log.warning("cannot write a file of rollout %s: %s", ended.rollout_id, exc)
+        return files
+
+    def _files(self, ended: EndedRollout, answer: bytes | None) -> Iterator[tuple[str, bytes]]:
         keys = [key for key in (ended.init.llm_api_key, ended.init.controller_api_key) if key]
-        files = {"diagnostics.json": self._safe(_diagnostics(ended), keys)}
+        yield "diagnostics.json", self._safe(_diagnostics(ended), keys)
         messages = ended.messages
         if not messages:
-            return folder, files
+            return
         built = build_trajectory(
             json_safe(messages, "trajectory_messages"),
             ended.rollout_id,
@@ -204,8 +208,7 @@ class TrajectoryWriter:
             opening=len(ended.init.initial_messages),
             osmosis=_facts(ended),
         )
-        files["trajectory.json"] = self._safe(built.to_dict(), keys)
-        return folder, files
+        yield "trajectory.json", self._safe(built.to_dict(), keys)
 
     def _safe(self, document: dict[str, object], keys: list[str]) -> bytes:
         """As JSON, without the server's secrets and the keys of the rollout."""
