@@ -7,13 +7,17 @@ and secrets, the base model sampled as training samples it, as many attempts at 
 
 from __future__ import annotations
 
-from osmosis.client import PlatformClient
+from typing import TYPE_CHECKING
+
 from osmosis.errors import PlatformError, ValidationError
 from osmosis.records.config import EvalConfig, Evaluation, Secrets, TrainingConfig
 from osmosis.records.plan import PLATFORM_MODEL
 
 from .context import AppContext
 from .run_show import watch
+
+if TYPE_CHECKING:
+    from osmosis.client import PlatformClient
 
 MOST_AT_ONCE = 4096
 

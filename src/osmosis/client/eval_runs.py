@@ -20,6 +20,7 @@ from osmosis.records.history import History
 from osmosis.records.rollout import Rollout
 
 from .runs import Runs
+from .submits import PATHS
 
 OUTCOMES = 200
 WHOLE = 50
@@ -29,7 +30,7 @@ WHOLE = 50
 class EvalRuns(Runs):
     """Evaluation runs."""
 
-    noun = "eval-runs"
+    noun = PATHS["eval"]
     listed = EvalRunPage
     whole = EvalRunDetail
     figures = EvalMetrics

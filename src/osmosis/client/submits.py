@@ -10,6 +10,7 @@ from osmosis.records.run_kind import RunKind
 from .http import Http
 
 PATHS: Mapping[RunKind, str] = {"eval": "eval-runs", "training": "training-runs"}
+"""Where the runs of a kind are."""
 
 
 class Submits:

@@ -17,12 +17,13 @@ from osmosis.records.contract.training_bodies import (
 )
 
 from .runs import Runs
+from .submits import PATHS
 
 
 class TrainingRuns(Runs):
     """Training runs."""
 
-    noun = "training-runs"
+    noun = PATHS["training"]
     listed = TrainingRunPage
     whole = TrainingRunDetail
     figures = TrainingMetrics

@@ -9,7 +9,6 @@ that cannot even begin says so on stderr, where the executor's log is.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from pydantic import ValidationError as BadSpec
 
+from osmosis.base.collector import calm_collector
 from osmosis.base.processes import keep_to_itself
 from osmosis.base.tasks import end
 from osmosis.errors import LeaseLost, OsmosisError
@@ -79,7 +79,7 @@ async def _stand_by(cache_dir: Path, environ: Mapping[str, str]) -> int:
     """Started before its job is known: the URL is the first line of standard input, a `JobEntry` the rest, and
     `job.log` in the job's folder is where it prints to. Ends when no job ever comes."""
     stand_by()
-    _spare_the_collector()
+    calm_collector()
     starting = asyncio.create_task(ReadyServer.start(cache_dir, environ))
     try:
         url, given = await asyncio.to_thread(_told)
@@ -108,16 +108,9 @@ def _print_to(folder: Path) -> None:
     os.close(output)
 
 
-def _spare_the_collector() -> None:
-    """What is loaded by now stays, and what a rollout makes is rarely a cycle: looking for those took a twelfth of a
-    job's processor time."""
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
-
-
 if __name__ == "__main__":
     keep_to_itself()
-    _spare_the_collector()
+    calm_collector()
     if sys.argv[1:2] == ["--wait"]:
         sys.exit(asyncio.run(_stand_by(Path(sys.argv[2]), os.environ)))
     sys.exit(main(sys.argv[1:], sys.stdin.buffer.read(), os.environ))

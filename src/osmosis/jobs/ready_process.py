@@ -8,7 +8,6 @@ reads when it starts, a file of the rollout with the name of a loaded module), i
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import sys
@@ -24,6 +23,7 @@ import uvicorn.loops.asyncio
 import uvicorn.protocols.http.httptools_impl
 import uvicorn.protocols.websockets.auto
 
+from osmosis.base.collector import calm_collector
 from osmosis.jobs import host
 from osmosis.records.base import Record
 from osmosis.records.ready_order import READY, ReadyOrder
@@ -44,9 +44,7 @@ def main() -> int:
     for kind in RECORDS:
         kind.model_rebuild()
     begun_with = _steering(os.environ)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(5_000, 10, 100)
+    calm_collector()
     sys.stdout.write(f"{READY}\n")
     sys.stdout.flush()
     given = sys.stdin.buffer.read()

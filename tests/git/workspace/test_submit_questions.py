@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from osmosis.testing.command_line import run_command
 from osmosis.testing.git_workspace import GitWorkspace
 from osmosis.workspace.templates import render_rollout
+
+from .conftest import answering
 
 QUESTIONS = ["/api/cli/datasets/multiply", "/api/cli/environment-secrets", "/api/cli/sync"]
 TIME_LIMIT_S = 30
@@ -23,28 +23,16 @@ def platform() -> Iterator[tuple[str, list[str]]]:
     asked: list[str] = []
     all_asked = threading.Barrier(len(QUESTIONS))
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path.partition("?")[0])
-            try:
-                all_asked.wait(TIME_LIMIT_S)
-                status, answer = 401, {"code": "AUTH_REQUIRED", "message": "everything was asked"}
-            except threading.BrokenBarrierError:
-                status, answer = 401, {"code": "AUTH_REQUIRED", "message": "one after the other"}
-            body = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(_: str, path: str) -> tuple[int, object]:
+        asked.append(path)
+        try:
+            all_asked.wait(TIME_LIMIT_S)
+        except threading.BrokenBarrierError:
+            return 401, {"code": "AUTH_REQUIRED", "message": "one after the other"}
+        return 401, {"code": "AUTH_REQUIRED", "message": "everything was asked"}
 
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    server.server_close()
+    with answering(answer) as url:
+        yield url, asked
 
 
 def test_everything_is_asked_at_once(repo: GitWorkspace, platform: tuple[str, list[str]]) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from osmosis.testing.command_line import run_command
 from osmosis.testing.git_workspace import GitWorkspace
 from osmosis.workspace.templates import render_rollout
+
+from .conftest import answering
 
 FAILED = {
     "repository": {"full_name": "owner/repo"},
@@ -28,25 +27,12 @@ def platform() -> Iterator[tuple[str, list[str]]]:
     """The address of a platform whose every sync has failed, and what it is asked."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(f"{self.command} {self.path}")
-            body = json.dumps(FAILED if self.path.endswith("/sync") else {}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(method: str, path: str) -> tuple[int, object]:
+        asked.append(f"{method} {path}")
+        return 200, FAILED if path.endswith("/sync") else {}
 
-        do_POST = do_GET
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    server.server_close()
+    with answering(answer) as url:
+        yield url, asked
 
 
 def test_a_sync_that_failed_ends_the_submit_at_once(repo: GitWorkspace, platform: tuple[str, list[str]]) -> None:

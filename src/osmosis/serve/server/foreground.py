@@ -5,7 +5,6 @@ up only for a registration.
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
@@ -22,6 +21,7 @@ from pathlib import Path
 from starlette.types import ASGIApp
 
 from osmosis.base.bounded_http import BoundedHttp
+from osmosis.base.collector import calm_collector
 from osmosis.base.host_guard import HostGuard, HostNames
 from osmosis.base.net import is_loopback
 from osmosis.base.paths import DEFAULT_PLATFORM_URL
@@ -311,14 +311,6 @@ def _limits(options: ServeOptions) -> ServeLimits:
     if options.drain_s is None:
         return limits
     return replace(limits, drain_s=options.drain_s, delivery_drain_s=min(limits.delivery_drain_s, options.drain_s))
-
-
-def calm_collector() -> None:
-    """For a process that only serves: what is loaded by now is never garbage, and thousands of rollouts in flight
-    are no reason to look through all of them again and again while nothing else may run."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(5_000, 10, 100)
 
 
 def name_of(target: object) -> str:
