@@ -10,7 +10,8 @@ from osmosis.base.redact import Redactor
 from osmosis.engine import report_files
 from osmosis.engine.journal import Journal
 from osmosis.engine.limiter import Limiter
-from osmosis.engine.results import Gathered, check_output, write_results
+from osmosis.engine.result_rows import Gathered
+from osmosis.engine.results import check_output, write_results
 from osmosis.errors import ValidationError
 from osmosis.metrics.summary import summarize
 from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutStatus, Score

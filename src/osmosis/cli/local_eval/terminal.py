@@ -27,7 +27,8 @@ from osmosis.cli.output import Mode, Output
 from osmosis.cli.prompts import confirm
 from osmosis.cli.results import DetailResult
 from osmosis.engine.journal import Journal
-from osmosis.engine.results import Gathered, check_output, config_part, summary_part, write_results
+from osmosis.engine.result_rows import Gathered
+from osmosis.engine.results import check_output, config_part, summary_part, write_results
 from osmosis.errors import OsmosisError, ValidationError
 from osmosis.local.forked import fork_workers
 from osmosis.local.prepare import prepare
