@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 import orjson
 from pydantic import ValidationError as PydanticError
 
-from osmosis.base.files import replacing, sync_folder, write_bytes
+from osmosis.base.files import GrowingFile, replacing, write_bytes
 from osmosis.base.json_types import JsonObject
 from osmosis.base.light_dataclass import dataclass
 from osmosis.base.locks import FileLock
@@ -79,12 +79,15 @@ class Places:
 class JournalBatch:
     """Rollouts on their way to the disk."""
 
-    given: list[Rollout]
     kept: list[Rollout] = field(default_factory=list)
     """As they are stored: one that could not be written as it was is a failed one."""
     lines: list[bytes] = field(default_factory=list)
     as_is: list[bool] = field(default_factory=list)
     """Whether nothing was taken out of the line."""
+    text: bytes = b""
+    """All lines."""
+    tokens: bytes = b""
+    """What is known of tokens, as it goes beside them."""
 
 
 class Journal:
@@ -107,7 +110,7 @@ class Journal:
         self.damaged_at: list[int] = []
         """The numbers (from 1) of the first of them; a last line that was cut off while it was written is none."""
         self._line_number = 0
-        self._file: IO[bytes] | None = None
+        self._file: GrowingFile | None = None
         self._lock: FileLock | None = None
         self._run: JsonObject = {}
         self._session: dict[str, object] = {}
@@ -138,11 +141,10 @@ class Journal:
         self._session = {"started_at": utc_now().isoformat(), "pid": os.getpid(), "duration_ms": 0.0}
         self._run = {**before, **(facts or {}), "schema": SCHEMA, "plan": plan.model_dump(mode="json")}
         self._run["sessions"] = [*before.get("sessions", []), self._session]
-        self._write_run()
-        self._file = self.rollouts_path.open("ab")
-        self._end = self._file.tell()
+        self._file = GrowingFile(self.rollouts_path)
+        self._end = self._file.size
         self._written = Places() if self._end == 0 else None
-        sync_folder(self.folder)
+        self._write_run()  # last: the names of both files are on the disk then
 
     def lock(self) -> None:
         """Keeps other processes from writing here until `close`."""
@@ -174,23 +176,29 @@ class Journal:
 
     def batch(self, rollouts: list[Rollout]) -> JournalBatch:
         """The lines of these rollouts."""
-        batch = JournalBatch(rollouts)
+        batch, tokens = JournalBatch(), []
         for rollout in rollouts:
             line, kept = writable(rollout)
             safe = self._safe(line)
             batch.lines.append(self.stored_line(kept, safe))
             batch.kept.append(kept)
             batch.as_is.append(safe is line)
+            if any([call.tokens is not None for call in rollout.calls]):
+                tokens.append(self._safe(tokens_line(rollout)))
+        batch.text, batch.tokens = b"".join(batch.lines), b"".join(tokens)
         return batch
 
     def write(self, batch: JournalBatch) -> None:
         """They are on disk when this returns."""
         if self._file is None:
             raise ValidationError("this journal is not open for writing")
-        self._keep_tokens(batch.given)
-        self._file.write(b"".join(batch.lines))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        if batch.tokens:  # before the rollouts count: one that is stored has its tokens stored
+            tokens = GrowingFile(self.tokens_path)
+            try:
+                tokens.append(batch.tokens)
+            finally:
+                tokens.close()
+        self._file.append(batch.text)
 
     def written(self, batch: JournalBatch) -> list[Rollout]:
         """Notes where they stand, and tells of them; they come back as they were stored."""
@@ -201,16 +209,6 @@ class Journal:
                 self.heard(kept, line, same)
             self._end += len(line)
         return batch.kept
-
-    def _keep_tokens(self, rollouts: list[Rollout]) -> None:
-        """What these rollouts know of tokens, before they count: a rollout that is stored has its tokens stored."""
-        with_tokens = dict.fromkeys(i for i, one in enumerate(rollouts) for call in one.calls if call.tokens)
-        lines = [tokens_line(rollouts[i]) for i in with_tokens]
-        if lines:
-            with self.tokens_path.open("ab") as out:
-                out.write(b"".join(map(self._safe, lines)))
-                out.flush()
-                os.fsync(out.fileno())
 
     def tokens(self) -> Iterator[tuple[str, list[CallTokens | None]]]:
         """`(rollout_id, tokens of each call)` of what was kept; ids of rollouts that were run again are among them."""
@@ -386,7 +384,7 @@ class Journal:
         self._written = None
         if self._file is not None:
             self._file.close()
-            self._file = self.rollouts_path.open("ab")
+            self._file = GrowingFile(self.rollouts_path)
 
     def run(self) -> JsonObject:
         """`run.json`: the plan, when it was made, its sessions, what it was made from."""
@@ -419,9 +417,10 @@ class Journal:
             return None
 
     def note(self, **facts: object) -> None:
-        """Adds keys to `run.json` while the run is open."""
-        self._run.update(facts)
-        self._write_run()
+        """Adds keys to `run.json` while the run is open; what is there already costs no wait for the disk."""
+        if any(self._run.get(name) != fact for name, fact in facts.items()):
+            self._run.update(facts)
+            self._write_run()
 
     def session_took(self, duration_ms: float) -> None:
         """How long this session ran, for the sum over all sessions."""

@@ -13,7 +13,8 @@ from osmosis.records.rollout import Rollout
 from .journal import Journal, JournalBatch
 
 LINGER_S = 0.02
-"""How long a batch may gather: a bound on how late a rollout is counted, and on how often the disk is waited for."""
+"""How long a batch gathers: a bound on how late a rollout is counted, and on how often the disk is waited for. Each
+time the thread that waits takes the interpreter's lock from the event loop more than once."""
 BACKLOG = 2048
 
 
@@ -34,6 +35,9 @@ class Recorder:
         self._writing = False
         self._linger: asyncio.TimerHandle | None = None
         """Set while a batch gathers."""
+        self._draining = False
+        self._began = 0.0
+        """When the last batch was on its way, on the event loop's clock."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._loop = asyncio.get_running_loop()
@@ -58,10 +62,14 @@ class Recorder:
 
     async def drain(self) -> None:
         """Returns when everything put so far is stored or the disk has failed; nothing gathers any longer."""
-        if self._linger is not None:
-            self._linger.cancel()
-            self._write()
-        await self._idle.wait()
+        self._draining = True
+        try:
+            if self._linger is not None:
+                self._linger.cancel()
+                self._write()
+            await self._idle.wait()
+        finally:
+            self._draining = False
 
     def close(self) -> None:
         if self._thread is not None:
@@ -70,13 +78,14 @@ class Recorder:
     def _write(self) -> None:
         assert self._journal is not None
         self._linger = None
+        self._began = self._loop.time()
         given, self._pending = self._pending, []
         done: asyncio.Future[None]
         try:
             batch = self._journal.batch(given)
             done = self._loop.run_in_executor(self._thread, self._journal.write, batch)
         except Exception as error:  # noqa: BLE001 - a recorder that dies must end the run, whatever it died of
-            batch, done = JournalBatch(given), self._loop.create_future()
+            batch, done = JournalBatch(), self._loop.create_future()
             done.set_exception(error)
         done.add_done_callback(lambda done: self._written(batch, done))
 
@@ -93,7 +102,8 @@ class Recorder:
             self._pending.clear()
             self.failed.set()
         if self._pending:
-            self._loop.call_soon(self._write)
+            wait_s = 0.0 if self._draining else self._began + self._linger_s - self._loop.time()
+            self._linger = self._loop.call_later(max(0.0, wait_s), self._write)
         else:
             self._writing = False
             self._idle.set()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.base.files import create_once, replacing, write_json, write_text
+from osmosis.base.files import GrowingFile, create_once, replacing, write_json, write_text
 
 
 def mode_of(path: Path) -> int:
@@ -58,3 +58,21 @@ def test_the_first_creator_wins(tmp_path: Path) -> None:
     assert not create_once(target, b"second", mode=0o600)
     assert target.read_bytes() == b"first"
     assert os.listdir(tmp_path) == ["master.key"]
+
+
+def test_a_file_that_grows_is_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    for number, size in enumerate((0, 2)):
+        file = GrowingFile(path)
+        assert file.size == size
+        file.append(b"%d\n" % number)
+        assert path.read_bytes() == b"0\n1\n"[: size + 2]
+        file.close()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a disk that is always full")
+def test_a_file_that_cannot_grow_says_so() -> None:
+    file = GrowingFile(Path("/dev/full"))
+    with pytest.raises(OSError, match="No space left"):
+        file.append(b"line\n")
+    file.close()

@@ -107,11 +107,11 @@ async def test_a_journal_that_dies_ends_the_run_with_what_is_on_disk(run, make_p
             return dies(super().batch(rollouts), rollouts if step == "batch" else [])
 
         def write(self, batch):
-            dies(None, batch.given if step == "write" else [])
+            dies(None, batch.kept if step == "write" else [])
             super().write(batch)
 
         def written(self, batch):
-            return dies(super().written(batch), batch.given if step == "written" else [])
+            return dies(super().written(batch), batch.kept if step == "written" else [])
 
     journal = Dies(tmp_path / "j")
     rows = rows_with("ok", "work", "hang")  # the last one would wait for its limit of 450 s
