@@ -72,9 +72,10 @@ class DaemonPool:
         self._jobs.append(job)
         if not self._awake and not self._waking_one:
             # Not now: the thread would take the interpreter's lock at the next system call of the loop, for one
-            # function. When the loop comes round, all those of the round are there.
+            # function. When the loop comes round, all those of the round are there; and only after that, so that what
+            # is sent at the end of the round goes first: the other side works on it meanwhile.
             self._waking_one = True
-            loop.call_soon(self._wake_one)
+            loop.call_soon(loop.call_soon, self._wake_one)
         if self._look_timer is None:
             self._look_timer = loop.call_later(LOOK_S, self._look)
         if timeout_s is not None and (self._late_timer is None or timeout_s < self._watched_s):

@@ -15,6 +15,8 @@ import httptools
 
 from osmosis.base.light_dataclass import dataclass
 
+from .outbox import Outbox
+
 MAX_BODY = 256 * 1024 * 1024
 MAX_HEAD = 256 * 1024
 """Bytes of headers, interim answers and trailers; chunked bodies may carry four times their own size beyond it."""
@@ -59,9 +61,10 @@ class HttpReply:
 class Connection(asyncio.Protocol):
     """One connection: one call at a time. The `on_*` methods are httptools' callbacks."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._transport: Any = None
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._loop = outbox.loop
+        self.transport: Any = None
         self._answer: asyncio.Future[HttpReply] | None = None
         self._parser: Any = None
         self._body: bytes | bytearray = b""
@@ -98,7 +101,7 @@ class Connection(asyncio.Protocol):
             if self._timer is None or self._timer_at > due:
                 self._set_timer(due)
         try:
-            self._transport.write(request)
+            self._outbox.put(self, request)
             return await answer
         finally:
             self._answer = self._heard = self._due = None
@@ -110,8 +113,8 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def _set_timer(self, due: float) -> None:
         if self._timer is not None:
@@ -134,7 +137,7 @@ class Connection(asyncio.Protocol):
 
     # -- asyncio -----------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self.transport = transport
         self._parser = httptools.HttpResponseParser(self)  # for all answers: only a whole one is followed by another
 
     def data_received(self, data: bytes) -> None:

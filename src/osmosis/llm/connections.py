@@ -15,6 +15,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from .connection import Connection, ConnectionFailed
+from .outbox import Outbox
 
 CONNECT_TIMEOUT_S = 10.0
 IDLE_S = 60.0
@@ -49,6 +50,7 @@ class Connections:
         self._open = 0
         self._calm = 0
         self._look: asyncio.TimerHandle | None = None
+        self._outbox: Outbox | None = None
 
     def idle(self) -> Connection | None:
         """A connection that waits for a call, as `take` gives one; without waiting."""
@@ -122,8 +124,11 @@ class Connections:
             raise
 
     async def _opened(self, loop: asyncio.AbstractEventLoop) -> Connection:
+        outbox = self._outbox
+        if outbox is None or outbox.loop is not loop:
+            outbox = self._outbox = Outbox(loop)
         if self._connecting is None:
-            _, connection = await loop.create_connection(lambda: Connection(loop), self._host, self._port)
+            _, connection = await loop.create_connection(lambda: Connection(outbox), self._host, self._port)
             return connection
         plug = self._connecting()
         try:
@@ -133,7 +138,7 @@ class Connections:
             plug.close()
             raise
         plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does not where others made the socket
-        _, connection = await loop.create_connection(lambda: Connection(loop), sock=plug)
+        _, connection = await loop.create_connection(lambda: Connection(outbox), sock=plug)
         return connection
 
     def _gone(self) -> None:

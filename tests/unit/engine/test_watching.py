@@ -43,6 +43,7 @@ async def test_adaptive_concurrency_backs_off_and_everything_succeeds(make_plan,
             nonlocal open_calls
             open_calls += 1
             try:
+                await asyncio.sleep(0.005)  # else each is over before the next one is read
                 return await super()._answer(request)
             finally:
                 open_calls -= 1
