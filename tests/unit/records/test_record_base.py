@@ -41,6 +41,31 @@ print(seen)
 """
 
 
+PLUGINS = """
+import sys
+from pydantic import BaseModel
+from osmosis.records.base import Record
+
+class Ours(Record):
+    number: int
+
+Ours(number=1)
+assert "pydantic.plugin._loader" not in sys.modules
+found = "importlib.metadata" in sys.modules
+
+class Theirs(BaseModel):
+    number: int
+
+print(found, sys.modules["pydantic.plugin._loader"].PYDANTIC_ENTRY_POINT_GROUP)
+"""
+
+
+def test_the_models_of_users_find_their_plugins_and_ours_do_not_load_what_looks_for_them() -> None:
+    environ = {name: value for name, value in os.environ.items() if name != "PYDANTIC_DISABLE_PLUGINS"}
+    done = subprocess.run([sys.executable, "-c", PLUGINS], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False pydantic\n", done.stderr
+
+
 def test_records_are_built_without_plugins_until_another_thread_may_read_the_environment() -> None:
     environ = {name: value for name, value in os.environ.items() if name != "PYDANTIC_DISABLE_PLUGINS"}
     done = subprocess.run([sys.executable, "-c", BUILDS], env=environ, capture_output=True, text=True, timeout=60)
