@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from osmosis.sdk.rollout_sandbox import Sandbox as Sandbox
     from osmosis.sdk.rollout_sandbox import SandboxResult as SandboxResult
     from osmosis.sdk.rollout_sandbox import get_sandbox as get_sandbox
-    from osmosis.sdk.rollout_sandbox import open_sandbox as open_sandbox
     from osmosis.sdk.rubrics import osmosis_rubric as osmosis_rubric
+    from osmosis.sdk.sandbox_opening import open_sandbox as open_sandbox
     from osmosis.sdk.score_functions import score_function as score_function
     from osmosis.sdk.score_functions import vote as vote
     from osmosis.sdk.tool_loop import ToolLoop as ToolLoop
@@ -85,7 +85,8 @@ else:
         "osmosis.sdk.judge_model": "MissingAPIKeyError ModelNotFoundError ProviderRequestError",
         "osmosis.sdk.rewards": "osmosis_reward",
         "osmosis.sdk.rubrics": "osmosis_rubric",
-        "osmosis.sdk.rollout_sandbox": "Sandbox SandboxResult get_sandbox open_sandbox",
+        "osmosis.sdk.rollout_sandbox": "Sandbox SandboxResult get_sandbox",
+        "osmosis.sdk.sandbox_opening": "open_sandbox",
         "osmosis.sdk.score_functions": "score_function vote",
         "osmosis.sdk.tool_loop": "ToolLoop",
         "osmosis.sdk.tools": "FunctionTool run_tool_calls tool tool_schemas",

@@ -167,6 +167,12 @@ class WorkspaceRequired(OsmosisError):
     http_status = 400
 
 
+class SandboxUnavailable(OsmosisError):
+    """The sandbox that was asked for does not work here; the message says why."""
+
+    code = "SANDBOX_UNAVAILABLE"
+
+
 class KeyringUnavailable(OsmosisError):
     """The chosen credential store does not work on this machine."""
 

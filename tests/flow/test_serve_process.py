@@ -17,7 +17,8 @@ from osmosis.engine.task import Task
 from osmosis.llm import open_model
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan, ModelSpec
-from osmosis.sandbox import EndedBy, Limits, Policy
+from osmosis.records.sandbox_command import EndedBy
+from osmosis.sandbox import Limits, Policy
 from osmosis.serve.drive.client import served
 from osmosis.serve.drive.process import RolloutServerProcess, ServerStartError
 from osmosis.serve.drive.traingate import TrainGate

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from osmosis.errors import OsmosisError
-from osmosis.sandbox import Unavailable
+from osmosis.errors import OsmosisError, SandboxUnavailable
 from osmosis.sandbox.session import Kind
 from osmosis.sdk.rollout_sandbox import Sandbox
 from osmosis.sdk.sandbox_door import Door
@@ -61,7 +60,7 @@ async def test_a_rollout_reaches_its_own_sandboxes_only(gate: TrainGate) -> None
     other = gate.open_rollout("other")
     named = sandbox._host._name  # type: ignore[union-attr]
     assert await Sandbox(lambda: Door(other.chat_completions_url, other.bearer, named)).list_files() == []
-    with pytest.raises(Unavailable, match="status 401"):
+    with pytest.raises(SandboxUnavailable, match="status 401"):
         await Sandbox(lambda: Door(one.chat_completions_url, other.bearer, named)).list_files()
 
 
@@ -76,7 +75,7 @@ async def test_what_runs_ends_with_its_rollout(gate: TrainGate, tmp_path: Path) 
     await until(lambda: not list(tmp_path.iterdir()), what="the removal")
     await asyncio.sleep(2.5)
     assert not (marks / "went-on").exists()
-    with pytest.raises(Unavailable, match="no sandbox is offered"):
+    with pytest.raises(SandboxUnavailable, match="no sandbox is offered"):
         await sandbox.run("true")
 
 
@@ -106,13 +105,13 @@ async def test_a_rollout_has_a_few_at_most(gate: TrainGate) -> None:
 
 async def test_a_machine_without_one_says_why(tmp_path: Path) -> None:
     def lacking() -> Kind:
-        raise Unavailable("no sandbox works on this machine: it is too old", hint="buy another")
+        raise SandboxUnavailable("no sandbox works on this machine: it is too old", hint="buy another")
 
     gate = TrainGate(ScriptedModel(), sandboxes=Sandboxes(lacking))
     await gate.start()
     try:
         sandbox, _ = sandbox_of(gate, "one")
-        with pytest.raises(Unavailable, match="it is too old") as found:
+        with pytest.raises(SandboxUnavailable, match="it is too old") as found:
             await sandbox.run("true")
         assert found.value.hint == "buy another"
     finally:
@@ -124,7 +123,7 @@ async def test_an_endpoint_without_any_says_so() -> None:
     await gate.start()
     try:
         sandbox, _ = sandbox_of(gate, "one")
-        with pytest.raises(Unavailable, match="no sandbox is offered"):
+        with pytest.raises(SandboxUnavailable, match="no sandbox is offered"):
             await sandbox.run("true")
     finally:
         await gate.stop()

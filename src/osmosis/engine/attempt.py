@@ -19,7 +19,7 @@ from osmosis.records.rollout import Category, Failure, Phase, Rollout, RolloutSt
 from osmosis.records.sandbox import SandboxChoice
 from osmosis.sdk.classify import describe, self_cancelled, traceback_tail
 from osmosis.sdk.driven import LoopUse, loop_user
-from osmosis.sdk.rollout_sandbox import Opening, begin, opening_of
+from osmosis.sdk.rollout_sandbox import Hosted, begin
 
 from .scoring import Scorer
 from .task import RolloutFn, Task
@@ -38,14 +38,14 @@ class Attempts:
         *,
         hashes: Mapping[str, str] | None = None,
         group_by: Sequence[str] = (),
-        sandbox: Opening | None = None,
+        sandbox: SandboxChoice | None = None,
         say: Callable[[str], None],
     ) -> None:
         self._run = run
         self._scorers = scorers
         self._hashes = hashes
         self._group_by = group_by
-        self._sandbox = sandbox or opening_of(SandboxChoice())
+        self._sandbox = sandbox or SandboxChoice()
         self._say = say
         self._left_behind = 0
         self.active: set[Task] = set()
@@ -58,7 +58,7 @@ class Attempts:
         self.active.add(task)
         task.loop_use = self.loop_use
         loop_user.set(task)
-        sandbox = begin(self._sandbox)
+        sandbox = begin(self._open_sandbox)
         try:
             try:
                 rollout = await self._run(task)
@@ -86,6 +86,11 @@ class Attempts:
         if self._hashes:
             fields["hashes"] = {**self._hashes, "row": row.content_hash or row_hash(row.data)}
         return rollout
+
+    def _open_sandbox(self) -> Hosted:
+        from osmosis.sdk.sandbox_opening import opening_of  # all that makes sandboxes: few rollouts open one
+
+        return opening_of(self._sandbox)()
 
     def whereabouts(self) -> str:
         """What is in flight and where, the longest first."""

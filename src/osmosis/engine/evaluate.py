@@ -27,7 +27,6 @@ from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout
 from osmosis.sdk.calls import LAST_GRACE_S, end_all
 from osmosis.sdk.classify import describe
-from osmosis.sdk.rollout_sandbox import opening_of
 
 from .attempt import Attempts
 from .guards import Breaker, Spending
@@ -138,7 +137,7 @@ class _Run:
             scorers,
             hashes=self.options.hashes,
             group_by=plan.group_by,
-            sandbox=opening_of(plan.sandbox),
+            sandbox=plan.sandbox,
             say=observer.stage,
         )
         self.stopped: str | None = None

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from osmosis.errors import SandboxUnavailable
 from osmosis.records.run import JobSpec, ModelJob
 from osmosis.records.sandbox import SandboxChoice, SandboxSettings
-from osmosis.sandbox import Abilities, Level, Limits, Network, Policy, Unavailable, probe
+from osmosis.sandbox import Abilities, Level, Limits, Network, Policy, probe
 from osmosis.sandbox.bubblewrap import python_folders
 from osmosis.sandbox.session import Kind, Most, choose
 
@@ -64,7 +65,7 @@ class Boundary:
         try:
             if settings.required:
                 here.require(Level.NAMESPACES)
-        except Unavailable as problem:
+        except SandboxUnavailable as problem:
             message = f"this platform runs rollouts in a sandbox only: {problem.message}"
             raise setup_failed(message, fix=problem.hint) from None
         level = Level.NONE if settings.off else here.level
@@ -130,12 +131,12 @@ class Boundary:
         )
 
     def of_tools(self, wanted: SandboxChoice, python: Path, parent: Path) -> Kind:
-        """What rollouts ask for (`ctx.sandbox`): beside the server, with its Python. Raises `Unavailable`.
+        """What rollouts ask for (`ctx.sandbox`): beside the server, with its Python. Raises `SandboxUnavailable`.
 
         Never less than the server's own boundary: whoever asked for that, it is not the rollout that takes it away.
         """
         if wanted.kind == "container" or wanted.image:
-            raise Unavailable(
+            raise SandboxUnavailable(
                 "on a platform ctx.sandbox is bubblewrap, not a container",
                 hint="remove sandbox and sandbox_image from [advanced]",
             )

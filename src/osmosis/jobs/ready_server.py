@@ -22,10 +22,11 @@ from pydantic import ValidationError
 
 from osmosis.base.files import write_text
 from osmosis.base.processes import start_token
+from osmosis.errors import SandboxUnavailable
 from osmosis.records.base import Record
 from osmosis.records.ready_order import READY, ReadyOrder
 from osmosis.records.sandbox import SandboxSettings
-from osmosis.sandbox import Box, Level, Policy, Unavailable, start
+from osmosis.sandbox import Box, Level, Policy, start
 from osmosis.sandbox.bubblewrap import variables
 from osmosis.sandbox.network import own_addresses
 
@@ -147,7 +148,7 @@ async def _started(known: LastServer, boundary: Boundary, folder: Path, environ:
     policy = replace(_policy(known, boundary, folders), environ={**variables, "PYTHONUNBUFFERED": "1"})
     try:
         box = await start([str(_python(known)), "-m", MODULE], policy, takes_orders=True)
-    except (Unavailable, OSError):
+    except (SandboxUnavailable, OSError):
         return None
     try:
         said = await asyncio.wait_for(box.stdout.readline(), READY_S)

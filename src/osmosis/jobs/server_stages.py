@@ -19,7 +19,7 @@ from osmosis.records.sandbox import SANDBOX_VARIABLE, SandboxChoice
 from osmosis.records.wire import ARTIFACT_VARIABLE
 from osmosis.sandbox import Box, Network, Policy
 from osmosis.sandbox import start as start_sandbox
-from osmosis.sdk.rollout_sandbox import THROUGH_THE_GATE
+from osmosis.sdk.sandbox_opening import THROUGH_THE_GATE
 from osmosis.serve.drive.sandboxes import Sandboxes
 
 from .artifact_cleaner import ArtifactCleaner

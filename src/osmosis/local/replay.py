@@ -21,7 +21,6 @@ from osmosis.records.dataset import Row
 from osmosis.records.plan import ModelSpec, Selection, Timeouts
 from osmosis.records.rollout import Message, Rollout
 from osmosis.sdk.classify import raised
-from osmosis.sdk.rollout_sandbox import opening_of
 
 from .prepare import load_scorers_of
 from .request import Request
@@ -82,7 +81,7 @@ async def _replayed(request: Request, recorded: Rollout, row: Row, changed: bool
     try:
         async with source.rollouts(plan, model) as rollout_fn:
             said: list[str] = []
-            rollout = await Attempts(rollout_fn, scorers, sandbox=opening_of(plan.sandbox), say=said.append).one(task)
+            rollout = await Attempts(rollout_fn, scorers, sandbox=plan.sandbox, say=said.append).one(task)
     finally:
         await model.close()
         await close_scorers(scorers)

@@ -28,7 +28,6 @@ from osmosis.errors import OsmosisError
 from osmosis.records.dataset import Row
 from osmosis.sdk.agent_loop import trace_folder
 from osmosis.sdk.calls import LAST_GRACE_S, alone, end_all
-from osmosis.sdk.rollout_sandbox import opening_of
 
 from . import frames
 from .prepare import load_scorers_of
@@ -115,7 +114,7 @@ async def _work(prepared: Prepared, stream: asyncio.StreamReader, port: _Port) -
     running: dict[str, asyncio.Task[None]] = {}
     try:
         async with prepared.rollouts(model) as rollout_fn:
-            attempts = Attempts(rollout_fn, prepared.scorers, sandbox=opening_of(prepared.plan.sandbox), say=port.say)
+            attempts = Attempts(rollout_fn, prepared.scorers, sandbox=prepared.plan.sandbox, say=port.say)
             watchdog = Watchdog(attempts.active, port.say, loop_use=attempts.loop_use)
             watching = asyncio.create_task(watchdog.watch())
             gc.freeze()

@@ -182,8 +182,8 @@ def gate_of(args: argparse.Namespace) -> GateAddress | None:
 
 
 def _sandbox(args: argparse.Namespace) -> SandboxSettings:
-    """What was asked for about the sandbox. UsageError for an endpoint that is none, `Unavailable` when level 1 is
-    demanded and does not work here."""
+    """What was asked for about the sandbox. UsageError for an endpoint that is none,
+    `SandboxUnavailable` when level 1 is demanded and does not work here."""
     if args.require_sandbox:
         probe().require(Level.NAMESPACES)
     try:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from osmosis.base.reader import REFUSED
 from osmosis.errors import OsmosisError, PlatformError, TooLarge, from_wire
-from osmosis.sandbox import EndedBy, LimitedResult, Limits, Policy, probe, run
+from osmosis.records.sandbox_command import EndedBy, LimitedResult
+from osmosis.sandbox import Limits, Policy, probe, run
 
 AT_ONCE = ((30.0, 4), (90.0, 3), (float("inf"), 2))
 """How many readers may work at the same time, of those that may take so many seconds; others wait. Each row has slots

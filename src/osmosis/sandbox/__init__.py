@@ -6,20 +6,17 @@ the building of its environment, parsers of uploaded files, and the commands of 
 """
 
 from .box import Box, start
-from .limited_run import EndedBy, LimitedResult, run
-from .policy import Abilities, Level, Limits, Network, Policy, Unavailable
+from .limited_run import run
+from .policy import Abilities, Level, Limits, Network, Policy
 from .probe import probe
 
 __all__ = [
     "Abilities",
     "Box",
-    "EndedBy",
     "Level",
-    "LimitedResult",
     "Limits",
     "Network",
     "Policy",
-    "Unavailable",
     "probe",
     "run",
     "start",

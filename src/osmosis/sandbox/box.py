@@ -15,9 +15,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from osmosis.errors import SandboxUnavailable
+from osmosis.records.sandbox_command import EndedBy
+
 from .launch import Launch
-from .limited_run import EndedBy, over
-from .policy import Network, Policy, Unavailable
+from .limited_run import over
+from .policy import Network, Policy
 from .usage import tree
 
 LOOK_EVERY_S = 0.5
@@ -150,8 +153,9 @@ class Box:
 
 
 async def start(argv: Sequence[str], policy: Policy, *, stderr_apart: bool = False, takes_orders: bool = False) -> Box:
-    """Starts `argv`, with nothing on its stdin, or with `takes_orders` what `Box.thaw` gives. Raises `Unavailable` when
-    the level does not work here, `OSError` when it cannot be started.
+    """Starts `argv`, with nothing on its stdin, or with `takes_orders` what `Box.thaw` gives.
+
+    Raises `SandboxUnavailable` when the level does not work here, `OSError` when it cannot be started.
 
     To be called in the thread that outlives the sandbox: bubblewrap ends with the thread that started it. A call that
     is cancelled ends what it has started before it returns.
@@ -192,12 +196,12 @@ async def _start(argv: Sequence[str], policy: Policy, *, stderr_apart: bool, tak
     box = Box(launch, process)
     try:
         await asyncio.to_thread(launch.enter)
-    except Unavailable as problem:
+    except SandboxUnavailable as problem:
         box.kill()
         said = (await (box.stderr if stderr_apart else box.stdout).read()).decode(errors="replace").strip().splitlines()
         await box.close()
         if said:
-            raise Unavailable(f"the sandbox ended before it began: {said[-1]}", hint=problem.hint) from None
+            raise SandboxUnavailable(f"the sandbox ended before it began: {said[-1]}", hint=problem.hint) from None
         raise
     except BaseException:
         with contextlib.suppress(Exception):

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from osmosis.base.light_dataclass import dataclass
 from osmosis.base.processes import is_same, kill_group, start_token
+from osmosis.errors import SandboxUnavailable
 
-from .policy import WORK, Network, Policy, Unavailable
+from .policy import WORK, Network, Policy
 from .usage import DiskWatch
 
 ENGINES = ("podman", "docker")
@@ -62,11 +63,11 @@ class ContainerEngine:
             return subprocess.CompletedProcess([], ENGINE_FAILED, "", str(problem))
 
     def require(self, image: str) -> None:
-        """Raises `Unavailable` when the image is not here."""
+        """Raises `SandboxUnavailable` when the image is not here."""
         if not _IMAGE.fullmatch(image):
-            raise Unavailable(f"{image!r} is not the name of an image", hint="such as python:3.12-slim")
+            raise SandboxUnavailable(f"{image!r} is not the name of an image", hint="such as python:3.12-slim")
         if self.ask("image", "inspect", "--format", "{{.Id}}", image).returncode:
-            raise Unavailable(
+            raise SandboxUnavailable(
                 f"the image {image} is not on this machine: nothing is downloaded when a rollout runs",
                 hint=f"{self.name} pull {image}",
             )
@@ -84,11 +85,11 @@ def engine() -> ContainerEngine | None:
 
 
 def found_engine() -> ContainerEngine:
-    """The engine. Raises `Unavailable` where there is none."""
+    """The engine. Raises `SandboxUnavailable` where there is none."""
     if (found := engine()) is None:
         there = [name for name in ENGINES if shutil.which(name)]
         why = f"{there[0]} is installed, and does not answer" if there else "neither podman nor docker is installed"
-        raise Unavailable(f"no container can be made on this machine: {why}", hint=INSTALL)
+        raise SandboxUnavailable(f"no container can be made on this machine: {why}", hint=INSTALL)
     return found
 
 
@@ -136,7 +137,7 @@ def _own_limit(kind: int, most: int) -> int:
 
 def _mount(source: Path, target: str, options: str = "") -> str:
     if "," in f"{source}{target}" or '"' in f"{source}{target}":
-        raise Unavailable(f"{source} cannot be in a container: its name has a comma or a quotation mark")
+        raise SandboxUnavailable(f"{source} cannot be in a container: its name has a comma or a quotation mark")
     return f"type=bind,source={source},target={target}{options}"
 
 
@@ -145,7 +146,7 @@ class ContainerLaunch:
 
     def __init__(self, argv: Sequence[str], policy: Policy) -> None:
         if policy.network is not Network.NONE or policy.listen:
-            raise Unavailable(
+            raise SandboxUnavailable(
                 "a container has no network here: an engine's own reaches this machine and private addresses",
                 hint="use bubblewrap for what needs a network, or build an image that has what is needed",
             )
@@ -185,13 +186,13 @@ class ContainerLaunch:
             kill_group(self._client)
 
     def settle(self) -> None:
-        """After the command has ended: how it did. Raises `Unavailable` when it never ran."""
+        """After the command has ended: how it did. Raises `SandboxUnavailable` when it never ran."""
         self._ended = True
         asked = self._engine.ask("inspect", "--format", "{{.State.OOMKilled}} {{.State.Status}}", self._name)
         killed, _, status = asked.stdout.strip().partition(" ")
         self.out_of_memory = killed == "true"
         if self._code in NOT_STARTED and (asked.returncode or status in ("created", "configured", "initialized")):
-            raise Unavailable(f"{self._engine.name} cannot run a container of {self.policy.image}")
+            raise SandboxUnavailable(f"{self._engine.name} cannot run a container of {self.policy.image}")
 
     def exit_code(self, code: int) -> int:
         """As of a child of ours: negative when a signal ended it."""
@@ -209,7 +210,7 @@ class ContainerLaunch:
 def _environ_file(environ: Mapping[str, str]) -> bytes:
     """One `NAME=value` a line: a command line would show the values to everybody on this machine."""
     if wrong := next((name for name, value in environ.items() if "\n" in f"{name}{value}"), None):
-        raise Unavailable(f"the variable {wrong} has several lines, which a container cannot be given")
+        raise SandboxUnavailable(f"the variable {wrong} has several lines, which a container cannot be given")
     return "".join(f"{name}={value}\n" for name, value in environ.items()).encode("utf-8", "surrogateescape")
 
 

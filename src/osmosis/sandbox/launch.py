@@ -19,10 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from osmosis.base.processes import kill_group, signal_group
+from osmosis.errors import SandboxUnavailable
 
 from . import bubblewrap, cgroup
 from .network import SandboxNetwork, wanted
-from .policy import Level, Limits, Network, Policy, Unavailable
+from .policy import Level, Limits, Network, Policy
 from .probe import probe
 from .usage import DiskWatch, children
 
@@ -41,11 +42,11 @@ class Launch:
     def __init__(self, argv: Sequence[str], policy: Policy) -> None:
         abilities = probe()
         if policy.level is Level.CONTAINER:
-            raise Unavailable("a container runs commands to their end; nothing lives on in one")
+            raise SandboxUnavailable("a container runs commands to their end; nothing lives on in one")
         abilities.require(policy.level)
         for path in (*policy.read, *policy.write, *([policy.work] if policy.work else [])):
             if not path.exists():
-                raise Unavailable(f"{path} is to be in a sandbox, and is not there")
+                raise SandboxUnavailable(f"{path} is to be in a sandbox, and is not there")
         self.policy = policy
         self.disk = DiskWatch((*policy.write, *([policy.work] if policy.work else [])), policy.limits.disk_mb)
         self.network = Network.SHARED
@@ -106,7 +107,7 @@ class Launch:
         self._close_fds()
 
     def enter(self) -> None:
-        """Sets limits and network, then lets it run. Blocks for some milliseconds; `Unavailable` when it cannot be."""
+        """Sets limits and network, then lets it run. Blocks for some milliseconds. Raises `SandboxUnavailable`."""
         if self.policy.level is Level.NONE:
             _limit(self._pid, self.policy.limits)
             self._join_group(self._pid)
@@ -119,7 +120,7 @@ class Launch:
             if part.rstrip().endswith(b"}"):
                 break
         if not said:
-            raise Unavailable("the sandbox ended before it began: its last words are in its output")
+            raise SandboxUnavailable("the sandbox ended before it began: its last words are in its output")
         self._inside = int(json.loads(said)["child-pid"])
         self._first = os.pidfd_open(self._inside)
         _limit(self._inside, self.policy.limits)

@@ -6,7 +6,6 @@ A command that fails, or that a limit ended, is a result. An exception means tha
 from __future__ import annotations
 
 import contextlib
-import enum
 import math
 import os
 import selectors
@@ -16,11 +15,12 @@ import time
 from collections.abc import Sequence
 from typing import IO
 
-from osmosis.base.light_dataclass import dataclass
+from osmosis.errors import SandboxUnavailable
+from osmosis.records.sandbox_command import EndedBy, LimitedResult
 
 from .container import ContainerLaunch
 from .launch import Launch
-from .policy import Level, Policy, Unavailable
+from .policy import Level, Policy
 from .usage import usage_of
 
 LOOK_EVERY_S = 0.05
@@ -29,43 +29,13 @@ KEEPERS = 2
 """Processes of ours above the command."""
 
 
-class EndedBy(str, enum.Enum):
-    """Who ended it."""
-
-    ITSELF = "itself"
-    TIME = "time"
-    MEMORY = "memory"
-    PROCESSES = "processes"
-    OUTPUT = "output"
-    DISK = "disk"
-    CALLER = "caller"
-    """Whoever waited for it does no longer."""
-
-
-@dataclass(frozen=True, slots=True)
-class LimitedResult:
-    """How a command ended."""
-
-    code: int
-    """Its exit code; negative: the signal."""
-    stdout: bytes
-    stderr: bytes
-    ended: EndedBy
-    """Which limit ended it, if one did. CPU time shows as a signal: -SIGXCPU or -SIGKILL."""
-    seconds: float
-
-    @property
-    def ok(self) -> bool:
-        return self.code == 0 and self.ended is EndedBy.ITSELF
-
-
 def run(
     argv: Sequence[str], policy: Policy, *, input: bytes = b"", stop: threading.Event | None = None
 ) -> LimitedResult:
     """Runs `argv` with `input` on stdin, until it ends or a limit does; everything it started has ended then, too.
 
-    Once `stop` is set, by whichever thread, it is ended. Raises `Unavailable` when the policy's level does not work
-    here, `OSError` when there is no such program.
+    Once `stop` is set, by whichever thread, it is ended. Raises `SandboxUnavailable` when the policy's level does not
+    work here, `OSError` when there is no such program.
     """
     began = time.monotonic()
     launch = ContainerLaunch(argv, policy) if policy.level is Level.CONTAINER else Launch(argv, policy)
@@ -85,16 +55,18 @@ def run(
         talk = _Talk(process, launch, input, stop)
         try:
             launch.enter()
-        except Unavailable:
+        except SandboxUnavailable:
             if not (said := talk.last_words()):
                 raise
-            raise Unavailable(f"the sandbox ended before it began: {said}") from None
+            raise SandboxUnavailable(f"the sandbox ended before it began: {said}") from None
         ended = talk.go(began)
         code = launch.exit_code(process.wait())
         try:
             launch.settle()
-        except Unavailable as problem:
-            raise Unavailable(f"{problem.message}: {_last_line(bytes(talk.stderr))}", hint=problem.hint) from None
+        except SandboxUnavailable as problem:
+            raise SandboxUnavailable(
+                f"{problem.message}: {_last_line(bytes(talk.stderr))}", hint=problem.hint
+            ) from None
         if ended is EndedBy.ITSELF and launch.disk.over(now=True):
             ended = EndedBy.DISK
         if ended is EndedBy.ITSELF and launch.out_of_memory:

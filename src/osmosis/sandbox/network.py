@@ -19,7 +19,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .policy import Network, Unavailable
+from osmosis.errors import SandboxUnavailable
+
+from .policy import Network
 
 HELPER = Path(__file__).with_name("netns.py")
 CLOSED_NETWORKS = (
@@ -118,7 +120,7 @@ class SandboxNetwork:
             os.close(ends)
         with open(ready, "rb", buffering=0) as waiting:
             if not waiting.read(1):
-                raise Unavailable(f"{router} cannot connect the sandbox to the network")
+                raise SandboxUnavailable(f"{router} cannot connect the sandbox to the network")
 
     def _start_pasta(self, router: str) -> None:
         """It goes into the background once it is ready. Not every version of it ends with the namespace."""
@@ -140,11 +142,11 @@ class SandboxNetwork:
             told = pid.read_text().strip() if pid.exists() else ""
         if done.returncode or not told:
             said = done.stderr.decode(errors="replace").strip().splitlines()
-            raise Unavailable(f"{router} cannot connect the sandbox to the network: {said[-1] if said else ''}")
+            raise SandboxUnavailable(f"{router} cannot connect the sandbox to the network: {said[-1] if said else ''}")
         try:
             self._pasta = os.pidfd_open(int(told))
         except OSError as problem:
-            raise Unavailable(f"{router} cannot connect the sandbox to the network: {problem}") from problem
+            raise SandboxUnavailable(f"{router} cannot connect the sandbox to the network: {problem}") from problem
 
     def _order(self, **order: object) -> None:
         for left_over in self._ask(order):
@@ -158,9 +160,9 @@ class SandboxNetwork:
             self._orders.send(json.dumps(order).encode())
             answer, fds, _, _ = socket.recv_fds(self._orders, 4096, 1)
         except OSError as problem:
-            raise Unavailable(f"the sandbox's network does not answer: {problem}") from problem
+            raise SandboxUnavailable(f"the sandbox's network does not answer: {problem}") from problem
         if answer != b"ok":
-            raise Unavailable(f"the sandbox's network cannot do {order}: {answer.decode(errors='replace')}")
+            raise SandboxUnavailable(f"the sandbox's network cannot do {order}: {answer.decode(errors='replace')}")
         return fds
 
 

@@ -11,7 +11,7 @@ from dataclasses import field
 from pathlib import Path
 
 from osmosis.base.light_dataclass import dataclass
-from osmosis.errors import OsmosisError
+from osmosis.errors import SandboxUnavailable
 
 
 class Level(enum.IntEnum):
@@ -38,12 +38,6 @@ class Network(str, enum.Enum):
     """Also outside hosts: not the host's own addresses, nor private or link-local ones."""
     SHARED = "shared"
     """The network of the host."""
-
-
-class Unavailable(OsmosisError):
-    """The sandbox that was asked for does not work here; the message says why."""
-
-    code = "SANDBOX_UNAVAILABLE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +126,8 @@ class Abilities:
         return f"level 1 (bubblewrap {self.version}, {network})"
 
     def require(self, level: Level) -> None:
-        """Raises `Unavailable` when `level` does not work here."""
+        """Raises `SandboxUnavailable` when `level` does not work here."""
         if self.level < level:
-            raise Unavailable(f"no sandbox of level {level.value} works on this machine: {self.reason}", hint=self.fix)
+            raise SandboxUnavailable(
+                f"no sandbox of level {level.value} works on this machine: {self.reason}", hint=self.fix
+            )

@@ -13,20 +13,21 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path, PurePosixPath
 
 from osmosis.base.light_dataclass import dataclass
 from osmosis.base.no_follow import FILE, are_parts, folder_at, is_plain, walk
 from osmosis.base.processes import start_token
-from osmosis.errors import ValidationError
+from osmosis.errors import SandboxUnavailable, ValidationError
 from osmosis.records.sandbox import SandboxChoice
+from osmosis.records.sandbox_command import LimitedResult, SessionCommand
 
 from .bubblewrap import python_folders
 from .container import found_engine, remove_leftovers
-from .limited_run import LimitedResult, run
-from .policy import WORK, Level, Limits, Network, Policy, Unavailable
+from .limited_run import run
+from .policy import WORK, Level, Limits, Network, Policy
 from .probe import probe
 
 MOST_FILES = 10_000
@@ -70,22 +71,6 @@ class Kind:
     """Where the folders of sessions are made. None: the folder for temporary files."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionCommand:
-    """One command of a session, as it is asked for; what it gets is at most what the session's kind allows."""
-
-    argv: Sequence[str]
-    stdin: bytes = b""
-    environ: Mapping[str, str] = field(default_factory=dict)
-    """Added to the session's own variables."""
-    cwd: str = "."
-    time_s: float = 60.0
-    memory_mb: int = 512
-    """Of all its processes together."""
-    network: bool = False
-    """Outside hosts; never this machine or private addresses."""
-
-
 def choose(
     wanted: SandboxChoice,
     *,
@@ -94,7 +79,7 @@ def choose(
     most: Most | None = None,
     parent: Path | None = None,
 ) -> Kind:
-    """What `wanted` comes down to on this machine. Raises `Unavailable`, with what to do, when it does not work."""
+    """What `wanted` comes down to on this machine. Raises `SandboxUnavailable`, with what to do."""
     level = _level(wanted)
     if level is Level.CONTAINER:
         found_engine().require(wanted.image or "")
@@ -109,13 +94,13 @@ def _level(wanted: SandboxChoice) -> Level:
         return Level.NONE
     if wanted.kind == "container" or (wanted.kind == "auto" and wanted.image):
         if not wanted.image:
-            raise Unavailable(
+            raise SandboxUnavailable(
                 "a sandbox in a container needs an image", hint="--sandbox-image python:3.12-slim (sandbox_image)"
             )
         return Level.CONTAINER
     here = probe()
     if here.level < Level.NAMESPACES:
-        raise Unavailable(
+        raise SandboxUnavailable(
             f"no sandbox works on this machine: {here.reason}",
             hint=f"{here.fix}; or name the image of a container (--sandbox-image IMAGE), "
             "or run code with your own rights (--sandbox none)",
@@ -144,7 +129,7 @@ class Session:
         return str(self.folder) if self.kind.level is Level.NONE else WORK
 
     def run(self, command: SessionCommand, stop: threading.Event | None = None) -> LimitedResult:
-        """One command to its end, whichever that is. Raises `Unavailable` when the level cannot do what is asked."""
+        """One command to its end, whichever that is. Raises `SandboxUnavailable` when the level cannot do it."""
         if not command.argv or any("\0" in part for part in command.argv):
             raise ValidationError("a command is a list of strings without NUL, the first of them a program")
         most = self.kind.most
@@ -248,9 +233,11 @@ class Session:
         if not asked:
             return Network.NONE
         if not self.kind.network:
-            raise Unavailable("this sandbox has no network: the run allows none")
+            raise SandboxUnavailable("this sandbox has no network: the run allows none")
         if self.kind.level is Level.NAMESPACES and not probe().router:
-            raise Unavailable("a sandbox with a network needs slirp4netns or pasta", hint="apt-get install slirp4netns")
+            raise SandboxUnavailable(
+                "a sandbox with a network needs slirp4netns or pasta", hint="apt-get install slirp4netns"
+            )
         return Network.OPEN
 
 

@@ -38,7 +38,8 @@ from .execution import (
 )
 from .grader import GraderClass
 from .grading import Grading
-from .rollout_sandbox import Opening, opening_from, sandbox_while
+from .rollout_sandbox import Opening, sandbox_while
+from .sandbox_opening import opening_from
 from .types import AgentWorkflowConfig, GraderConfig, RolloutSample
 from .workflow import AgentWorkflow, AgentWorkflowOutput, WorkflowClass
 

@@ -17,10 +17,9 @@ from pydantic import ValidationError as PydanticValidationError
 from pydantic_core import PydanticCustomError
 
 from osmosis.base.plain_json import whole_text
-from osmosis.errors import ModelError, OsmosisError
+from osmosis.errors import ModelError, OsmosisError, SandboxUnavailable
 from osmosis.llm.failures import category_of_error
 from osmosis.records.rollout import Category, Failure, Phase
-from osmosis.sandbox import Unavailable
 
 from .calls import DeadlineExceeded, SelfCancelled
 from .exceptions import INVALID_REWARD, OsmosisTimeoutError, OsmosisTransportError, ToolExecutionError, ToolServerLost
@@ -121,7 +120,7 @@ def _infrastructure(exc: BaseException, phase: Phase) -> Failure | None:
             )
         if isinstance(cause, ToolExecutionError):
             return None  # whatever the tool fell over, a model call it was not
-        if isinstance(cause, Unavailable):
+        if isinstance(cause, SandboxUnavailable):
             return Failure(
                 phase=Phase.SETUP if phase is Phase.AGENT else phase,
                 category=Category.UNKNOWN,

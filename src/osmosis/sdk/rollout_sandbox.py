@@ -2,33 +2,26 @@
 
 One sandbox per rollout, made when it is first used, shared by the agent, its tools and its grader, and gone with the
 rollout. Files stay from one command to the next, processes do not. A command that fails, or that a limit ended, is a
-result; an exception means that it never ran. Which boundary it is, whoever runs the rollout decides: an evaluation by
-its plan, a rollout server by its variables; on a platform the trusted half of the job runs it, beside the rollout.
+result; an exception means that it never ran. What makes one is in `sandbox_opening`, and loaded when one is opened.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol, get_args
+from typing import Protocol
 
-from osmosis.records.sandbox import SANDBOX_VARIABLE, SandboxChoice, SandboxKind
-from osmosis.sandbox import EndedBy, Level, LimitedResult, Unavailable
-from osmosis.sandbox.session import Kind, Session, SessionCommand, choose
+from osmosis.base.light_dataclass import dataclass
+from osmosis.errors import SandboxUnavailable
+from osmosis.records.sandbox_command import EndedBy, LimitedResult, SessionCommand
 
 from .calls import in_thread
-from .sandbox_door import Door
 
 TIME_S = 60.0
 MEMORY_MB = 512
-THROUGH_THE_GATE = "gate"
-"""The variable's value where the rollout is in a boundary itself, and who runs it makes its sandboxes."""
 
 
 class Hosted(Protocol):
@@ -81,7 +74,7 @@ class Sandbox:
     """The sandbox of one rollout. Safe to use from several tools at once, also from threads."""
 
     def __init__(self, opening: Opening) -> None:
-        self._opening = opening
+        self.opening = opening
         self._host: Hosted | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -131,7 +124,7 @@ class Sandbox:
     def _run(
         self, command: SessionCommand, files: Mapping[str, str | bytes], stop: threading.Event | None
     ) -> SandboxResult:
-        host = self._open()
+        host = self.open()
         for path, content in files.items():
             host.write(path, _bytes(content))
         done = host.run(command, stop)
@@ -140,7 +133,7 @@ class Sandbox:
 
     async def write_file(self, path: str, content: str | bytes) -> None:
         """Writes a file, and the folders above it."""
-        await in_thread(lambda: self._open().write(path, _bytes(content)))
+        await in_thread(lambda: self.open().write(path, _bytes(content)))
 
     async def read_file(self, path: str) -> str:
         """A file's text; what is no UTF-8 is replaced."""
@@ -148,20 +141,20 @@ class Sandbox:
 
     async def read_bytes(self, path: str) -> bytes:
         """A file's content."""
-        return await in_thread(lambda: self._open().read(path))
+        return await in_thread(lambda: self.open().read(path))
 
     async def list_files(self) -> list[str]:
         """The paths of all files, from the sandbox's folder on."""
-        return await in_thread(lambda: self._open().files())
+        return await in_thread(lambda: self.open().files())
 
     async def workdir(self) -> str:
         """The sandbox's folder as commands see it: where they start, and what paths count from."""
-        return await in_thread(lambda: self._open().workdir)
+        return await in_thread(lambda: self.open().workdir)
 
     @contextlib.asynccontextmanager
     async def fresh(self) -> AsyncIterator[Sandbox]:
         """Another one of the same kind, empty: for a grader that trusts nothing the agent left behind."""
-        made = Sandbox(lambda: self._open().another())
+        made = Sandbox(lambda: self.open().another())
         try:
             yield made
         finally:
@@ -189,12 +182,13 @@ class Sandbox:
         """Whether anything was asked of it, and it is still there."""
         return self._host is not None
 
-    def _open(self) -> Hosted:
+    def open(self) -> Hosted:
+        """Makes it, where that has not been done. Raises `SandboxUnavailable`."""
         with self._lock:
             if self._closed:
-                raise Unavailable("the sandbox of this rollout is gone: the rollout is over")
+                raise SandboxUnavailable("the sandbox of this rollout is gone: the rollout is over")
             if self._host is None:
-                self._host = self._opening()
+                self._host = self.opening()
             return self._host
 
 
@@ -231,7 +225,13 @@ async def sandbox_while(opening: Opening) -> AsyncIterator[None]:
     if has_sandbox():
         yield
         return
-    sandbox = Sandbox(opening)
+    async with within(Sandbox(opening)):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def within(sandbox: Sandbox) -> AsyncIterator[None]:
+    """The code in the block finds this sandbox; it is closed after it."""
     token = _current.set(sandbox)
     try:
         yield
@@ -239,69 +239,6 @@ async def sandbox_while(opening: Opening) -> AsyncIterator[None]:
         _current.reset(token)
         if sandbox.opened:
             await sandbox.close()
-
-
-@contextlib.asynccontextmanager
-async def open_sandbox(kind: SandboxKind = "auto", *, image: str | None = None) -> AsyncIterator[Sandbox]:
-    """A sandbox outside of any rollout, which `get_sandbox` finds inside the block: to try a tool in a script or test.
-
-    `kind`: `auto`, `bubblewrap`, `container` (with an `image` that is on this machine), or `none`, which is no boundary
-    at all. Raises `Unavailable` when what is wanted does not work here.
-    """
-    opening = opening_of(SandboxChoice(kind=kind, image=image))
-    sandbox = Sandbox(await in_thread(lambda: _ready(opening)))
-    token = _current.set(sandbox)
-    try:
-        yield sandbox
-    finally:
-        _current.reset(token)
-        await sandbox.close()
-
-
-def opening_of(choice: SandboxChoice) -> Opening:
-    """Makes sandboxes on this machine, all of one kind; found out at the first."""
-    return _opening(choice.kind, choice.image)
-
-
-@functools.lru_cache(maxsize=16)
-def _opening(kind: SandboxKind, image: str | None) -> Opening:
-    choice = SandboxChoice(kind=kind, image=image)
-    lock, known = threading.Lock(), list[Kind]()
-
-    def open_one() -> Hosted:
-        with lock:
-            if not known:
-                known.append(choose(choice))
-        return Session(known[0])
-
-    return open_one
-
-
-def opening_from(environ: Mapping[str, str], url: str, key: str | None) -> Opening:
-    """For a rollout that a server runs: where its sandbox is made, by the variable of the server's process. `url` and
-    `key` are those of the rollout's model endpoint."""
-    said = environ.get(SANDBOX_VARIABLE, "auto")
-    if said == THROUGH_THE_GATE:
-        return lambda: Door(url, key or "")
-    named, _, image = said.partition(":")
-    kind = next((one for one in get_args(SandboxKind) if one == named), None)
-    if kind is None:
-        raise Unavailable(
-            f"{SANDBOX_VARIABLE}={said} names no sandbox", hint="auto, bubblewrap, container:IMAGE or none"
-        )
-    return _opening(kind, image or None)
-
-
-def in_somebody_elses(environ: Mapping[str, str]) -> Opening:
-    """For code that is in a sandbox already, such as a trial of Harbor: that one, from the folder it works in."""
-    kind = Kind(Level.NONE, environ=dict(environ))
-    return lambda: Session(kind, folder=Path.cwd())
-
-
-def _ready(opening: Opening) -> Opening:
-    """The opening, once it has opened one: so that what does not work is said at once."""
-    host = opening()
-    return lambda: host
 
 
 def _argv(command: str | Sequence[str]) -> list[str]:

@@ -14,10 +14,9 @@ import threading
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from osmosis.errors import OsmosisError
+from osmosis.errors import OsmosisError, SandboxUnavailable
+from osmosis.records.sandbox_command import EndedBy, LimitedResult, SessionCommand
 from osmosis.records.sandbox_order import SandboxAnswer, SandboxOrder
-from osmosis.sandbox import EndedBy, LimitedResult, Unavailable
-from osmosis.sandbox.session import SessionCommand
 
 if TYPE_CHECKING:
     import http.client
@@ -90,19 +89,19 @@ class Door:
             answer = connection.getresponse()
             body = answer.read()
         except (OSError, http.client.HTTPException) as problem:
-            raise Unavailable(f"the sandbox does not answer: {type(problem).__name__}: {problem}") from problem
+            raise SandboxUnavailable(f"the sandbox does not answer: {type(problem).__name__}: {problem}") from problem
         finally:
             ended.set()
             connection.close()
         if answer.status == 404:
-            raise Unavailable("no sandbox is offered to this rollout", hint="run it with osmosis 1.2 or later")
+            raise SandboxUnavailable("no sandbox is offered to this rollout", hint="run it with osmosis 1.2 or later")
         if answer.status != 200:
-            raise Unavailable(
+            raise SandboxUnavailable(
                 f"the sandbox answered with status {answer.status}: {body[:300].decode(errors='replace')}"
             )
         told = SandboxAnswer.model_validate_json(body)
         if told.problem is not None:
-            refused = Unavailable if told.unavailable else OsmosisError
+            refused = SandboxUnavailable if told.unavailable else OsmosisError
             raise refused(told.problem, hint=told.hint)
         return told
 

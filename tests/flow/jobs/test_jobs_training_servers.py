@@ -134,6 +134,7 @@ async def test_a_server_that_is_killed_and_comes_again_costs_nothing(
     marks = (desk.folder / "marks").read_text().split("\n")[:-1]
     at_work = Counter(int(mark.split()[0]) for mark in marks)
     assert set(at_work) == {*east.pids, *west.pids}, "each of the three processes did a part"
-    assert len(marks) == sum(COMPLETE.values()) + 2, "two were in flight on the one that was killed"
+    again = len(marks) - sum(COMPLETE.values())
+    assert 0 <= again <= 2, "at most the two that were in flight on the one that was killed"
     assert seen["calls"] > 0, "the rollouts call the address that is advertised"
     assert "not-for-servers" not in "\n".join(marks)

@@ -14,7 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from osmosis.sandbox import Abilities, Level, LimitedResult, Network, Policy, Unavailable, run
+from osmosis.errors import SandboxUnavailable
+from osmosis.records.sandbox_command import LimitedResult
+from osmosis.sandbox import Abilities, Level, Network, Policy, run
 from osmosis.sandbox.bubblewrap import python_folders
 from osmosis.sandbox.network import own_addresses
 
@@ -156,12 +158,12 @@ def test_pasta_connects_what_slirp4netns_would(level1: Level, tmp_path: Path) ->
 
 def test_a_level_that_does_not_work_is_refused_with_the_reason() -> None:
     lacking = Abilities(Level.NONE, "bubblewrap is not installed", fix="install it")
-    with pytest.raises(Unavailable, match=r"no sandbox of level 1.*bubblewrap is not installed"):
+    with pytest.raises(SandboxUnavailable, match=r"no sandbox of level 1.*bubblewrap is not installed"):
         lacking.require(Level.NAMESPACES)
     assert "level 0" in lacking.describe
     assert "bubblewrap is not installed" in lacking.describe
 
 
 def test_a_folder_that_is_not_there_says_so(level1: Level, tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="missing"):
+    with pytest.raises(SandboxUnavailable, match="missing"):
         run(["/bin/true"], Policy(level=level1, read=(tmp_path / "missing",)))

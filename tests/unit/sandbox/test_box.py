@@ -10,7 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from osmosis.sandbox import EndedBy, Level, Limits, Network, Policy, start
+from osmosis.records.sandbox_command import EndedBy
+from osmosis.sandbox import Level, Limits, Network, Policy, start
 from osmosis.sandbox.bubblewrap import python_folders
 
 PYTHON = Path(sys.executable)

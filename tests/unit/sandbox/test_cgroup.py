@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.sandbox import EndedBy, Level, Limits, Policy, cgroup, run
+from osmosis.records.sandbox_command import EndedBy
+from osmosis.sandbox import Level, Limits, Policy, cgroup, run
 from osmosis.sandbox.bubblewrap import python_folders
 
 

@@ -19,7 +19,8 @@ TRY = """
 import json, sys
 from osmosis.errors import OsmosisError
 from osmosis.records.sandbox import SandboxChoice
-from osmosis.sandbox.session import SessionCommand, Most, Session, choose
+from osmosis.records.sandbox_command import SessionCommand
+from osmosis.sandbox.session import Most, Session, choose
 asked = json.load(sys.stdin)
 said = []
 try:

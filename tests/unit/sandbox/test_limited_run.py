@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.sandbox import EndedBy, Level, LimitedResult, Limits, Policy, run
+from osmosis.records.sandbox_command import EndedBy, LimitedResult
+from osmosis.sandbox import Level, Limits, Policy, run
 from osmosis.sandbox.bubblewrap import python_folders
 
 PYTHON = Path(sys.executable)

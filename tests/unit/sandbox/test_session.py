@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from osmosis.errors import OsmosisError, ValidationError
+from osmosis.errors import OsmosisError, SandboxUnavailable, ValidationError
 from osmosis.records.sandbox import SandboxChoice
-from osmosis.sandbox import EndedBy, Level, Unavailable
-from osmosis.sandbox.session import PREFIX, Kind, Most, Session, SessionCommand, choose
+from osmosis.records.sandbox_command import EndedBy, SessionCommand
+from osmosis.sandbox import Level
+from osmosis.sandbox.session import PREFIX, Kind, Most, Session, choose
 
 SMALL = Most(disk_mb=8, file_mb=64, output_bytes=1000, read_bytes=100_000)
 
@@ -132,7 +133,7 @@ def test_a_file_that_is_too_large_is_not_read_into_memory(session: Session) -> N
 
 def test_a_network_that_the_run_has_not_is_refused(level1: Level, tmp_path: Path) -> None:
     session = Session(Kind(level1, network=False, parent=tmp_path))
-    with pytest.raises(Unavailable, match="the run allows none"):
+    with pytest.raises(SandboxUnavailable, match="the run allows none"):
         session.run(SessionCommand(["true"], network=True))
     assert b"lo" in session.run(SessionCommand(["cat", "/proc/net/dev"])).stdout
     assert session.run(SessionCommand(["cat", "/proc/net/dev"])).stdout.count(b":") == 1, "loopback alone"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,14 @@ from osmosis import (
     open_sandbox,
     tool,
 )
-from osmosis.errors import OsmosisError
+from osmosis.errors import OsmosisError, SandboxUnavailable
 from osmosis.records.rollout import Phase
 from osmosis.records.sandbox import SandboxChoice
-from osmosis.sandbox import Unavailable
 from osmosis.sandbox.session import Kind, Session
 from osmosis.sdk.harbor.inside import run as run_inside
 from osmosis.sdk.harbor.ticket import ID_VARIABLE, KEY_VARIABLE, URL_VARIABLE
-from osmosis.sdk.rollout_sandbox import Sandbox, opening_from
+from osmosis.sdk.rollout_sandbox import Sandbox
+from osmosis.sdk.sandbox_opening import opening_from
 from osmosis.testing.waiting import until
 
 
@@ -46,12 +47,20 @@ async def test_one_is_opened_for_a_script_or_a_test() -> None:
             assert await other.list_files() == []
         failed = await sandbox.run("echo out; echo err >&2; exit 3")
         assert (failed.exit_code, failed.output, failed.ok) == (3, "out\nerr", False)
-        late = await sandbox.run("echo begun; sleep 60", timeout_s=0.5)
+        late = await sandbox.run("echo begun; sleep 60", timeout_s=2)
         assert (late.ended, late.output) == ("time", "begun\n[ended: limit of time]")
     with pytest.raises(RuntimeError, match="open_sandbox"):
         get_sandbox()
-    with pytest.raises(Unavailable, match="is over"):
+    with pytest.raises(SandboxUnavailable, match="is over"):
         await sandbox.run("true")
+
+
+async def test_one_that_was_not_used_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    async with open_sandbox("none") as sandbox:
+        assert sandbox.opened
+        assert list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_cancelled_command_ends(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from osmosis.records.trajectory import build_trajectory
 from osmosis.records.wire import RolloutInit
 from osmosis.sdk.backend import LocalBackend
 from osmosis.sdk.execution import ExecutionResult
-from osmosis.sdk.rollout_sandbox import Opening, in_somebody_elses
+from osmosis.sdk.rollout_sandbox import Opening
+from osmosis.sdk.sandbox_opening import in_somebody_elses
 from osmosis.sdk.types import AgentWorkflowConfig, json_safe
 
 from .sandbox import PROTOCOL

@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from osmosis.base.processes import lines_of
-from osmosis.errors import OsmosisError
+from osmosis.errors import OsmosisError, SandboxUnavailable
 from osmosis.llm.connections import Connections
 from osmosis.llm.wire import exchange
+from osmosis.records.sandbox_command import EndedBy
 from osmosis.records.wire import PORT_VARIABLE
-from osmosis.sandbox import Box, EndedBy, Network, Policy, Unavailable, start
+from osmosis.sandbox import Box, Network, Policy, start
 
 TAIL_LINES = 60
 LOOK_S = 0.02
@@ -105,7 +106,7 @@ class RolloutServerProcess:
         environ = {OLDER_PORT_VARIABLE: port, **self.environ, PORT_VARIABLE: port, "PYTHONUNBUFFERED": "1"}
         try:
             self._box = await self._begin(self.command, replace(self._policy, environ=environ, cwd=self.cwd))
-        except Unavailable as exc:
+        except SandboxUnavailable as exc:
             raise ServerStartError(f"the rollout server's sandbox: {exc.message}", hint=exc.hint) from exc
         except OSError as exc:
             raise ServerStartError(

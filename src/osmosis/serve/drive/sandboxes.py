@@ -12,10 +12,10 @@ import binascii
 import threading
 from collections.abc import Callable
 
-from osmosis.errors import OsmosisError, ValidationError
+from osmosis.errors import OsmosisError, SandboxUnavailable, ValidationError
+from osmosis.records.sandbox_command import SessionCommand
 from osmosis.records.sandbox_order import SandboxAnswer, SandboxOrder
-from osmosis.sandbox import Unavailable
-from osmosis.sandbox.session import Kind, Session, SessionCommand
+from osmosis.sandbox.session import Kind, Session
 from osmosis.sdk.calls import in_thread
 
 MOST_EACH = 16
@@ -41,7 +41,7 @@ class Sandboxes:
             return await in_thread(self._do, rollout_id, order, stop)
         except OsmosisError as problem:
             return SandboxAnswer(
-                problem=problem.message, hint=problem.hint, unavailable=isinstance(problem, Unavailable)
+                problem=problem.message, hint=problem.hint, unavailable=isinstance(problem, SandboxUnavailable)
             )
         except OSError as problem:
             return SandboxAnswer(problem=f"the sandbox cannot be used: {problem}", unavailable=True)

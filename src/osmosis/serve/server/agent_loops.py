@@ -22,7 +22,8 @@ from osmosis.sdk.calls import SelfCancelled, contained, run_with_deadline
 from osmosis.sdk.chat import ChatClient
 from osmosis.sdk.classify import failure_of, wire_category
 from osmosis.sdk.execution import ExecutionResult, cancelled_result, with_failure
-from osmosis.sdk.rollout_sandbox import opening_from, sandbox_while
+from osmosis.sdk.rollout_sandbox import sandbox_while
+from osmosis.sdk.sandbox_opening import opening_from
 from osmosis.sdk.types import RolloutSample
 
 from .queue import LoopPacer

@@ -35,7 +35,8 @@ from osmosis.records.wire import ARTIFACT_VARIABLE, INSTANCE_VARIABLE
 from osmosis.records.wire02 import InitResponse, LoopHealth, RolloutResponse
 from osmosis.sdk.agent_loop import RolloutAgentLoop, RolloutContext, RolloutResult
 from osmosis.sdk.classify import describe, failure_of
-from osmosis.sdk.rollout_sandbox import opening_from, sandbox_while
+from osmosis.sdk.rollout_sandbox import sandbox_while
+from osmosis.sdk.sandbox_opening import opening_from
 from osmosis.sdk.types import finite_reward
 from osmosis.serve.endpoints import DeclaredEndpoint
 from osmosis.serve.http_pool import open_session
