@@ -48,6 +48,7 @@ HOMES: dict[str, str] = {
         ToolResponse""",
     "osmosis.records.wire02": """
         CompletionUsage CompletionsChoice CompletionsRequest CompletionsResponse InitResponse RolloutResponse""",
+    "osmosis.llm.key_variable": "DEFAULT_API_KEY_ENV",
     "osmosis.sdk.agent_loop": "CompletionsResult LLMClientProtocol RolloutAgentLoop RolloutContext RolloutResult",
     "osmosis.sdk.backend": "ExecutionResult LocalBackend",
     "osmosis.sdk.context": "AgentWorkflowContext GraderContext SampleSource get_rollout_context",
@@ -62,8 +63,8 @@ HOMES: dict[str, str] = {
     "osmosis.sdk.integrations.strands": "OsmosisRolloutModel OsmosisStrandsAgent",
     "osmosis.sdk.judge": "RewardRubricRunResult",
     "osmosis.sdk.judge_model": """
-        DEFAULT_API_KEY_ENV DEFAULT_REQUEST_TIMEOUT_SECONDS MissingAPIKeyError ModelInfo ModelNotFoundError
-        ProviderRequestError ensure_api_key_available""",
+        DEFAULT_REQUEST_TIMEOUT_SECONDS MissingAPIKeyError ModelInfo ModelNotFoundError ProviderRequestError
+        ensure_api_key_available""",
     "osmosis.sdk.messages": """
         count_messages_by_role get_message_content get_message_role is_assistant_message is_tool_message
         is_user_message normalize_stop parse_tool_calls""",
@@ -100,8 +101,8 @@ MODULES: dict[str, str] = {
         osmosis.records.wire02 osmosis.sdk.agent_loop osmosis.sdk.backend
         osmosis.sdk.context evaluate_rubric=osmosis.sdk.evaluate_rubric:evaluate_rubric
         evaluate_rubric_async=osmosis.sdk.evaluate_rubric:evaluate_rubric_async osmosis.sdk.exceptions
-        osmosis.sdk.grader osmosis.sdk.harbor.backend osmosis.sdk.judge_model osmosis.sdk.rewards
-        osmosis.sdk.rubrics osmosis.sdk.types osmosis.sdk.workflow osmosis.serve.server.app
+        osmosis.sdk.grader osmosis.sdk.harbor.backend osmosis.llm.key_variable osmosis.sdk.judge_model
+        osmosis.sdk.rewards osmosis.sdk.rubrics osmosis.sdk.types osmosis.sdk.workflow osmosis.serve.server.app
         osmosis.serve.server.trainer_client osmosis.serve.server.v02""",
     "osmosis_ai.auth": "osmosis.classic.login",
     "osmosis_ai.auth.config": "osmosis.base.paths osmosis.client.settings",
@@ -123,7 +124,8 @@ MODULES: dict[str, str] = {
     "osmosis_ai.consts": "osmosis._version",
     "osmosis_ai.eval": "",
     "osmosis_ai.eval.rubric": """
-        osmosis.sdk.judge osmosis.sdk.judge_model RubricResult=osmosis.sdk.evaluate_rubric:RubricResult
+        osmosis.llm.key_variable osmosis.sdk.judge osmosis.sdk.judge_model
+        RubricResult=osmosis.sdk.evaluate_rubric:RubricResult
         evaluate_rubric=osmosis.sdk.evaluate_rubric:judge_solution""",
     "osmosis_ai.rollout": """
         osmosis.classic.registry osmosis.records.loop_request osmosis.records.tool_schema osmosis.records.wire02
@@ -189,9 +191,11 @@ MODULES: dict[str, str] = {
     "osmosis_ai.rollout.types": "osmosis.sdk.types",
     "osmosis_ai.rollout.utils": "osmosis.sdk.messages",
     "osmosis_ai.rollout.validator": "osmosis.serve.server.validator",
-    "osmosis_ai.rubric_eval": "osmosis.sdk.evaluate_rubric osmosis.sdk.judge osmosis.sdk.judge_model",
+    "osmosis_ai.rubric_eval": """
+        osmosis.llm.key_variable osmosis.sdk.evaluate_rubric osmosis.sdk.judge osmosis.sdk.judge_model""",
     "osmosis_ai.rubric_types": """
-        osmosis.sdk.judge osmosis.sdk.judge_model RubricResult=osmosis.sdk.evaluate_rubric:RubricResult""",
+        osmosis.llm.key_variable osmosis.sdk.judge osmosis.sdk.judge_model
+        RubricResult=osmosis.sdk.evaluate_rubric:RubricResult""",
     "osmosis_ai.utils": "osmosis.sdk.rewards osmosis.sdk.rubrics",
 }
 """The modules that existing projects import, each with the modules of ours whose `HOMES` it offers.

@@ -11,12 +11,12 @@ from typing import Any
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
 from osmosis.llm import ChatRequest, Model, open_model
+from osmosis.llm.key_variable import key_variable
 from osmosis.llm.model import STREAMING
 from osmosis.records.loop_request import RolloutMetrics
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Message
 from osmosis.sdk.agent_loop import CompletionsResult
-from osmosis.sdk.judge_model import key_variable
 
 from .errors import ProviderError
 

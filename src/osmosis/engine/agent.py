@@ -11,19 +11,17 @@ import sys
 from dataclasses import field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import LoadError
 from osmosis.sdk.agent_loop import RolloutAgentLoop
-from osmosis.sdk.grader import Grader, GraderClass
-from osmosis.sdk.types import AgentWorkflowConfig
-from osmosis.sdk.workflow import AgentWorkflow
 
 from .loader import load_module, load_object, source_files, source_hash, source_of
 
 if TYPE_CHECKING:
     from osmosis.sdk.backend import LocalBackend
+    from osmosis.sdk.grader import GraderClass
 
 
 @dataclass(slots=True)
@@ -59,8 +57,8 @@ def load_agent(path: str, base_dir: Path, *, grader: str | GraderClass | None = 
         module = _module_of(path, found, base_dir)
     else:
         module = load_module(path, base_dir)
-        found = _discover(path, module)
-    agent = _agent(path, found, module, _grader_class(grader, base_dir))
+        found = _workflows().only_agent(path, module)
+    agent = _agent(path, found, module, grader, base_dir)
     agent.files = source_files(module, base_dir)
     return agent
 
@@ -68,7 +66,7 @@ def load_agent(path: str, base_dir: Path, *, grader: str | GraderClass | None = 
 def agent_of(found: object, name: str, base_dir: Path, *, grader: str | GraderClass | None = None) -> Agent:
     """The agent that an object is, as `load_agent` would have found it; `name` is what errors call it."""
     owner = found if inspect.isclass(found) else type(found)
-    agent = _agent(name, found, sys.modules.get(owner.__module__), _grader_class(grader, base_dir))
+    agent = _agent(name, found, sys.modules.get(owner.__module__), grader, base_dir)
     agent.files = source_of(found, base_dir)[0]
     return agent
 
@@ -77,47 +75,29 @@ def as_agent(found: object) -> Agent:
     """An agent from an object that is one already: an instance or class of an agent loop, a workflow, a backend."""
     if isinstance(found, Agent):
         return found
-    return _agent(type(found).__name__, found, sys.modules.get(type(found).__module__), None)
+    return _agent(type(found).__name__, found, sys.modules.get(type(found).__module__), None, Path())
 
 
-def _agent(path: str, found: object, module: ModuleType | None, grader: GraderClass | None) -> Agent:
+def _agent(
+    path: str, found: object, module: ModuleType | None, grader: str | GraderClass | None, base_dir: Path
+) -> Agent:
     if inspect.isclass(found) and issubclass(found, RolloutAgentLoop):
         found = _instance(path, found)
     if isinstance(found, RolloutAgentLoop):
-        _refuse_grader(path, grader, "an agent loop, which is scored by score functions")
+        if grader:
+            name = grader.rpartition(":")[2] if isinstance(grader, str) else grader.__name__
+            raise LoadError(
+                f"{path} is an agent loop, which is scored by score functions: {name} would not be used",
+                hint="leave out --grader",
+            )
         return Agent(path, loop=found)
-    backend = _backend()
-    if isinstance(found, backend):
-        _refuse_grader(path, grader, "a LocalBackend, which brings its own grader")
-        return Agent(path, backend=found)
-    if isinstance(found, AgentWorkflow):
-        found = type(found)
-    if inspect.isclass(found) and issubclass(found, AgentWorkflow):
-        # A config without a limit: how many run at once is the plan's decision here.
-        config = AgentWorkflowConfig(name=found.__name__)
-        return Agent(path, backend=backend(found, config, grader or _only_grader(path, module)))
-    from osmosis.sdk.harbor.backend import HarborBackend  # of all agents, the fewest are one
-
-    if isinstance(found, HarborBackend):
-        raise LoadError(
-            f"{path} is a HarborBackend: its agent runs in sandboxes, which cannot call into this process",
-            hint=f"serve it (`osmosis serve -m {path} --local`), then evaluate that with --server URL",
-        )
-    raise LoadError(
-        f"{path} is a {type(found).__name__}, not an agent",
-        hint="name a RolloutAgentLoop (instance or class), an AgentWorkflow class or a LocalBackend",
-    )
+    return Agent(path, backend=_workflows().backend_of(path, found, module, grader, base_dir))
 
 
-def _backend() -> type[LocalBackend]:
-    from osmosis.sdk.backend import LocalBackend  # the workflow's side: an agent loop starts without it
+def _workflows() -> ModuleType:
+    from . import workflow_agent  # the workflow's side: an agent loop starts without it
 
-    return LocalBackend
-
-
-def _refuse_grader(path: str, grader: GraderClass | None, what: str) -> None:
-    if grader is not None:
-        raise LoadError(f"{path} is {what}: {grader.__name__} would not be used", hint="leave out --grader")
+    return workflow_agent
 
 
 def _instance(path: str, cls: type[RolloutAgentLoop]) -> RolloutAgentLoop:
@@ -130,51 +110,7 @@ def _instance(path: str, cls: type[RolloutAgentLoop]) -> RolloutAgentLoop:
         ) from error
 
 
-def _grader_class(grader: str | GraderClass | None, base_dir: Path) -> GraderClass | None:
-    if not grader:
-        return None
-    if isinstance(grader, str):
-        return _grader(load_object(grader, base_dir), grader)
-    return _grader(grader, grader.__qualname__)
-
-
-def _grader(found: object, path: str | None) -> GraderClass:
-    if not (inspect.isclass(found) and issubclass(found, Grader)):
-        raise LoadError(f"{path} is not a subclass of Grader", hint="name a subclass of Grader")
-    return found
-
-
 def _module_of(path: str, found: object, base_dir: Path) -> ModuleType:
     owner = getattr(found, "__module__", None) or type(found).__module__
     named = load_module(path.partition(":")[0], base_dir)
     return named if not isinstance(owner, str) or owner.startswith("osmosis.") else sys.modules.get(owner, named)
-
-
-def _own(module: ModuleType, base: type) -> list[Any]:
-    """The concrete subclasses of `base` that the module itself defines."""
-    return [
-        v
-        for v in vars(module).values()
-        if inspect.isclass(v) and issubclass(v, base) and v.__module__ == module.__name__ and not inspect.isabstract(v)
-    ]
-
-
-def _only_grader(path: str, module: ModuleType | None) -> GraderClass | None:
-    graders = _own(module, Grader) if module else []
-    if len(graders) > 1:
-        names = ", ".join(g.__name__ for g in graders)
-        raise LoadError(
-            f"{path}: the module has several graders: {names}", hint="choose one with --grader module:Class"
-        )
-    return graders[0] if graders else None
-
-
-def _discover(path: str, module: ModuleType) -> object:
-    ready = [v for v in vars(module).values() if isinstance(v, (RolloutAgentLoop, _backend()))]
-    found = list(dict.fromkeys(ready)) or _own(module, RolloutAgentLoop) or _own(module, AgentWorkflow)
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise LoadError(f"{path} defines no agent", hint="write module:attribute, for example server:agent_loop")
-    names = ", ".join(sorted(n for n, v in vars(module).items() if any(v is f for f in found)))
-    raise LoadError(f"{path} defines several agents: {names}", hint=f"name one: {path}:{names.split(', ')[0]}")

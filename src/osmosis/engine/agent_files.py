@@ -113,6 +113,10 @@ _written: set[Path] = set()
 _roots: list[str] = []
 _told: tuple[int, frozenset[str]] = (0, frozenset())
 _scoring = threading.local()
+_HOMES = tuple(
+    (f"{home}{os.sep}", f"{home.resolve()}{os.sep}") for home in (Path(os.__file__).parent, Path(__file__).parents[1])
+)
+"""Of Python's own modules and of ours: most of what is imported, and nobody's agent unless it lies there, too."""
 
 
 def watch(base_dir: Path) -> None:
@@ -204,10 +208,13 @@ def _digest(file: Path) -> str | None:
 def _imported(roots: tuple[str, ...]) -> set[Path]:
     """The files of the modules that are imported by now and lie below one of these folders (with a separator at the
     end), links followed."""
+    elsewhere = tuple(home[0] for home in _HOMES if not any(root.startswith(home) for root in roots))
     found = set()
     for module in list(sys.modules.values()):
         name = getattr(module, "__file__", None)
-        if isinstance(name, str) and name.endswith(".py") and (file := _real(name)).startswith(roots):
+        if not isinstance(name, str) or not name.endswith(".py") or name.startswith(elsewhere):
+            continue
+        if (file := _real(name)).startswith(roots):
             found.add(Path(file))
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from operator import methodcaller
 from typing import Protocol
 
 from osmosis.base.json_types import JsonObject
@@ -22,6 +23,7 @@ from .writable import not_json, own_json
 
 REWARD = "reward"
 _PLAIN = {dict}
+_role = methodcaller("get", "role")
 
 
 @dataclass(slots=True)
@@ -174,7 +176,7 @@ def overran(deadline: Deadline, task: Task, who: str) -> Failure:
 
 def tool_results(messages: list[Message]) -> int:
     """How many tools answered in this conversation."""
-    return len([None for message in messages if message.get("role") == "tool"])
+    return list(map(_role, messages)).count("tool")
 
 
 def own_reward(value: object) -> Score:

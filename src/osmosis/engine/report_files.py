@@ -21,6 +21,7 @@ from osmosis.records.rollout import LARGEST_SCORE, Message
 
 from .journal import Journal
 from .plots import bars, curves, histogram
+from .run_facts import facts
 
 _QUOTED = 200
 MAX_SHOWN = 200
@@ -37,16 +38,6 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.3rem 0;padding:.4rem .6r
 .role{font-weight:600;margin-top:.5rem}.bad{color:#c0392b}.good{color:#2e8b57}.dim{opacity:.7}
 .why{white-space:pre-wrap}
 """
-
-
-def facts(plan: EvalPlan) -> Iterator[tuple[str, str]]:
-    """What the run was, in pairs of name and text."""
-    yield "model", plan.model.name + (f" at {plan.model.base_url}" if plan.model.base_url else "")
-    yield "agent", plan.agent
-    yield "dataset", plan.dataset + (f" (sha256 {plan.dataset_hash[:12]})" if plan.dataset_hash else "")
-    commit = (plan.provenance.get("git") or {}).get("commit")
-    if commit:
-        yield "commit", commit[:12] + (" with uncommitted changes" if plan.provenance["git"].get("dirty") else "")
 
 
 def markdown(journal: Journal, plan: EvalPlan, report: Report) -> str:

@@ -10,6 +10,7 @@ when a kept-alive connection turns out to have been closed by the server before 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -48,9 +49,7 @@ class Pool:
     def session(self, trust_env: bool) -> aiohttp.ClientSession:
         """For TLS and proxies."""
         if trust_env not in self._sessions:
-            from .wire_aiohttp import open_session
-
-            self._sessions[trust_env] = open_session(trust_env)
+            self._sessions[trust_env] = _by_aiohttp().open_session(trust_env)
         return self._sessions[trust_env]
 
     async def close(self) -> None:
@@ -73,9 +72,15 @@ def open_wire(
     parts = urlsplit(url)
     if parts.scheme == "http" and not parts.username and (direct or not _proxied(parts.hostname or "")):
         return PlainWire(url, headers, timeout_s=timeout_s, pool=pool)
-    from .wire_aiohttp import AiohttpWire
+    shared = pool.session if pool else None
+    wire: Wire = _by_aiohttp().AiohttpWire(url, headers, timeout_s=timeout_s, trust_env=not direct, shared=shared)
+    return wire
 
-    return AiohttpWire(url, headers, timeout_s=timeout_s, trust_env=not direct, shared=pool.session if pool else None)
+
+def _by_aiohttp() -> ModuleType:
+    from . import wire_aiohttp  # a quarter of a second, and a model server on this machine does without it
+
+    return wire_aiohttp
 
 
 async def exchange(

@@ -103,14 +103,13 @@ def agent_kind(agent: str) -> tuple[str, str]:
 async def _through_gate(source: RolloutSource, plan: EvalPlan, model: Model) -> AsyncIterator[RolloutFn]:
     """A rollout server elsewhere, whose rollouts call the model over HTTP."""
     # What runs here needs no HTTP server: it is most of what there would be to import.
-    from osmosis.serve.drive.client import check_key, served
-    from osmosis.serve.drive.traingate import TrainGate
+    from osmosis.serve.drive import client, traingate
 
-    gate = TrainGate(model)
+    gate = traingate.TrainGate(model)
     await gate.start()
     try:
-        await check_key(source.target, source.server_key)
-        async with served(source.target, gate, plan, api_key=source.server_key) as rollout_fn:
+        await client.check_key(source.target, source.server_key)
+        async with client.served(source.target, gate, plan, api_key=source.server_key) as rollout_fn:
             yield rollout_fn
     finally:
         await gate.stop()

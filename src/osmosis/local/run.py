@@ -4,7 +4,6 @@ another run. Reads a run's folder; changes nothing in it.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from datetime import datetime
@@ -16,7 +15,6 @@ from osmosis.base.light_dataclass import dataclass
 from osmosis.datasets.groups import groups_by_content
 from osmosis.engine.journal import Journal
 from osmosis.errors import OsmosisError
-from osmosis.metrics.compare import Comparison, compare
 from osmosis.metrics.figures import figures, grouped
 from osmosis.metrics.formats import interval, score
 from osmosis.metrics.judged import Judged
@@ -31,6 +29,8 @@ from .request import run_folder
 if TYPE_CHECKING:
     import pandas
     from rich.table import Table
+
+    from osmosis.metrics.compare import Comparison
 
 CUT_OFF = "cut off"
 """How a session ends, in the journal's words, when somebody did not wait for what was in flight."""
@@ -86,6 +86,8 @@ class Run:
 
         Raises ValidationError when the two have no score or no row in common.
         """
+        from osmosis.metrics.compare import compare  # few runs are put beside another
+
         if isinstance(other, Run):
             before = other
         else:
@@ -138,6 +140,8 @@ class Run:
         return table
 
     def _repr_html_(self) -> str:
+        import html  # with the names of two thousand characters: only a notebook asks for this
+
         head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
         lines = [
             (figure.group, figure.label, figure.text, figure.between, figure.detail) for figure in figures(self.report)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, product
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from osmosis.base.light_dataclass import dataclass
 from osmosis.records.report import Distribution, Interval, PassAtK, Report, ScoreReport
 
 from . import formats
 from .answers import MEANING
-from .compare import Comparison
 from .reducers import reducer
+
+if TYPE_CHECKING:
+    from .compare import Comparison
 
 Format = Literal["score", "difference", "share", "count", "ms", "usd", "p", "text"]
 RUN = ""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from osmosis.base.json_types import JsonObject
+from osmosis.base.light_dataclass import dataclass
 from osmosis.records.plan import EvalPlan
 from osmosis.records.quarantine import RowQuarantine, SortedOut
 from osmosis.records.report import Report

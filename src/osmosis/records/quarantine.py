@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import date
 
 from pydantic import Field
 from pydantic import ValidationError as PydanticError
 
+from osmosis.base.light_dataclass import dataclass
 from osmosis.errors import ValidationError
 
 from .base import Strict, utc_now
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same parser under its older name
-    import tomli as tomllib
 
 NAME = "quarantine.toml"
 """Of the file, in the top folder of a workspace."""
@@ -77,6 +72,12 @@ class RowQuarantine(Strict):
 
 def quarantine_of(text: str, where: str = NAME) -> RowQuarantine:
     """What a file with this text holds. Raises ValidationError with all that is wrong."""
+    # Every evaluation asks for the file, and most workspaces have none.
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:  # pragma: no cover - the same parser under its older name
+        import tomli as tomllib
+
     try:
         return RowQuarantine.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:

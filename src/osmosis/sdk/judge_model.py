@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,25 +16,12 @@ from typing import TypedDict
 
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import OsmosisError
+from osmosis.llm.key_variable import DEFAULT_API_KEY_ENV, key_variable
 from osmosis.records.plan import ModelSpec
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_REQUEST_TIMEOUT_SECONDS = 30.0
-
-DEFAULT_API_KEY_ENV: dict[str, str] = {
-    "openai": "OPENAI_API_KEY",
-    "anthropic": "ANTHROPIC_API_KEY",
-    "xai": "XAI_API_KEY",
-    "gemini": "GEMINI_API_KEY",
-    "google": "GEMINI_API_KEY",
-    "openrouter": "OPENROUTER_API_KEY",
-    "cerebras": "CEREBRAS_API_KEY",
-    "azure": "AZURE_API_KEY",
-    "bedrock": "AWS_ACCESS_KEY_ID",
-    "vertex_ai": "GOOGLE_APPLICATION_CREDENTIALS",
-}
-"""Which variable holds a provider's key, where the name does not follow from the provider's."""
 
 LEFT_TO_LITELLM = "litellm"
 """The provider of a model whose name goes to LiteLLM as it is; keys are LiteLLM's business then."""
@@ -102,12 +88,6 @@ class JudgeModel:
     """Of one attempt."""
     total_s: float | None = None
     """Of one judgement with its retries; None where nobody gave a time limit."""
-
-
-def key_variable(provider: str) -> str:
-    """The variable that holds a provider's key: from the table, else `<PROVIDER>_API_KEY`."""
-    known = DEFAULT_API_KEY_ENV.get(provider)
-    return known or f"{re.sub(r'[^A-Z0-9]', '_', provider.upper())}_API_KEY"
 
 
 def resolve_judge(

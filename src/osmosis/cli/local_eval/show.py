@@ -8,7 +8,7 @@ from osmosis.cli.drawing import Canvas, Line
 from osmosis.cli.figures import draw_report as draw_figures
 from osmosis.cli.render import pairs
 from osmosis.cli.results import NextStep, clean
-from osmosis.engine.report_files import facts
+from osmosis.engine.run_facts import facts
 from osmosis.metrics.alarms import alarms
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report

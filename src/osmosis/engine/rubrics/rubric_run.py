@@ -27,13 +27,13 @@ from osmosis.engine.recorded import answered
 from osmosis.engine.resume import ResumePlan, plan_resume
 from osmosis.engine.score_result import run_score
 from osmosis.errors import ValidationError
+from osmosis.llm.key_variable import key_variable
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan, ModelSpec, Timeouts
 from osmosis.records.report import Report
 from osmosis.records.rollout import Rollout, Score, Usage
 from osmosis.sdk.calls import in_thread, is_async
 from osmosis.sdk.judge import Judge, JudgeQuestion, make_question
-from osmosis.sdk.judge_model import key_variable
 from osmosis.sdk.types import json_safe
 
 from .conversations import RubricRecord, digest_of
