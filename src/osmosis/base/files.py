@@ -79,7 +79,8 @@ def create_once(path: Path, data: bytes, *, mode: int | None = None) -> bool:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Adds a line that ends with a newline, on disk when this returns; one that was cut off before it stays apart."""
+    """Adds a line that ends with a newline, or several, on disk when this returns; one that was cut off before stays
+    apart."""
     with path.open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 import orjson
 from pydantic import ValidationError as PydanticError
 
-from osmosis.base.files import GrowingFile, replacing, write_bytes
+from osmosis.base.files import GrowingFile, append_line, replacing, write_bytes
 from osmosis.base.json_types import JsonObject
 from osmosis.base.light_dataclass import dataclass
 from osmosis.base.locks import FileLock
@@ -84,10 +84,8 @@ class JournalBatch:
     lines: list[bytes] = field(default_factory=list)
     as_is: list[bool] = field(default_factory=list)
     """Whether nothing was taken out of the line."""
-    text: bytes = b""
-    """All lines."""
-    tokens: bytes = b""
-    """What is known of tokens, as it goes beside them."""
+    tokens: list[bytes] = field(default_factory=list)
+    """The lines of what is known of tokens."""
 
 
 class Journal:
@@ -176,7 +174,7 @@ class Journal:
 
     def batch(self, rollouts: list[Rollout]) -> JournalBatch:
         """The lines of these rollouts."""
-        batch, tokens = JournalBatch(), []
+        batch = JournalBatch()
         for rollout in rollouts:
             line, kept = writable(rollout)
             safe = self._safe(line)
@@ -184,8 +182,7 @@ class Journal:
             batch.kept.append(kept)
             batch.as_is.append(safe is line)
             if any([call.tokens is not None for call in rollout.calls]):
-                tokens.append(self._safe(tokens_line(rollout)))
-        batch.text, batch.tokens = b"".join(batch.lines), b"".join(tokens)
+                batch.tokens.append(self._safe(tokens_line(rollout)))
         return batch
 
     def write(self, batch: JournalBatch) -> None:
@@ -193,12 +190,8 @@ class Journal:
         if self._file is None:
             raise ValidationError("this journal is not open for writing")
         if batch.tokens:  # before the rollouts count: one that is stored has its tokens stored
-            tokens = GrowingFile(self.tokens_path)
-            try:
-                tokens.append(batch.tokens)
-            finally:
-                tokens.close()
-        self._file.append(batch.text)
+            append_line(self.tokens_path, b"".join(batch.tokens))
+        self._file.append(b"".join(batch.lines))
 
     def written(self, batch: JournalBatch) -> list[Rollout]:
         """Notes where they stand, and tells of them; they come back as they were stored."""

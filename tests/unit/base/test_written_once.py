@@ -90,7 +90,7 @@ RULES: dict[str, tuple[Callable[[ast.AST], bool], dict[str, str]]] = {
     ),
     "what is durable is decided by base.files": (
         lambda node: called(node) == "os.fsync",
-        {"engine/journal.py": "appends: rollouts are on disk, then counted"},
+        {"engine/journal.py": "puts rollouts aside before they are dropped, and cuts off a torn line"},
     ),
     "a delay is base.backoff": (
         lambda node: called(node) == "random.uniform",
