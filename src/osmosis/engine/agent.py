@@ -57,7 +57,7 @@ def load_agent(path: str, base_dir: Path, *, grader: str | GraderClass | None = 
         module = _module_of(path, found, base_dir)
     else:
         module = load_module(path, base_dir)
-        found = _workflows().only_agent(path, module)
+        found = module
     agent = _agent(path, found, module, grader, base_dir)
     agent.files = source_files(module, base_dir)
     return agent
@@ -81,32 +81,37 @@ def as_agent(found: object) -> Agent:
 def _agent(
     path: str, found: object, module: ModuleType | None, grader: str | GraderClass | None, base_dir: Path
 ) -> Agent:
-    if inspect.isclass(found) and issubclass(found, RolloutAgentLoop):
-        found = _instance(path, found)
-    if isinstance(found, RolloutAgentLoop):
-        if grader:
-            name = grader.rpartition(":")[2] if isinstance(grader, str) else grader.__name__
-            raise LoadError(
-                f"{path} is an agent loop, which is scored by score functions: {name} would not be used",
-                hint="leave out --grader",
-            )
-        return Agent(path, loop=found)
-    return Agent(path, backend=_workflows().backend_of(path, found, module, grader, base_dir))
+    """`found` is the module itself where the one agent that it defines is meant."""
+    loop = _loop(path, found)
+    if loop is None:
+        from .workflow_agent import backend_of, only_agent  # the workflow's side: an agent loop starts without it
+
+        if module is not None and found is module:
+            found = only_agent(path, module)
+            loop = _loop(path, found)
+        if loop is None:
+            return Agent(path, backend=backend_of(path, found, module, grader, base_dir))
+    if grader:
+        name = grader.rpartition(":")[2] if isinstance(grader, str) else grader.__name__
+        raise LoadError(
+            f"{path} is an agent loop, which is scored by score functions: {name} would not be used",
+            hint="leave out --grader",
+        )
+    return Agent(path, loop=loop)
 
 
-def _workflows() -> ModuleType:
-    from . import workflow_agent  # the workflow's side: an agent loop starts without it
-
-    return workflow_agent
-
-
-def _instance(path: str, cls: type[RolloutAgentLoop]) -> RolloutAgentLoop:
+def _loop(path: str, found: object) -> RolloutAgentLoop | None:
+    """The agent loop that an object is; None for anything else."""
+    if not inspect.isclass(found):
+        return found if isinstance(found, RolloutAgentLoop) else None
+    if not issubclass(found, RolloutAgentLoop):
+        return None
     try:
-        return cls()
+        return found()
     except Exception as error:
         raise LoadError(
-            f"{path}: {cls.__name__}() needs arguments: {type(error).__name__}: {error}",
-            hint=f"create the instance in the module and name that: agent_loop = {cls.__name__}(...)",
+            f"{path}: {found.__name__}() needs arguments: {type(error).__name__}: {error}",
+            hint=f"create the instance in the module and name that: agent_loop = {found.__name__}(...)",
         ) from error
 
 

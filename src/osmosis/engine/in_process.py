@@ -35,7 +35,6 @@ __all__ = ["DEFAULT_MAX_TOKENS_TOTAL", "in_process", "plain_tools", "tool_result
 
 LOCAL_URL = "http://local-rollout.local"
 DEFAULT_MAX_TOKENS_TOTAL = 8192
-_MESSAGES = {dict}
 
 
 @asynccontextmanager
@@ -150,9 +149,7 @@ def _refusal(result: object) -> Failure | None:
             message=f"run() returned {type(result).__name__} instead of a RolloutResult",
             fix="return ctx.complete(messages) or ctx.error(message)",
         )
-    messages = result.final_messages
-    kinds = set(map(type, messages)) if isinstance(messages, list) else {object}
-    if kinds != _MESSAGES and not all([issubclass(kind, dict) for kind in kinds]):
+    if not isinstance(result.final_messages, list) or not all([isinstance(m, dict) for m in result.final_messages]):
         result.final_messages = []
         return Failure(
             phase=Phase.AGENT, category=Category.AGENT_ERROR, message="final_messages is not a list of messages"
