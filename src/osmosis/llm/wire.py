@@ -10,7 +10,6 @@ when a kept-alive connection turns out to have been closed by the server before 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -40,24 +39,19 @@ class Pool:
 
     def __init__(self) -> None:
         self._plain: dict[tuple[str, int], Connections] = {}
-        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self.sessions: dict[bool, aiohttp.ClientSession] = {}
+        """For TLS and proxies, by whether the environment's proxies are asked; opened when they are used."""
 
     def connections(self, host: str, port: int) -> Connections:
         """To this server over plain http."""
         return self._plain.setdefault((host, port), Connections(host, port))
 
-    def session(self, trust_env: bool) -> aiohttp.ClientSession:
-        """For TLS and proxies."""
-        if trust_env not in self._sessions:
-            self._sessions[trust_env] = _by_aiohttp().open_session(trust_env)
-        return self._sessions[trust_env]
-
     async def close(self) -> None:
         for connections in self._plain.values():
             connections.close()
         self._plain.clear()
-        sessions = list(self._sessions.values())
-        self._sessions.clear()
+        sessions = list(self.sessions.values())
+        self.sessions.clear()
         for session in sessions:
             await session.close()
 
@@ -72,15 +66,10 @@ def open_wire(
     parts = urlsplit(url)
     if parts.scheme == "http" and not parts.username and (direct or not _proxied(parts.hostname or "")):
         return PlainWire(url, headers, timeout_s=timeout_s, pool=pool)
-    shared = pool.session if pool else None
-    wire: Wire = _by_aiohttp().AiohttpWire(url, headers, timeout_s=timeout_s, trust_env=not direct, shared=shared)
-    return wire
+    from .wire_aiohttp import AiohttpWire  # a quarter of a second, and a model server on this machine does without it
 
-
-def _by_aiohttp() -> ModuleType:
-    from . import wire_aiohttp  # a quarter of a second, and a model server on this machine does without it
-
-    return wire_aiohttp
+    shared = pool.sessions if pool else None
+    return AiohttpWire(url, headers, timeout_s=timeout_s, trust_env=not direct, shared=shared)
 
 
 async def exchange(

@@ -22,7 +22,7 @@ def open_session(trust_env: bool) -> aiohttp.ClientSession:
 
 
 class AiohttpWire:
-    """One POST target over one session: that of `shared`, which takes `trust_env`, else one of its own."""
+    """One POST target over one session: one of `shared`, by `trust_env`, where others use it, too; else its own."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class AiohttpWire:
         *,
         timeout_s: float | None,
         trust_env: bool,
-        shared: Callable[[bool], aiohttp.ClientSession] | None = None,
+        shared: dict[bool, aiohttp.ClientSession] | None = None,
     ) -> None:
         self._url = URL(url)
         self._headers = {**headers, "Accept-Encoding": "identity"}
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         self._trust_env = trust_env
-        self._shared = shared
-        self._session: aiohttp.ClientSession | None = None
+        self._own = shared is None
+        self._sessions = {} if shared is None else shared
 
     async def post(self, payload: bytes, *, heard: Callable[[bytes], None] | None = None) -> HttpReply:
         try:
@@ -59,13 +59,10 @@ class AiohttpWire:
             raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._own and (session := self._sessions.pop(self._trust_env, None)) is not None:
+            await session.close()
 
     def _open(self) -> aiohttp.ClientSession:
-        if self._shared is not None:
-            return self._shared(self._trust_env)
-        if self._session is None:
-            self._session = open_session(self._trust_env)
-        return self._session
+        if self._trust_env not in self._sessions:
+            self._sessions[self._trust_env] = open_session(self._trust_env)
+        return self._sessions[self._trust_env]
