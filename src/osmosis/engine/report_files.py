@@ -21,7 +21,6 @@ from osmosis.records.rollout import LARGEST_SCORE, Message
 
 from .journal import Journal
 from .plots import bars, curves, histogram
-from .run_facts import facts
 
 _QUOTED = 200
 MAX_SHOWN = 200
@@ -43,7 +42,7 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.3rem 0;padding:.4rem .6r
 def markdown(journal: Journal, plan: EvalPlan, report: Report) -> str:
     """For a pull request or a notebook."""
     lines = [f"# {_md(plan.name)}", ""]
-    lines += [f"- **{name}**: {_md(text)}" for name, text in facts(plan)]
+    lines += [f"- **{name}**: {_md(text)}" for name, text in plan.facts()]
     lines += [f"\n> {_md(alarm)}" for alarm in alarms(report, plan.model.name)]
     for group, members in grouped(figures(report)):
         lines += ["", f"## {_md(group or 'Run')}", "", *_md_table(members)]
@@ -287,7 +286,9 @@ def _part_text(part: object) -> str:
 
 
 def _facts(plan: EvalPlan) -> str:
-    rows = "".join(f'<tr><td class="dim">{escape(name)}</td><td>{escape(text)}</td></tr>' for name, text in facts(plan))
+    rows = "".join(
+        f'<tr><td class="dim">{escape(name)}</td><td>{escape(text)}</td></tr>' for name, text in plan.facts()
+    )
     return f"<table>{rows}</table>"
 
 

@@ -7,7 +7,7 @@ the platform all produce this record; the engine reads nothing else.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -266,3 +266,12 @@ class EvalPlan(Record):
             sandbox=SandboxChoice(kind=config.advanced.sandbox, image=config.advanced.sandbox_image),
             provenance=provenance or {},
         )
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """What a report begins with, in pairs of name and text."""
+        yield "model", self.model.name + (f" at {self.model.base_url}" if self.model.base_url else "")
+        yield "agent", self.agent
+        yield "dataset", self.dataset + (f" (sha256 {self.dataset_hash[:12]})" if self.dataset_hash else "")
+        git = self.provenance.get("git") or {}
+        if git.get("commit"):
+            yield "commit", git["commit"][:12] + (" with uncommitted changes" if git.get("dirty") else "")

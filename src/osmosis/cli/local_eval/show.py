@@ -8,7 +8,6 @@ from osmosis.cli.drawing import Canvas, Line
 from osmosis.cli.figures import draw_report as draw_figures
 from osmosis.cli.render import pairs
 from osmosis.cli.results import NextStep, clean
-from osmosis.engine.run_facts import facts
 from osmosis.metrics.alarms import alarms
 from osmosis.records.plan import EvalPlan
 from osmosis.records.report import Report
@@ -17,7 +16,7 @@ from osmosis.records.report import Report
 def draw_report(console: Canvas, plan: EvalPlan, report: Report, *, notes: Sequence[str] = ()) -> None:
     """The whole report for a person."""
     console.print(Line(clean(plan.name), style="bold"))
-    console.print(pairs(dict(facts(plan))))
+    console.print(pairs(dict(plan.facts())))
     console.print()
     draw_figures(console, report, alarms(report, plan.model.name))
     for note in notes:
