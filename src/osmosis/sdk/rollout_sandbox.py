@@ -74,7 +74,7 @@ class Sandbox:
     """The sandbox of one rollout. Safe to use from several tools at once, also from threads."""
 
     def __init__(self, opening: Opening) -> None:
-        self.opening = opening
+        self._opening = opening
         self._host: Hosted | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -183,12 +183,12 @@ class Sandbox:
         return self._host is not None
 
     def open(self) -> Hosted:
-        """Makes it, where that has not been done. Raises `SandboxUnavailable`."""
+        """Makes it, where that has not been done, which takes its time. Raises `SandboxUnavailable`."""
         with self._lock:
             if self._closed:
                 raise SandboxUnavailable("the sandbox of this rollout is gone: the rollout is over")
             if self._host is None:
-                self._host = self.opening()
+                self._host = self._opening()
             return self._host
 
 
