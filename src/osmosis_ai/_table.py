@@ -48,7 +48,7 @@ HOMES: dict[str, str] = {
         ToolResponse""",
     "osmosis.records.wire02": """
         CompletionUsage CompletionsChoice CompletionsRequest CompletionsResponse InitResponse RolloutResponse""",
-    "osmosis.llm.key_variable": "DEFAULT_API_KEY_ENV",
+    "osmosis.llm.provider_variables": "DEFAULT_API_KEY_ENV",
     "osmosis.sdk.agent_loop": "CompletionsResult LLMClientProtocol RolloutAgentLoop RolloutContext RolloutResult",
     "osmosis.sdk.backend": "ExecutionResult LocalBackend",
     "osmosis.sdk.context": "AgentWorkflowContext GraderContext SampleSource get_rollout_context",
@@ -101,7 +101,7 @@ MODULES: dict[str, str] = {
         osmosis.records.wire02 osmosis.sdk.agent_loop osmosis.sdk.backend
         osmosis.sdk.context evaluate_rubric=osmosis.sdk.evaluate_rubric:evaluate_rubric
         evaluate_rubric_async=osmosis.sdk.evaluate_rubric:evaluate_rubric_async osmosis.sdk.exceptions
-        osmosis.sdk.grader osmosis.sdk.harbor.backend osmosis.llm.key_variable osmosis.sdk.judge_model
+        osmosis.sdk.grader osmosis.sdk.harbor.backend osmosis.llm.provider_variables osmosis.sdk.judge_model
         osmosis.sdk.rewards osmosis.sdk.rubrics osmosis.sdk.types osmosis.sdk.workflow osmosis.serve.server.app
         osmosis.serve.server.trainer_client osmosis.serve.server.v02""",
     "osmosis_ai.auth": "osmosis.classic.login",
@@ -124,7 +124,7 @@ MODULES: dict[str, str] = {
     "osmosis_ai.consts": "osmosis._version",
     "osmosis_ai.eval": "",
     "osmosis_ai.eval.rubric": """
-        osmosis.llm.key_variable osmosis.sdk.judge osmosis.sdk.judge_model
+        osmosis.llm.provider_variables osmosis.sdk.judge osmosis.sdk.judge_model
         RubricResult=osmosis.sdk.evaluate_rubric:RubricResult
         evaluate_rubric=osmosis.sdk.evaluate_rubric:judge_solution""",
     "osmosis_ai.rollout": """
@@ -192,9 +192,9 @@ MODULES: dict[str, str] = {
     "osmosis_ai.rollout.utils": "osmosis.sdk.messages",
     "osmosis_ai.rollout.validator": "osmosis.serve.server.validator",
     "osmosis_ai.rubric_eval": """
-        osmosis.llm.key_variable osmosis.sdk.evaluate_rubric osmosis.sdk.judge osmosis.sdk.judge_model""",
+        osmosis.llm.provider_variables osmosis.sdk.evaluate_rubric osmosis.sdk.judge osmosis.sdk.judge_model""",
     "osmosis_ai.rubric_types": """
-        osmosis.llm.key_variable osmosis.sdk.judge osmosis.sdk.judge_model
+        osmosis.llm.provider_variables osmosis.sdk.judge osmosis.sdk.judge_model
         RubricResult=osmosis.sdk.evaluate_rubric:RubricResult""",
     "osmosis_ai.utils": "osmosis.sdk.rewards osmosis.sdk.rubrics",
 }

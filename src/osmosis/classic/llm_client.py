@@ -11,8 +11,8 @@ from typing import Any
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import ModelError
 from osmosis.llm import ChatRequest, Model, open_model
-from osmosis.llm.key_variable import key_variable
 from osmosis.llm.model import STREAMING
+from osmosis.llm.provider_variables import key_variable
 from osmosis.records.loop_request import RolloutMetrics
 from osmosis.records.plan import ModelSpec
 from osmosis.records.rollout import Message

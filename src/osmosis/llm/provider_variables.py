@@ -1,4 +1,4 @@
-"""The variables under which providers are known, as arguments of LiteLLM's calls.
+"""The variables under which providers are known: to users and judges by name, and as arguments of LiteLLM's calls.
 
 A process that asks models for somebody else (a job) gets keys of its own through a pipe and must not put them where
 every library and every child process reads: the environment. What is not in the tables below follows LiteLLM's rule,
@@ -7,6 +7,7 @@ every library and every child process reads: the environment. What is not in the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -36,6 +37,27 @@ ACCESS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """Provider -> variable -> argument, for what is more than one key."""
+
+
+DEFAULT_API_KEY_ENV: dict[str, str] = {
+    "openai": "OPENAI_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+    "xai": "XAI_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+    "google": "GEMINI_API_KEY",
+    "openrouter": "OPENROUTER_API_KEY",
+    "cerebras": "CEREBRAS_API_KEY",
+    "azure": "AZURE_API_KEY",
+    "bedrock": "AWS_ACCESS_KEY_ID",
+    "vertex_ai": "GOOGLE_APPLICATION_CREDENTIALS",
+}
+"""Which variable holds a provider's key, where the name does not follow from the provider's."""
+
+
+def key_variable(provider: str) -> str:
+    """The variable that holds a provider's key: from the table, else `<PROVIDER>_API_KEY`."""
+    known = DEFAULT_API_KEY_ENV.get(provider)
+    return known or f"{re.sub(r'[^A-Z0-9]', '_', provider.upper())}_API_KEY"
 
 
 def arguments_for(provider: str, variables: Mapping[str, str]) -> dict[str, str]:

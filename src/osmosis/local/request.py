@@ -17,7 +17,7 @@ from osmosis.base.net import is_http
 from osmosis.base.short_names import meant
 from osmosis.engine.loader import name_of
 from osmosis.errors import NotFound, UsageError, ValidationError, WorkspaceRequired
-from osmosis.llm.key_variable import key_variable
+from osmosis.llm.provider_variables import key_variable
 from osmosis.records.base import utc_now
 from osmosis.records.plan import RUN_NAME, EvalPlan, ModelSpec
 from osmosis.records.rollout import Category, Phase, RolloutStatus

@@ -16,7 +16,7 @@ from typing import TypedDict
 
 from osmosis.base.json_types import JsonObject
 from osmosis.errors import OsmosisError
-from osmosis.llm.key_variable import DEFAULT_API_KEY_ENV, key_variable
+from osmosis.llm.provider_variables import DEFAULT_API_KEY_ENV, key_variable
 from osmosis.records.plan import ModelSpec
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from osmosis.engine.recorded import answered
 from osmosis.engine.resume import ResumePlan, plan_resume
 from osmosis.engine.score_result import run_score
 from osmosis.errors import ValidationError
-from osmosis.llm.key_variable import key_variable
+from osmosis.llm.provider_variables import key_variable
 from osmosis.records.dataset import Row
 from osmosis.records.plan import EvalPlan, ModelSpec, Timeouts
 from osmosis.records.report import Report
