@@ -34,8 +34,9 @@ class _Job:
 class DaemonPool:
     """At most `size` functions at once; threads start when there is work for them. For one event loop at a time."""
 
-    def __init__(self, size: int = 16) -> None:
+    def __init__(self, size: int = 16, *, look_s: float = LOOK_S) -> None:
         self.size = size
+        self._look_s = look_s
         self._jobs: deque[_Job] = deque()
         self._running: set[_Job] = set()
         self._threads = 0
@@ -77,7 +78,7 @@ class DaemonPool:
             self._waking_one = True
             loop.call_soon(loop.call_soon, self._wake_one)
         if self._look_timer is None:
-            self._look_timer = loop.call_later(LOOK_S, self._look)
+            self._look_timer = loop.call_later(self._look_s, self._look)
         if timeout_s is not None and (self._late_timer is None or timeout_s < self._watched_s):
             self._watch(timeout_s)
         return job.future
@@ -116,7 +117,7 @@ class DaemonPool:
         if self._begun == self._begun_then:
             self._wake_up(max(1, self._awake))
         self._begun_then = self._begun
-        self._look_timer = self._loop.call_later(LOOK_S, self._look)
+        self._look_timer = self._loop.call_later(self._look_s, self._look)
 
     def _watch(self, seconds: float) -> None:
         """One timer for all functions: it goes off when the first of them can be late."""

@@ -12,9 +12,11 @@ from osmosis.engine.pool import DaemonPool
 
 
 async def test_quick_functions_share_a_thread_and_slow_ones_get_their_own() -> None:
-    pool = DaemonPool(8)
+    pool = DaemonPool(8, look_s=3600.0)
     names = {await pool.run(lambda: threading.current_thread().name) for _ in range(50)}
-    assert len(names) <= 3  # one, but for a machine that is busy with other things
+    assert names == {"score-1"}
+    pool.close()
+    pool = DaemonPool(8)
     together = threading.Barrier(8)
     await asyncio.wait_for(asyncio.gather(*(pool.run(lambda: together.wait(10)) for _ in range(8))), 20)
     pool.close()
